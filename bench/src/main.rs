@@ -1,0 +1,3 @@
+//! Prints the figures to beat, both sides in one run.
+
+fn main() {}

@@ -1,0 +1,3 @@
+//! The buttress command.
+
+fn main() {}

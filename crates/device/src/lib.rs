@@ -1,0 +1,1 @@
+//! Block devices: files, disks, memory, windows, overlays, and a recording, faulting one for tests.

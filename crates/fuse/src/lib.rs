@@ -1,0 +1,1 @@
+//! The FUSE front end: inode numbers, requests, ioctls; no filesystem logic.

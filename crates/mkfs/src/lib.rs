@@ -1,0 +1,1 @@
+//! Makes btrfs filesystems, empty or from a directory tree.

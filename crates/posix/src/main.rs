@@ -1,0 +1,3 @@
+//! A POSIX behaviour suite for a mounted directory.
+
+fn main() {}

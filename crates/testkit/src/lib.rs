@@ -1,0 +1,1 @@
+//! Development only: model filesystem, workloads, image corpus, kernel and btrfs-progs oracles.

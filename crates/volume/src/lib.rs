@@ -1,0 +1,1 @@
+//! Devices joined into one logical address space: superblocks, chunk map, stripes, checksummed reads.
