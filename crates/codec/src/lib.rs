@@ -1,1 +1,11 @@
 //! Pure functions of btrfs: checksums, name hashes, compression, RAID5/6 arithmetic.
+//!
+//! Bytes in, bytes out: nothing here performs I/O, knows a tree or keeps state that a caller could
+//! notice (per-thread scratch contexts are reused, their contents never matter). Whatever the
+//! input, these functions return; they neither panic nor allocate more than a small multiple of
+//! the lengths they are given.
+
+pub mod checksum;
+pub mod crc32c;
+
+pub use checksum::{ChecksumKind, Digest};
