@@ -1,0 +1,259 @@
+//! A tree block: the unit in which every tree is read and written.
+//!
+//! A [`TreeBlock`] is immutable and has passed the gate (or was built by [`crate::build`]), so its accessors do not
+//! fail: indices beyond the last slot are the only caller's mistake and panic.
+
+use std::cmp::Ordering;
+use std::fmt;
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::key::{DiskKey, Key};
+use crate::{CHILD_LEN, HEADER_LEN, ITEM_LEN};
+
+/// The first 101 bytes of each tree block.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct BlockHead {
+    /// Checksum of all that follows it, padded with zeros.
+    pub csum: [u8; 32],
+    /// The metadata uuid of the filesystem.
+    pub fsid: [u8; 16],
+    /// The block's own logical address.
+    pub bytenr: U64,
+    /// 56 bits of flags, then the backref revision (1) in the top byte.
+    pub flags: U64,
+    /// The uuid of the chunk tree.
+    pub chunk_tree_uuid: [u8; 16],
+    /// The transaction that wrote it.
+    pub generation: U64,
+    /// The tree that wrote it.
+    pub owner: U64,
+    /// How many items or children.
+    pub nritems: U32,
+    /// 0 for a leaf.
+    pub level: u8,
+}
+const _: () = assert!(size_of::<BlockHead>() == HEADER_LEN);
+
+impl BlockHead {
+    /// Set in each block once it was written.
+    pub const WRITTEN: u64 = 1;
+    /// Set while relocation moves the block.
+    pub const RELOC: u64 = 2;
+    /// The backref revision of every filesystem since 2.6.30.
+    pub const MIXED_BACKREF_REV: u64 = 1;
+}
+
+/// The head of an item in a leaf: its key and where its data is.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ItemHead {
+    /// The item's key.
+    pub key: DiskKey,
+    /// Where its data starts, counted from the end of the block head.
+    pub offset: U32,
+    /// Bytes of its data.
+    pub size: U32,
+}
+const _: () = assert!(size_of::<ItemHead>() == ITEM_LEN);
+
+/// A child pointer in a node.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+pub struct ChildHead {
+    /// The first key of the child.
+    pub key: DiskKey,
+    /// The child's logical address.
+    pub bytenr: U64,
+    /// The child's generation.
+    pub generation: U64,
+}
+const _: () = assert!(size_of::<ChildHead>() == CHILD_LEN);
+
+/// A child pointer, decoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildPtr {
+    /// The first key of the child.
+    pub key: Key,
+    /// The child's logical address.
+    pub bytenr: u64,
+    /// The child's generation.
+    pub generation: u64,
+}
+
+/// A checked, immutable tree block.
+#[derive(Clone)]
+pub struct TreeBlock {
+    bytes: Box<[u8]>,
+}
+
+impl TreeBlock {
+    /// Takes bytes that are known to be well formed: built by us, or past the gate.
+    pub(crate) fn trusted(bytes: Box<[u8]>) -> TreeBlock {
+        debug_assert!(bytes.len() >= HEADER_LEN);
+        TreeBlock { bytes }
+    }
+
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    /// The whole block, as it stands on the disk.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// The block's head.
+    pub fn head(&self) -> &BlockHead {
+        BlockHead::ref_from_bytes(&self.bytes[..HEADER_LEN])
+            .expect("the length is that of the head")
+    }
+
+    /// Its logical address.
+    pub fn bytenr(&self) -> u64 {
+        self.head().bytenr.get()
+    }
+
+    /// The transaction that wrote it.
+    pub fn generation(&self) -> u64 {
+        self.head().generation.get()
+    }
+
+    /// The tree that wrote it.
+    pub fn owner(&self) -> u64 {
+        self.head().owner.get()
+    }
+
+    /// Its flags, without the backref revision.
+    pub fn flags(&self) -> u64 {
+        self.head().flags.get() & ((1 << 56) - 1)
+    }
+
+    /// How many items or children it has.
+    pub fn len(&self) -> usize {
+        self.head().nritems.get() as usize
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its level: 0 is a leaf.
+    pub fn level(&self) -> u8 {
+        self.head().level
+    }
+
+    /// Whether it is a leaf.
+    pub fn is_leaf(&self) -> bool {
+        self.level() == 0
+    }
+
+    fn stride(&self) -> usize {
+        if self.is_leaf() { ITEM_LEN } else { CHILD_LEN }
+    }
+
+    /// The key in slot `slot`.
+    pub fn key(&self, slot: usize) -> Key {
+        assert!(slot < self.len(), "slot {slot} of {}", self.len());
+        let at = HEADER_LEN + slot * self.stride();
+        read_key(&self.bytes[at..at + 17])
+    }
+
+    /// The head of item `slot` of a leaf.
+    pub fn item_head(&self, slot: usize) -> &ItemHead {
+        assert!(self.is_leaf() && slot < self.len(), "item {slot} of {}", self.len());
+        let at = HEADER_LEN + slot * ITEM_LEN;
+        ItemHead::ref_from_bytes(&self.bytes[at..at + ITEM_LEN])
+            .expect("the length is that of the head")
+    }
+
+    /// The data of item `slot` of a leaf.
+    pub fn data(&self, slot: usize) -> &[u8] {
+        let head = self.item_head(slot);
+        let start = HEADER_LEN + head.offset.get() as usize;
+        &self.bytes[start..start + head.size.get() as usize]
+    }
+
+    /// Key and data of item `slot` of a leaf.
+    pub fn item(&self, slot: usize) -> (Key, &[u8]) {
+        (self.key(slot), self.data(slot))
+    }
+
+    /// Child `slot` of a node.
+    pub fn child(&self, slot: usize) -> ChildPtr {
+        assert!(!self.is_leaf() && slot < self.len(), "child {slot} of {}", self.len());
+        let at = HEADER_LEN + slot * CHILD_LEN;
+        let head = ChildHead::ref_from_bytes(&self.bytes[at..at + CHILD_LEN])
+            .expect("the length is that of the head");
+        ChildPtr {
+            key: head.key.into(),
+            bytenr: head.bytenr.get(),
+            generation: head.generation.get(),
+        }
+    }
+
+    /// Where `key` is: `Ok` its slot, or `Err` the slot where it would be inserted.
+    pub fn search(&self, key: &Key) -> Result<usize, usize> {
+        let stride = self.stride();
+        let (mut low, mut high) = (0, self.len());
+        while low < high {
+            let middle = (low + high) / 2;
+            let at = HEADER_LEN + middle * stride;
+            match compare(&self.bytes[at..at + 17], key) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// The child of a node under which `key` belongs.
+    pub fn child_for(&self, key: &Key) -> usize {
+        match self.search(key) {
+            Ok(slot) => slot,
+            Err(slot) => slot.saturating_sub(1),
+        }
+    }
+
+    /// Bytes of a leaf used by items, heads included.
+    pub fn leaf_used(&self) -> usize {
+        match self.len() {
+            0 => 0,
+            n => {
+                let lowest = self.item_head(n - 1).offset.get() as usize;
+                n * ITEM_LEN + (self.bytes.len() - HEADER_LEN - lowest)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TreeBlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TreeBlock")
+            .field("bytenr", &self.bytenr())
+            .field("owner", &self.owner())
+            .field("level", &self.level())
+            .field("generation", &self.generation())
+            .field("len", &self.len())
+            .finish()
+    }
+}
+
+fn word(bytes: &[u8]) -> u64 {
+    u64::from_le_bytes(bytes.try_into().expect("eight bytes"))
+}
+
+fn read_key(at: &[u8]) -> Key {
+    Key { objectid: word(&at[..8]), kind: at[8], offset: word(&at[9..17]) }
+}
+
+fn compare(at: &[u8], key: &Key) -> Ordering {
+    word(&at[..8])
+        .cmp(&key.objectid)
+        .then_with(|| at[8].cmp(&key.kind))
+        .then_with(|| word(&at[9..17]).cmp(&key.offset))
+}
