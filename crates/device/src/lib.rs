@@ -1,1 +1,61 @@
 //! Block devices: files, disks, memory, windows, overlays, and a recording, faulting one for tests.
+//!
+//! Everything above this crate sees storage through [`BlockDevice`]: exact reads and writes at byte
+//! offsets, and a [`barrier`](BlockDevice::barrier) that makes everything written before it durable.
+//! Nothing here knows btrfs. The trait is small on purpose: a test device that tears, loses or
+//! refuses writes ([`testing`]) then covers every layer above.
+//!
+//! Ordering contract: between two barriers, writes may reach the medium in any order, torn at
+//! 512-byte sectors, or not at all. After a barrier returns without an error, all writes that had
+//! returned before it was called are on the medium. After a barrier fails nothing is known about
+//! the writes since the last good one, and repeating the barrier does not help.
+
+#![deny(clippy::indexing_slicing)]
+#![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
+
+mod chunks;
+mod error;
+mod file;
+mod memory;
+mod offset;
+mod overlay;
+pub mod testing;
+
+use std::fmt;
+
+pub use error::{DeviceError, Op};
+pub use file::{Access, FileDevice};
+pub use memory::MemoryDevice;
+pub use offset::OffsetDevice;
+pub use overlay::OverlayDevice;
+
+/// Storage that is read and written at byte offsets.
+///
+/// Shared as `Arc<dyn BlockDevice>`; every method may be called from several threads at once.
+/// Writes of different threads to the same bytes leave some mix of them.
+pub trait BlockDevice: Send + Sync + fmt::Debug {
+    /// A name for messages: the path, or what stands in for one.
+    fn name(&self) -> &str;
+
+    /// Size in bytes.
+    fn size(&self) -> u64;
+
+    /// Whether every write is refused.
+    fn is_read_only(&self) -> bool;
+
+    /// Fills `buf` from `offset` (bytes), wholly or not at all usefully: on an error the content
+    /// of `buf` is unspecified. A range past the end is [`DeviceError::OutOfRange`].
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Writes all of `data` at `offset` (bytes). Durable only after a [`barrier`](Self::barrier).
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
+
+    /// Returns when everything written before the call is durable.
+    fn barrier(&self) -> Result<(), DeviceError>;
+
+    /// Says that the content of the range (bytes) is not needed any more. A hint: afterwards the
+    /// range reads as anything. Devices that cannot use it do nothing.
+    fn discard(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}

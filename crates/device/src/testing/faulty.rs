@@ -1,0 +1,207 @@
+//! A device that fails when told to: the N-th operation of a kind, a range of bytes, from some
+//! moment on altogether; that shrinks, turns read-only, or applies a write and still reports a
+//! failure. Rules can be changed while it is in use.
+
+use std::{io, ops::Range, sync::Arc};
+
+use parking_lot::Mutex;
+
+use crate::{BlockDevice, DeviceError, Op, error::check_range};
+
+/// One planned failure of one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct OperationFault {
+    /// Which operations are counted; `None` counts all.
+    pub op: Option<Op>,
+    /// How many of them succeed first, counted from the moment the fault is planned.
+    pub after: u64,
+    /// Whether it, and each later one, fails; otherwise only one does.
+    pub sticky: bool,
+    /// Whether a write or discard still takes effect although it reports the failure.
+    pub applied: bool,
+}
+
+#[derive(Debug, Default)]
+struct Rules {
+    operations: Vec<OperationFault>,
+    ranges: Vec<(Op, Range<u64>)>,
+    size: Option<u64>,
+    read_only: bool,
+    gone: bool,
+    lost_barriers: bool,
+    counts: [u64; 5],
+}
+
+/// What a rule says about one operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Pass,
+    Fail,
+    ApplyAndFail,
+}
+
+/// A device with scripted failures above another one.
+#[derive(Debug)]
+pub struct FaultyDevice {
+    inner: Arc<dyn BlockDevice>,
+    rules: Mutex<Rules>,
+}
+
+impl FaultyDevice {
+    /// A device that behaves like `inner` until told otherwise.
+    pub fn new(inner: Arc<dyn BlockDevice>) -> Self {
+        Self { inner, rules: Mutex::default() }
+    }
+
+    /// Plans a failure (EIO) of an operation counted from now.
+    pub fn fail_operation(&self, fault: OperationFault) {
+        self.rules.lock().operations.push(fault);
+    }
+
+    /// Fails, once, the `n`-th write from now (0 is the next).
+    pub fn fail_write(&self, n: u64) {
+        let fault = OperationFault { op: Some(Op::Write), after: n, sticky: false, applied: false };
+        self.fail_operation(fault);
+    }
+
+    /// Fails, once, the `n`-th barrier from now (0 is the next).
+    pub fn fail_barrier(&self, n: u64) {
+        let op = Some(Op::Barrier);
+        self.fail_operation(OperationFault { op, after: n, sticky: false, applied: false });
+    }
+
+    /// Fails every operation of this kind that touches the range of bytes.
+    pub fn fail_range(&self, op: Op, range: Range<u64>) {
+        self.rules.lock().ranges.push((op, range));
+    }
+
+    /// The device is gone: everything fails (ENODEV).
+    pub fn vanish(&self) {
+        self.rules.lock().gone = true;
+    }
+
+    /// The device now ends at `size` bytes.
+    pub fn shorten(&self, size: u64) {
+        self.rules.lock().size = Some(size);
+    }
+
+    /// The device refuses writes, or takes them again.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.rules.lock().read_only = read_only;
+    }
+
+    /// Barriers report success and do nothing: a lying write cache.
+    pub fn lose_barriers(&self, lose: bool) {
+        self.rules.lock().lost_barriers = lose;
+    }
+
+    /// Flips all bits of a range of the inner device: bit rot.
+    pub fn rot(&self, range: Range<u64>) -> Result<(), DeviceError> {
+        let mut buf = vec![0; range.end.saturating_sub(range.start) as usize];
+        self.inner.read_at(range.start, &mut buf)?;
+        buf.iter_mut().for_each(|byte| *byte = !*byte);
+        self.inner.write_at(range.start, &buf)
+    }
+
+    /// Forgets every rule.
+    pub fn heal(&self) {
+        let mut rules = self.rules.lock();
+        *rules = Rules { counts: rules.counts, ..Rules::default() };
+    }
+
+    /// Operations of this kind so far, failed ones too.
+    pub fn count(&self, op: Op) -> u64 {
+        self.rules.lock().counts.get(op as usize).copied().unwrap_or(0)
+    }
+
+    fn judge(&self, op: Op, offset: u64, len: u64) -> Result<Verdict, DeviceError> {
+        let mut rules = self.rules.lock();
+        if let Some(count) = rules.counts.get_mut(op as usize) {
+            *count += 1;
+        }
+        if rules.gone {
+            let source = io::Error::from(rustix::io::Errno::NODEV);
+            return Err(DeviceError::io(self.name(), op, offset, len as usize, source));
+        }
+        if rules.read_only && matches!(op, Op::Write | Op::Discard) {
+            return Err(DeviceError::read_only(self.name(), op, offset, len));
+        }
+        if let Some(size) = rules.size {
+            check_range(self.name(), size, op, offset, len)?;
+        }
+        Ok(rules.verdict(op, offset, len))
+    }
+
+    fn perform(
+        &self,
+        op: Op,
+        offset: u64,
+        len: u64,
+        action: impl FnOnce() -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let verdict = self.judge(op, offset, len)?;
+        if verdict != Verdict::Fail {
+            action()?;
+        }
+        if verdict != Verdict::Pass {
+            let source = io::Error::from(rustix::io::Errno::IO);
+            return Err(DeviceError::io(self.name(), op, offset, len as usize, source));
+        }
+        Ok(())
+    }
+}
+
+impl Rules {
+    fn verdict(&mut self, op: Op, offset: u64, len: u64) -> Verdict {
+        let end = offset.saturating_add(len);
+        let touches = |range: &Range<u64>| range.start < end && offset < range.end;
+        if self.ranges.iter().any(|(kind, range)| *kind == op && touches(range)) {
+            return Verdict::Fail;
+        }
+        let mut verdict = Verdict::Pass;
+        self.operations.retain_mut(|fault| {
+            if fault.op.is_some_and(|kind| kind != op) {
+                return true;
+            }
+            if fault.after > 0 {
+                fault.after -= 1;
+                return true;
+            }
+            verdict = if fault.applied { Verdict::ApplyAndFail } else { Verdict::Fail };
+            fault.sticky
+        });
+        verdict
+    }
+}
+
+impl BlockDevice for FaultyDevice {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.rules.lock().size.unwrap_or_else(|| self.inner.size())
+    }
+
+    fn is_read_only(&self) -> bool {
+        self.rules.lock().read_only || self.inner.is_read_only()
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.perform(Op::Read, offset, buf.len() as u64, || self.inner.read_at(offset, buf))
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        let len = data.len() as u64;
+        self.perform(Op::Write, offset, len, || self.inner.write_at(offset, data))
+    }
+
+    fn barrier(&self) -> Result<(), DeviceError> {
+        let lost = self.rules.lock().lost_barriers;
+        self.perform(Op::Barrier, 0, 0, || if lost { Ok(()) } else { self.inner.barrier() })
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
+        self.perform(Op::Discard, offset, len, || self.inner.discard(offset, len))
+    }
+}
