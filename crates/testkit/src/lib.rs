@@ -1,1 +1,9 @@
-//! Development only: model filesystem, workloads, image corpus, kernel and btrfs-progs oracles.
+//! Development only: image corpus, facts about trees, kernel and btrfs-progs oracles.
+//!
+//! Tests compare buttress with the real thing. This crate drives the real thing (`oracle`), puts
+//! what a mounted tree shows into a comparable form (`facts`), and describes the kernel-made
+//! images that have to be read identically (`corpus`).
+
+pub mod corpus;
+pub mod facts;
+pub mod oracle;

@@ -1,0 +1,4 @@
+//! The testkit against the machine it runs on.
+
+mod facts;
+mod oracle;
