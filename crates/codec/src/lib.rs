@@ -6,6 +6,8 @@
 //! the lengths they are given.
 
 pub mod checksum;
+pub mod compress;
 pub mod crc32c;
 
 pub use checksum::{ChecksumKind, Digest};
+pub use compress::{CodecError, Compression, CompressionKind};
