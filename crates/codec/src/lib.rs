@@ -8,6 +8,7 @@
 pub mod checksum;
 pub mod compress;
 pub mod crc32c;
+pub mod raid56;
 
 pub use checksum::{ChecksumKind, Digest};
 pub use compress::{CodecError, Compression, CompressionKind};
