@@ -32,20 +32,20 @@ pub struct Image {
     folder: tempfile::TempDir,
 }
 
-fn run(program: &str, args: &[&str]) -> String {
+pub fn run(program: &str, args: &[&str]) -> String {
     let done = Command::new(program).args(args).output().expect("the tools were looked for");
     assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
 }
 
 /// The number that follows `label` in `line`.
-fn number_after(line: &str, label: &str) -> Option<u64> {
+pub fn number_after(line: &str, label: &str) -> Option<u64> {
     let (_, rest) = line.split_once(label)?;
     rest.trim_start().split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 /// Why this machine cannot mount btrfs images, if so.
-fn obstacle() -> Option<&'static str> {
+pub fn obstacle() -> Option<&'static str> {
     let filesystems = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     // Files belong to whoever made them: the cheap way to learn the effective user.
     let owner = tempfile::tempfile().and_then(|file| file.metadata()).map(|meta| meta.uid());

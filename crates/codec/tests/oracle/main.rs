@@ -5,4 +5,5 @@
 
 mod compress;
 mod image;
+mod raid56;
 mod superblock;
