@@ -1,0 +1,109 @@
+//! The background process of a mount, without fork.
+//!
+//! A process with threads cannot fork safely, so the command starts its own program again with the
+//! same arguments and a mark in the environment, and waits at the other end of a pipe, which is
+//! the child's standard output. The child goes the same way through the program, mounts, says
+//! `ready` and lets go of the terminal; or it says why not and ends. Thus `mount` returns when the
+//! mount answers, and shell and fstab see the true exit code.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// Marks the child.
+const MARK: &str = "BUTTRESS_MOUNT_DAEMON";
+/// The child's last byte when all is well.
+const READY: u8 = b'\x06';
+/// Stands before the text of the child's error.
+const FAILED: u8 = b'\x15';
+
+/// Which of the two processes this is.
+pub enum Role {
+    /// The command: the mount is up, or the error says why not.
+    Command(Result<(), LaunchError>),
+    /// The child, which serves.
+    Daemon(Readiness),
+}
+
+/// Why there is no background process.
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    /// The program could not be started again.
+    #[error("starting the background process: {0}")]
+    Start(#[from] io::Error),
+    /// The child said why it could not mount.
+    #[error("{0}")]
+    Child(String),
+    /// The child ended without a word.
+    #[error("the background process ended before the mount was up: {0}")]
+    Died(ExitStatus),
+}
+
+/// The child's line to the waiting command.
+pub struct Readiness {
+    pipe: std::fs::File,
+}
+
+/// Splits the way: in the command it starts the child and waits for its word, in the child it
+/// returns the line to the command.
+pub fn split() -> Role {
+    if env::var_os(MARK).is_some() {
+        match Readiness::take() {
+            Ok(readiness) => Role::Daemon(readiness),
+            Err(error) => Role::Command(Err(error.into())),
+        }
+    } else {
+        Role::Command(start_child())
+    }
+}
+
+fn start_child() -> Result<(), LaunchError> {
+    let mut arguments = env::args_os();
+    let zeroth = arguments.next().unwrap_or_default();
+    let mut command = Command::new("/proc/self/exe");
+    std::os::unix::process::CommandExt::arg0(&mut command, zeroth);
+    command.args(arguments).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = command.spawn()?;
+    let mut word = Vec::new();
+    if let Some(mut pipe) = child.stdout.take() {
+        pipe.read_to_end(&mut word)?;
+    }
+    if word.last() == Some(&READY) {
+        return Ok(());
+    }
+    match word.iter().rposition(|&byte| byte == FAILED) {
+        Some(mark) => {
+            let text = String::from_utf8_lossy(word.get(mark + 1..).unwrap_or_default());
+            Err(LaunchError::Child(text.trim().to_owned()))
+        }
+        None => Err(LaunchError::Died(child.wait()?)),
+    }
+}
+
+impl Readiness {
+    fn take() -> io::Result<Self> {
+        let pipe = io::stdout().as_fd().try_clone_to_owned()?;
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdout(&null)?;
+        Ok(Self { pipe: pipe.into() })
+    }
+
+    /// The mount answers: lets the command return and leaves its terminal.
+    pub fn ready(mut self) -> io::Result<()> {
+        // Fails only where this process leads a session already, which is as good.
+        let _new_session = rustix::process::setsid();
+        env::set_current_dir("/")?;
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+        rustix::stdio::dup2_stdin(&null)?;
+        rustix::stdio::dup2_stderr(&null)?;
+        self.pipe.write_all(&[READY])
+    }
+
+    /// There will be no mount, because of `error`.
+    pub fn failed(mut self, error: &dyn std::fmt::Display) {
+        // Without a listener nobody is left to tell.
+        let _nobody_waits = write!(self.pipe, "{}{error}", char::from(FAILED));
+    }
+}

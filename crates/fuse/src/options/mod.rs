@@ -1,0 +1,234 @@
+//! The words after `-o`: what mount(8), fstab and btrfs(5) call them, with what they mean here.
+//!
+//! Each known word is one row of [`table`] and falls into one of four kinds: it does something; it
+//! is accepted because it says what buttress does anyway; it is accepted as a hint that has no
+//! effect, and a note says so; or it is refused by name because its effect is not there yet. A word
+//! in no row is refused, with the names that look like it, so that a misspelt `ro` never mounts
+//! read-write.
+
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use table::{Effect, ROWS, Row};
+
+/// Which subvolume is the top of the mount.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SubvolumeChoice {
+    /// The filesystem's default subvolume.
+    #[default]
+    Default,
+    /// By path from the top-level subvolume.
+    Path(PathBuf),
+    /// By id; 0 and 5 are the top level.
+    Id(u64),
+}
+
+/// When reading updates access times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// Once a day, or when older than the last change.
+    #[default]
+    Relative,
+    /// Never.
+    Never,
+    /// At every read that reaches the filesystem.
+    Strict,
+}
+
+/// Everything `-o` can say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// `ro`: nothing is written, not even to the device.
+    pub read_only: bool,
+    /// `subvol=`, `subvolid=`.
+    pub subvolume: SubvolumeChoice,
+    /// `offset=`: where the filesystem begins in the image, in bytes.
+    pub offset: u64,
+    /// `commit=`: seconds between commits, 1 to 300; `None`: the engine's default.
+    pub commit_seconds: Option<u32>,
+    /// `relatime`, `noatime`, `strictatime`.
+    pub access_times: AccessTimes,
+    /// `nodiratime`: reading a directory never updates its access time.
+    pub no_directory_access_times: bool,
+    /// `allow_other`: other users have access.
+    pub allow_other: bool,
+    /// `default_permissions`: the kernel checks permissions; on unless `fakeroot`.
+    pub default_permissions: bool,
+    /// `fakeroot`: no permission checks, new files belong to root, for building images as a user.
+    pub fakeroot: bool,
+    /// `uid=`: the owner shown for every file.
+    pub uid: Option<u32>,
+    /// `gid=`: the group shown for every file.
+    pub gid: Option<u32>,
+    /// `nosuid` (false) or `suid` (true).
+    pub suid: bool,
+    /// `nodev` (false) or `dev` (true).
+    pub dev: bool,
+    /// `noexec` (false) or `exec` (true).
+    pub exec: bool,
+    /// `sync`: every write is durable before it returns.
+    pub synchronous: bool,
+    /// `dirsync`: every directory change is durable before it returns.
+    pub dirsync: bool,
+    /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
+    /// reserved, so a full filesystem shows at fsync or close.
+    pub writeback_cache: bool,
+    /// `max_read=`: longest read request, in bytes.
+    pub max_read: Option<u32>,
+    /// `user_subvol_rm_allowed`: owners may delete their subvolumes.
+    pub user_subvol_rm_allowed: bool,
+    /// `norecovery`, `nologreplay`, `rescue=nologreplay`: a log waiting for replay is ignored.
+    pub no_log_replay: bool,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            read_only: false,
+            subvolume: SubvolumeChoice::Default,
+            offset: 0,
+            commit_seconds: None,
+            access_times: AccessTimes::Relative,
+            no_directory_access_times: false,
+            allow_other: false,
+            default_permissions: true,
+            fakeroot: false,
+            uid: None,
+            gid: None,
+            suid: true,
+            dev: true,
+            exec: true,
+            synchronous: false,
+            dirsync: false,
+            writeback_cache: false,
+            max_read: None,
+            user_subvol_rm_allowed: false,
+            no_log_replay: false,
+        }
+    }
+}
+
+/// Why an option was refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// No such option.
+    #[error("unknown mount option `{name}`{}", suggestion(.near))]
+    Unknown {
+        /// As given, without its value.
+        name: String,
+        /// Known names that look like it.
+        near: Vec<&'static str>,
+    },
+    /// A btrfs option whose effect buttress does not have.
+    #[error("mount option `{word}` is not supported yet")]
+    NotYet {
+        /// As given.
+        word: String,
+    },
+    /// The value is missing, superfluous or out of range.
+    #[error("mount option `{word}`: {expected}")]
+    Value {
+        /// As given.
+        word: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+}
+
+fn suggestion(near: &[&str]) -> String {
+    match near {
+        [] => String::new(),
+        names => format!("; did you mean `{}`?", names.join("` or `")),
+    }
+}
+
+impl MountOptions {
+    /// Applies a comma separated list, later words winning over earlier ones. Returns a note for
+    /// each word that was accepted without having an effect.
+    pub fn apply(&mut self, list: &str) -> Result<Vec<String>, OptionError> {
+        let mut notes = Vec::new();
+        for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+            notes.extend(self.apply_word(word)?);
+        }
+        self.settle();
+        Ok(notes)
+    }
+
+    fn apply_word(&mut self, word: &str) -> Result<Option<String>, OptionError> {
+        let (name, value) = match word.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (word, None),
+        };
+        if table::is_for_others(name) {
+            return Ok(None);
+        }
+        let row = ROWS.iter().find(|row| row.fits(name, value)).ok_or_else(|| unknown(name))?;
+        let wrong = |expected| OptionError::Value { word: word.to_owned(), expected };
+        match row.effect {
+            Effect::Switch(set) if value.is_none() => set(self),
+            Effect::Switch(_) => return Err(wrong("takes no value")),
+            Effect::Value(set, expected) => {
+                value.and_then(|value| set(self, value)).ok_or_else(|| wrong(expected))?;
+            }
+            Effect::AsIs => {}
+            Effect::Hint => return Ok(Some(format!("mount option `{word}` has no effect here"))),
+            Effect::NotYet => return Err(OptionError::NotYet { word: word.to_owned() }),
+        }
+        Ok(None)
+    }
+
+    /// What follows from other options.
+    fn settle(&mut self) {
+        if self.fakeroot {
+            self.default_permissions = false;
+            self.suid = false;
+            self.dev = false;
+        }
+    }
+}
+
+fn unknown(name: &str) -> OptionError {
+    let limit = if name.len() < 4 { 1 } else { 2 };
+    let near = |row: &&Row| distance(name, row.name) <= limit;
+    let mut near: Vec<_> = ROWS.iter().filter(near).map(|row| row.name).collect();
+    near.sort_by_key(|known| distance(name, known));
+    near.dedup();
+    near.truncate(3);
+    OptionError::Unknown { name: name.to_owned(), near }
+}
+
+/// Insertions, deletions and replacements that lead from `left` to `right`.
+fn distance(left: &str, right: &str) -> usize {
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut before = i + 1;
+        for (cell, b) in row.iter_mut().skip(1).zip(right.bytes()) {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = *cell;
+            before = replaced.min(diagonal + 1).min(before + 1);
+            *cell = before;
+        }
+        if let Some(first) = row.first_mut() {
+            *first = i + 1;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+/// Bytes, with an optional suffix K, M, G or T of powers of 1024.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let last = text.chars().last()?.to_ascii_lowercase();
+    let shift = match last {
+        'k' => 10,
+        'm' => 20,
+        'g' => 30,
+        't' => 40,
+        _ => return text.parse().ok(),
+    };
+    let number: u64 = text.get(..text.len() - 1)?.parse().ok()?;
+    number.checked_mul(1 << shift)
+}

@@ -1,0 +1,165 @@
+//! Every option known by name. Where a name has several rows, the first whose value fits counts.
+
+use super::{AccessTimes, MountOptions, SubvolumeChoice, parse_bytes};
+
+/// One spelling of an option.
+pub(super) struct Row {
+    pub(super) name: &'static str,
+    /// The row is about this value alone.
+    value: Option<&'static str>,
+    pub(super) effect: Effect,
+}
+
+/// What an option does.
+pub(super) enum Effect {
+    /// Takes no value.
+    Switch(fn(&mut MountOptions)),
+    /// Takes a value; `None` from the function means the value is wrong, the text says what is
+    /// right.
+    Value(fn(&mut MountOptions, &str) -> Option<()>, &'static str),
+    /// Names what happens anyway.
+    AsIs,
+    /// Accepted without effect.
+    Hint,
+    /// Refused.
+    NotYet,
+}
+
+impl Row {
+    pub(super) fn fits(&self, name: &str, value: Option<&str>) -> bool {
+        self.name == name && (self.value.is_none() || self.value == value)
+    }
+}
+
+const fn row(name: &'static str, effect: Effect) -> Row {
+    Row { name, value: None, effect }
+}
+
+const fn valued(name: &'static str, value: &'static str, effect: Effect) -> Row {
+    Row { name, value: Some(value), effect }
+}
+
+/// Words of fstab that speak to mount(8), systemd or a human.
+pub(super) fn is_for_others(name: &str) -> bool {
+    const WORDS: [&str; 14] = [
+        "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner",
+        "group", "nogroup", "nofail", "_netdev", "comment",
+    ];
+    WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+use Effect::{AsIs, Hint, NotYet, Switch, Value};
+
+pub(super) const ROWS: &[Row] = &[
+    // Generic, and FUSE's own.
+    row("ro", Switch(|o| o.read_only = true)),
+    row("rw", Switch(|o| o.read_only = false)),
+    row("suid", Switch(|o| o.suid = true)),
+    row("nosuid", Switch(|o| o.suid = false)),
+    row("dev", Switch(|o| o.dev = true)),
+    row("nodev", Switch(|o| o.dev = false)),
+    row("exec", Switch(|o| o.exec = true)),
+    row("noexec", Switch(|o| o.exec = false)),
+    row("sync", Switch(|o| o.synchronous = true)),
+    row("async", Switch(|o| o.synchronous = false)),
+    row("dirsync", Switch(|o| o.dirsync = true)),
+    row("atime", Switch(|o| o.access_times = AccessTimes::Relative)),
+    row("relatime", Switch(|o| o.access_times = AccessTimes::Relative)),
+    row("noatime", Switch(|o| o.access_times = AccessTimes::Never)),
+    row("norelatime", Switch(|o| o.access_times = AccessTimes::Strict)),
+    row("strictatime", Switch(|o| o.access_times = AccessTimes::Strict)),
+    row("nostrictatime", Switch(|o| o.access_times = AccessTimes::Relative)),
+    row("diratime", Switch(|o| o.no_directory_access_times = false)),
+    row("nodiratime", Switch(|o| o.no_directory_access_times = true)),
+    row("lazytime", Hint),
+    row("nolazytime", AsIs),
+    row("iversion", Hint),
+    row("noiversion", AsIs),
+    row("loop", AsIs),
+    row("silent", AsIs),
+    row("loud", AsIs),
+    row("nomand", AsIs),
+    row("allow_other", Switch(|o| o.allow_other = true)),
+    row("default_permissions", Switch(|o| o.default_permissions = true)),
+    row("fakeroot", Switch(|o| o.fakeroot = true)),
+    row("writeback_cache", Switch(|o| o.writeback_cache = true)),
+    row("uid", Value(|o, v| v.parse().ok().map(|id| o.uid = Some(id)), "expects a user id")),
+    row("gid", Value(|o, v| v.parse().ok().map(|id| o.gid = Some(id)), "expects a group id")),
+    row("max_read", Value(set_max_read, "expects bytes, 4096 or more")),
+    row("offset", Value(|o, v| parse_bytes(v).map(|at| o.offset = at), "expects bytes")),
+    // btrfs(5).
+    row("subvol", Value(set_subvol, "expects a path from the top-level subvolume")),
+    row("subvolid", Value(set_subvolid, "expects a subvolume id")),
+    row("commit", Value(set_commit, "expects seconds, 1 to 300")),
+    row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
+    row("norecovery", Switch(|o| o.no_log_replay = true)),
+    row("nologreplay", Switch(|o| o.no_log_replay = true)),
+    valued("rescue", "nologreplay", Value(|o, _| Some(o.no_log_replay = true), "")),
+    row("rescue", NotYet),
+    row("acl", AsIs),
+    row("noacl", NotYet),
+    row("barrier", AsIs),
+    row("nobarrier", NotYet),
+    row("datacow", AsIs),
+    row("nodatacow", NotYet),
+    row("datasum", AsIs),
+    row("nodatasum", NotYet),
+    valued("compress", "no", AsIs),
+    valued("compress", "none", AsIs),
+    row("compress", NotYet),
+    row("compress-force", NotYet),
+    row("noautodefrag", AsIs),
+    row("autodefrag", NotYet),
+    row("flushoncommit", AsIs),
+    row("noflushoncommit", Hint),
+    row("notreelog", AsIs),
+    row("treelog", Hint),
+    valued("space_cache", "v1", NotYet),
+    row("space_cache", AsIs),
+    row("nospace_cache", Hint),
+    row("clear_cache", NotYet),
+    row("ssd", Hint),
+    row("nossd", Hint),
+    row("ssd_spread", Hint),
+    row("nossd_spread", Hint),
+    row("discard", Hint),
+    row("nodiscard", AsIs),
+    row("thread_pool", Hint),
+    row("metadata_ratio", Hint),
+    row("max_inline", Hint),
+    row("skip_balance", AsIs),
+    row("enospc_debug", Hint),
+    row("noenospc_debug", AsIs),
+    row("degraded", Hint),
+    row("device", NotYet),
+    row("usebackuproot", NotYet),
+    row("rescan_uuid_tree", NotYet),
+    row("fatal_errors", NotYet),
+    row("inode_cache", NotYet),
+];
+
+fn set_max_read(options: &mut MountOptions, value: &str) -> Option<()> {
+    let bytes = u32::try_from(parse_bytes(value)?).ok().filter(|&bytes| bytes >= 4096)?;
+    options.max_read = Some(bytes);
+    Some(())
+}
+
+fn set_subvol(options: &mut MountOptions, value: &str) -> Option<()> {
+    if value.is_empty() || value.contains('\0') {
+        return None;
+    }
+    options.subvolume = SubvolumeChoice::Path(value.into());
+    Some(())
+}
+
+fn set_subvolid(options: &mut MountOptions, value: &str) -> Option<()> {
+    let id = value.parse().ok()?;
+    options.subvolume = SubvolumeChoice::Id(if id == 0 { 5 } else { id });
+    Some(())
+}
+
+fn set_commit(options: &mut MountOptions, value: &str) -> Option<()> {
+    let seconds = value.parse().ok().filter(|seconds| (1..=300).contains(seconds))?;
+    options.commit_seconds = Some(seconds);
+    Some(())
+}

@@ -1,0 +1,64 @@
+use super::*;
+
+fn parsed(list: &str) -> MountOptions {
+    let mut options = MountOptions::default();
+    options.apply(list).unwrap();
+    options
+}
+
+fn refused(list: &str) -> OptionError {
+    MountOptions::default().apply(list).unwrap_err()
+}
+
+#[test]
+fn an_fstab_line_of_btrfs_is_understood() {
+    let line = "defaults,noatime,space_cache=v2,subvolid=256,subvol=/@home,compress=no,\
+                x-systemd.automount,nofail,commit=120,ssd,discard=async";
+    let mut options = MountOptions::default();
+    let notes = options.apply(line).unwrap();
+    assert_eq!(options.subvolume, SubvolumeChoice::Path("/@home".into()));
+    assert_eq!(options.access_times, AccessTimes::Never);
+    assert_eq!(options.commit_seconds, Some(120));
+    let hints = ["ssd", "discard=async"].map(|w| format!("mount option `{w}` has no effect here"));
+    assert_eq!(notes, hints);
+}
+
+#[test]
+fn the_last_word_wins() {
+    assert!(parsed("rw,ro").read_only);
+    assert!(!parsed("ro,rw").read_only);
+    assert_eq!(parsed("noatime,strictatime").access_times, AccessTimes::Strict);
+}
+
+#[test]
+fn fakeroot_takes_the_kernels_checks_away() {
+    let options = parsed("fakeroot,default_permissions,suid,dev");
+    assert!(!options.default_permissions && !options.suid && !options.dev);
+}
+
+#[test]
+fn values_are_checked() {
+    assert_eq!(parsed("offset=1M").offset, 1 << 20);
+    assert_eq!(parsed("offset=512").offset, 512);
+    assert_eq!(parsed("subvolid=0").subvolume, SubvolumeChoice::Id(5));
+    assert_eq!(parsed("uid=1000,gid=7").gid, Some(7));
+    for wrong in ["commit=0", "commit=301", "commit", "offset=x", "uid=-1", "subvol=", "ro=1"] {
+        assert!(matches!(refused(wrong), OptionError::Value { .. }), "{wrong}");
+    }
+}
+
+#[test]
+fn what_is_not_there_yet_is_refused_by_name() {
+    for word in ["compress=zstd:3", "compress", "nodatacow", "autodefrag", "space_cache=v1"] {
+        assert_eq!(refused(word), OptionError::NotYet { word: word.to_owned() });
+    }
+}
+
+#[test]
+fn an_unknown_word_names_its_neighbours() {
+    let error = refused("noatimes");
+    assert_eq!(error.to_string(), "unknown mount option `noatimes`; did you mean `noatime`?");
+    assert_eq!(refused("frobnicate").to_string(), "unknown mount option `frobnicate`");
+    let OptionError::Unknown { near, .. } = refused("rp") else { panic!("known?") };
+    assert!(near.contains(&"ro"));
+}

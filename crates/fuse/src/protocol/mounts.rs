@@ -1,0 +1,108 @@
+//! What is mounted, by /proc/self/mountinfo: to find the mount a path lies on, and the device
+//! behind it.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// Type of our mounts as /proc/mounts shows it.
+pub const FS_TYPE: &str = "fuse.buttress";
+
+/// One line of mountinfo, as far as it matters here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// `st_dev` of the mount as major and minor number.
+    pub device: (u32, u32),
+    /// Directory it is mounted on.
+    pub mountpoint: PathBuf,
+    /// File system type with its subtype.
+    pub fs_type: OsString,
+    /// What is mounted: for our mounts the image or block device.
+    pub source: PathBuf,
+}
+
+impl MountEntry {
+    /// Whether a buttress process serves it.
+    pub fn is_ours(&self) -> bool {
+        self.fs_type == FS_TYPE
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let (major, minor) = device.split_once(':')?;
+        let mountpoint = unescape(fields.nth(1)?);
+        let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
+        Some(Self {
+            device: (major.parse().ok()?, minor.parse().ok()?),
+            mountpoint: mountpoint.into(),
+            fs_type: unescape(tail.next()?),
+            source: unescape(tail.next()?).into(),
+        })
+    }
+}
+
+/// All mounts this process sees, oldest first.
+pub fn all() -> std::io::Result<Vec<MountEntry>> {
+    let text = std::fs::read("/proc/self/mountinfo")?;
+    Ok(text.split(|&byte| byte == b'\n').filter_map(MountEntry::parse).collect())
+}
+
+/// The topmost mount whose mount point is exactly `mountpoint` (an absolute path).
+pub fn at(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
+    Ok(all()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
+}
+
+/// Undoes the `\ooo` escapes of blanks and backslashes.
+fn unescape(field: &[u8]) -> OsString {
+    let mut out = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, tail)) = rest.split_first() {
+        let escaped = (byte == b'\\').then(|| tail.get(..3)).flatten().and_then(octal);
+        out.push(escaped.unwrap_or(byte));
+        rest = if escaped.is_some() { tail.get(3..).unwrap_or_default() } else { tail };
+    }
+    OsString::from_vec(out)
+}
+
+fn octal(digits: &[u8]) -> Option<u8> {
+    u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok()
+}
+
+/// Writes `text` as a value in a comma separated option list of the mount helper.
+pub(crate) fn escape_option(text: &Path) -> OsString {
+    let mut out = Vec::new();
+    for &byte in text.as_os_str().as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            out.push(b'\\');
+        }
+        out.push(byte);
+    }
+    OsString::from_vec(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_with_optional_fields_and_blanks() {
+        let line =
+            br"36 35 0:42 / /mnt/my\040disk rw,noatime shared:1 - fuse.buttress /a\134b.img rw";
+        let entry = MountEntry::parse(line).unwrap();
+        assert_eq!(entry.device, (0, 42));
+        assert_eq!(entry.mountpoint, Path::new("/mnt/my disk"));
+        assert_eq!(entry.source, Path::new("/a\\b.img"));
+        assert!(entry.is_ours());
+    }
+
+    #[test]
+    fn the_root_is_mounted() {
+        assert!(at(Path::new("/")).unwrap().is_some());
+    }
+
+    #[test]
+    fn commas_do_not_end_an_option() {
+        assert_eq!(escape_option(Path::new("a,b\\c")), "a\\,b\\\\c");
+    }
+}

@@ -1,0 +1,321 @@
+//! One mounted connection being served: the INIT handshake, the threads that read requests, and
+//! the ways it ends.
+//!
+//! Life cycle: [`Session::start`] answers INIT, from then on the mount answers. Reader threads hand
+//! requests to the [`Handler`]. It ends when somebody unmounts, or through [`Stopper::stop`] (what
+//! a signal does), which unmounts and, if files are still open below, detaches the mount and stops
+//! serving. [`Session::wait`] returns after the last request being handled has been answered, so
+//! the caller's final commit holds all that was acknowledged.
+//!
+//! A request that waits long (an fsync is a whole commit) must not keep others from being read:
+//! [`crew`] puts a spare thread in the reader's place meanwhile.
+
+mod crew;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use crate::protocol::abi::{self, InitIn, InitOut, init, opcode};
+use crate::protocol::channel::{Channel, Reply, Request};
+use crate::protocol::connect::{self, ConnectError};
+use crew::Crew;
+
+/// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes.
+pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Room for the headers before a WRITE's data.
+const HEADER_ROOM: usize = 4096;
+/// Smallest pages a kernel counts `max_pages` in, in bytes.
+const PAGE_BYTES: u32 = 4096;
+/// Asynchronous requests (readahead, writeback) the kernel may have open at once.
+const BACKGROUND_MAX: u16 = 64;
+
+/// A filesystem, as a session sees it. Called by several threads at once.
+pub trait Handler: Send + Sync + 'static {
+    /// Answers one request. INIT, DESTROY and INTERRUPT are the session's own.
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
+
+    /// Whether requests of this kind may wait for a disk or a commit, so that another thread
+    /// should go on reading.
+    fn may_wait(&self, opcode: u32) -> bool {
+        matches!(
+            opcode,
+            opcode::FSYNC
+                | opcode::FSYNCDIR
+                | opcode::SYNCFS
+                | opcode::IOCTL
+                | opcode::COPY_FILE_RANGE
+                | opcode::COPY_FILE_RANGE_64
+                | opcode::FALLOCATE
+        )
+    }
+}
+
+/// How a session is served.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// INIT bits wanted (`abi::init`); those the kernel does not know are left out.
+    pub init_flags: u64,
+    /// Threads that read requests; 0: one for each core.
+    pub readers: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { init_flags: BASE_FLAGS, readers: 0 }
+    }
+}
+
+/// What every session of ours asks for: large and parallel requests, and caching that needs no
+/// revalidation.
+pub const BASE_FLAGS: u64 = init::ASYNC_READ
+    | init::BIG_WRITES
+    | init::PARALLEL_DIROPS
+    | init::ASYNC_DIO
+    | init::MAX_PAGES
+    | init::CACHE_SYMLINKS
+    | init::ABORT_ERROR
+    | init::INIT_EXT;
+
+/// Why a session could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    /// The connection ended, or the device failed, before INIT.
+    #[error("the FUSE connection failed before it began: {0}")]
+    Connection(Errno),
+    /// The kernel's protocol is too old.
+    #[error(
+        "the kernel speaks FUSE {major}.{minor}; buttress needs 7.{} (Linux 5.17) or newer",
+        abi::VERSION_MINOR_MIN
+    )]
+    Version {
+        /// The kernel's major version.
+        major: u32,
+        /// The kernel's minor version.
+        minor: u32,
+    },
+    /// No thread could be started.
+    #[error("starting a thread: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// A mount being served.
+pub struct Session {
+    shared: Arc<Shared>,
+    flags: u64,
+}
+
+/// What the reader threads, the session and its stoppers share.
+struct Shared {
+    channel: Channel,
+    handler: Arc<dyn Handler>,
+    mountpoint: PathBuf,
+    crew: Crew,
+    /// Requests being handled now.
+    active: AtomicUsize,
+    /// Set once: requests are refused from here on.
+    stopping: AtomicBool,
+    ended: Mutex<bool>,
+    ended_changed: Condvar,
+}
+
+impl Session {
+    /// Answers INIT on `channel` and begins to serve the mount at `mountpoint` (absolute).
+    pub fn start(
+        channel: Channel,
+        mountpoint: &Path,
+        handler: Arc<dyn Handler>,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
+        let flags = handshake(&channel, options.init_flags)?;
+        let readers = match options.readers {
+            0 => std::thread::available_parallelism().map_or(2, usize::from),
+            count => count,
+        };
+        let shared = Arc::new(Shared {
+            channel,
+            handler,
+            mountpoint: mountpoint.to_owned(),
+            crew: Crew::new(readers),
+            active: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            ended: Mutex::new(false),
+            ended_changed: Condvar::new(),
+        });
+        for _ in 0..readers {
+            Shared::spawn_reader(&shared)?;
+        }
+        Ok(Self { shared, flags })
+    }
+
+    /// The INIT bits both sides agreed on.
+    pub fn flags(&self) -> u64 {
+        self.flags
+    }
+
+    /// The channel, for notifications.
+    pub fn channel(&self) -> &Channel {
+        &self.shared.channel
+    }
+
+    /// A handle that ends this session from another thread.
+    pub fn stopper(&self) -> Stopper {
+        Stopper { shared: Arc::clone(&self.shared) }
+    }
+
+    /// Returns when the mount is gone or the session was stopped, and no request is being handled
+    /// any more.
+    pub fn wait(&self) {
+        let mut ended = self.shared.ended.lock();
+        while !*ended {
+            self.shared.ended_changed.wait(&mut ended);
+        }
+        drop(ended);
+        self.shared.stopping.store(true, Ordering::SeqCst);
+        while self.shared.active.load(Ordering::SeqCst) != 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Ends a session.
+#[derive(Clone)]
+pub struct Stopper {
+    shared: Arc<Shared>,
+}
+
+impl Stopper {
+    /// Unmounts. If files are still open below, the mount is detached, and their owners get errors
+    /// from here on.
+    pub fn stop(&self) -> Result<(), ConnectError> {
+        let shared = &self.shared;
+        match connect::disconnect(&shared.mountpoint, false) {
+            // The readers see it and end the session.
+            Ok(()) => return Ok(()),
+            Err(error) if error.is_busy() => connect::disconnect(&shared.mountpoint, true)?,
+            // Somebody else has unmounted it, or it cannot be done; serving ends all the same.
+            Err(_) => {}
+        }
+        shared.stopping.store(true, Ordering::SeqCst);
+        shared.end();
+        Ok(())
+    }
+}
+
+impl Shared {
+    fn spawn_reader(self: &Arc<Self>) -> std::io::Result<()> {
+        let shared = Arc::clone(self);
+        let reader = move || shared.read_requests();
+        std::thread::Builder::new().name("buttress-fuse".to_owned()).spawn(reader).map(drop)
+    }
+
+    /// Body of a reader thread.
+    fn read_requests(self: &Arc<Self>) {
+        let mut buffer = vec![0u8; TRANSFER_BYTES_MAX as usize + HEADER_ROOM];
+        while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
+            self.active.fetch_add(1, Ordering::SeqCst);
+            let reply = Reply::new(&self.channel, &request);
+            let stay = self.serve(&request, reply);
+            self.active.fetch_sub(1, Ordering::SeqCst);
+            if !stay && !self.crew.rest() {
+                return;
+            }
+        }
+        self.end();
+    }
+
+    /// Handles one request; `false` if this thread is one too many now.
+    fn serve(self: &Arc<Self>, request: &Request<'_>, reply: Reply<'_>) -> bool {
+        match request.opcode() {
+            _ if self.stopping.load(Ordering::SeqCst) => refuse_stopped(request, reply),
+            opcode::DESTROY => reply.done(),
+            // A request is never given up halfway; the kernel need not ask again.
+            opcode::INTERRUPT | opcode::INIT => reply.refuse(Errno::NOSYS),
+            kind if self.handler.may_wait(kind) => {
+                if self.crew.leave() {
+                    // Without a stand-in the others read on; nothing is lost but speed.
+                    let _fewer_readers = Self::spawn_reader(self);
+                }
+                self.handle(request, reply);
+                return self.crew.come_back();
+            }
+            _ => self.handle(request, reply),
+        }
+        true
+    }
+
+    /// A panic in the handler costs its request an EIO, not the mount its thread.
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let _reported_by_the_hook =
+            catch_unwind(AssertUnwindSafe(|| self.handler.handle(request, reply)));
+    }
+
+    fn end(&self) {
+        self.crew.end();
+        *self.ended.lock() = true;
+        self.ended_changed.notify_all();
+    }
+}
+
+fn refuse_stopped(request: &Request<'_>, reply: Reply<'_>) {
+    match request.opcode() {
+        opcode::FORGET | opcode::BATCH_FORGET => reply.nothing(),
+        _ => reply.refuse(Errno::NOTCONN),
+    }
+}
+
+/// Receives and answers INIT; returns the bits agreed on.
+fn handshake(channel: &Channel, wanted: u64) -> Result<u64, SessionError> {
+    let mut buffer = vec![0u8; TRANSFER_BYTES_MAX as usize + HEADER_ROOM];
+    loop {
+        let request = channel.receive(&mut buffer).map_err(SessionError::Connection)?;
+        let request = request.ok_or(SessionError::Connection(Errno::NODEV))?;
+        if request.opcode() != opcode::INIT {
+            return Err(SessionError::Connection(Errno::PROTO));
+        }
+        let theirs: InitIn = request.body().read().map_err(SessionError::Connection)?;
+        let (major, minor) = (theirs.major, theirs.minor);
+        if major > abi::VERSION_MAJOR {
+            // The kernel repeats INIT in the version it is told.
+            answer_init(channel, &request, &InitOut::default())?;
+            continue;
+        }
+        if major < abi::VERSION_MAJOR || minor < abi::VERSION_MINOR_MIN {
+            let _failing_anyway = channel.refuse(request.unique(), Errno::PROTO);
+            return Err(SessionError::Version { major, minor });
+        }
+        let flags = (u64::from(theirs.flags) | u64::from(theirs.flags2) << 32) & wanted;
+        answer_init(channel, &request, &agreed(&theirs, flags))?;
+        return Ok(flags);
+    }
+}
+
+fn answer_init(
+    channel: &Channel,
+    request: &Request<'_>,
+    out: &InitOut,
+) -> Result<(), SessionError> {
+    let out = InitOut { major: abi::VERSION_MAJOR, minor: abi::VERSION_MINOR, ..*out };
+    channel.answer(request.unique(), &[out.as_bytes()]).map_err(SessionError::Connection)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 flag bits")]
+fn agreed(theirs: &InitIn, flags: u64) -> InitOut {
+    InitOut {
+        max_readahead: theirs.max_readahead,
+        flags: flags as u32,
+        flags2: (flags >> 32) as u32,
+        max_background: BACKGROUND_MAX,
+        congestion_threshold: BACKGROUND_MAX / 4 * 3,
+        max_write: TRANSFER_BYTES_MAX,
+        time_gran: 1,
+        max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+        ..InitOut::default()
+    }
+}
