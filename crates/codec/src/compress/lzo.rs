@@ -8,8 +8,7 @@
 
 use std::cell::RefCell;
 
-use lzokay::compress::{Dict, compress_no_alloc, compress_worst_size};
-
+use super::lzo1x::{self, Places, encoded_len_max};
 use super::{CodecError, CompressionKind, EXTENT_SIZE_MAX};
 
 /// Length of a length field, bytes.
@@ -17,7 +16,7 @@ const LENGTH_LEN: usize = 4;
 const KIND: CompressionKind = CompressionKind::Lzo;
 
 thread_local! {
-    static DICTIONARY: RefCell<Box<Dict>> = RefCell::new(Dict::new());
+    static PLACES: RefCell<Places> = const { RefCell::new(Places::new()) };
 }
 
 fn check_length(
@@ -58,7 +57,7 @@ pub fn decompress(input: &[u8], output: &mut [u8], sector: usize) -> Result<usiz
     let mut produced = 0;
     while at < total && produced < output.len() {
         let len = length_at(stream, at).ok_or_else(|| truncated(produced))?;
-        check_length("segment length", len, 0, compress_worst_size(sector))?;
+        check_length("segment length", len, 0, encoded_len_max(sector))?;
         at += LENGTH_LEN;
         let segment = stream.get(at..at + len).ok_or_else(|| truncated(produced))?;
         produced += decode_segment(segment, output.get_mut(produced..), sector)
@@ -93,10 +92,10 @@ pub fn decompress_inline(
 fn decode_segment(segment: &[u8], output: Option<&mut [u8]>, sector: usize) -> Option<usize> {
     let output = output?;
     if let Some(whole) = output.get_mut(..sector) {
-        return lzokay::decompress::decompress(segment, whole).ok();
+        return lzo1x::decode(segment, whole);
     }
     let mut scratch = vec![0; sector];
-    let len = lzokay::decompress::decompress(segment, &mut scratch).ok()?.min(output.len());
+    let len = lzo1x::decode(segment, &mut scratch)?.min(output.len());
     output.get_mut(..len)?.copy_from_slice(scratch.get(..len)?);
     Some(len)
 }
@@ -104,22 +103,28 @@ fn decode_segment(segment: &[u8], output: Option<&mut [u8]>, sector: usize) -> O
 /// Encodes `input`; `None` unless the result is shorter.
 #[must_use]
 pub fn compress(input: &[u8], sector: usize) -> Option<Vec<u8>> {
-    let mut output = Vec::with_capacity(input.len());
+    let mut output = Vec::with_capacity(input.len() + encoded_len_max(sector));
     output.extend_from_slice(&[0; LENGTH_LEN]);
-    let mut encoded = vec![0; compress_worst_size(sector)];
-    DICTIONARY.with_borrow_mut(|dictionary| {
+    PLACES.with_borrow_mut(|places| {
         for plain in input.chunks(sector) {
             output.resize(output.len() + padding_at(output.len(), sector), 0);
-            let len = compress_no_alloc(plain, &mut encoded, dictionary).ok()?;
-            output.extend_from_slice(&u32::try_from(len).ok()?.to_le_bytes());
-            output.extend_from_slice(encoded.get(..len)?);
+            let field = output.len();
+            output.extend_from_slice(&[0; LENGTH_LEN]);
+            lzo1x::encode(plain, places, &mut output);
+            let segment_len = output.len() - field - LENGTH_LEN;
+            set_length(&mut output, field, segment_len)?;
             if output.len() >= input.len() {
                 return None;
             }
         }
         Some(())
     })?;
-    let total = u32::try_from(output.len()).ok()?;
-    output.get_mut(..LENGTH_LEN)?.copy_from_slice(&total.to_le_bytes());
+    let total = output.len();
+    set_length(&mut output, 0, total)?;
     Some(output)
+}
+
+fn set_length(output: &mut [u8], at: usize, len: usize) -> Option<()> {
+    *output.get_mut(at..)?.first_chunk_mut()? = u32::try_from(len).ok()?.to_le_bytes();
+    Some(())
 }

@@ -12,6 +12,7 @@
 //! much was there.
 
 pub mod lzo;
+mod lzo1x;
 pub mod zlib;
 pub mod zstd;
 
