@@ -9,12 +9,15 @@
 
 pub mod block;
 pub mod build;
+pub mod check;
 pub mod item;
 pub mod key;
 pub mod superblock;
+pub mod view;
 
 pub use block::{BlockHead, ChildPtr, TreeBlock};
 pub use build::{LeafBuilder, NodeBuilder};
+pub use check::{Corruption, Expect, Gate};
 pub use key::{Key, kind, objectid};
 pub use superblock::Superblock;
 

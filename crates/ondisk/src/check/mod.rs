@@ -1,0 +1,380 @@
+//! The gate: the one place where bytes become tree blocks and superblocks.
+//!
+//! Every member of a block is checked here, so that no other code has to: the head (checksum, address, uuid, level,
+//! generation, owner), the order of the keys, the layout of the data, and then each item by its kind. The rules are
+//! those that the kernel enforces when it reads a block; a few more bound what a reader would have to allocate.
+//! A refusal is a [`Corruption`]: where, what, what was found and what had to be there.
+
+mod chunk;
+mod extent;
+mod inode;
+mod leaf;
+mod root;
+mod superblock;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+
+use buttress_codec::ChecksumKind;
+use zerocopy::FromBytes;
+
+use crate::block::{BlockHead, TreeBlock};
+use crate::build::NodeBuilder;
+use crate::key::{Key, objectid};
+use crate::superblock::Superblock;
+use crate::{HEADER_LEN, ITEM_LEN, LEVELS_MAX};
+
+pub use superblock::superblock;
+
+/// Which part of the bytes is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CorruptionKind {
+    /// The checksum does not match.
+    Checksum,
+    /// The head of the block, or what the parent said about it.
+    Header,
+    /// The layout of a leaf.
+    Leaf,
+    /// A child pointer of a node.
+    Node,
+    /// An item of a leaf.
+    Item,
+    /// The superblock.
+    Superblock,
+}
+
+/// Bytes that cannot be what they claim to be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct Corruption {
+    /// Which part is wrong.
+    pub kind: CorruptionKind,
+    /// The tree that owns the block; 0 where unknown.
+    pub root: u64,
+    /// Logical address of the block (of a superblock: its offset on the device).
+    pub block: u64,
+    /// The item or child.
+    pub slot: Option<usize>,
+    /// The rule that is broken.
+    pub what: &'static str,
+    /// What was found.
+    pub have: String,
+    /// What had to be there.
+    pub expect: String,
+}
+
+impl fmt::Display for Corruption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (block, root) = (self.block, self.root);
+        match self.kind {
+            CorruptionKind::Superblock => write!(f, "corrupt superblock: offset={block}")?,
+            CorruptionKind::Leaf | CorruptionKind::Item => {
+                write!(f, "corrupt leaf: root={root} block={block}")?
+            }
+            CorruptionKind::Node => write!(f, "corrupt node: root={root} block={block}")?,
+            CorruptionKind::Checksum | CorruptionKind::Header => {
+                write!(f, "corrupt tree block: root={root} block={block}")?
+            }
+        }
+        if let Some(slot) = self.slot {
+            write!(f, " slot={slot}")?;
+        }
+        write!(f, ", {}, have {} expect {}", self.what, self.have, self.expect)
+    }
+}
+
+/// A broken rule, before it is known where.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    what: &'static str,
+    have: String,
+    expect: String,
+}
+
+impl Fault {
+    #[cold]
+    fn new(what: &'static str, have: impl fmt::Display, expect: impl fmt::Display) -> Fault {
+        Fault { what, have: have.to_string(), expect: expect.to_string() }
+    }
+
+    #[cold]
+    fn at(self, kind: CorruptionKind, root: u64, block: u64, slot: Option<usize>) -> Corruption {
+        let Fault { what, have, expect } = self;
+        Corruption { kind, root, block, slot, what, have, expect }
+    }
+}
+
+type Checked = Result<(), Fault>;
+
+/// `Err` when `ok` does not hold.
+macro_rules! ensure {
+    ($ok:expr, $what:expr, $have:expr, $expect:expr $(,)?) => {
+        if !$ok {
+            return Err($crate::check::Fault::new($what, $have, $expect));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// What the reader of a block knows about it beforehand.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Expect {
+    /// Its logical address.
+    pub bytenr: u64,
+    /// Its level.
+    pub level: Option<u8>,
+    /// Its generation.
+    pub generation: Option<u64>,
+    /// The tree it was found in. Blocks of subvolumes are shared between them, so for those it is only checked that
+    /// the block belongs to some subvolume.
+    pub owner: Option<u64>,
+    /// Its first key.
+    pub first_key: Option<Key>,
+}
+
+impl Expect {
+    /// Only the address is known.
+    pub fn at(bytenr: u64) -> Expect {
+        Expect { bytenr, ..Expect::default() }
+    }
+}
+
+/// What all blocks of one filesystem have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// The checksum of the filesystem.
+    pub csum: ChecksumKind,
+    /// The uuid that its tree blocks carry.
+    pub metadata_fsid: [u8; 16],
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// Incompatible features.
+    pub incompat: u64,
+    /// Generation of the superblock. One more is accepted: tree logs are written ahead of it.
+    pub generation_max: u64,
+}
+
+impl Gate {
+    /// The gate for the filesystem of a (checked) superblock.
+    pub fn of(sb: &Superblock) -> Gate {
+        Gate {
+            csum: ChecksumKind::from_u16(sb.csum_type.get()).unwrap_or(ChecksumKind::Crc32c),
+            metadata_fsid: sb.metadata_fsid(),
+            nodesize: sb.nodesize.get(),
+            sectorsize: sb.sectorsize.get(),
+            incompat: sb.incompat_flags.get(),
+            generation_max: sb.generation.get(),
+        }
+    }
+
+    /// The last generation that may appear anywhere.
+    fn newest(&self) -> u64 {
+        self.generation_max.saturating_add(1)
+    }
+
+    fn aligned(&self, value: u64) -> bool {
+        value.is_multiple_of(u64::from(self.sectorsize).max(1))
+    }
+
+    fn feature(&self, bit: u64) -> bool {
+        self.incompat & bit != 0
+    }
+
+    /// Lets a block through when every member of it is well formed.
+    pub fn block(&self, bytes: Box<[u8]>, expect: &Expect) -> Result<TreeBlock, Corruption> {
+        let root = expect.owner.unwrap_or(0);
+        let head = self
+            .size(&bytes)
+            .map_err(|fault| fault.at(CorruptionKind::Header, root, expect.bytenr, None))?;
+        let root = expect.owner.unwrap_or(head.owner.get());
+        let at = |kind| move |fault: Fault| fault.at(kind, root, expect.bytenr, None);
+        self.checksum(&bytes, &head).map_err(at(CorruptionKind::Checksum))?;
+        self.head(&head, expect).map_err(at(CorruptionKind::Header))?;
+        let block = TreeBlock::trusted(bytes);
+        self.content(&block, root)?;
+        self.first_key(&block, expect).map_err(at(CorruptionKind::Header))?;
+        Ok(block)
+    }
+
+    /// Checks a block that was built here. Its checksum is only checked when it was sealed.
+    pub fn verify(&self, block: &TreeBlock) -> Result<(), Corruption> {
+        let (root, bytenr) = (block.owner(), block.bytenr());
+        let expect = Expect { bytenr, ..Expect::default() };
+        let head = self
+            .size(block.as_bytes())
+            .map_err(|fault| fault.at(CorruptionKind::Header, root, bytenr, None))?;
+        if head.csum != [0; 32] {
+            self.checksum(block.as_bytes(), &head)
+                .map_err(|fault| fault.at(CorruptionKind::Checksum, root, bytenr, None))?;
+        }
+        self.head(&head, &expect)
+            .map_err(|fault| fault.at(CorruptionKind::Header, root, bytenr, None))?;
+        self.content(block, root)
+    }
+
+    /// Whether the bytes carry their own checksum: what tells the good copy from the bad one.
+    pub fn checksum_matches(&self, bytes: &[u8]) -> bool {
+        match (bytes.first_chunk::<32>(), bytes.get(32..)) {
+            (Some(csum), Some(rest)) => self.csum.verify(rest, csum),
+            _ => false,
+        }
+    }
+
+    fn size(&self, bytes: &[u8]) -> Result<BlockHead, Fault> {
+        ensure!(
+            bytes.len() == self.nodesize as usize,
+            "wrong block size",
+            bytes.len(),
+            self.nodesize
+        );
+        match BlockHead::read_from_prefix(bytes) {
+            Ok((head, _)) => Ok(head),
+            Err(_) => Err(Fault::new("wrong block size", bytes.len(), HEADER_LEN)),
+        }
+    }
+
+    fn checksum(&self, bytes: &[u8], head: &BlockHead) -> Checked {
+        let digest = self.csum.digest(bytes.get(32..).unwrap_or_default());
+        let stored = &head.csum[..digest.len()];
+        ensure!(
+            stored == digest.as_bytes(),
+            "checksum mismatch",
+            format_args!("0x{}", Hex(stored)),
+            digest
+        );
+        Ok(())
+    }
+
+    fn head(&self, head: &BlockHead, expect: &Expect) -> Checked {
+        let bytenr = head.bytenr.get();
+        ensure!(bytenr == expect.bytenr, "wrong address", bytenr, expect.bytenr);
+        ensure!(
+            self.aligned(bytenr),
+            "address not aligned",
+            bytenr,
+            format_args!("a multiple of {}", self.sectorsize)
+        );
+        ensure!(
+            head.fsid == self.metadata_fsid,
+            "wrong fsid",
+            uuid::Uuid::from_bytes(head.fsid),
+            uuid::Uuid::from_bytes(self.metadata_fsid)
+        );
+        ensure!(
+            usize::from(head.level) < LEVELS_MAX,
+            "level too high",
+            head.level,
+            format_args!("below {LEVELS_MAX}")
+        );
+        if let Some(level) = expect.level {
+            ensure!(head.level == level, "wrong level", head.level, level);
+        }
+        self.head_ages(head, expect)?;
+        self.head_owner(head.owner.get(), expect)?;
+        self.head_len(head)
+    }
+
+    fn head_ages(&self, head: &BlockHead, expect: &Expect) -> Checked {
+        let generation = head.generation.get();
+        if let Some(wanted) = expect.generation {
+            ensure!(generation == wanted, "wrong generation", generation, wanted);
+        }
+        ensure!(
+            generation <= self.newest(),
+            "generation from the future",
+            generation,
+            format_args!("at most {}", self.newest())
+        );
+        ensure!(
+            head.flags.get() & BlockHead::WRITTEN != 0,
+            "block not marked as written",
+            format_args!("flags {:#x}", head.flags.get()),
+            "the flag WRITTEN"
+        );
+        Ok(())
+    }
+
+    fn head_owner(&self, owner: u64, expect: &Expect) -> Checked {
+        let Some(wanted) = expect.owner else { return Ok(()) };
+        match wanted {
+            0 | objectid::TREE_RELOC => {}
+            id if objectid::is_subvolume(id) => ensure!(
+                objectid::is_subvolume(owner) || owner == objectid::TREE_RELOC,
+                "wrong owner",
+                owner,
+                "a subvolume"
+            ),
+            id => ensure!(owner == id, "wrong owner", owner, id),
+        }
+        Ok(())
+    }
+
+    fn head_len(&self, head: &BlockHead) -> Checked {
+        let len = head.nritems.get() as usize;
+        let size = self.nodesize as usize;
+        let most = match head.level {
+            0 => size.saturating_sub(HEADER_LEN) / ITEM_LEN,
+            _ => NodeBuilder::capacity(size),
+        };
+        ensure!(len <= most, "too many items", len, format_args!("at most {most}"));
+        Ok(())
+    }
+
+    fn content(&self, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
+        if block.is_leaf() {
+            return leaf::check(self, block, root);
+        }
+        let fail = |slot| {
+            move |fault: Fault| fault.at(CorruptionKind::Node, root, block.bytenr(), Some(slot))
+        };
+        if block.is_empty() {
+            return Err(fail(0)(Fault::new("node without children", 0, "one or more")));
+        }
+        (0..block.len()).try_for_each(|slot| self.child(block, slot).map_err(fail(slot)))
+    }
+
+    fn child(&self, block: &TreeBlock, slot: usize) -> Checked {
+        let child = block.child(slot);
+        ensure!(child.bytenr != 0, "null child address", 0, "an address");
+        ensure!(
+            self.aligned(child.bytenr),
+            "child address not aligned",
+            child.bytenr,
+            format_args!("a multiple of {}", self.sectorsize)
+        );
+        ensure!(
+            child.generation <= self.newest(),
+            "child from the future",
+            child.generation,
+            format_args!("at most {}", self.newest())
+        );
+        if let Some(before) = slot.checked_sub(1) {
+            let before = block.key(before);
+            ensure!(
+                before < child.key,
+                "keys out of order",
+                child.key,
+                format_args!("above {before}")
+            );
+        }
+        Ok(())
+    }
+
+    fn first_key(&self, block: &TreeBlock, expect: &Expect) -> Checked {
+        let Some(wanted) = expect.first_key else { return Ok(()) };
+        ensure!(!block.is_empty(), "no first key", "none", wanted);
+        ensure!(block.key(0) == wanted, "wrong first key", block.key(0), wanted);
+        Ok(())
+    }
+}
+
+/// Bytes in hexadecimal.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
