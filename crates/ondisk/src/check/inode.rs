@@ -19,8 +19,13 @@ const COMPRESSION_MAX: u8 = 3;
 /// The type of encrypted names is the usual one with this bit.
 const TYPE_ENCRYPTED: u8 = 0x80;
 
-/// An item of an inode comes right after another item of the same inode, if anything is before it in the leaf.
+/// An item of an inode comes right after another item of the same inode, if anything is before it in the leaf. Only
+/// subvolumes keep to that: in the root tree `mkfs` names the top directory without an inode item, and logs hold what
+/// was logged.
 fn same_inode(item: &Item<'_>) -> Checked {
+    if !objectid::is_subvolume(item.root) {
+        return Ok(());
+    }
     if let Some((before, _)) = item.before {
         ensure!(
             before.objectid == item.key.objectid,

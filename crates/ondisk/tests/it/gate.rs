@@ -29,7 +29,6 @@ pub fn blocks_pass(images: &[(String, Image)]) {
         kind::UUID_SUBVOL,
         kind::DEV_EXTENT,
         kind::ORPHAN_ITEM,
-        kind::DIR_LOG_INDEX,
         kind::EXTENT_DATA_REF,
     ] {
         assert!(kinds.contains(&wanted), "no item of kind {wanted} in the images: {kinds:?}");

@@ -143,7 +143,7 @@ mkfifo fifo
 mknod null c 1 3
 mknod block b 8 1
 ln random hard
-for i in $(seq 1 200); do ln random dir/sub/hardlink-name-quite-long-$i; done
+for i in $(seq 1 200); do ln random dir/sub/hardlink-name-quite-long-$i 2>/dev/null || true; done
 truncate -s 1G sparse
 fallocate -l 5M prealloc
 dd if=/dev/urandom of=prealloc bs=4096 count=3 seek=7 conv=notrunc status=none
@@ -177,11 +177,7 @@ const KINDS: [(&str, &str); 4] = [
     ("default", ""),
     ("old", "-n 4096 -m single -O ^no-holes,^skinny-metadata,^extref -R ^free-space-tree"),
     ("mixed", "-M --csum sha256"),
-    (
-        "new",
-        "--csum xxhash -n 65536 -O block-group-tree -U 11111111-2222-3333-4444-555555555555",
-        "",
-    ),
+    ("new", "--csum xxhash -n 65536 -U 11111111-2222-3333-4444-555555555555"),
 ];
 
 /// Images of several kinds, each as unmounted and as it was while mounted (with an orphan and a tree log).
