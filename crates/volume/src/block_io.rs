@@ -1,0 +1,120 @@
+//! Tree blocks: read from the first copy that passes the gate; bad copies are repaired from it.
+
+use buttress_device::Access;
+use buttress_ondisk::{TreeBlock, check::Expect};
+
+use crate::{
+    chunk_map::Chunk,
+    error::{CopyFault, CopyFaults, VolumeError},
+    plan::pieces,
+    volume::{Volume, count},
+};
+
+impl Volume {
+    /// Reads the tree block at a logical address through the gate, from the first good copy.
+    pub fn read_block(&self, logical: u64, expect: &Expect) -> Result<TreeBlock, VolumeError> {
+        let chunk = self.chunk_of(logical, u64::from(self.nodesize()))?;
+        let mut faults = Vec::new();
+        for copy in 0..chunk.profile().copies() {
+            match self.read_block_copy(&chunk, logical, copy, expect) {
+                Ok(block) if faults.is_empty() => return Ok(block),
+                Ok(block) => {
+                    self.repair_block(&chunk, &block, expect, copy);
+                    return Ok(block);
+                }
+                Err(fault) => {
+                    count(&self.counters.bad_blocks);
+                    faults.push(fault);
+                }
+            }
+        }
+        Err(VolumeError::Block { logical, faults: CopyFaults(faults) })
+    }
+
+    /// Reads one copy (from 0) of the tree block at a logical address, without turning to another
+    /// and without repairing: for scrubs and checkers. A copy that does not exist is not mapped.
+    pub fn read_block_from(
+        &self,
+        logical: u64,
+        expect: &Expect,
+        copy: usize,
+    ) -> Result<TreeBlock, VolumeError> {
+        let len = u64::from(self.nodesize());
+        let chunk = self.chunk_of(logical, len)?;
+        if copy >= chunk.profile().copies() {
+            return Err(VolumeError::Unmapped { logical, len });
+        }
+        self.read_block_copy(&chunk, logical, copy, expect)
+            .map_err(|fault| VolumeError::Block { logical, faults: CopyFaults(vec![fault]) })
+    }
+
+    fn read_block_copy(
+        &self,
+        chunk: &Chunk,
+        logical: u64,
+        copy: usize,
+        expect: &Expect,
+    ) -> Result<TreeBlock, CopyFault> {
+        let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
+        let mut rest = &mut bytes[..];
+        let mut place = None;
+        for piece in pieces(chunk, logical, u64::from(self.nodesize())) {
+            let Some(at) = piece.copies().get(copy) else { continue };
+            let Some((part, after)) = rest.split_at_mut_checked(piece.len as usize) else { break };
+            let device = self.member(at.devid)?;
+            device.read_at(at.offset, part)?;
+            place = place.or(Some((device, at.offset)));
+            rest = after;
+        }
+        self.gate().block(bytes, expect).map_err(|source| CopyFault::Block {
+            device: place.map_or_else(String::new, |(device, _)| device.name().into()),
+            offset: place.map_or(0, |(_, offset)| offset),
+            source: Box::new(source),
+        })
+    }
+
+    /// Rewrites the copies before `good` from it, unless they have become good or it has changed.
+    fn repair_block(&self, chunk: &Chunk, block: &TreeBlock, expect: &Expect, good: usize) {
+        if self.access != Access::ReadWrite {
+            return;
+        }
+        let _exclusive = self.repair.write();
+        let logical = block.bytenr();
+        let unchanged = self
+            .read_block_copy(chunk, logical, good, expect)
+            .is_ok_and(|again| again.as_bytes() == block.as_bytes());
+        if !unchanged {
+            return;
+        }
+        for copy in 0..good {
+            if self.read_block_copy(chunk, logical, copy, expect).is_err() {
+                let written = self.write_copy(chunk, logical, block.as_bytes(), copy);
+                self.count_repair(written.is_ok());
+            }
+        }
+    }
+
+    pub(crate) fn count_repair(&self, done: bool) {
+        match done {
+            true => count(&self.counters.repaired),
+            false => count(&self.counters.repair_failures),
+        }
+    }
+
+    fn write_copy(
+        &self,
+        chunk: &Chunk,
+        logical: u64,
+        bytes: &[u8],
+        copy: usize,
+    ) -> Result<(), VolumeError> {
+        let mut rest = bytes;
+        for piece in pieces(chunk, logical, bytes.len() as u64) {
+            let Some(at) = piece.copies().get(copy) else { continue };
+            let Some((part, after)) = rest.split_at_checked(piece.len as usize) else { break };
+            self.member(at.devid)?.write_at(at.offset, part)?;
+            rest = after;
+        }
+        Ok(())
+    }
+}

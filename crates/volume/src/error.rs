@@ -1,0 +1,245 @@
+//! What can go wrong with a volume. Each error carries where it happened and why as fields; what the
+//! copies of one range had to say is listed copy by copy.
+
+use std::fmt;
+
+use buttress_codec::Digest;
+use buttress_device::DeviceError;
+use buttress_ondisk::{Key, check::Corruption};
+use thiserror::Error;
+
+use crate::{chunk_map::ChunkFault, profile::Profile};
+
+/// Why one copy of a range is no good.
+#[derive(Debug, Clone, Error)]
+pub enum CopyFault {
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// The tree block did not pass the gate.
+    #[error("at {offset} on {device}: {source}")]
+    Block {
+        /// The device.
+        device: String,
+        /// Bytes from its start.
+        offset: u64,
+        /// What the gate said.
+        source: Box<Corruption>,
+    },
+    /// A data sector does not have its checksum.
+    #[error("at {offset} on {device}: checksum {have}, expect {expect}")]
+    Sector {
+        /// The device.
+        device: String,
+        /// Bytes from its start.
+        offset: u64,
+        /// The checksum of what was read.
+        have: Digest,
+        /// The stored checksum.
+        expect: ExpectedDigest,
+    },
+}
+
+/// A stored checksum, printed as btrfs-progs prints them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExpectedDigest(pub Vec<u8>);
+
+impl fmt::Display for ExpectedDigest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0x")?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// What every copy had to say.
+#[derive(Debug, Clone)]
+pub struct CopyFaults(pub Vec<CopyFault>);
+
+impl fmt::Display for CopyFaults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, fault) in self.0.iter().enumerate() {
+            match self.0.len() {
+                1 => write!(f, "{fault}")?,
+                _ if index == 0 => write!(f, "copy 1 {fault}")?,
+                _ => write!(f, "; copy {} {fault}", index + 1)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A volume's refusal or failure. Cheap to clone, so that a first cause can be kept.
+#[derive(Debug, Clone, Error)]
+pub enum VolumeError {
+    /// A device failed where there is no other copy to turn to.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No superblock anywhere.
+    #[error("{device} holds no btrfs filesystem")]
+    NotBtrfs {
+        /// The device.
+        device: String,
+    },
+    /// There are superblocks, and none is good.
+    #[error("{device}: {source}")]
+    Superblock {
+        /// The device.
+        device: String,
+        /// What is wrong with the primary, or with the first that says it is a superblock.
+        source: Box<Corruption>,
+    },
+    /// The superblock is gone and another filesystem has taken its place; only reading is allowed.
+    #[error(
+        "{device} now holds {other}; the btrfs filesystem before it can only be opened read-only"
+    )]
+    Replaced {
+        /// The device.
+        device: String,
+        /// What is there now.
+        other: &'static str,
+    },
+    /// Something this implementation does not do yet, or does not know.
+    #[error("{device}: {what} is not supported")]
+    Unsupported {
+        /// The device.
+        device: String,
+        /// What it is.
+        what: String,
+    },
+    /// Reading would work, writing is refused.
+    #[error("{device} can only be opened read-only: {why}")]
+    ReadOnlyPossible {
+        /// The device.
+        device: String,
+        /// Why.
+        why: String,
+    },
+    /// A chunk has a profile this implementation does not do yet.
+    #[error("{device}: the chunk at {logical} has profile {profile}, which is not supported")]
+    Profile {
+        /// The device.
+        device: String,
+        /// The chunk's logical address.
+        logical: u64,
+        /// Its profile.
+        profile: Profile,
+    },
+    /// A chunk that makes no sense.
+    #[error("corrupt chunk at {logical}: {source}")]
+    Chunk {
+        /// The chunk's logical address.
+        logical: u64,
+        /// What is wrong.
+        source: ChunkFault,
+    },
+    /// A chunk contradicts another one or the device.
+    #[error("corrupt chunk at {logical}: {what}, have {have} expect {expect}")]
+    ChunkPlace {
+        /// The chunk's logical address.
+        logical: u64,
+        /// The rule.
+        what: &'static str,
+        /// What it says.
+        have: String,
+        /// What it should say.
+        expect: String,
+    },
+    /// The system chunk array of the superblock is cut off or holds something else.
+    #[error("corrupt system chunk array at byte {at}: {what}")]
+    SystemArray {
+        /// Bytes from the array's start.
+        at: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// Superblock and device item disagree about the device.
+    #[error("corrupt device item: {what}, have {have} expect {expect}")]
+    DeviceItem {
+        /// The member.
+        what: &'static str,
+        /// What it says.
+        have: String,
+        /// What it should say.
+        expect: String,
+    },
+    /// No chunk holds the whole range.
+    #[error("no chunk holds {len} bytes at logical {logical}")]
+    Unmapped {
+        /// First logical address.
+        logical: u64,
+        /// Bytes.
+        len: u64,
+    },
+    /// No copy of a tree block is good.
+    #[error("tree block at logical {logical}: {faults}")]
+    Block {
+        /// The block's logical address.
+        logical: u64,
+        /// Copy by copy.
+        faults: CopyFaults,
+    },
+    /// No copy of some data is good.
+    #[error("data at logical {logical}: {faults}")]
+    Data {
+        /// The first bad sector's logical address.
+        logical: u64,
+        /// Copy by copy.
+        faults: CopyFaults,
+    },
+    /// A tree contradicts itself between two blocks.
+    #[error("corrupt tree at block {block}: {what}, key {key} expect {expect}")]
+    Tree {
+        /// Logical address of the block.
+        block: u64,
+        /// The rule.
+        what: &'static str,
+        /// The key that breaks it.
+        key: Key,
+        /// The bound.
+        expect: Key,
+    },
+    /// The caller's range or checksums make no sense.
+    #[error("bad request for {len} bytes at logical {logical}: {what}")]
+    Request {
+        /// First logical address.
+        logical: u64,
+        /// Bytes.
+        len: u64,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The volume is open read-only.
+    #[error("{device} is open read-only")]
+    ReadOnly {
+        /// The device.
+        device: String,
+    },
+}
+
+impl VolumeError {
+    /// Whether the medium holds something that cannot be right, in contrast to a device that fails
+    /// or a request that is refused.
+    pub fn is_corruption(&self) -> bool {
+        let by_device = |faults: &CopyFaults| {
+            faults.0.iter().all(|fault| matches!(fault, CopyFault::Device(_)))
+        };
+        match self {
+            Self::Block { faults, .. } | Self::Data { faults, .. } => !by_device(faults),
+            Self::Superblock { .. }
+            | Self::Chunk { .. }
+            | Self::ChunkPlace { .. }
+            | Self::SystemArray { .. }
+            | Self::DeviceItem { .. }
+            | Self::Unmapped { .. }
+            | Self::Tree { .. } => true,
+            Self::Device(_)
+            | Self::NotBtrfs { .. }
+            | Self::Replaced { .. }
+            | Self::Unsupported { .. }
+            | Self::ReadOnlyPossible { .. }
+            | Self::Profile { .. }
+            | Self::Request { .. }
+            | Self::ReadOnly { .. } => false,
+        }
+    }
+}
