@@ -30,6 +30,7 @@ pub fn blocks_pass(images: &[(String, Image)]) {
         kind::DEV_EXTENT,
         kind::ORPHAN_ITEM,
         kind::EXTENT_DATA_REF,
+        kind::SHARED_DATA_REF,
     ] {
         assert!(kinds.contains(&wanted), "no item of kind {wanted} in the images: {kinds:?}");
     }

@@ -161,6 +161,16 @@ btrfs qgroup limit 100M 1/1 . 2>/dev/null || true
 btrfs subvolume create gone >/dev/null
 echo data > gone/file
 btrfs subvolume delete -c gone >/dev/null
+mkdir reflinks
+for i in $(seq 1 200); do cp --reflink=always compressible reflinks/$i; done
+btrfs subvolume create owner >/dev/null
+for i in $(seq 1 300); do cp --reflink=always compressible owner/reflink-$i; done
+sync -f .
+btrfs subvolume snapshot owner heir >/dev/null
+echo x > heir/new
+sync -f .
+btrfs subvolume delete -c owner >/dev/null
+btrfs subvolume sync . >/dev/null
 btrfs property set dir/sub compression zstd
 head -c 200000 /dev/zero | tr '\0' b > dir/sub/zstd
 chattr +C dir
