@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, SeekFrom, StatxFlags, seek, statx};
 use rustix::io::Errno;
 
-use super::{Digest, Facts, Kind, Source, Stat, facts_of};
+use super::{Digest, Facts, Kind, Listing, Source, Stat, Xattr, facts_of};
 
 /// Bytes read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -84,7 +84,7 @@ impl Source for Host {
         }))
     }
 
-    fn list(&mut self, dir: &PathBuf) -> Result<Vec<(Vec<u8>, PathBuf)>, HostError> {
+    fn list(&mut self, dir: &PathBuf) -> Result<Listing<PathBuf>, HostError> {
         let mut found = Vec::new();
         for entry in at("list", dir, std::fs::read_dir(dir))? {
             let entry = at("list", dir, entry)?;
@@ -98,7 +98,7 @@ impl Source for Host {
         Ok(OsString::from(target).into_vec())
     }
 
-    fn xattrs(&mut self, path: &PathBuf) -> Result<Vec<(Vec<u8>, Vec<u8>)>, HostError> {
+    fn xattrs(&mut self, path: &PathBuf) -> Result<Vec<Xattr>, HostError> {
         let mut names = vec![0; XATTR_BYTES];
         let count = match rustix::fs::llistxattr(path, &mut names) {
             Err(Errno::NOTSUP) => return Ok(Vec::new()),
@@ -117,16 +117,19 @@ impl Source for Host {
 
     fn content(&mut self, path: &PathBuf, digest: &mut Digest) -> Result<(), HostError> {
         let file = at("open", path, File::open(path))?;
+        let size = at("stat", path, file.metadata())?.len();
         let mut from = 0;
-        loop {
+        // Near the largest size the kernel's answers go past the end, which must not be asked for.
+        while from < size {
             let data = match seek(&file, SeekFrom::Data(from)) {
                 Err(Errno::NXIO) => return Ok(()),
                 other => at("seek data in", path, other)?,
             };
             let hole = at("seek hole in", path, seek(&file, SeekFrom::Hole(data)))?;
-            self.segment(&file, path, data..hole, digest)?;
+            self.segment(&file, path, data..hole.min(size), digest)?;
             from = hole;
         }
+        Ok(())
     }
 }
 

@@ -85,6 +85,11 @@ pub struct Stat {
     pub rdev: (u32, u32),
 }
 
+/// An extended attribute: its name with the namespace, and its value.
+pub type Xattr = (Vec<u8>, Vec<u8>);
+/// What a directory holds: names and what they stand for.
+pub type Listing<N> = Vec<(Vec<u8>, N)>;
+
 /// A tree that facts can be taken from.
 pub trait Source {
     /// A handle on one object.
@@ -98,11 +103,11 @@ pub trait Source {
     /// this filesystem (something else is mounted there).
     fn stat(&mut self, node: &Self::Node) -> Result<Option<Stat>, Self::Error>;
     /// Names and objects in a directory, in any order, without `.` and `..`.
-    fn list(&mut self, dir: &Self::Node) -> Result<Vec<(Vec<u8>, Self::Node)>, Self::Error>;
+    fn list(&mut self, dir: &Self::Node) -> Result<Listing<Self::Node>, Self::Error>;
     /// Target of a symbolic link.
     fn readlink(&mut self, node: &Self::Node) -> Result<Vec<u8>, Self::Error>;
     /// Extended attributes, in any order.
-    fn xattrs(&mut self, node: &Self::Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>, Self::Error>;
+    fn xattrs(&mut self, node: &Self::Node) -> Result<Vec<Xattr>, Self::Error>;
     /// Hands the bytes of a file to `digest` in ascending order; holes may be left out.
     fn content(&mut self, node: &Self::Node, digest: &mut Digest) -> Result<(), Self::Error>;
 }

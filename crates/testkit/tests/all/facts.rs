@@ -49,7 +49,8 @@ fn equal_trees_have_equal_facts_and_text_keeps_them() {
 
 #[test]
 fn every_change_is_a_difference() {
-    let changes: [(&str, fn(&Path)); 6] = [
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 6] = [
         ("content", |top| fs::write(top.join("a/file"), b"CONTENT").unwrap()),
         ("mode", |top| {
             fs::set_permissions(top.join("sparse"), PermissionsExt::from_mode(0o700)).unwrap();
