@@ -1,9 +1,14 @@
 //! Why no filesystem was made.
 
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use buttress_device::DeviceError;
 use thiserror::Error;
 
-/// Why no filesystem was made. Except for [`MkfsError::Device`], nothing was written.
+/// Why no filesystem was made, or not all of it. When [`make`](crate::make) fails with anything but
+/// [`MkfsError::Device`], nothing was written.
 #[derive(Debug, Clone, Error)]
 pub enum MkfsError {
     /// The device failed.
@@ -120,10 +125,40 @@ pub enum MkfsError {
         /// What is wrong with it.
         why: &'static str,
     },
+    /// What the filesystem was to be filled with could not be read.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Source {
+        /// What was tried: "open", "read"…
+        action: &'static str,
+        /// Where.
+        path: PathBuf,
+        /// The system's answer.
+        source: Arc<io::Error>,
+    },
+    /// `--subvol` with a type that nobody knows, or a directory that cannot become a subvolume.
+    #[error("subvolume {text:?}: {why}")]
+    Subvolume {
+        /// What was asked for.
+        text: String,
+        /// What is wrong with it.
+        why: &'static str,
+    },
     /// The trees of an empty filesystem came out other than planned.
     #[error("internal error: tree {tree} does not fit its plan")]
     Plan {
         /// The tree's id.
         tree: u64,
     },
+}
+
+impl MkfsError {
+    /// An [`MkfsError::Source`] from its parts.
+    pub(crate) fn source(
+        action: &'static str,
+        path: impl AsRef<Path>,
+        error: impl Into<io::Error>,
+    ) -> MkfsError {
+        let path = path.as_ref().to_path_buf();
+        MkfsError::Source { action, path, source: Arc::new(error.into()) }
+    }
 }

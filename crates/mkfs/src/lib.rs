@@ -17,6 +17,7 @@ mod layout;
 mod make;
 mod options;
 mod parse;
+pub mod populate;
 mod signature;
 mod summary;
 mod tree;

@@ -96,8 +96,12 @@ impl Image {
 struct Mount(String);
 
 impl Drop for Mount {
+    /// A child that another test has forked and not yet run may hold a file of ours open for a moment.
     fn drop(&mut self) {
-        run("umount", &[&self.0]);
+        retry(&format!("umount {}", self.0), || {
+            let output = run("umount", &[&self.0])?;
+            output.status.success().then_some(())
+        });
     }
 }
 
@@ -106,21 +110,31 @@ struct LoopDevice(String);
 impl LoopDevice {
     /// Other tests take loop devices too, so a lost race is tried again.
     fn attach(path: &Path) -> LoopDevice {
-        for _ in 0..100 {
-            let args = ["--find", "--show", path.to_str().unwrap()];
-            let output = run("losetup", &args).unwrap();
-            if output.status.success() {
-                let name = String::from_utf8(output.stdout).unwrap();
-                return LoopDevice(name.trim().into());
-            }
-            std::thread::sleep(Duration::from_millis(100));
-        }
-        panic!("no loop device for {}", path.display());
+        let path = path.to_str().unwrap();
+        retry(&format!("attach {path} to a loop device"), || {
+            let output = run("losetup", &["--find", "--show", path])?;
+            let name = String::from_utf8(output.stdout).unwrap();
+            output.status.success().then(|| LoopDevice(name.trim().into()))
+        })
     }
 }
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        run("losetup", &["--detach", &self.0]);
+        retry(&format!("detach {}", self.0), || {
+            let output = run("losetup", &["--detach", &self.0])?;
+            output.status.success().then_some(())
+        });
     }
+}
+
+/// Tries until it works, for ten seconds.
+fn retry<T>(what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
+    for _ in 0..200 {
+        if let Some(done) = attempt() {
+            return done;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("cannot {what}");
 }

@@ -1,0 +1,87 @@
+//! Joins the stages: one thread lists, several read, the caller writes, in the order of the list.
+//!
+//! What is read and not yet written is bounded by the number of batches under way. Whoever stops first (a source that
+//! cannot be read, a destination that is full) drops its end of a channel, and the others follow.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+
+use super::read::{Batch, read_listing};
+use super::walk::{Listing, walk};
+use crate::MkfsError;
+
+/// Batches that may be listed, read or waiting to be written at a time.
+const UNDER_WAY: usize = 48;
+
+type Job = (u64, Result<Listing, MkfsError>);
+type Done = (u64, Result<Batch, MkfsError>);
+
+/// Reads everything below `top` on `threads` threads and hands it to `consume` in order.
+pub(crate) fn stream(
+    top: &Path,
+    threads: usize,
+    mut consume: impl FnMut(Batch) -> Result<(), MkfsError>,
+) -> Result<(), MkfsError> {
+    // A token is put in before a batch is listed and taken out when it is written.
+    let (put, take) = sync_channel::<()>(UNDER_WAY);
+    let (to_read, jobs) = channel::<Job>();
+    let (to_write, done) = channel::<Done>();
+    let jobs = Mutex::new(jobs);
+    std::thread::scope(|scope| {
+        scope.spawn(move || list(top, &put, &to_read));
+        for _ in 0..threads.max(1) {
+            let to_write = to_write.clone();
+            scope.spawn(|| read(&jobs, to_write));
+        }
+        drop(to_write);
+        in_order(&done, |batch| {
+            let result = batch.and_then(&mut consume);
+            // The lister has put in a token for this batch.
+            let _: Result<(), _> = take.recv();
+            result
+        })
+        // Leaving the closure drops `take` and `done`: blocked threads see that and end.
+        .inspect_err(|_| drop((take, done)))
+    })
+}
+
+fn list(top: &Path, put: &SyncSender<()>, to_read: &Sender<Job>) {
+    let mut number = 0;
+    walk(top, &mut |listing| {
+        let sent = put.send(()).is_ok() && to_read.send((number, listing)).is_ok();
+        number += 1;
+        sent
+    });
+}
+
+fn read(jobs: &Mutex<Receiver<Job>>, to_write: Sender<Done>) {
+    loop {
+        let job = match jobs.lock() {
+            Ok(jobs) => jobs.recv(),
+            Err(_) => return,
+        };
+        let Ok((number, listing)) = job else { return };
+        if to_write.send((number, listing.and_then(read_listing))).is_err() {
+            return;
+        }
+    }
+}
+
+/// Hands over what arrives in the order of its numbers, which start at 0.
+fn in_order(
+    done: &Receiver<Done>,
+    mut consume: impl FnMut(Result<Batch, MkfsError>) -> Result<(), MkfsError>,
+) -> Result<(), MkfsError> {
+    let mut early = BTreeMap::new();
+    let mut next = 0;
+    for (number, batch) in done {
+        early.insert(number, batch);
+        while let Some(batch) = early.remove(&next) {
+            consume(batch)?;
+            next += 1;
+        }
+    }
+    Ok(())
+}
