@@ -5,6 +5,8 @@
 //! messages). A filesystem is anything that implements [`session::Handler`].
 
 pub mod launch;
+pub mod mount;
+pub mod nodes;
 pub mod options;
 pub mod protocol;
 pub mod session;

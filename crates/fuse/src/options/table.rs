@@ -83,10 +83,10 @@ pub(super) const ROWS: &[Row] = &[
     row("default_permissions", Switch(|o| o.default_permissions = true)),
     row("fakeroot", Switch(|o| o.fakeroot = true)),
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
-    row("uid", Value(|o, v| v.parse().ok().map(|id| o.uid = Some(id)), "expects a user id")),
-    row("gid", Value(|o, v| v.parse().ok().map(|id| o.gid = Some(id)), "expects a group id")),
+    row("uid", Value(set_uid, "expects a user id")),
+    row("gid", Value(set_gid, "expects a group id")),
     row("max_read", Value(set_max_read, "expects bytes, 4096 or more")),
-    row("offset", Value(|o, v| parse_bytes(v).map(|at| o.offset = at), "expects bytes")),
+    row("offset", Value(set_offset, "expects bytes")),
     // btrfs(5).
     row("subvol", Value(set_subvol, "expects a path from the top-level subvolume")),
     row("subvolid", Value(set_subvolid, "expects a subvolume id")),
@@ -94,7 +94,7 @@ pub(super) const ROWS: &[Row] = &[
     row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
     row("norecovery", Switch(|o| o.no_log_replay = true)),
     row("nologreplay", Switch(|o| o.no_log_replay = true)),
-    valued("rescue", "nologreplay", Value(|o, _| Some(o.no_log_replay = true), "")),
+    valued("rescue", "nologreplay", Value(ignore_log, "")),
     row("rescue", NotYet),
     row("acl", AsIs),
     row("noacl", NotYet),
@@ -137,6 +137,27 @@ pub(super) const ROWS: &[Row] = &[
     row("fatal_errors", NotYet),
     row("inode_cache", NotYet),
 ];
+
+#[expect(clippy::unnecessary_wraps, reason = "the table's functions have one type")]
+fn ignore_log(options: &mut MountOptions, _nologreplay: &str) -> Option<()> {
+    options.no_log_replay = true;
+    Some(())
+}
+
+fn set_uid(options: &mut MountOptions, value: &str) -> Option<()> {
+    options.uid = Some(value.parse().ok()?);
+    Some(())
+}
+
+fn set_gid(options: &mut MountOptions, value: &str) -> Option<()> {
+    options.gid = Some(value.parse().ok()?);
+    Some(())
+}
+
+fn set_offset(options: &mut MountOptions, value: &str) -> Option<()> {
+    options.offset = parse_bytes(value)?;
+    Some(())
+}
 
 fn set_max_read(options: &mut MountOptions, value: &str) -> Option<()> {
     let bytes = u32::try_from(parse_bytes(value)?).ok().filter(|&bytes| bytes >= 4096)?;

@@ -1,0 +1,141 @@
+//! From the filesystem's attributes to what the kernel wants to hear, and back.
+//!
+//! We are the only writer, so what the kernel caches stays true until the kernel itself changes
+//! it: entries and attributes are given without end. `uid=` and `gid=` change what is shown and
+//! nothing that is stored.
+
+use crate::nodes::shown_ino;
+use crate::protocol::abi::{Attr, AttrOut, EntryOut, Kstatfs, StatfsOut, Statx, StatxOut, SxTime};
+
+use super::store::{Attributes, SpaceNumbers, Time};
+
+/// Seconds an entry or attribute stays valid: longer than the kernel can count.
+const FOREVER: u64 = i64::MAX as u64;
+/// Longest name in bytes.
+const NAME_BYTES_MAX: u32 = 255;
+/// `stx_mask`: the basic members and the creation time.
+const STATX_BASIC_BTIME: u32 = 0xfff;
+
+/// How owners are shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Shown {
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+}
+
+impl Shown {
+    #[expect(clippy::cast_sign_loss, reason = "the kernel reads the 64 bits as signed again")]
+    pub(super) fn attr(self, id: u64, a: &Attributes) -> Attr {
+        Attr {
+            ino: shown_ino(id),
+            size: a.size,
+            blocks: a.blocks,
+            atime: a.atime.sec as u64,
+            mtime: a.mtime.sec as u64,
+            ctime: a.ctime.sec as u64,
+            atimensec: a.atime.nsec,
+            mtimensec: a.mtime.nsec,
+            ctimensec: a.ctime.nsec,
+            mode: a.mode,
+            nlink: a.nlink,
+            uid: self.uid.unwrap_or(a.uid),
+            gid: self.gid.unwrap_or(a.gid),
+            rdev: encode_device(a.device),
+            blksize: 4096,
+            flags: 0,
+        }
+    }
+
+    pub(super) fn attr_out(self, id: u64, attributes: &Attributes) -> AttrOut {
+        AttrOut { attr_valid: FOREVER, attr: self.attr(id, attributes), ..AttrOut::default() }
+    }
+
+    pub(super) fn entry(self, id: u64, attributes: &Attributes) -> EntryOut {
+        EntryOut {
+            nodeid: id,
+            generation: attributes.generation,
+            entry_valid: FOREVER,
+            attr_valid: FOREVER,
+            attr: self.attr(id, attributes),
+            ..EntryOut::default()
+        }
+    }
+
+    pub(super) fn statx(self, id: u64, a: &Attributes) -> StatxOut {
+        let stat = Statx {
+            mask: STATX_BASIC_BTIME,
+            blksize: 4096,
+            attributes: statx_attributes(a.flags),
+            attributes_mask: statx_attributes(u32::MAX),
+            nlink: a.nlink,
+            uid: self.uid.unwrap_or(a.uid),
+            gid: self.gid.unwrap_or(a.gid),
+            mode: (a.mode & 0xffff) as u16,
+            ino: shown_ino(id),
+            size: a.size,
+            blocks: a.blocks,
+            atime: sx_time(a.atime),
+            btime: sx_time(a.btime),
+            ctime: sx_time(a.ctime),
+            mtime: sx_time(a.mtime),
+            rdev_major: a.device.0,
+            rdev_minor: a.device.1,
+            ..Statx::default()
+        };
+        StatxOut { attr_valid: FOREVER, stat, ..StatxOut::default() }
+    }
+}
+
+/// The entry that says a name does not exist, for good.
+pub(super) fn no_entry() -> EntryOut {
+    EntryOut { entry_valid: FOREVER, ..EntryOut::default() }
+}
+
+/// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.
+fn statx_attributes(flags: u32) -> u64 {
+    const SAME: u32 = 0x4 | 0x10 | 0x20 | 0x40;
+    u64::from(flags & SAME)
+}
+
+fn sx_time(time: Time) -> SxTime {
+    SxTime { tv_sec: time.sec, tv_nsec: time.nsec, reserved: 0 }
+}
+
+/// The kernel's 32-bit form of a device number: 12 bits of major between 8 and 12 bits of minor.
+pub(super) fn encode_device((major, minor): (u32, u32)) -> u32 {
+    minor & 0xff | (major & 0xfff) << 8 | (minor & 0xf_ff00) << 12
+}
+
+/// Major and minor of the kernel's 32-bit form.
+pub(super) fn decode_device(device: u32) -> (u32, u32) {
+    (device >> 8 & 0xfff, device & 0xff | device >> 12 & 0xf_ff00)
+}
+
+pub(super) fn statfs(space: &SpaceNumbers) -> StatfsOut {
+    let unit = u64::from(space.sector.max(1));
+    StatfsOut {
+        st: Kstatfs {
+            blocks: space.total / unit,
+            bfree: space.free / unit,
+            bavail: space.available / unit,
+            bsize: space.sector,
+            frsize: space.sector,
+            namelen: NAME_BYTES_MAX,
+            ..Kstatfs::default()
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_survive() {
+        for device in [(0, 0), (8, 1), (259, 0), (0xfff, 0xf_ffff), (1, 256), (10, 229)] {
+            assert_eq!(decode_device(encode_device(device)), device);
+        }
+        // What mknod(2) of 8:257 puts into struct stat's low 32 bits.
+        assert_eq!(encode_device((8, 257)), 0x0010_0801);
+    }
+}

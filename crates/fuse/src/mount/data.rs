@@ -1,0 +1,136 @@
+//! File contents. Reads go from one buffer per thread straight to the kernel, writes from the
+//! receive buffer straight to the filesystem.
+
+use std::cell::RefCell;
+
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use super::Mount;
+use super::metadata::SetIds;
+use super::store::{Allocate, Answer, Seek, Store};
+use crate::protocol::abi;
+use crate::protocol::channel::{Reply, Request};
+
+/// Most bytes one COPY_FILE_RANGE copies; the caller asks again for the rest.
+const COPY_BYTES_MAX: u64 = 1 << 30;
+/// Longest READ answered, in bytes; the kernel asks for at most `max_pages`.
+const READ_BYTES_MAX: usize = 4 << 20;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+impl<S: Store> Mount<S> {
+    pub(super) fn read(&self, request: &Request<'_>, reply: Reply<'_>) {
+        BUFFER.with_borrow_mut(|buffer| match self.read_into(request, buffer) {
+            Ok(bytes) => reply.parts(&[bytes]),
+            Err(errno) => reply.refuse(errno),
+        });
+    }
+
+    fn read_into<'b>(&self, request: &Request<'_>, buffer: &'b mut Vec<u8>) -> Answer<&'b [u8]> {
+        let wish: abi::ReadIn = request.body().read()?;
+        let size = (wish.size as usize).min(READ_BYTES_MAX);
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        let target = buffer.get_mut(..size).ok_or(Errno::INVAL)?;
+        let node = self.node(request.nodeid())?;
+        let length = self.store.read(&node, wish.offset, target)?;
+        self.accessed(&node);
+        target.get(..length).ok_or(Errno::IO)
+    }
+
+    pub(super) fn write(&self, request: &Request<'_>) -> Answer<abi::WriteOut> {
+        let mut body = request.body();
+        let wish: abi::WriteIn = body.read()?;
+        let data = body.bytes(wish.size as usize)?;
+        let node = self.node(request.nodeid())?;
+        if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            self.clear_set_ids(&node, SetIds::Write)?;
+        }
+        self.store.write(&node, wish.offset, data)?;
+        self.file_changed(abi::WriteOut { size: wish.size, padding: 0 })
+    }
+
+    pub(super) fn fallocate(&self, request: &Request<'_>) -> Answer<()> {
+        let wish: abi::FallocateIn = request.body().read()?;
+        let how = allocation(wish.mode)?;
+        let node = self.node(request.nodeid())?;
+        self.end_set_ids(request, &node)?;
+        self.store.allocate(&node, wish.offset, wish.length, how)?;
+        self.file_changed(())
+    }
+
+    pub(super) fn lseek(&self, request: &Request<'_>) -> Answer<abi::LseekOut> {
+        let wish: abi::LseekIn = request.body().read()?;
+        let what = match wish.whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return Err(Errno::INVAL),
+        };
+        let offset = self.store.seek(&self.node(request.nodeid())?, wish.offset, what)?;
+        Ok(abi::LseekOut { offset })
+    }
+
+    pub(super) fn copy_file_range(&self, request: &Request<'_>) -> Answer<abi::WriteOut> {
+        let copied = self.copy(request)?;
+        let size = u32::try_from(copied).map_err(|_| Errno::OVERFLOW)?;
+        Ok(abi::WriteOut { size, padding: 0 })
+    }
+
+    pub(super) fn copy_file_range_64(
+        &self,
+        request: &Request<'_>,
+    ) -> Answer<abi::CopyFileRangeOut> {
+        Ok(abi::CopyFileRangeOut { bytes_copied: self.copy(request)? })
+    }
+
+    /// Clears set-id bits before a change whose request does not say whether the caller may keep
+    /// them; that right is root's.
+    fn end_set_ids(&self, request: &Request<'_>, node: &S::Node) -> Answer<()> {
+        if request.uid() == 0 { Ok(()) } else { self.clear_set_ids(node, SetIds::Write) }
+    }
+
+    fn copy(&self, request: &Request<'_>) -> Answer<u64> {
+        let wish: abi::CopyFileRangeIn = request.body().read()?;
+        let (from, to) = (self.node(request.nodeid())?, self.node(wish.nodeid_out)?);
+        self.end_set_ids(request, &to)?;
+        let length = wish.len.min(COPY_BYTES_MAX);
+        let copied = self.store.copy((&from, wish.off_in), (&to, wish.off_out), length)?;
+        self.file_changed(copied)
+    }
+}
+
+/// What a mode of fallocate(2) asks for.
+fn allocation(mode: u32) -> Answer<Allocate> {
+    const KEEP_SIZE: u32 = FallocateFlags::KEEP_SIZE.bits();
+    const PUNCH: u32 = FallocateFlags::PUNCH_HOLE.bits() | KEEP_SIZE;
+    const ZERO: u32 = FallocateFlags::ZERO_RANGE.bits();
+    const ZERO_KEEP: u32 = ZERO | KEEP_SIZE;
+    match mode {
+        0 => Ok(Allocate::Reserve { keep_size: false }),
+        KEEP_SIZE => Ok(Allocate::Reserve { keep_size: true }),
+        PUNCH => Ok(Allocate::Punch),
+        ZERO => Ok(Allocate::Zero { keep_size: false }),
+        ZERO_KEEP => Ok(Allocate::Zero { keep_size: true }),
+        _ => Err(Errno::OPNOTSUPP),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_modes_of_fallocate() {
+        assert_eq!(allocation(0), Ok(Allocate::Reserve { keep_size: false }));
+        assert_eq!(allocation(3), Ok(Allocate::Punch));
+        assert_eq!(allocation(0x11), Ok(Allocate::Zero { keep_size: true }));
+        assert_eq!(allocation(2), Err(Errno::OPNOTSUPP));
+        assert_eq!(allocation(8), Err(Errno::OPNOTSUPP));
+    }
+}

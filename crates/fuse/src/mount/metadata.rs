@@ -1,0 +1,217 @@
+//! Attributes, extended attributes, and what changes them on the way: set-id bits that end with a
+//! write or a new owner, access times that move with a read.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+use super::store::{Answer, Attributes, SetAttributes, SetTime, SetXattr, Store, Time};
+use super::{Mount, attributes, reply_sized};
+use crate::options::AccessTimes;
+use crate::protocol::abi::{self, fattr};
+use crate::protocol::channel::{Reply, Request};
+
+const SET_UID: u32 = 0o4000;
+const SET_GID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o010;
+const PERMISSIONS: u32 = 0o7777;
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+/// Seconds after which a relative access time moves even without a change.
+const DAY: i64 = 86_400;
+
+/// Why set-id bits end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetIds {
+    /// The contents change, by somebody without the right to keep the bits.
+    Write,
+    /// The owner or group changes.
+    Owner,
+}
+
+impl<S: Store> Mount<S> {
+    pub(super) fn getattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {
+        let attributes = self.store.attributes(&self.node(request.nodeid())?)?;
+        Ok(self.policy.shown.attr_out(request.nodeid(), &attributes))
+    }
+
+    pub(super) fn statx(&self, request: &Request<'_>) -> Answer<abi::StatxOut> {
+        let attributes = self.store.attributes(&self.node(request.nodeid())?)?;
+        Ok(self.policy.shown.statx(request.nodeid(), &attributes))
+    }
+
+    pub(super) fn setattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {
+        let wish: abi::SetattrIn = request.body().read()?;
+        let node = self.node(request.nodeid())?;
+        let mut change = changes(&wish);
+        let chown = change.uid.is_some() || change.gid.is_some();
+        if chown || wish.valid & fattr::KILL_SUIDGID != 0 {
+            let why = if chown { SetIds::Owner } else { SetIds::Write };
+            let before = self.store.attributes(&node)?;
+            let mode = change.mode.map_or(before.mode, |mode| before.mode & TYPE | mode);
+            change.mode = change.mode.or(Some(mode & PERMISSIONS));
+            if let Some(kept) = without_set_ids(mode, why) {
+                change.mode = Some(kept);
+            }
+        }
+        self.store.set_attributes(&node, &change)?;
+        self.file_changed(())?;
+        let attributes = self.store.attributes(&node)?;
+        Ok(self.policy.shown.attr_out(request.nodeid(), &attributes))
+    }
+
+    /// Takes set-id bits away where the rules say so.
+    pub(super) fn clear_set_ids(&self, node: &S::Node, why: SetIds) -> Answer<()> {
+        let mode = self.store.attributes(node)?.mode;
+        let Some(mode) = without_set_ids(mode, why) else { return Ok(()) };
+        self.store.set_attributes(node, &SetAttributes { mode: Some(mode), ..Default::default() })
+    }
+
+    /// Moves the access time after a read, as `relatime` and its like say. That it cannot be moved
+    /// (a read-only subvolume, no space) does not spoil the read.
+    pub(super) fn accessed(&self, node: &S::Node) {
+        if self.policy.access_times == AccessTimes::Never {
+            return;
+        }
+        let Ok(attributes) = self.store.attributes(node) else { return };
+        let directory = attributes.mode & TYPE == DIRECTORY;
+        if directory && !self.policy.directory_access_times {
+            return;
+        }
+        if self.policy.access_times == AccessTimes::Strict || outdated(&attributes, now()) {
+            let change = SetAttributes {
+                atime: Some(SetTime::Now),
+                ctime: Some(attributes.ctime),
+                ..SetAttributes::default()
+            };
+            let _the_read_counts = self.store.set_attributes(node, &change);
+        }
+    }
+
+    pub(super) fn statfs(&self) -> Answer<abi::StatfsOut> {
+        Ok(attributes::statfs(&self.store.space()?))
+    }
+
+    pub(super) fn getxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let mut body = request.body();
+        let Ok(wish) = body.read::<abi::GetxattrIn>() else { return reply.refuse(Errno::INVAL) };
+        let value = body.text().and_then(|name| {
+            let node = self.node(request.nodeid())?;
+            self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
+        });
+        reply_sized(reply, wish.size, value);
+    }
+
+    pub(super) fn listxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let Ok(wish) = request.body().read::<abi::GetxattrIn>() else {
+            return reply.refuse(Errno::INVAL);
+        };
+        let names = self.node(request.nodeid()).and_then(|node| self.store.xattrs(&node));
+        let list = names.map(|names| {
+            let ended = names.into_iter().map(|mut name| {
+                name.push(0);
+                name
+            });
+            ended.collect::<Vec<_>>().concat()
+        });
+        reply_sized(reply, wish.size, list);
+    }
+
+    pub(super) fn setxattr(&self, request: &Request<'_>) -> Answer<()> {
+        let mut body = request.body();
+        let wish: abi::SetxattrIn = body.read()?;
+        let name = body.text()?;
+        let value = body.bytes(wish.size as usize)?;
+        let node = self.node(request.nodeid())?;
+        let how = match XattrFlags::from_bits_retain(wish.flags) {
+            flags if flags.is_empty() => SetXattr::Any,
+            XattrFlags::CREATE => SetXattr::Create,
+            XattrFlags::REPLACE => SetXattr::Replace,
+            _ => return Err(Errno::INVAL),
+        };
+        self.store.set_xattr(&node, name, value, how)?;
+        if wish.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
+            let mode = self.store.attributes(&node)?.mode & PERMISSIONS & !SET_GID;
+            let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+            self.store.set_attributes(&node, &change)?;
+        }
+        self.file_changed(())
+    }
+
+    pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
+        let name = request.body().text()?;
+        self.store.remove_xattr(&self.node(request.nodeid())?, name)?;
+        self.file_changed(())
+    }
+}
+
+/// What a SETATTR changes.
+#[expect(clippy::cast_possible_wrap, reason = "seconds travel as the bits of a signed number")]
+fn changes(wish: &abi::SetattrIn) -> SetAttributes {
+    let has = |bit| wish.valid & bit != 0;
+    let time = |given, now, sec: u64, nsec: u32| match (has(given), has(now)) {
+        (_, true) => Some(SetTime::Now),
+        (true, false) => Some(SetTime::To(Time { sec: sec as i64, nsec })),
+        (false, false) => None,
+    };
+    SetAttributes {
+        mode: has(fattr::MODE).then_some(wish.mode & PERMISSIONS),
+        uid: has(fattr::UID).then_some(wish.uid),
+        gid: has(fattr::GID).then_some(wish.gid),
+        size: has(fattr::SIZE).then_some(wish.size),
+        atime: time(fattr::ATIME, fattr::ATIME_NOW, wish.atime, wish.atimensec),
+        mtime: time(fattr::MTIME, fattr::MTIME_NOW, wish.mtime, wish.mtimensec),
+        ctime: has(fattr::CTIME).then_some(Time { sec: wish.ctime as i64, nsec: wish.ctimensec }),
+    }
+}
+
+/// The permissions that are left of `mode` (with its type), if any bit must go. A set-group-ID bit
+/// without group execution marks mandatory locking and stays; directories keep theirs on chown.
+fn without_set_ids(mode: u32, why: SetIds) -> Option<u32> {
+    if mode & TYPE == DIRECTORY && why == SetIds::Owner {
+        return None;
+    }
+    let mut kept = mode & PERMISSIONS & !SET_UID;
+    if mode & GROUP_EXECUTE != 0 {
+        kept &= !SET_GID;
+    }
+    (kept != mode & PERMISSIONS).then_some(kept)
+}
+
+/// The rule of `relatime`: not after the last change, or a day old.
+fn outdated(attributes: &Attributes, now: Time) -> bool {
+    attributes.atime <= attributes.mtime
+        || attributes.atime <= attributes.ctime
+        || now.sec.saturating_sub(attributes.atime.sec) >= DAY
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX), nsec: since.subsec_nanos() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: u32 = 0o100_000;
+
+    #[test]
+    fn set_ids_end_as_linux_ends_them() {
+        assert_eq!(without_set_ids(FILE | 0o6755, SetIds::Write), Some(0o755));
+        assert_eq!(without_set_ids(FILE | 0o2745, SetIds::Owner), None);
+        assert_eq!(without_set_ids(FILE | 0o6745, SetIds::Owner), Some(0o2745));
+        assert_eq!(without_set_ids(DIRECTORY | 0o2775, SetIds::Owner), None);
+        assert_eq!(without_set_ids(FILE | 0o644, SetIds::Write), None);
+    }
+
+    #[test]
+    fn relative_access_times() {
+        let at = |sec| Time { sec, nsec: 0 };
+        let file = Attributes { atime: at(10), mtime: at(5), ctime: at(5), ..Default::default() };
+        assert!(!outdated(&file, at(11)));
+        assert!(outdated(&file, at(10 + DAY)));
+        assert!(outdated(&Attributes { mtime: at(10), ..file }, at(11)));
+    }
+}

@@ -1,0 +1,229 @@
+//! Requests of the kernel, turned into operations of a filesystem and answered.
+//!
+//! Who does what: the kernel checks permissions (`default_permissions`, ACLs read through xattrs)
+//! and caches names, attributes and data; here numbers and structs are translated, the kernel's
+//! hold on inodes is counted, and the few rules are kept that FUSE leaves to the server: umask and
+//! owner of new files, set-id bits after writes and chown, access times.
+//!
+//! Caching: this mount is the only writer, so entries, missing entries and attributes stay valid
+//! until the kernel changes them itself. What changes behind its back (subvolumes made by ioctl) is
+//! told by notifications. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
+//! asking and keeps its caches across opens.
+//!
+//! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
+//! requests by subject; `control` holds the ioctls.
+
+mod attributes;
+mod data;
+mod lists;
+mod metadata;
+mod names;
+pub mod store;
+
+use rustix::io::Errno;
+
+use crate::nodes::{Identity, NodeTable, SUBVOLUME_TOP};
+use crate::options::{AccessTimes, MountOptions};
+use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
+use crate::protocol::channel::{Reply, Request};
+use crate::session::{BASE_FLAGS, Handler};
+use attributes::Shown;
+use store::{Answer, NewInode, Store};
+
+/// A mounted filesystem.
+pub struct Mount<S: Store> {
+    store: S,
+    nodes: NodeTable<S::Node>,
+    policy: Policy,
+}
+
+/// What the mount options mean to requests.
+#[derive(Clone, Copy, Debug)]
+struct Policy {
+    shown: Shown,
+    fakeroot: bool,
+    access_times: AccessTimes,
+    directory_access_times: bool,
+    /// Everything is durable before it is acknowledged.
+    synchronous: bool,
+    /// Directory changes are durable before they are acknowledged.
+    dirsync: bool,
+}
+
+impl Policy {
+    fn new(options: &MountOptions) -> Self {
+        let never = options.read_only || options.access_times == AccessTimes::Never;
+        Self {
+            shown: Shown { uid: options.uid, gid: options.gid },
+            fakeroot: options.fakeroot,
+            access_times: if never { AccessTimes::Never } else { options.access_times },
+            directory_access_times: !options.no_directory_access_times,
+            synchronous: options.synchronous,
+            dirsync: options.dirsync,
+        }
+    }
+}
+
+/// The INIT bits a mount with these options asks for.
+pub fn init_flags(options: &MountOptions) -> u64 {
+    let mut flags = BASE_FLAGS
+        | init::DO_READDIRPLUS
+        | init::EXPORT_SUPPORT
+        | init::HANDLE_KILLPRIV_V2
+        | init::SETXATTR_EXT;
+    if options.default_permissions {
+        // The umask must not be applied where a default ACL replaces it, so the server applies it.
+        flags |= init::POSIX_ACL | init::DONT_MASK;
+    }
+    if options.writeback_cache {
+        flags |= init::WRITEBACK_CACHE;
+    }
+    flags
+}
+
+impl<S: Store> Mount<S> {
+    /// A mount whose top is that of `subvolume`.
+    pub fn new(store: S, subvolume: u64, options: &MountOptions) -> Answer<Self> {
+        let nodes = NodeTable::new(subvolume);
+        let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
+        nodes.hold(ROOT_ID, &top);
+        Ok(Self { store, nodes, policy: Policy::new(options) })
+    }
+
+    /// The filesystem.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    /// Lets go of all inodes the kernel held, once the mount is gone.
+    pub fn release(&self) {
+        for node in self.nodes.drain() {
+            self.store.forgotten(node);
+        }
+    }
+
+    /// The inode behind a node id. One that is not held comes from a file handle (NFS,
+    /// open_by_handle_at(2)) and is found by its number.
+    fn node(&self, id: u64) -> Answer<S::Node> {
+        if let Some(node) = self.nodes.get(id) {
+            return Ok(node);
+        }
+        let identity = self.nodes.identity(id).ok_or(Errno::STALE)?;
+        self.store.load(identity)
+    }
+
+    fn id(&self, node: &S::Node) -> u64 {
+        self.nodes.id(self.store.identity(node))
+    }
+
+    /// The entry for `node`, which the kernel holds once more from here on.
+    fn entry(&self, node: &S::Node) -> Answer<EntryOut> {
+        let attributes = self.store.attributes(node)?;
+        let id = self.id(node);
+        self.nodes.hold(id, node);
+        Ok(self.policy.shown.entry(id, &attributes))
+    }
+
+    /// How an inode begins that the caller of `request` asks for.
+    fn new_inode(&self, request: &Request<'_>, mode: u32, umask: u32) -> NewInode {
+        let (uid, gid) = if self.policy.fakeroot { (0, 0) } else { (request.uid(), request.gid()) };
+        // Without DONT_MASK the kernel has applied the umask already; twice is the same as once.
+        NewInode { mode, umask, uid, gid, device: (0, 0) }
+    }
+
+    /// What `sync` and `dirsync` add to a change of a directory.
+    fn directory_changed<T>(&self, done: T) -> Answer<T> {
+        if self.policy.synchronous || self.policy.dirsync {
+            self.store.commit()?;
+        }
+        Ok(done)
+    }
+
+    /// What `sync` adds to a change of a file.
+    fn file_changed<T>(&self, done: T) -> Answer<T> {
+        if self.policy.synchronous {
+            self.store.commit()?;
+        }
+        Ok(done)
+    }
+
+    fn handle_names(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.opcode() {
+            opcode::LOOKUP => reply.result(self.lookup(request)),
+            opcode::FORGET => {
+                self.forget(request);
+                reply.nothing();
+            }
+            opcode::BATCH_FORGET => {
+                self.batch_forget(request);
+                reply.nothing();
+            }
+            opcode::CREATE => names::reply_opened(reply, self.create(request)),
+            opcode::TMPFILE => names::reply_opened(reply, self.temporary(request)),
+            opcode::MKNOD => reply.result(self.mknod(request)),
+            opcode::MKDIR => reply.result(self.mkdir(request)),
+            opcode::SYMLINK => reply.result(self.symlink(request)),
+            opcode::LINK => reply.result(self.link(request)),
+            opcode::UNLINK => reply.result(self.unlink(request)),
+            opcode::RMDIR => reply.result(self.rmdir(request)),
+            opcode::RENAME => reply.result(self.rename(request)),
+            opcode::RENAME2 => reply.result(self.rename2(request)),
+            opcode::READLINK => reply_bytes(reply, self.read_link(request)),
+            opcode::READDIR => self.readdir(request, reply),
+            opcode::READDIRPLUS => self.readdirplus(request, reply),
+            _ => reply.refuse(Errno::NOSYS),
+        }
+    }
+
+    fn handle_metadata(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.opcode() {
+            opcode::GETATTR => reply.result(self.getattr(request)),
+            opcode::STATX => reply.result(self.statx(request)),
+            opcode::SETATTR => reply.result(self.setattr(request)),
+            opcode::STATFS => reply.result(self.statfs()),
+            opcode::GETXATTR => self.getxattr(request, reply),
+            opcode::LISTXATTR => self.listxattr(request, reply),
+            opcode::SETXATTR => reply.result(self.setxattr(request)),
+            opcode::REMOVEXATTR => reply.result(self.removexattr(request)),
+            _ => self.handle_names(request, reply),
+        }
+    }
+}
+
+impl<S: Store> Handler for Mount<S> {
+    fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.opcode() {
+            opcode::READ => self.read(request, reply),
+            opcode::WRITE => reply.result(self.write(request)),
+            opcode::FALLOCATE => reply.result(self.fallocate(request)),
+            opcode::LSEEK => reply.result(self.lseek(request)),
+            opcode::COPY_FILE_RANGE => reply.result(self.copy_file_range(request)),
+            opcode::COPY_FILE_RANGE_64 => reply.result(self.copy_file_range_64(request)),
+            opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => reply.result(self.store.commit()),
+            opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
+            opcode::OPEN | opcode::OPENDIR | opcode::FLUSH => reply.refuse(Errno::NOSYS),
+            _ => self.handle_metadata(request, reply),
+        }
+    }
+}
+
+/// Answers with bytes of any length.
+fn reply_bytes(reply: Reply<'_>, bytes: Answer<Vec<u8>>) {
+    match bytes {
+        Ok(bytes) => reply.parts(&[&bytes]),
+        Err(errno) => reply.refuse(errno),
+    }
+}
+
+/// Answers a request that first asks for the size (`size` 0) and then for the bytes.
+fn reply_sized(reply: Reply<'_>, size: u32, bytes: Answer<Vec<u8>>) {
+    let bytes = match bytes {
+        Ok(bytes) => bytes,
+        Err(errno) => return reply.refuse(errno),
+    };
+    match u32::try_from(bytes.len()) {
+        Ok(length) if size == 0 => reply.value(&abi::GetxattrOut { size: length, padding: 0 }),
+        Ok(length) if length <= size => reply.parts(&[&bytes]),
+        _ => reply.refuse(Errno::RANGE),
+    }
+}

@@ -1,0 +1,167 @@
+//! Names: looking them up, making, moving and removing them, and the kernel's hold on what they
+//! lead to.
+
+use std::ffi::OsStr;
+
+use rustix::fs::RenameFlags as LinuxRename;
+use rustix::io::Errno;
+use zerocopy::IntoBytes;
+
+use super::Mount;
+use super::attributes::{decode_device, no_entry};
+use super::store::{Answer, RenameFlags, Store};
+use crate::protocol::abi::{self, EntryOut};
+use crate::protocol::channel::{Reply, Request};
+
+const REGULAR: u32 = 0o100_000;
+const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;
+const TYPE: u32 = 0o170_000;
+
+impl<S: Store> Mount<S> {
+    pub(super) fn lookup(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let directory = self.node(request.nodeid())?;
+        let name = request.body().text()?;
+        // The dots come only with file handles, to find the way from a forgotten node to the top.
+        let found = match name.as_encoded_bytes() {
+            b"." => Some(directory),
+            b".." => Some(self.store.parent(&directory)?),
+            _ => self.store.lookup(&directory, name)?,
+        };
+        found.map_or_else(|| Ok(no_entry()), |node| self.entry(&node))
+    }
+
+    pub(super) fn forget(&self, request: &Request<'_>) {
+        if let Ok(abi::ForgetIn { nlookup }) = request.body().read() {
+            self.forget_one(request.nodeid(), nlookup);
+        }
+    }
+
+    pub(super) fn batch_forget(&self, request: &Request<'_>) {
+        let mut body = request.body();
+        let Ok(abi::BatchForgetIn { count, .. }) = body.read() else { return };
+        for _ in 0..count {
+            let Ok(abi::ForgetOne { nodeid, nlookup }) = body.read() else { return };
+            self.forget_one(nodeid, nlookup);
+        }
+    }
+
+    fn forget_one(&self, id: u64, count: u64) {
+        // The top stays: nothing looks it up.
+        if id != abi::ROOT_ID
+            && let Some(node) = self.nodes.forget(id, count)
+        {
+            self.store.forgotten(node);
+        }
+    }
+
+    pub(super) fn create(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let mut body = request.body();
+        let wish: abi::CreateIn = body.read()?;
+        self.make(request, body.text()?, wish.mode & !TYPE | REGULAR, wish.umask, 0)
+    }
+
+    pub(super) fn mknod(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let mut body = request.body();
+        let wish: abi::MknodIn = body.read()?;
+        self.make(request, body.text()?, wish.mode, wish.umask, wish.rdev)
+    }
+
+    pub(super) fn mkdir(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let mut body = request.body();
+        let wish: abi::MkdirIn = body.read()?;
+        self.make(request, body.text()?, wish.mode & !TYPE | DIRECTORY, wish.umask, 0)
+    }
+
+    fn make(
+        &self,
+        request: &Request<'_>,
+        name: &OsStr,
+        mode: u32,
+        umask: u32,
+        device: u32,
+    ) -> Answer<EntryOut> {
+        let directory = self.node(request.nodeid())?;
+        let mut new = self.new_inode(request, mode, umask);
+        new.device = decode_device(device);
+        let node = self.store.create(&directory, name, &new)?;
+        self.directory_changed(self.entry(&node)?)
+    }
+
+    pub(super) fn symlink(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let mut body = request.body();
+        let (name, target) = (body.text()?, body.text()?);
+        let directory = self.node(request.nodeid())?;
+        let new = self.new_inode(request, SYMLINK | 0o777, 0);
+        let node = self.store.symlink(&directory, name, target, &new)?;
+        self.directory_changed(self.entry(&node)?)
+    }
+
+    pub(super) fn temporary(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let wish: abi::CreateIn = request.body().read()?;
+        let directory = self.node(request.nodeid())?;
+        let new = self.new_inode(request, wish.mode & !TYPE | REGULAR, wish.umask);
+        let node = self.store.temporary(&directory, &new)?;
+        self.entry(&node)
+    }
+
+    pub(super) fn link(&self, request: &Request<'_>) -> Answer<EntryOut> {
+        let mut body = request.body();
+        let abi::LinkIn { oldnodeid } = body.read()?;
+        let (node, directory) = (self.node(oldnodeid)?, self.node(request.nodeid())?);
+        self.store.link(&node, &directory, body.text()?)?;
+        self.directory_changed(self.entry(&node)?)
+    }
+
+    pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {
+        let directory = self.node(request.nodeid())?;
+        self.store.unlink(&directory, request.body().text()?)?;
+        self.directory_changed(())
+    }
+
+    pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer<()> {
+        let directory = self.node(request.nodeid())?;
+        self.store.rmdir(&directory, request.body().text()?)?;
+        self.directory_changed(())
+    }
+
+    pub(super) fn rename(&self, request: &Request<'_>) -> Answer<()> {
+        let mut body = request.body();
+        let abi::RenameIn { newdir } = body.read()?;
+        self.move_name(request.nodeid(), body.text()?, newdir, body.text()?, 0)
+    }
+
+    pub(super) fn rename2(&self, request: &Request<'_>) -> Answer<()> {
+        let mut body = request.body();
+        let wish: abi::Rename2In = body.read()?;
+        self.move_name(request.nodeid(), body.text()?, wish.newdir, body.text()?, wish.flags)
+    }
+
+    fn move_name(&self, from: u64, old: &OsStr, to: u64, new: &OsStr, flags: u32) -> Answer<()> {
+        let known = LinuxRename::from_bits(flags).ok_or(Errno::INVAL)?;
+        let flags = RenameFlags {
+            no_replace: known.contains(LinuxRename::NOREPLACE),
+            exchange: known.contains(LinuxRename::EXCHANGE),
+            whiteout: known.contains(LinuxRename::WHITEOUT),
+        };
+        if flags.exchange && (flags.no_replace || flags.whiteout) {
+            return Err(Errno::INVAL);
+        }
+        let (from, to) = (self.node(from)?, self.node(to)?);
+        self.store.rename((&from, old), (&to, new), flags)?;
+        self.directory_changed(())
+    }
+
+    pub(super) fn read_link(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+        self.store.read_link(&self.node(request.nodeid())?)
+    }
+}
+
+/// CREATE and TMPFILE answer with an entry and an open file in one. There are no handles.
+pub(super) fn reply_opened(reply: Reply<'_>, entry: Answer<EntryOut>) {
+    let open = abi::OpenOut { open_flags: abi::fopen::KEEP_CACHE, ..abi::OpenOut::default() };
+    match entry {
+        Ok(entry) => reply.parts(&[entry.as_bytes(), open.as_bytes()]),
+        Err(errno) => reply.refuse(errno),
+    }
+}

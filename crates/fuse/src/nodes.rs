@@ -1,0 +1,222 @@
+//! Which inode a node id of the kernel means, and how often the kernel holds it.
+//!
+//! The kernel names files by 64-bit node ids and shows inode numbers to programs; both must be
+//! unique in a mount, although btrfs numbers inodes anew in each subvolume. So:
+//!
+//! | inode | node id | inode number shown |
+//! |---|---|---|
+//! | top of the mounted subvolume | 1 | 256 |
+//! | others in the mounted subvolume | their own number | the same |
+//! | in another subvolume | `subvolume << 40 \| number` | the same |
+//! | what does not fit (numbers of 2^40, subvolumes of 2^23) | made up, from 2^63 | the same |
+//!
+//! Both numbers depend on the inode alone but for the made-up ones, so they survive a remount, and
+//! an id the kernel has forgotten still names its inode.
+//!
+//! A node is *held* once for each entry given to the kernel, until as many FORGETs have come back;
+//! while it is held its inode stays loaded, so an unlinked file lives as long as it is open.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use parking_lot::Mutex;
+
+use crate::protocol::abi::ROOT_ID;
+
+/// Inode number of the top directory of every subvolume.
+pub const SUBVOLUME_TOP: u64 = 256;
+/// Inode numbers below this fit into a node id.
+const INO_LIMIT: u64 = 1 << INO_BITS;
+const INO_BITS: u32 = 40;
+/// Subvolume ids below this fit into a node id.
+const SUBVOLUME_LIMIT: u64 = 1 << (63 - INO_BITS);
+/// First made-up id.
+const MADE_UP: u64 = 1 << 63;
+const SHARDS: usize = 64;
+
+/// An inode of the filesystem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Identity {
+    /// Id of the subvolume's tree.
+    pub subvolume: u64,
+    /// Inode number in that subvolume.
+    pub ino: u64,
+}
+
+/// The nodes the kernel holds; `N` is the loaded inode.
+pub struct NodeTable<N> {
+    mounted: u64,
+    shards: Vec<Mutex<Shard<N>>>,
+    made_up: Mutex<MadeUp>,
+}
+
+type Shard<N> = HashMap<u64, Held<N>, BuildHasherDefault<Mixer>>;
+
+struct Held<N> {
+    node: N,
+    count: u64,
+}
+
+/// Ids for what does not fit. They are never reused while mounted.
+#[derive(Default)]
+struct MadeUp {
+    ids: HashMap<Identity, u64>,
+    identities: Vec<Identity>,
+}
+
+impl<N: Clone> NodeTable<N> {
+    /// An empty table for a mount of subvolume `mounted`.
+    pub fn new(mounted: u64) -> Self {
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { mounted, shards, made_up: Mutex::default() }
+    }
+
+    /// The node id of an inode.
+    pub fn id(&self, identity: Identity) -> u64 {
+        let Identity { subvolume, ino } = identity;
+        match identity {
+            _ if ino >= INO_LIMIT || subvolume >= SUBVOLUME_LIMIT => self.make_up(identity),
+            _ if subvolume != self.mounted => subvolume << INO_BITS | ino,
+            _ if ino == SUBVOLUME_TOP => ROOT_ID,
+            _ => ino,
+        }
+    }
+
+    /// The inode a node id names.
+    pub fn identity(&self, id: u64) -> Option<Identity> {
+        if id >= MADE_UP {
+            let index = usize::try_from(id - MADE_UP).ok()?;
+            return self.made_up.lock().identities.get(index).copied();
+        }
+        if id == ROOT_ID {
+            return Some(Identity { subvolume: self.mounted, ino: SUBVOLUME_TOP });
+        }
+        let (subvolume, ino) = (id >> INO_BITS, id & (INO_LIMIT - 1));
+        let subvolume = if subvolume == 0 { self.mounted } else { subvolume };
+        Some(Identity { subvolume, ino })
+    }
+
+    fn make_up(&self, identity: Identity) -> u64 {
+        let mut made_up = self.made_up.lock();
+        let MadeUp { ids, identities } = &mut *made_up;
+        *ids.entry(identity).or_insert_with(|| {
+            identities.push(identity);
+            MADE_UP + (identities.len() as u64 - 1)
+        })
+    }
+
+    /// The loaded inode of a held node.
+    pub fn get(&self, id: u64) -> Option<N> {
+        self.shard(id).lock().get(&id).map(|held| held.node.clone())
+    }
+
+    /// Counts one more entry given to the kernel.
+    pub fn hold(&self, id: u64, node: &N) {
+        let mut shard = self.shard(id).lock();
+        shard.entry(id).or_insert_with(|| Held { node: node.clone(), count: 0 }).count += 1;
+    }
+
+    /// Takes `count` entries back; the inode, if that were the last ones.
+    pub fn forget(&self, id: u64, count: u64) -> Option<N> {
+        let mut shard = self.shard(id).lock();
+        let held = shard.get_mut(&id)?;
+        held.count = held.count.saturating_sub(count);
+        if held.count > 0 {
+            return None;
+        }
+        shard.remove(&id).map(|held| held.node)
+    }
+
+    /// Everything still held, at the end of a mount.
+    pub fn drain(&self) -> Vec<N> {
+        let all = self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()));
+        all.map(|(_, held)| held.node).collect()
+    }
+
+    #[expect(clippy::indexing_slicing, reason = "the remainder is below the number of shards")]
+    fn shard(&self, id: u64) -> &Mutex<Shard<N>> {
+        let mut mixer = Mixer::default();
+        mixer.write_u64(id);
+        &self.shards[(mixer.finish() >> 32) as usize % SHARDS]
+    }
+}
+
+/// The inode number programs see for a node id.
+pub fn shown_ino(id: u64) -> u64 {
+    if id == ROOT_ID { SUBVOLUME_TOP } else { id }
+}
+
+/// The node id behind an inode number that programs see.
+pub fn id_of_shown(ino: u64) -> u64 {
+    if ino == SUBVOLUME_TOP { ROOT_ID } else { ino }
+}
+
+/// Spreads node ids, which mostly count up, over all bits. The kernel is the only source of keys,
+/// so nobody can choose colliding ones.
+#[derive(Default)]
+struct Mixer(u64);
+
+impl Hasher for Mixer {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(self.0 ^ u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(subvolume: u64, ino: u64) -> Identity {
+        Identity { subvolume, ino }
+    }
+
+    #[test]
+    fn ids_and_inodes_lead_to_each_other() {
+        let table = NodeTable::<()>::new(260);
+        let inodes = [
+            at(260, 256),
+            at(260, 257),
+            at(260, INO_LIMIT - 1),
+            at(260, INO_LIMIT),
+            at(5, 256),
+            at(256, 256),
+            at(SUBVOLUME_LIMIT - 1, INO_LIMIT - 1),
+            at(SUBVOLUME_LIMIT, 256),
+            at(u64::MAX, u64::MAX),
+        ];
+        let ids: Vec<u64> = inodes.iter().map(|&inode| table.id(inode)).collect();
+        for (i, id) in ids.iter().enumerate() {
+            assert_eq!(table.identity(*id), Some(inodes[i]));
+            assert!(!ids[..i].contains(id));
+            assert_eq!(table.id(inodes[i]), *id);
+            assert_eq!(id_of_shown(shown_ino(*id)), *id);
+        }
+        assert_eq!(ids[0], ROOT_ID);
+        assert_eq!(shown_ino(ids[0]), 256);
+        assert_eq!(ids[4], 5 << 40 | 256);
+        assert!(ids[3] >= MADE_UP);
+    }
+
+    #[test]
+    fn a_node_lives_until_its_last_forget() {
+        let table = NodeTable::new(5);
+        table.hold(300, &"inode");
+        table.hold(300, &"inode");
+        assert_eq!(table.forget(300, 1), None);
+        assert_eq!(table.get(300), Some("inode"));
+        assert_eq!(table.forget(300, 1), Some("inode"));
+        assert_eq!(table.get(300), None);
+        assert_eq!(table.forget(300, 1), None);
+    }
+}

@@ -1,0 +1,311 @@
+//! What programs see through a mount: each test runs against the kernel with the model behind our
+//! translation. Expectations are those of Linux filesystems, most of them POSIX's.
+
+use std::collections::HashSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom as Rustix,
+    StatxFlags, XattrFlags,
+};
+use rustix::io::Errno;
+
+use crate::server::{Kind, Mount, USER, can_mount};
+
+/// Mounts the model for everybody.
+fn mounted() -> Option<Mount> {
+    can_mount().then(|| Mount::foreground(Kind::Model, None, "allow_other,strictatime"))
+}
+
+/// Runs a shell script in `top` as `uid`; what it prints on both streams.
+fn shell(top: &Path, uid: u32, script: &str) -> String {
+    let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
+    let output = Command::new("setpriv")
+        .args(ids)
+        .args([
+            "--clear-groups",
+            "sh",
+            "-c",
+            &format!("exec 2>&1; cd '{}'; {script}", top.display()),
+        ])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+fn open(path: &Path) -> File {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
+}
+
+#[test]
+fn names_come_and_go() {
+    let Some(mount) = mounted() else { return };
+    let top = mount.path();
+    assert!(!top.join("a").exists());
+    fs::write(top.join("a"), "1").unwrap();
+    assert!(top.join("a").exists());
+    fs::hard_link(top.join("a"), top.join("b")).unwrap();
+    assert_eq!(fs::metadata(top.join("a")).unwrap().nlink(), 2);
+    fs::remove_file(top.join("a")).unwrap();
+    assert_eq!(fs::metadata(top.join("b")).unwrap().nlink(), 1);
+    symlink("some/where", top.join("s")).unwrap();
+    assert_eq!(fs::read_link(top.join("s")).unwrap(), Path::new("some/where"));
+    fs::create_dir(top.join("d")).unwrap();
+    fs::write(top.join("d/x"), "").unwrap();
+    assert_eq!(fs::remove_dir(top.join("d")).unwrap_err().raw_os_error(), Some(39));
+    let long = "n".repeat(256);
+    assert_eq!(fs::write(top.join(long), "").unwrap_err().raw_os_error(), Some(36));
+    fs::write(top.join("n".repeat(255)), "").unwrap();
+}
+
+#[test]
+fn renames_with_every_flag() {
+    let Some(mount) = mounted() else { return };
+    let top = mount.path();
+    let at = |name: &str| top.join(name);
+    let rename = |from, to, flags| rustix::fs::renameat_with(CWD, at(from), CWD, at(to), flags);
+    fs::create_dir(at("d")).unwrap();
+    fs::write(at("a"), "a").unwrap();
+    fs::write(at("d/b"), "b").unwrap();
+    assert_eq!(rename("a", "d/b", RenameFlags::NOREPLACE), Err(Errno::EXIST));
+    rename("a", "d/b", RenameFlags::EXCHANGE).unwrap();
+    assert_eq!(fs::read(at("a")).unwrap(), b"b");
+    assert_eq!(fs::read(at("d/b")).unwrap(), b"a");
+    rename("a", "d/b", RenameFlags::empty()).unwrap();
+    assert!(!at("a").exists());
+    assert_eq!(fs::read(at("d/b")).unwrap(), b"b");
+    rename("d/b", "c", RenameFlags::WHITEOUT).unwrap();
+    assert_eq!(fs::symlink_metadata(at("d/b")).unwrap().rdev(), 0);
+    assert_eq!(fs::read(at("c")).unwrap(), b"b");
+}
+
+#[test]
+fn special_files_and_their_numbers() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path().join("node");
+    for (major, minor) in [(8, 1), (259, 300), (10, 229)] {
+        let device = rustix::fs::makedev(major, minor);
+        let mode = Mode::from_raw_mode(0o640);
+        rustix::fs::mknodat(CWD, &path, FileType::BlockDevice, mode, device).unwrap();
+        let metadata = fs::metadata(&path).unwrap();
+        assert_eq!(metadata.rdev(), device);
+        assert_eq!(metadata.mode(), 0o060_640 & !0o022);
+        fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn contents_and_holes() {
+    let Some(mount) = mounted() else { return };
+    let mut file = open(&mount.path().join("file"));
+    let big: Vec<u8> = (0..5_000_000u32).map(|i| (i % 253) as u8).collect();
+    file.write_all(&big).unwrap();
+    file.seek(SeekFrom::Start(0)).unwrap();
+    let mut back = Vec::new();
+    file.read_to_end(&mut back).unwrap();
+    assert!(back == big);
+    file.set_len(10_000).unwrap();
+    file.write_all_at(b"end", 20_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 20_003);
+    let mut middle = [1u8; 10];
+    file.read_exact_at(&mut middle, 9_995).unwrap();
+    assert_eq!(middle[..5], big[9_995..10_000]);
+    assert_eq!(middle[5..], [0; 5]);
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 0, 4096).unwrap();
+    file.read_exact_at(&mut middle, 4091).unwrap();
+    assert_eq!(middle[..5], [0; 5]);
+    assert_eq!(middle[5..], big[4096..4101]);
+    rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, 30_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 30_000);
+    let collapse = FallocateFlags::COLLAPSE_RANGE;
+    assert_eq!(rustix::fs::fallocate(&file, collapse, 0, 4096), Err(Errno::OPNOTSUPP));
+    assert_eq!(rustix::fs::seek(&file, Rustix::Hole(0)).unwrap(), 30_000);
+    assert_eq!(rustix::fs::seek(&file, Rustix::Data(30_000)), Err(Errno::NXIO));
+}
+
+#[test]
+fn copies_inside_the_mount() {
+    let Some(mount) = mounted() else { return };
+    let (from, to) = (mount.path().join("from"), mount.path().join("to"));
+    let big: Vec<u8> = (0..3_000_000u32).map(|i| (i % 241) as u8).collect();
+    fs::write(&from, &big).unwrap();
+    fs::write(&to, "to be replaced").unwrap();
+    let (source, target) = (open(&from), open(&to));
+    let mut copied = 0;
+    while copied < big.len() as u64 {
+        let (mut here, mut there) = (copied, copied);
+        let length = big.len() - copied as usize;
+        copied += rustix::fs::copy_file_range(
+            &source,
+            Some(&mut here),
+            &target,
+            Some(&mut there),
+            length,
+        )
+        .unwrap() as u64;
+    }
+    assert!(fs::read(&to).unwrap() == big);
+}
+
+#[test]
+fn an_unlinked_file_lives_while_it_is_open() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path().join("gone");
+    let mut file = open(&path);
+    file.write_all(b"still").unwrap();
+    fs::remove_file(&path).unwrap();
+    assert!(!path.exists());
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    file.write_all(b" here").unwrap();
+    let mut bytes = [0; 10];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"still here");
+}
+
+#[test]
+fn a_file_without_a_name_can_get_one() {
+    let Some(mount) = mounted() else { return };
+    let flags = OFlags::TMPFILE | OFlags::RDWR;
+    let file = File::from(rustix::fs::open(mount.path(), flags, Mode::from(0o600)).unwrap());
+    file.write_all_at(b"new", 0).unwrap();
+    let descriptor = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let path = mount.path().join("named");
+    rustix::fs::linkat(CWD, descriptor, CWD, &path, AtFlags::SYMLINK_FOLLOW).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(fs::metadata(&path).unwrap().nlink(), 1);
+}
+
+#[test]
+fn listings_are_complete_while_names_change() {
+    let Some(mount) = mounted() else { return };
+    let directory = mount.path().join("many");
+    fs::create_dir(&directory).unwrap();
+    for i in 0..3000 {
+        File::create(directory.join(format!("a-rather-long-name-{i:05}"))).unwrap();
+    }
+    let mut seen = HashSet::new();
+    for (i, entry) in fs::read_dir(&directory).unwrap().enumerate() {
+        let entry = entry.unwrap();
+        assert!(entry.file_type().unwrap().is_file());
+        assert!(seen.insert(entry.file_name()), "twice: {:?}", entry.file_name());
+        fs::remove_file(entry.path()).unwrap();
+        File::create(directory.join(format!("new-{i}"))).unwrap();
+        if i == 5000 {
+            break;
+        }
+    }
+    let old = seen.iter().filter(|name| name.to_str().unwrap().starts_with("a-")).count();
+    assert_eq!(old, 3000);
+    let inodes: HashSet<u64> = fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().ino())
+        .collect();
+    assert_eq!(inodes.len(), fs::read_dir(&directory).unwrap().count());
+}
+
+#[test]
+fn attributes_and_times() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path().join("file");
+    let file = open(&path);
+    let statx = |flags| rustix::fs::statx(CWD, &path, AtFlags::empty(), flags).unwrap();
+    let before = statx(StatxFlags::BASIC_STATS | StatxFlags::BTIME);
+    assert!(StatxFlags::from_bits_retain(before.stx_mask).contains(StatxFlags::BTIME));
+    assert_eq!(before.stx_btime.tv_sec, before.stx_mtime.tv_sec);
+    let old = std::time::SystemTime::UNIX_EPOCH - std::time::Duration::from_millis(1500);
+    file.set_times(fs::FileTimes::new().set_accessed(old).set_modified(old)).unwrap();
+    let metadata = fs::metadata(&path).unwrap();
+    assert_eq!((metadata.mtime(), metadata.mtime_nsec()), (-2, 500_000_000));
+    assert!(metadata.ctime() > 0);
+    file.write_all_at(b"x", 0).unwrap();
+    assert!(fs::metadata(&path).unwrap().mtime() > 0);
+    assert_eq!(fs::metadata(&path).unwrap().atime(), -2);
+    file.read_exact_at(&mut [0; 1], 0).unwrap();
+    drop(file);
+    let space = rustix::fs::statvfs(mount.path()).unwrap();
+    assert_eq!((space.f_blocks, space.f_bsize, space.f_namemax), (1 << 18, 4096, 255));
+    assert_eq!(fs::metadata(mount.path()).unwrap().ino(), 256);
+}
+
+#[test]
+fn extended_attributes() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path().join("file");
+    let file = open(&path);
+    let set = |name, value: &[u8], flags| rustix::fs::fsetxattr(&file, name, value, flags);
+    set("user.a", b"value", XattrFlags::CREATE).unwrap();
+    assert_eq!(set("user.a", b"", XattrFlags::CREATE), Err(Errno::EXIST));
+    assert_eq!(set("user.b", b"", XattrFlags::REPLACE), Err(Errno::NODATA));
+    set("trusted.b", b"", XattrFlags::empty()).unwrap();
+    let mut buffer = [0u8; 64];
+    assert_eq!(rustix::fs::fgetxattr(&file, "user.a", &mut buffer), Ok(5));
+    assert_eq!(&buffer[..5], b"value");
+    assert_eq!(rustix::fs::fgetxattr(&file, "user.a", &mut buffer[..3]), Err(Errno::RANGE));
+    assert_eq!(rustix::fs::fgetxattr(&file, "user.c", &mut buffer), Err(Errno::NODATA));
+    let length = rustix::fs::flistxattr(&file, &mut buffer).unwrap();
+    assert_eq!(&buffer[..length], b"trusted.b\0user.a\0");
+    rustix::fs::fremovexattr(&file, "user.a").unwrap();
+    assert_eq!(rustix::fs::fremovexattr(&file, "user.a"), Err(Errno::NODATA));
+}
+
+#[test]
+fn set_id_bits_end_with_writes_and_new_owners() {
+    let Some(mount) = mounted() else { return };
+    let path = mount.path().join("program");
+    fs::write(&path, "x").unwrap();
+    let mode = || fs::metadata(&path).unwrap().mode() & 0o7777;
+    let set = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    set(0o6777);
+    shell(&mount.path(), USER, "echo more >>program");
+    assert_eq!(mode(), 0o777);
+    set(0o6777);
+    shell(&mount.path(), USER, "truncate -s 1 program");
+    assert_eq!(mode(), 0o777);
+    set(0o6767);
+    shell(&mount.path(), USER, "echo more >>program");
+    assert_eq!(mode(), 0o2767);
+    set(0o6777);
+    fs::write(&path, "by root, who may keep them").unwrap();
+    assert_eq!(mode(), 0o6777);
+    std::os::unix::fs::chown(&path, Some(USER), None).unwrap();
+    assert_eq!(mode(), 0o777);
+}
+
+#[test]
+fn the_kernel_checks_permissions() {
+    let Some(mount) = mounted() else { return };
+    let top = mount.path();
+    fs::write(top.join("secret"), "").unwrap();
+    fs::set_permissions(top.join("secret"), fs::Permissions::from_mode(0o600)).unwrap();
+    assert!(shell(&top, USER, "cat secret").contains("Permission denied"));
+    assert!(shell(&top, USER, "chmod 666 secret").contains("Operation not permitted"));
+    assert_eq!(
+        shell(&top, USER, "umask 027; mkdir d; : >d/f; stat -c '%u %a' d d/f"),
+        "1000 750\n1000 640"
+    );
+    fs::set_permissions(&top, fs::Permissions::from_mode(0o1777)).unwrap();
+    assert!(shell(&top, USER, "rm -f secret").contains("Operation not permitted"));
+    assert!(shell(&top, USER + 1, "ls d").contains("Permission denied"));
+    fs::create_dir(top.join("shared")).unwrap();
+    std::os::unix::fs::chown(top.join("shared"), None, Some(77)).unwrap();
+    fs::set_permissions(top.join("shared"), fs::Permissions::from_mode(0o2777)).unwrap();
+    let made = "cd shared; : >f; mkdir d; stat -c '%g %a' f d";
+    assert_eq!(shell(&top, USER, made), "77 644\n77 2755");
+}
+
+#[test]
+fn fakeroot_as_an_ordinary_user() {
+    if !can_mount() || !crate::server::users().contains(&Some(USER)) {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Model, Some(USER), "fakeroot");
+    let script = ": >f; chown 7:8 f; chmod 0 f; cat f && stat -c '%u:%g %a' f; \
+                  mknod n b 8 1; mkdir d; stat -c '%u:%g' d";
+    let said = shell(&mount.path(), USER, script);
+    assert_eq!(said, "7:8 0\nmknod: n: Operation not permitted\n0:0");
+}

@@ -1,0 +1,9 @@
+//! The front end against the kernel. See `server` for how the servers run.
+#![allow(clippy::unwrap_used, reason = "a failed test may panic anywhere")]
+
+mod behaviour;
+#[path = "../../examples/null/filesystem.rs"]
+mod filesystem;
+mod model;
+mod server;
+mod session;

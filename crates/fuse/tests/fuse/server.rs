@@ -1,0 +1,188 @@
+//! Servers for the tests, in processes of their own, so that a mistake cannot make a test wait for
+//! itself: this program starts itself again with [`SERVE`] set, as the user in question.
+
+use std::fs;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use buttress_fuse::launch::{self, Role};
+use buttress_fuse::mount;
+use buttress_fuse::options::MountOptions;
+use buttress_fuse::protocol::connect::{ConnectOptions, connect, disconnect};
+use buttress_fuse::protocol::mounts;
+use buttress_fuse::session::{Handler, Session, SessionOptions};
+use buttress_fuse::signals::stop_on_signals;
+
+use crate::filesystem::Null;
+use crate::model::{self, Model};
+
+const SERVE: &str = "BUTTRESS_TEST_SERVE";
+const KIND: &str = "BUTTRESS_TEST_KIND";
+const OPTIONS: &str = "BUTTRESS_TEST_OPTIONS";
+pub const BACKGROUND: &str = "BUTTRESS_TEST_BACKGROUND";
+pub const SOURCE: &str = "/some where,odd.img";
+pub const USER: u32 = 1000;
+
+/// Not a test by itself: the server's side of all the others.
+#[test]
+fn serve() {
+    let Some(mountpoint) = std::env::var_os(SERVE) else { return };
+    let readiness = match std::env::var_os(BACKGROUND).map(|_| launch::split()) {
+        None => None,
+        Some(Role::Daemon(readiness)) => Some(readiness),
+        Some(Role::Command(result)) => return result.unwrap(),
+    };
+    let mountpoint = PathBuf::from(mountpoint);
+    let mut words = MountOptions::default();
+    words.apply(&std::env::var(OPTIONS).unwrap()).unwrap();
+    let options = ConnectOptions {
+        source: SOURCE.into(),
+        default_permissions: words.default_permissions,
+        allow_other: words.allow_other,
+        read_only: words.read_only,
+        ..Default::default()
+    };
+    let channel = match connect(&mountpoint, &options) {
+        Ok(channel) => channel,
+        Err(error) => {
+            if let Some(readiness) = readiness {
+                readiness.failed(&error);
+            }
+            eprintln!("{error}");
+            std::process::exit(1);
+        }
+    };
+    let (handler, session_options) = handler(&words);
+    let session = Session::start(channel, &mountpoint, handler, &session_options).unwrap();
+    let _watch = stop_on_signals(session.stopper()).unwrap();
+    match readiness {
+        Some(readiness) => readiness.ready().unwrap(),
+        None => println!("ready"),
+    }
+    session.wait();
+    fs::write(mountpoint.with_extension("ended"), "").unwrap();
+    std::process::exit(0);
+}
+
+/// What a server serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The filesystem of the benchmark.
+    Null,
+    /// The model behind the real translation of requests.
+    Model,
+}
+
+fn handler(words: &MountOptions) -> (Arc<dyn Handler>, SessionOptions) {
+    if std::env::var(KIND).unwrap() == "Null" {
+        return (Arc::new(Null::new()), SessionOptions::default());
+    }
+    let mount = mount::Mount::new(Model::new(), model::SUBVOLUME, words).unwrap();
+    let init_flags = mount::init_flags(words);
+    (Arc::new(mount), SessionOptions { init_flags, ..Default::default() })
+}
+
+pub struct Mount {
+    directory: tempfile::TempDir,
+    pub server: Option<Child>,
+    kind: Kind,
+    options: &'static str,
+}
+
+impl Mount {
+    pub fn path(&self) -> PathBuf {
+        self.directory.path().canonicalize().unwrap().join("mnt")
+    }
+
+    fn ended(&self) -> PathBuf {
+        self.path().with_extension("ended")
+    }
+
+    pub fn command(&self, user: Option<u32>) -> Command {
+        let program = self.directory.path().join("server");
+        let mut command = match user {
+            None => Command::new(&program),
+            Some(uid) => {
+                let mut command = Command::new("setpriv");
+                command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
+                command.arg("--clear-groups").arg(&program);
+                command
+            }
+        };
+        command.args(["--exact", "server::serve", "--nocapture"]).env(SERVE, self.path());
+        command.env(KIND, format!("{:?}", self.kind)).env(OPTIONS, self.options);
+        command
+    }
+
+    /// A directory to mount on, owned by `user`, beside a copy of this program it may run.
+    pub fn prepare(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::copy(std::env::current_exe().unwrap(), directory.path().join("server")).unwrap();
+        let mount = Self { directory, server: None, kind, options };
+        fs::create_dir(mount.path()).unwrap();
+        std::os::unix::fs::chown(mount.path(), user, user).unwrap();
+        mount
+    }
+
+    pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
+        let mut mount = Self::prepare(kind, user, options);
+        let mut child = mount.command(user).stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut stdout = child.stdout.take().unwrap();
+        let mut buffer = [0u8; 256];
+        while !said.contains("ready") {
+            let length = stdout.read(&mut buffer).unwrap();
+            assert_ne!(length, 0, "the server ended: {said}");
+            said.push_str(&String::from_utf8_lossy(&buffer[..length]));
+        }
+        mount.server = Some(child);
+        mount
+    }
+
+    /// The server must end by itself, with exit code 0.
+    pub fn finish(mut self) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.ended().exists() {
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(mut server) = self.server.take() {
+            assert!(server.wait().unwrap().success());
+        }
+        assert_eq!(mounts::at(&self.path()).unwrap(), None);
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let _usually_gone = disconnect(&self.path(), true);
+        if let Some(server) = &mut self.server {
+            let _usually_ended = server.kill();
+            let _reaped = server.wait();
+        }
+    }
+}
+
+/// Says why a test does nothing here.
+pub fn can_mount() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root || !Path::new("/dev/fuse").exists() {
+        println!("skipped: needs root and /dev/fuse");
+        return false;
+    }
+    true
+}
+
+/// The users a test mounts as: where udev has not opened /dev/fuse, root alone.
+pub fn users() -> Vec<Option<u32>> {
+    if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 == 0o006 {
+        return vec![None, Some(USER)];
+    }
+    println!("skipped for ordinary users: /dev/fuse is closed to them (chmod 0666 /dev/fuse)");
+    vec![None]
+}

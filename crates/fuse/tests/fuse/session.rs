@@ -1,0 +1,126 @@
+//! The session with the null filesystem: mounts as root and as an ordinary user, requests, and each
+//! way to end.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use buttress_fuse::protocol::connect::disconnect;
+use buttress_fuse::protocol::mounts;
+
+use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, users};
+
+fn use_it(top: &Path) {
+    fs::create_dir(top.join("dir")).unwrap();
+    fs::write(top.join("dir/file"), b"hello").unwrap();
+    let big: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    fs::write(top.join("big"), &big).unwrap();
+    assert_eq!(fs::read(top.join("dir/file")).unwrap(), b"hello");
+    assert_eq!(fs::read(top.join("big")).unwrap(), big);
+    for i in 0..1000 {
+        File::create(top.join(format!("dir/{i}"))).unwrap();
+    }
+    assert_eq!(fs::read_dir(top.join("dir")).unwrap().count(), 1001);
+    assert!(fs::remove_dir(top.join("dir")).is_err());
+    fs::remove_file(top.join("dir/file")).unwrap();
+    assert!(!top.join("dir/file").exists());
+}
+
+#[test]
+fn root_mounts_and_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Null, None, "");
+    use_it(&mount.path());
+    let entry = mounts::at(&mount.path()).unwrap().unwrap();
+    assert!(entry.is_ours());
+    assert_eq!(entry.source, Path::new(SOURCE));
+    disconnect(&mount.path(), false).unwrap();
+    mount.finish();
+}
+
+#[test]
+fn a_signal_unmounts() {
+    if !can_mount() {
+        return;
+    }
+    for user in users() {
+        let mount = Mount::foreground(Kind::Null, user, "");
+        let entry = mounts::at(&mount.path()).unwrap().unwrap();
+        assert!(entry.is_ours());
+        assert_eq!(entry.source, Path::new(SOURCE));
+        let server = rustix::process::Pid::from_child(mount.server.as_ref().unwrap());
+        rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+        mount.finish();
+    }
+}
+
+#[test]
+fn a_signal_ends_a_busy_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Null, None, "");
+    let mut file = File::create(mount.path().join("open")).unwrap();
+    file.write_all(b"kept open").unwrap();
+    assert!(disconnect(&mount.path(), false).unwrap_err().is_busy());
+    let server = rustix::process::Pid::from_child(mount.server.as_ref().unwrap());
+    rustix::process::kill_process(server, rustix::process::Signal::INT).unwrap();
+    mount.finish();
+    assert!(file.write_all(b"gone").is_err());
+}
+
+#[test]
+fn waiting_requests_do_not_keep_others_out() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Null, None, "");
+    let waiting: Vec<_> = (0..16)
+        .map(|i| {
+            let file = File::create(mount.path().join(format!("f{i}"))).unwrap();
+            std::thread::spawn(move || file.sync_all().unwrap())
+        })
+        .collect();
+    // More syncs wait than there are readers; this must be answered meanwhile.
+    assert_eq!(fs::metadata(mount.path().join("f0")).unwrap().size(), 0);
+    for thread in waiting {
+        thread.join().unwrap();
+    }
+    use_it(&mount.path());
+    disconnect(&mount.path(), false).unwrap();
+    mount.finish();
+}
+
+#[test]
+fn the_background_process_is_ready_when_the_command_returns() {
+    if !can_mount() {
+        return;
+    }
+    for user in users() {
+        let mount = Mount::prepare(Kind::Null, user, "");
+        let status = mount.command(user).env(BACKGROUND, "1").status().unwrap();
+        assert!(status.success());
+        assert!(mounts::at(&mount.path()).unwrap().is_some());
+        if user.is_none() {
+            use_it(&mount.path());
+        }
+        disconnect(&mount.path(), false).unwrap();
+        mount.finish();
+    }
+}
+
+#[test]
+fn the_command_says_why_the_background_process_could_not_mount() {
+    if !can_mount() {
+        return;
+    }
+    let mount = Mount::prepare(Kind::Null, None, "");
+    fs::remove_dir(mount.path()).unwrap();
+    let output = mount.command(None).env(BACKGROUND, "1").output().unwrap();
+    assert!(!output.status.success());
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("No such file or directory"), "{said}");
+}
