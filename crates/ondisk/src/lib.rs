@@ -10,8 +10,10 @@
 pub mod block;
 pub mod build;
 pub mod check;
+pub mod features;
 pub mod item;
 pub mod key;
+pub mod print;
 pub mod superblock;
 pub mod view;
 

@@ -51,6 +51,13 @@ impl Image {
         Some(bytes)
     }
 
+    /// A superblock's bytes at an offset of the file.
+    pub fn raw(&self, offset: u64) -> [u8; 4096] {
+        let mut bytes = [0; 4096];
+        self.file.read_exact_at(&mut bytes, offset).unwrap();
+        bytes
+    }
+
     pub fn block(&self, expect: &Expect) -> Result<TreeBlock, Corruption> {
         let bytes = self.read(expect.bytenr, self.gate.nodesize as usize).expect("mapped");
         self.gate.block(bytes, expect)

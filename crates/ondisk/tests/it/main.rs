@@ -2,6 +2,7 @@
 
 mod gate;
 mod image;
+mod print;
 
 #[test]
 fn images_of_the_kernel() {
@@ -11,4 +12,6 @@ fn images_of_the_kernel() {
     let dir = tempfile::tempdir().unwrap();
     let images = image::make(dir.path());
     gate::blocks_pass(&images);
+    print::dump_super_is_that_of_progs(&images);
+    print::dump_tree_is_that_of_progs(&images);
 }
