@@ -1,0 +1,157 @@
+//! Allocation, and letting go.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use buttress_ondisk::objectid::EXTENT_TREE;
+use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
+
+use super::device::excluded;
+use super::group::Group;
+use super::{Class, Pool, Range, Space};
+use crate::error::{Error, Result};
+
+/// A run this long is good enough: no new chunk is made to get a longer one, in bytes.
+const GOOD_RUN: u64 = 16 << 20;
+/// A new chunk is made for the chunk tree when its groups have less room than this, in bytes.
+const SYSTEM_LOW: u64 = 1 << 20;
+
+fn whole_sectors(len: u64) -> u64 {
+    len.clamp(1, EXTENT_LEN_MAX).next_multiple_of(SECTOR)
+}
+
+impl Space {
+    /// One run of addresses for data, at most `want` and at least `min` bytes, both rounded up to
+    /// sectors; a new chunk is made when there is no better run. It must have been reserved, and is
+    /// the caller's until a commit accounts for it or it is given back.
+    ///
+    /// `None`: no run of `min` bytes is left. With `min` one sector, that is when all is taken.
+    pub fn allocate_data(&self, min: u64, want: u64) -> Option<Range> {
+        let want = whole_sectors(want);
+        let min = whole_sectors(min).min(want);
+        let run = self.find_data(min, want)?;
+        self.use_promise(run.len);
+        Some(run)
+    }
+
+    fn find_data(&self, min: u64, want: u64) -> Option<Range> {
+        let slot = self.slot(Class::Data);
+        loop {
+            let seen = slot.grown.load(Relaxed);
+            {
+                let mut set = slot.set.lock();
+                let run = set.take_data(&slot.counters, want);
+                let run = run.or_else(|| set.take_longest(&slot.counters, GOOD_RUN.max(min), want));
+                if run.is_some() {
+                    return run;
+                }
+            }
+            if !self.grow(Class::Data, seen) {
+                return slot.set.lock().take_longest(&slot.counters, min, want);
+            }
+        }
+    }
+
+    /// The address of a new tree block, for the running commit. Neighbours in time are neighbours in
+    /// address as far as possible.
+    pub fn allocate_block(&self, class: Class) -> Result<u64> {
+        let slot = self.slot(class);
+        loop {
+            let seen = slot.grown.load(Relaxed);
+            if let Some(start) = slot.set.lock().take_block(&slot.counters, self.node) {
+                return Ok(start);
+            }
+            if !self.grow(class, seen) {
+                return Err(Error::NoSpace);
+            }
+        }
+    }
+
+    /// Makes a chunk for a class, unless another thread has made one since `seen` was read. Whether
+    /// there is a new one.
+    fn grow(&self, class: Class, seen: u64) -> bool {
+        let mut pool = self.pool.lock();
+        if self.slot(class).grown.load(Relaxed) != seen {
+            return true;
+        }
+        if class != Class::System {
+            let system = self.slot(Class::System).counters.read();
+            if system.nodes * self.node < SYSTEM_LOW.max(3 * system.used) {
+                self.add_chunk(&mut pool, Class::System);
+            }
+        }
+        self.add_chunk(&mut pool, class)
+    }
+
+    fn add_chunk(&self, pool: &mut Pool, class: Class) -> bool {
+        let limit = self.outlook(pool, true).limit(class, pool.promises);
+        let Some(chunk) = pool.add_chunk(class, limit) else { return false };
+        if self.keeper.add(&chunk).is_err() {
+            pool.forget_chunk(chunk.logical);
+            return false;
+        }
+        let range = Range::new(chunk.logical, chunk.length);
+        let group = Group::empty(range, chunk.type_flags, excluded(&chunk), self.node);
+        let slot = self.slot(class);
+        self.index.add(range, Class::of(chunk.type_flags));
+        let mut set = slot.set.lock();
+        set.add(&slot.counters, group);
+        set.mark(range.start);
+        slot.grown.fetch_add(1, Relaxed);
+        true
+    }
+
+    /// Changes the group that holds a range; an error when `change` says that it cannot be.
+    fn change(
+        &self,
+        range: Range,
+        what: &'static str,
+        change: impl FnOnce(&mut Group) -> bool,
+    ) -> Result<()> {
+        let place = || format!("{}+{}", range.start, range.len);
+        let fault = || Error::inconsistent(EXTENT_TREE, what, place());
+        let (start, class) = self.index.find(range.start).ok_or_else(fault)?;
+        let slot = self.slot(class);
+        let done = slot.set.lock().change(&slot.counters, start, change);
+        done.unwrap_or(false).then_some(()).ok_or_else(fault)
+    }
+
+    /// The commit gives a data extent its first reference: it is used from now on.
+    pub fn account_new(&self, range: Range) -> Result<()> {
+        self.change(range, "a new extent was not allocated", |group| group.account(range))
+    }
+
+    /// The commit lets go of an extent or block that the last commit knew: allocatable after the
+    /// next freeze.
+    pub fn free(&self, range: Range) -> Result<()> {
+        self.change(range, "space is let go that is not in use", |group| group.pin(range))
+    }
+
+    /// Data that was allocated and not accounted for, and that nobody can have read: allocatable at
+    /// once.
+    pub fn give_back(&self, range: Range) -> Result<()> {
+        self.change(range, "data is given back that was not allocated", |g| g.give_back(range))
+    }
+
+    /// Data that was allocated and not accounted for, but which a reader may still look at:
+    /// allocatable after the next freeze.
+    pub fn release(&self, range: Range) -> Result<()> {
+        self.change(range, "data is given back that was not allocated", |g| g.release(range))
+    }
+
+    /// A tree block that this commit allocated and will not write: allocatable at once.
+    pub fn give_back_block(&self, bytenr: u64) -> Result<()> {
+        let range = Range::new(bytenr, self.node);
+        self.change(range, "a block is given back that is not in use", |group| {
+            group.give_back_block(range)
+        })
+    }
+
+    /// At the freeze, when no operation runs and the last commit is durable: what it let go becomes
+    /// allocatable, device space of removed chunks too, and promises move to the commit that starts.
+    pub fn freeze(&self) {
+        self.pool.lock().freeze();
+        for slot in &self.slots {
+            slot.set.lock().unpin(&slot.counters);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Chunks: taking device space for a class of block groups, and giving it back.
+//!
+//! A chunk is put into the volume's map and into its class at once, and written by the next commit
+//! that asks what is new. One that a crash loses was empty.
+//!
+//! A group is given back by a commit that finds it vacant: nothing used, pinned or promised. The last
+//! durable commit and its readers have nothing there, so chunk and group vanish from memory at once;
+//! the device space waits for the next freeze, when the commit that wrote the removal is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buttress_ondisk::item::{DevItem, chunk_type};
+use buttress_volume::{Chunk, Stripe};
+
+use super::device::{Device, GRAIN, copies, device_ranges};
+use super::reserve::Promises;
+use super::{CLASSES, Class};
+
+/// Data chunks have at most this many bytes.
+const DATA_MAX: u64 = 1 << 30;
+/// So do metadata chunks of filesystems above [`LARGE`].
+const METADATA_LARGE: u64 = 1 << 30;
+/// Other metadata chunks have at most this many bytes.
+const METADATA_MAX: u64 = 256 << 20;
+/// System chunks have at most this many bytes.
+const SYSTEM_MAX: u64 = 32 << 20;
+/// Filesystems with more bytes get larger metadata chunks.
+const LARGE: u64 = 50 << 30;
+
+/// All that is shared between classes: device space, chunks, and what was promised. One lock, taken
+/// before that of a class.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    /// The device.
+    pub device: Device,
+    /// All chunks, those included that no commit has written yet.
+    pub chunks: BTreeMap<u64, Chunk>,
+    /// What running and committing operations were promised.
+    pub promises: Promises,
+    /// Type and profile of new chunks, by class.
+    types: [u64; CLASSES],
+    next_logical: u64,
+    added: BTreeSet<u64>,
+    removed: Vec<Chunk>,
+    /// Chunks whose device space is free after the next freeze.
+    returning: Vec<Chunk>,
+    /// Set at the freeze: the next commit looks for vacant groups.
+    pub plan_removals: bool,
+    /// What the superblock says: as of the last look at what is dirty.
+    written: Written,
+}
+
+/// What the superblock repeats of the chunk tree.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Written {
+    /// The device item.
+    pub device: DevItem,
+    /// All system chunks.
+    pub system: Vec<Chunk>,
+}
+
+impl Pool {
+    /// The pool of a filesystem with these chunks, whose device ranges are taken already.
+    pub fn new(device: Device, chunks: BTreeMap<u64, Chunk>, types: [u64; CLASSES]) -> Pool {
+        let next_logical = chunks.values().next_back().map_or(GRAIN, Chunk::end);
+        let mut pool = Pool {
+            device,
+            chunks,
+            promises: Promises::default(),
+            types,
+            next_logical,
+            added: BTreeSet::new(),
+            removed: Vec::new(),
+            returning: Vec::new(),
+            plan_removals: true,
+            written: Written::default(),
+        };
+        pool.note_written();
+        pool
+    }
+
+    /// Type and profile of new chunks of a class.
+    pub fn type_of(&self, class: Class) -> u64 {
+        self.types.get(class.slot()).copied().unwrap_or_default()
+    }
+
+    /// Bytes that a new chunk of a class should have, on a large enough device.
+    pub fn usual_len(&self, class: Class) -> u64 {
+        let flags = self.type_of(class);
+        let most = if flags & chunk_type::DATA != 0 {
+            DATA_MAX
+        } else if flags & chunk_type::SYSTEM != 0 {
+            SYSTEM_MAX
+        } else if self.device.total() > LARGE {
+            METADATA_LARGE
+        } else {
+            METADATA_MAX
+        };
+        (most.min(self.device.total() / 10) / GRAIN * GRAIN).max(GRAIN)
+    }
+
+    /// Plans a chunk of a class that takes at most `limit` bytes of the device, and takes them.
+    pub fn add_chunk(&mut self, class: Class, limit: u64) -> Option<Chunk> {
+        let flags = self.type_of(class);
+        let copies = copies(flags);
+        let want = self.usual_len(class).min(limit / copies / GRAIN * GRAIN);
+        let hole = self.device.hole(want * copies)?;
+        let length = want.min(hole.len / copies / GRAIN * GRAIN);
+        if length == 0 {
+            return None;
+        }
+        let stripe = |copy| Stripe {
+            devid: self.device.devid(),
+            offset: hole.start + copy * length,
+            dev_uuid: self.device.item.uuid,
+        };
+        let chunk = Chunk {
+            logical: self.next_logical,
+            length,
+            stripe_len: buttress_ondisk::STRIPE_LEN,
+            type_flags: flags,
+            stripes: (0..copies).map(stripe).collect(),
+            sub_stripes: 1,
+        };
+        for range in device_ranges(&chunk) {
+            self.device.take(range);
+        }
+        self.next_logical = chunk.end();
+        self.added.insert(chunk.logical);
+        self.chunks.insert(chunk.logical, chunk.clone());
+        Some(chunk)
+    }
+
+    /// Takes back [`Pool::add_chunk`], of which nobody knows yet.
+    pub fn forget_chunk(&mut self, logical: u64) {
+        self.added.remove(&logical);
+        if let Some(chunk) = self.chunks.remove(&logical) {
+            for range in device_ranges(&chunk) {
+                self.device.put_back(range);
+            }
+        }
+    }
+
+    /// The chunk of a group that is vacant goes.
+    pub fn remove_chunk(&mut self, logical: u64) {
+        let Some(chunk) = self.chunks.remove(&logical) else { return };
+        if self.added.remove(&logical) {
+            // No commit has written it: there is nothing to delete.
+            for range in device_ranges(&chunk) {
+                self.device.put_back(range);
+            }
+        } else {
+            self.removed.push(chunk);
+        }
+    }
+
+    /// At the freeze: removals are durable.
+    pub fn freeze(&mut self) {
+        for chunk in std::mem::take(&mut self.returning) {
+            for range in device_ranges(&chunk) {
+                self.device.put_back(range);
+            }
+        }
+        self.plan_removals = true;
+        self.promises.freeze();
+    }
+
+    /// Chunks added and removed since the last call; the caller writes them.
+    pub fn take_changes(&mut self) -> (Vec<Chunk>, Vec<Chunk>) {
+        let added = std::mem::take(&mut self.added);
+        let added = added.iter().filter_map(|logical| self.chunks.get(logical)).cloned().collect();
+        let removed = std::mem::take(&mut self.removed);
+        self.returning.extend(removed.iter().cloned());
+        self.note_written();
+        (added, removed)
+    }
+
+    fn note_written(&mut self) {
+        let returning: u64 =
+            self.returning.iter().flat_map(device_ranges).map(|range| range.len).sum();
+        let used = self.device.used().saturating_sub(returning);
+        let system = |chunk: &&Chunk| chunk.type_flags & chunk_type::SYSTEM != 0;
+        self.written = Written {
+            device: DevItem { bytes_used: used.into(), ..self.device.item },
+            system: self.chunks.values().filter(system).cloned().collect(),
+        };
+    }
+
+    /// What the superblock may say: that which [`Pool::take_changes`] has handed out.
+    pub fn written(&self) -> &Written {
+        &self.written
+    }
+}

@@ -1,0 +1,264 @@
+//! The free space tree: for each block group how many free runs it has, and where they are.
+//!
+//! A group starts with a `FREE_SPACE_INFO`; then come either one `FREE_SPACE_EXTENT` for each run, or,
+//! where runs are many, `FREE_SPACE_BITMAP`s that together cover the whole group: a bit for each
+//! sector, set when it is free, the lowest bit of each byte first. The stripes under superblocks
+//! count as free here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use buttress_ondisk::item::FreeSpaceInfo;
+use buttress_ondisk::{ITEM_LEN, Key, SECTOR, kind};
+use zerocopy::IntoBytes;
+
+use super::extents::Range;
+use super::group::{Group, join};
+use super::{Dirty, Edit, Items, Space};
+use crate::error::Result;
+
+/// Bytes of a whole bitmap.
+const BITMAP_LEN: u64 = 256;
+/// Bytes of logical space that a whole bitmap covers.
+const BITMAP_COVERS: u64 = BITMAP_LEN * 8 * SECTOR;
+/// Set in [`FreeSpaceInfo::flags`] when there are bitmaps.
+const USES_BITMAPS: u32 = 1;
+/// By how many runs a group must be below the point where bitmaps began to pay, before it goes back
+/// to extents.
+const HYSTERESIS: u64 = 100;
+
+/// Whether a group with so many runs is written as bitmaps, when it was (or was not) so far: they are
+/// begun when extents would take more room in leaves, and given up well below that.
+fn wants_bitmaps(len: u64, runs: u64, so_far: bool) -> bool {
+    let item = ITEM_LEN as u64;
+    let high = len.div_ceil(BITMAP_COVERS) * (item + BITMAP_LEN) / item;
+    if so_far { runs >= high.saturating_sub(HYSTERESIS) } else { runs > high }
+}
+
+/// The bitmaps of a group: where each starts, what it covers, its bytes.
+fn bitmaps(group: Range, runs: &[Range]) -> Vec<(Range, Vec<u8>)> {
+    let mut maps = Vec::new();
+    let mut runs = runs.iter().copied().peekable();
+    let mut rest: Option<Range> = None;
+    let mut at = group.start;
+    while at < group.end() {
+        let covers = Range::new(at, BITMAP_COVERS.min(group.end() - at));
+        let mut bits = vec![0u8; (covers.len / SECTOR).div_ceil(8) as usize];
+        while let Some(run) = rest.take().or_else(|| runs.next_if(|run| run.start < covers.end())) {
+            let end = run.end().min(covers.end());
+            set_bits(&mut bits, (run.start - at) / SECTOR, (end - at) / SECTOR);
+            if run.end() > end {
+                rest = Some(Range::new(end, run.end() - end));
+                break;
+            }
+        }
+        maps.push((covers, bits));
+        at = covers.end();
+    }
+    maps
+}
+
+fn set_bits(bits: &mut [u8], from: u64, to: u64) {
+    for bit in from..to {
+        if let Some(byte) = bits.get_mut((bit / 8) as usize) {
+            *byte |= 1 << (bit % 8);
+        }
+    }
+}
+
+/// The runs of set bits; `None` when the bytes are not as many as `covers` needs, or bits beyond it
+/// are set.
+fn runs_of(covers: Range, bits: &[u8]) -> Option<Vec<Range>> {
+    let sectors = covers.len / SECTOR;
+    if covers.len % SECTOR != 0 || bits.len() as u64 != sectors.div_ceil(8) {
+        return None;
+    }
+    let is_set = |bit: u64| bits.get((bit / 8) as usize).is_some_and(|b| b >> (bit % 8) & 1 != 0);
+    let mut runs: Vec<Range> = Vec::new();
+    for bit in 0..bits.len() as u64 * 8 {
+        if !is_set(bit) {
+            continue;
+        }
+        if bit >= sectors {
+            return None;
+        }
+        let start = covers.start + bit * SECTOR;
+        match runs.last_mut() {
+            Some(last) if last.end() == start => last.len += SECTOR,
+            _ => runs.push(Range::new(start, SECTOR)),
+        }
+    }
+    Some(runs)
+}
+
+/// Puts items in order and deletes the old ones between them.
+struct Replace<'a, E: Edit> {
+    edit: &'a mut E,
+    from: Key,
+}
+
+impl<E: Edit> Replace<'_, E> {
+    fn drop_before(&mut self, key: Key) -> Result<()> {
+        while let Some(old) = self.edit.peek(&self.from)?.filter(|old| *old < key) {
+            self.edit.delete(&old)?;
+            self.from = old.next();
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        self.drop_before(key)?;
+        self.edit.put(key, data)?;
+        self.from = key.next();
+        Ok(())
+    }
+}
+
+fn emit_group<E: Edit>(edit: &mut E, group: Range, runs: &[Range]) -> Result<()> {
+    let info_key = Key::new(group.start, kind::FREE_SPACE_INFO, group.len);
+    let old = edit.find(&info_key)?.and_then(FreeSpaceInfo::of);
+    let so_far = old.is_some_and(|info| info.flags.get() & USES_BITMAPS != 0);
+    let count = runs.len() as u64;
+    let use_bitmaps = wants_bitmaps(group.len, count, so_far);
+    let flags = if use_bitmaps { USES_BITMAPS } else { 0 };
+    let info = FreeSpaceInfo { extent_count: (count as u32).into(), flags: flags.into() };
+    edit.put(info_key, info.as_bytes())?;
+    let mut items = Replace { edit, from: info_key.next() };
+    if use_bitmaps {
+        for (covers, bits) in bitmaps(group, runs) {
+            items.put(Key::new(covers.start, kind::FREE_SPACE_BITMAP, covers.len), &bits)?;
+        }
+    } else {
+        for run in runs {
+            items.put(Key::new(run.start, kind::FREE_SPACE_EXTENT, run.len), &[])?;
+        }
+    }
+    items.drop_before(Key::new(group.end(), 0, 0))
+}
+
+impl Space {
+    /// Writes the free space of dirty groups into the free space tree. Only items that differ change.
+    pub fn emit_free_space(&self, edit: &mut impl Edit, dirty: &Dirty) -> Result<()> {
+        for (start, removed) in dirty.in_order() {
+            if let Some(range) = removed {
+                let from = Key::new(range.start, 0, 0);
+                Replace { edit, from }.drop_before(Key::new(range.end(), 0, 0))?;
+                continue;
+            }
+            let read = |group: &Group| (group.range, group.free_on_disk());
+            if let Some((range, runs)) = self.with_group(start, read) {
+                emit_group(edit, range, &runs)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the tree says of one group.
+#[derive(Default)]
+struct Said {
+    info: Option<(u32, u32)>,
+    runs: Vec<Range>,
+    nonsense: bool,
+}
+
+impl Said {
+    fn hear(&mut self, group: Range, key: Key, data: &[u8]) {
+        let covers = Range::new(key.objectid, key.offset);
+        let inside = group.contains(covers) && key.objectid.checked_add(key.offset).is_some();
+        match key.kind {
+            kind::FREE_SPACE_INFO if covers == group && self.info.is_none() => {
+                self.info =
+                    FreeSpaceInfo::of(data).map(|info| (info.extent_count.get(), info.flags.get()));
+            }
+            kind::FREE_SPACE_EXTENT if inside && covers.len % SECTOR == 0 => self.runs.push(covers),
+            kind::FREE_SPACE_BITMAP if inside => match runs_of(covers, data) {
+                Some(runs) => self.runs.extend(runs),
+                None => self.nonsense = true,
+            },
+            _ => self.nonsense = true,
+        }
+    }
+
+    /// Applies it to the group, of which nothing is free so far. Whether it makes sense.
+    fn apply(self, group: &mut Group, used: u64) -> bool {
+        let runs = join(self.runs);
+        let counted = self.info.is_some_and(|(count, _)| count as usize == runs.len());
+        let rising = runs.windows(2).all(|pair| pair[0].end() < pair[1].start);
+        if self.nonsense || !counted || !rising {
+            return false;
+        }
+        let parts = runs.iter().flat_map(|&run| group.without_excluded(run)).collect::<Vec<_>>();
+        parts.into_iter().all(|part| group.add_free(part)) && group.used == used
+    }
+}
+
+/// Fills the groups from the tree. Returns those of which it makes no sense: they must be filled
+/// from the extents.
+pub(crate) fn load(
+    tree: &dyn Items,
+    groups: &mut BTreeMap<u64, (Group, u64)>,
+) -> Result<BTreeSet<u64>> {
+    let mut said: BTreeMap<u64, Said> = BTreeMap::new();
+    let ranges: Vec<Range> = groups.values().map(|(group, _)| group.range).collect();
+    let mut at = 0;
+    tree.each(Key::MIN, Key::MAX, &mut |key, data| {
+        while ranges.get(at).is_some_and(|range| range.end() <= key.objectid) {
+            at += 1;
+        }
+        // Items of groups that are gone are left behind by old tools: nobody reads them.
+        if let Some(range) = ranges.get(at).filter(|range| range.start <= key.objectid) {
+            said.entry(range.start).or_default().hear(*range, key, data);
+        }
+        Ok(())
+    })?;
+    let mut unknown = BTreeSet::new();
+    for (&start, (group, used)) in groups.iter_mut() {
+        if !said.remove(&start).unwrap_or_default().apply(group, *used) {
+            unknown.insert(start);
+        }
+    }
+    Ok(unknown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bitmaps_say_what_the_runs_say() {
+        let group = Range::new(1 << 20, BITMAP_COVERS + (3 << 20));
+        let runs = [
+            Range::new(1 << 20, SECTOR),
+            Range::new((1 << 20) + 8 * SECTOR, 2 * SECTOR),
+            Range::new((1 << 20) + BITMAP_COVERS - SECTOR, 3 * SECTOR),
+            Range::new(group.end() - SECTOR, SECTOR),
+        ];
+        let maps = bitmaps(group, &runs);
+        assert_eq!(maps.len(), 2);
+        assert_eq!(maps[0].1[..2], [1, 3]);
+        assert_eq!(maps[1].1.len(), (3 << 20) / 4096 / 8);
+        let back = maps.iter().flat_map(|(covers, bits)| runs_of(*covers, bits).unwrap());
+        assert_eq!(join(back), runs);
+    }
+
+    #[test]
+    fn bitmaps_begin_and_end_where_the_kernel_does() {
+        // 1 GiB: 128 bitmaps of 281 bytes are as long as 1438 items of 25.
+        assert!(!wants_bitmaps(1 << 30, 1438, false));
+        assert!(wants_bitmaps(1 << 30, 1439, false));
+        assert!(wants_bitmaps(1 << 30, 1338, true));
+        assert!(!wants_bitmaps(1 << 30, 1337, true));
+        // 8 MiB: 11 items; there is no way back.
+        assert!(wants_bitmaps(8 << 20, 12, false));
+        assert!(wants_bitmaps(8 << 20, 0, true));
+    }
+
+    #[test]
+    fn bad_bitmaps_are_refused() {
+        let covers = Range::new(0, 3 * SECTOR);
+        assert_eq!(runs_of(covers, &[0b101]).unwrap().len(), 2);
+        assert!(runs_of(covers, &[0b1000]).is_none());
+        assert!(runs_of(covers, &[1, 0]).is_none());
+        assert!(runs_of(Range::new(0, 5), &[1]).is_none());
+    }
+}

@@ -1,0 +1,300 @@
+//! Loading: chunks and the device, block groups, free space.
+//!
+//! Free space comes from the free space tree. Where there is none, or it contradicts the block
+//! group's used bytes or itself, it is what the extents leave over, and the group is written anew by
+//! the next commit.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_ondisk::item::{BlockGroupItem, DevExtent, DevItem, chunk_type};
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_volume::{Chunk, Profile, Volume};
+use parking_lot::Mutex;
+
+use super::device::{Device, device_ranges, excluded};
+use super::extents::Range;
+use super::group::Group;
+use super::{CLASSES, ChunkKeeper, Class, Index, Items, Pool, Space, free_space_tree};
+use crate::error::{Error, Result};
+use crate::tree::{Blocks, Root, View};
+
+/// The trees that tell about space.
+#[derive(Clone, Copy, Debug)]
+pub struct SpaceRoots {
+    /// The extent tree.
+    pub extent: Root,
+    /// The free space tree; `None` when there is none, or it is not valid.
+    pub free_space: Option<Root>,
+    /// The block group tree, if the filesystem has one.
+    pub block_group: Option<Root>,
+    /// The device tree.
+    pub device: Root,
+    /// The chunk tree.
+    pub chunk: Root,
+}
+
+/// The same trees, to read.
+pub(crate) struct Sources<'a> {
+    pub extent: &'a dyn Items,
+    pub free_space: Option<&'a dyn Items>,
+    pub block_group: &'a dyn Items,
+    pub device: &'a dyn Items,
+    pub chunk: &'a dyn Items,
+}
+
+fn get<T>(tree: &dyn Items, key: Key, read: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
+    let mut found = None;
+    tree.each(key, key, &mut |_, data| {
+        found = read(data);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+impl ChunkKeeper for Arc<Volume> {
+    fn add(&self, chunk: &Chunk) -> Result<()> {
+        Ok(self.add_chunk(chunk.clone())?)
+    }
+
+    fn remove(&self, logical: u64) {
+        self.remove_chunk(logical);
+    }
+}
+
+impl Space {
+    /// Loads what is known about space. Read-only (`writable` false), free space is not read: only
+    /// [`Space::usage`] has a meaning then.
+    pub fn load(blocks: &Blocks, roots: &SpaceRoots, writable: bool) -> Result<Space> {
+        let view = |owner, root| View::new(blocks, owner, root);
+        let extent = view(objectid::EXTENT_TREE, roots.extent);
+        let free_space = roots.free_space.map(|root| view(objectid::FREE_SPACE_TREE, root));
+        let groups = roots.block_group.map(|root| view(objectid::BLOCK_GROUP_TREE, root));
+        let device = view(objectid::DEV_TREE, roots.device);
+        let chunk = view(objectid::CHUNK_TREE, roots.chunk);
+        let sources = Sources {
+            extent: &extent,
+            free_space: free_space.as_ref().map(|tree| tree as &dyn Items),
+            block_group: groups.as_ref().unwrap_or(&extent),
+            device: &device,
+            chunk: &chunk,
+        };
+        let volume = blocks.volume().clone();
+        let chunks = volume.chunks();
+        let node = blocks.nodesize() as u64;
+        Space::assemble(&sources, chunks, node, writable, Box::new(volume))
+    }
+
+    /// Loads from any trees.
+    pub(crate) fn assemble(
+        sources: &Sources<'_>,
+        chunks: Vec<Chunk>,
+        node: u64,
+        writable: bool,
+        keeper: Box<dyn ChunkKeeper>,
+    ) -> Result<Space> {
+        let chunks: BTreeMap<u64, Chunk> = chunks.into_iter().map(|c| (c.logical, c)).collect();
+        let device = load_device(sources, &chunks, writable)?;
+        let mut groups = load_groups(sources, &chunks, node)?;
+        let mixed = groups.values().any(|(group, _)| is_mixed(group.flags));
+        let types = types_of(&chunks);
+        let mut rewrite = Vec::new();
+        if writable {
+            rewrite = load_free_space(sources, &mut groups, node)?;
+        } else {
+            groups.values_mut().for_each(|(group, used)| group.used = *used);
+        }
+        let space = Space {
+            slots: Default::default(),
+            index: Index::default(),
+            pool: Mutex::new(Pool::new(device, chunks, types)),
+            keeper,
+            node,
+            mixed,
+        };
+        for (group, _) in groups.into_values() {
+            space.index.add(group.range, Class::of(group.flags));
+            let slot = space.slot(Class::of(group.flags));
+            slot.set.lock().add(&slot.counters, group);
+        }
+        for start in rewrite {
+            space.mark_dirty(start);
+        }
+        Ok(space)
+    }
+
+    fn mark_dirty(&self, start: u64) {
+        if let Some((start, class)) = self.index.find(start) {
+            self.slot(class).set.lock().mark(start);
+        }
+    }
+
+    /// Every group is written by the next commit: for a free space tree or block group tree that is
+    /// made anew.
+    pub fn mark_all_dirty(&self) {
+        for slot in &self.slots {
+            let mut set = slot.set.lock();
+            let starts: Vec<u64> = set.groups().map(|group| group.range.start).collect();
+            starts.into_iter().for_each(|start| set.mark(start));
+        }
+    }
+}
+
+fn is_mixed(flags: u64) -> bool {
+    let both = chunk_type::DATA | chunk_type::METADATA;
+    flags & both == both
+}
+
+/// Type and profile of new chunks: of each class the richest that it has already.
+fn types_of(chunks: &BTreeMap<u64, Chunk>) -> [u64; CLASSES] {
+    let mut types = [chunk_type::DATA, chunk_type::METADATA, chunk_type::SYSTEM];
+    for chunk in chunks.values() {
+        let class = Class::of(chunk.type_flags).slot();
+        let dup = chunk_type::DUP & (types[class] | chunk.type_flags);
+        types[class] |= chunk.type_flags & chunk_type::TYPE_MASK | dup;
+    }
+    if is_mixed(types[Class::Data.slot()]) {
+        types[Class::Metadata.slot()] = types[Class::Data.slot()];
+    }
+    types
+}
+
+fn load_device(
+    sources: &Sources<'_>,
+    chunks: &BTreeMap<u64, Chunk>,
+    writable: bool,
+) -> Result<Device> {
+    let mut items = Vec::new();
+    let from = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, 0);
+    let to = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, u64::MAX);
+    sources.chunk.each(from, to, &mut |_, data| {
+        items.extend(DevItem::of(data).copied());
+        Ok(())
+    })?;
+    let [item] = items[..] else {
+        if items.is_empty() {
+            return Err(Error::inconsistent(objectid::CHUNK_TREE, "there is no device item", from));
+        }
+        return Err(Error::Unsupported("a filesystem on several devices".into()));
+    };
+    let mut device = Device::new(item);
+    for chunk in chunks.values() {
+        if !writable {
+            // Only an estimate is asked for.
+            let _taken = device_ranges(chunk).filter(|&range| device.take(range)).count();
+            continue;
+        }
+        if !matches!(chunk.profile(), Profile::Single | Profile::Dup) {
+            return Err(Error::Unsupported(format!("writing to {}", chunk.profile()).into()));
+        }
+        for range in device_ranges(chunk) {
+            if !device.take(range) {
+                let what = "a chunk lies outside its device or on another chunk";
+                return Err(Error::inconsistent(objectid::CHUNK_TREE, what, chunk.key()));
+            }
+        }
+    }
+    if writable {
+        check_device_extents(sources.device, device.devid(), chunks)?;
+    }
+    Ok(device)
+}
+
+/// Chunks and device extents must say the same: space that either claims is not free.
+fn check_device_extents(tree: &dyn Items, devid: u64, chunks: &BTreeMap<u64, Chunk>) -> Result<()> {
+    let mut claimed: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    for chunk in chunks.values() {
+        claimed.extend(device_ranges(chunk).map(|r| (r.start, (r.len, chunk.logical))));
+    }
+    let fault = |what, key: Key| Error::inconsistent(objectid::DEV_TREE, what, key);
+    let from = Key::new(devid, kind::DEV_EXTENT, 0);
+    tree.each(from, Key::new(devid, kind::DEV_EXTENT, u64::MAX), &mut |key, data| {
+        let item = DevExtent::of(data).ok_or_else(|| fault("a device extent is too short", key))?;
+        let said = (item.length.get(), item.chunk_offset.get());
+        match claimed.remove(&key.offset) {
+            Some(chunk) if chunk == said => Ok(()),
+            _ => Err(fault("a device extent belongs to no chunk", key)),
+        }
+    })?;
+    match claimed.first_key_value() {
+        Some((&start, _)) => {
+            let key = Key::new(devid, kind::DEV_EXTENT, start);
+            Err(fault("a chunk has no device extent", key))
+        }
+        None => Ok(()),
+    }
+}
+
+/// The groups, full so far, and the used bytes that their items say.
+fn load_groups(
+    sources: &Sources<'_>,
+    chunks: &BTreeMap<u64, Chunk>,
+    node: u64,
+) -> Result<BTreeMap<u64, (Group, u64)>> {
+    let mut groups = BTreeMap::new();
+    for chunk in chunks.values() {
+        let range = Range::new(chunk.logical, chunk.length);
+        let key = Key::new(range.start, kind::BLOCK_GROUP_ITEM, range.len);
+        let fault = |what| Error::inconsistent(objectid::EXTENT_TREE, what, key);
+        let item = get(sources.block_group, key, |data| BlockGroupItem::of(data).copied())?
+            .ok_or_else(|| fault("a chunk has no block group"))?;
+        if item.flags.get() != chunk.type_flags {
+            return Err(fault("a block group is of another type than its chunk"));
+        }
+        let group = Group::full(range, chunk.type_flags, excluded(chunk), node);
+        groups.insert(range.start, (group, item.used.get()));
+    }
+    Ok(groups)
+}
+
+/// Fills all groups. Returns those that the free space tree does not know rightly.
+fn load_free_space(
+    sources: &Sources<'_>,
+    groups: &mut BTreeMap<u64, (Group, u64)>,
+    node: u64,
+) -> Result<Vec<u64>> {
+    let unknown = match sources.free_space {
+        Some(tree) => free_space_tree::load(tree, groups)?,
+        None => groups.keys().copied().collect(),
+    };
+    for start in &unknown {
+        let Some((group, used)) = groups.get_mut(start) else { continue };
+        group.forget_free();
+        scan_extents(sources.extent, group, node)?;
+        if group.used != *used {
+            let what = "a block group's used bytes are not the sum of its extents";
+            return Err(Error::inconsistent(objectid::EXTENT_TREE, what, start));
+        }
+    }
+    Ok(unknown.into_iter().collect())
+}
+
+/// Frees what the extents leave over in a full group.
+pub(crate) fn scan_extents(tree: &dyn Items, group: &mut Group, node: u64) -> Result<()> {
+    let range = group.range;
+    let mut at = range.start;
+    let mut gaps = Vec::new();
+    let to = Key::new(range.end().saturating_sub(1), u8::MAX, u64::MAX);
+    tree.each(Key::new(range.start, 0, 0), to, &mut |key, _| {
+        let len = match key.kind {
+            kind::EXTENT_ITEM => key.offset,
+            kind::METADATA_ITEM => node,
+            _ => return Ok(()),
+        };
+        let extent = Range::new(key.objectid, len);
+        if extent.start < at || !range.contains(extent) {
+            let what = "an extent overlaps another, or leaves its block group";
+            return Err(Error::inconsistent(objectid::EXTENT_TREE, what, key));
+        }
+        gaps.push(Range::new(at, extent.start - at));
+        at = extent.end();
+        Ok(())
+    })?;
+    gaps.push(Range::new(at, range.end() - at));
+    for gap in gaps {
+        for part in group.without_excluded(gap) {
+            group.add_free(part);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,235 @@
+//! The block groups of one class, behind one lock.
+//!
+//! Allocation stays in one group until it has no fitting room left, then goes to the fitting group
+//! with the lowest address, so that groups at the end become empty and can be given back. Groups
+//! are kept by the power of two of their longest free range: finding one with room looks at a few
+//! dozen sets, never at all groups.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use super::extents::Range;
+use super::group::Group;
+
+/// Groups of the same power of two that are looked at, where a fit is not certain.
+const TRIES: usize = 8;
+
+/// Sums over the groups of a class, readable without the lock.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    total: AtomicU64,
+    used: AtomicU64,
+    free: AtomicU64,
+    nodes: AtomicU64,
+    pinned: AtomicU64,
+    promised: AtomicU64,
+    excluded: AtomicU64,
+}
+
+/// One reading of [`Counters`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Bytes of all groups.
+    pub total: u64,
+    /// Bytes the committing transaction uses.
+    pub used: u64,
+    /// Bytes allocatable now.
+    pub free: u64,
+    /// Tree blocks allocatable now.
+    pub nodes: u64,
+    /// Bytes allocatable after the next freeze.
+    pub pinned: u64,
+    /// Bytes of data that no commit refers to yet.
+    pub promised: u64,
+    /// Bytes under superblocks.
+    pub excluded: u64,
+}
+
+impl Sums {
+    fn of(group: &Group) -> Sums {
+        Sums {
+            total: group.range.len,
+            used: group.used,
+            free: group.free().set().bytes(),
+            nodes: group.free().nodes(),
+            pinned: group.pinned_bytes(),
+            promised: group.promised_bytes(),
+            excluded: group.excluded_bytes(),
+        }
+    }
+}
+
+impl Counters {
+    /// The sums; each is right, but they need not be of the same moment.
+    pub fn read(&self) -> Sums {
+        Sums {
+            total: self.total.load(Relaxed),
+            used: self.used.load(Relaxed),
+            free: self.free.load(Relaxed),
+            nodes: self.nodes.load(Relaxed),
+            pinned: self.pinned.load(Relaxed),
+            promised: self.promised.load(Relaxed),
+            excluded: self.excluded.load(Relaxed),
+        }
+    }
+
+    fn shift(&self, before: Sums, after: Sums) {
+        let shift = |counter: &AtomicU64, before: u64, after: u64| {
+            if before != after {
+                counter.fetch_add(after.wrapping_sub(before), Relaxed);
+            }
+        };
+        shift(&self.total, before.total, after.total);
+        shift(&self.used, before.used, after.used);
+        shift(&self.free, before.free, after.free);
+        shift(&self.nodes, before.nodes, after.nodes);
+        shift(&self.pinned, before.pinned, after.pinned);
+        shift(&self.promised, before.promised, after.promised);
+        shift(&self.excluded, before.excluded, after.excluded);
+    }
+}
+
+/// The groups of one class.
+#[derive(Debug, Default)]
+pub(crate) struct Set {
+    groups: BTreeMap<u64, Group>,
+    /// `rooms[n]`: groups whose longest free range has `2^n` bytes or more, but not twice that.
+    rooms: Vec<BTreeSet<u64>>,
+    /// The group that allocation is in.
+    current: u64,
+    /// Groups of which the disk does not know everything.
+    dirty: BTreeSet<u64>,
+    pinned: BTreeSet<u64>,
+}
+
+fn room_of(longest: u64) -> Option<usize> {
+    longest.checked_ilog2().map(|power| power as usize)
+}
+
+impl Set {
+    /// The groups, by address.
+    pub fn groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.values()
+    }
+
+    /// The group that starts there.
+    pub fn get(&self, start: u64) -> Option<&Group> {
+        self.groups.get(&start)
+    }
+
+    /// Adds a group.
+    pub fn add(&mut self, counters: &Counters, group: Group) {
+        let start = group.range.start;
+        counters.shift(Sums::default(), Sums::of(&group));
+        self.place(start, None, room_of(group.free().longest()));
+        self.groups.insert(start, group);
+    }
+
+    /// Takes a group out.
+    pub fn remove(&mut self, counters: &Counters, start: u64) -> Option<Group> {
+        let group = self.groups.remove(&start)?;
+        counters.shift(Sums::of(&group), Sums::default());
+        self.place(start, room_of(group.free().longest()), None);
+        self.dirty.remove(&start);
+        self.pinned.remove(&start);
+        Some(group)
+    }
+
+    fn place(&mut self, start: u64, before: Option<usize>, after: Option<usize>) {
+        if before == after {
+            return;
+        }
+        if let Some(room) = before.and_then(|power| self.rooms.get_mut(power)) {
+            room.remove(&start);
+        }
+        if let Some(power) = after {
+            if self.rooms.len() <= power {
+                self.rooms.resize_with(power + 1, BTreeSet::new);
+            }
+            self.rooms[power].insert(start);
+        }
+    }
+
+    /// Changes a group, and everything that is known of it here.
+    pub fn change<R>(
+        &mut self,
+        counters: &Counters,
+        start: u64,
+        change: impl FnOnce(&mut Group) -> R,
+    ) -> Option<R> {
+        let group = self.groups.get_mut(&start)?;
+        let before = Sums::of(group);
+        let room = room_of(group.free().longest());
+        let answer = change(group);
+        let after = Sums::of(group);
+        let pinned = after.pinned > 0;
+        let room_after = room_of(group.free().longest());
+        counters.shift(before, after);
+        self.place(start, room, room_after);
+        if before.pinned == 0 && pinned {
+            self.pinned.insert(start);
+        }
+        if before.used != after.used {
+            self.dirty.insert(start);
+        }
+        Some(answer)
+    }
+
+    /// The disk has to hear about the group.
+    pub fn mark(&mut self, start: u64) {
+        self.dirty.insert(start);
+    }
+
+    /// The groups marked since the last call, rising.
+    pub fn take_dirty(&mut self) -> BTreeSet<u64> {
+        std::mem::take(&mut self.dirty)
+    }
+
+    /// At the freeze: what was pinned becomes free.
+    pub fn unpin(&mut self, counters: &Counters) {
+        for start in std::mem::take(&mut self.pinned) {
+            self.change(counters, start, Group::unpin);
+        }
+    }
+
+    /// The group in which `fits` holds: the current one, else the one with the lowest address among
+    /// those whose longest free range is at least twice `want`'s power of two, or among a few that
+    /// are just long enough.
+    fn fitting(&self, want: u64, fits: impl Fn(&Group) -> bool) -> Option<u64> {
+        let fits = |start: &u64| self.groups.get(start).is_some_and(&fits);
+        if fits(&self.current) {
+            return Some(self.current);
+        }
+        let power = room_of(want).unwrap_or(0);
+        let longer = self.rooms.iter().skip(power + 1).filter_map(|room| room.first());
+        let longer = longer.filter(|start| fits(start)).min().copied();
+        longer.or_else(|| self.rooms.get(power)?.iter().take(TRIES).copied().find(fits))
+    }
+
+    /// One run of `want` bytes for data.
+    pub fn take_data(&mut self, counters: &Counters, want: u64) -> Option<Range> {
+        let start = self.fitting(want, |group| group.free().longest() >= want)?;
+        self.current = start;
+        self.change(counters, start, |group| group.take_data(want)).flatten()
+    }
+
+    /// The longest run there is, or nearly, cut at `want`; at least `min` bytes.
+    pub fn take_longest(&mut self, counters: &Counters, min: u64, want: u64) -> Option<Range> {
+        let room = self.rooms.iter().rev().find(|room| !room.is_empty())?;
+        let longest = |start: &u64| self.groups.get(start).map_or(0, |g| g.free().longest());
+        let start = room.iter().take(TRIES).copied().max_by_key(longest)?;
+        self.current = start;
+        self.change(counters, start, |group| group.take_longest(min, want)).flatten()
+    }
+
+    /// The address of a tree block of `node` bytes, near the last one.
+    pub fn take_block(&mut self, counters: &Counters, node: u64) -> Option<u64> {
+        let fits = |group: &Group| group.free().nodes() > 0;
+        let start = self.fitting(node, fits).or_else(|| {
+            let any = self.groups.iter().find(|(_, group)| fits(group));
+            any.map(|(&start, _)| start)
+        })?;
+        self.current = start;
+        self.change(counters, start, Group::take_block).flatten()
+    }
+}

@@ -1,0 +1,78 @@
+//! What `statfs` and `btrfs filesystem usage` say.
+
+use super::device::copies;
+use super::{Class, Space};
+
+/// Space of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClassUsage {
+    /// Type and profile of its newest kind of chunk.
+    pub flags: u64,
+    /// Bytes of its groups.
+    pub total: u64,
+    /// Bytes used in them, data included that no commit refers to yet.
+    pub used: u64,
+    /// Bytes of the device that they take.
+    pub device_total: u64,
+}
+
+/// Space of the filesystem. In a mixed filesystem `data` is both data and metadata, and `metadata` is zero.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes of the device.
+    pub device_total: u64,
+    /// Bytes of the device that no chunk has.
+    pub unallocated: u64,
+    /// File data.
+    pub data: ClassUsage,
+    /// Tree blocks.
+    pub metadata: ClassUsage,
+    /// The chunk tree.
+    pub system: ClassUsage,
+    /// Bytes of metadata that only deletions may use.
+    pub global_reserve: u64,
+    /// Bytes that file data can still take, chunks not made yet included.
+    pub data_available: u64,
+    /// Data and metadata share groups.
+    pub mixed: bool,
+}
+
+impl Usage {
+    /// Bytes used, copies not counted. The superblock says [`Space::bytes_used`].
+    pub fn used(&self) -> u64 {
+        self.data.used + self.metadata.used + self.system.used
+    }
+}
+
+impl Space {
+    /// How full the filesystem is. Counts what running operations have allocated, not what they were
+    /// promised.
+    pub fn usage(&self) -> Usage {
+        let pool = self.pool.lock();
+        let class = |class: Class| {
+            let sums = self.slots[class.slot()].counters.read();
+            let mine = pool.chunks.values().filter(|chunk| Class::of(chunk.type_flags) == class);
+            ClassUsage {
+                flags: pool.type_of(class),
+                total: sums.total,
+                used: sums.used + sums.promised,
+                device_total: mine.map(|chunk| chunk.length * copies(chunk.type_flags)).sum(),
+            }
+        };
+        let outlook = self.outlook(&pool, true);
+        let data = class(Class::Data);
+        let free = outlook.data.free + outlook.data.pinned;
+        let kept = if self.mixed { outlook.global_reserve() } else { 0 };
+        let growth = outlook.limit(Class::Data, Default::default()) / outlook.data_copies;
+        Usage {
+            device_total: pool.device.total(),
+            unallocated: pool.device.total().saturating_sub(pool.device.used()),
+            data,
+            metadata: class(Class::Metadata),
+            system: class(Class::System),
+            global_reserve: outlook.global_reserve(),
+            data_available: (free + growth).saturating_sub(kept),
+            mixed: self.mixed,
+        }
+    }
+}
