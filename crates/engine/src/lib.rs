@@ -1,1 +1,9 @@
 //! btrfs as a library: read and write real btrfs filesystems, as an ordinary user.
+//!
+//! Changes live with their owner in memory, trees are immutable values, and a commit is a few sorted merges.
+//! The modules below are layers: each uses only those above it in this list.
+
+pub mod env;
+pub mod error;
+pub mod tree;
+pub use error::{Errno, Error, Result};

@@ -1,0 +1,101 @@
+//! What can go wrong, each in its own world: the caller's mistake, no space, the device, corruption, an earlier failure.
+//!
+//! [`Error::errno`] is the one place where an error becomes a number.
+
+use std::sync::Arc;
+
+use buttress_ondisk::check::Corruption;
+use buttress_volume::VolumeError;
+pub use rustix::io::Errno;
+
+/// An error of the engine.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The caller asked for what cannot be done: the reason is the errno.
+    #[error("{}", describe(*.0))]
+    User(Errno),
+    /// There is no room left, and a commit would not help.
+    #[error("no space left on the filesystem")]
+    NoSpace,
+    /// The filesystem was opened read-only, or turned read-only.
+    #[error("the filesystem is read-only")]
+    ReadOnly,
+    /// A device failed, or what it holds is damaged.
+    #[error(transparent)]
+    Volume(#[from] Arc<VolumeError>),
+    /// A block passed the gate, but what it says contradicts another block.
+    #[error(transparent)]
+    Corrupt(#[from] Arc<Corruption>),
+    /// Trees contradict each other.
+    #[error("corrupt filesystem: tree {tree}, {what} (key {key})")]
+    Inconsistent {
+        /// The tree in which the contradiction was met.
+        tree: u64,
+        /// What is wrong.
+        what: &'static str,
+        /// Where.
+        key: String,
+    },
+    /// An earlier commit failed: nothing more is written. Holds the first cause.
+    #[error("the filesystem turned read-only because a commit failed: {0}")]
+    Aborted(Arc<str>),
+    /// Something that exists on the disk, or was asked for, and is not supported yet.
+    #[error("{0} is not supported")]
+    Unsupported(Arc<str>),
+}
+
+/// Results of the engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl From<VolumeError> for Error {
+    fn from(error: VolumeError) -> Error {
+        Error::Volume(Arc::new(error))
+    }
+}
+
+impl From<Corruption> for Error {
+    fn from(error: Corruption) -> Error {
+        Error::Corrupt(Arc::new(error))
+    }
+}
+
+impl From<Errno> for Error {
+    fn from(errno: Errno) -> Error {
+        Error::User(errno)
+    }
+}
+
+fn describe(errno: Errno) -> String {
+    std::io::Error::from_raw_os_error(errno.raw_os_error()).to_string()
+}
+
+impl Error {
+    /// A contradiction between trees.
+    pub fn inconsistent(tree: u64, what: &'static str, key: impl std::fmt::Display) -> Error {
+        Error::Inconsistent { tree, what, key: key.to_string() }
+    }
+
+    /// The number a system call would give.
+    pub fn errno(&self) -> Errno {
+        match self {
+            Error::User(errno) => *errno,
+            Error::NoSpace => Errno::NOSPC,
+            Error::ReadOnly | Error::Aborted(_) => Errno::ROFS,
+            Error::Volume(_) => Errno::IO,
+            Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
+            Error::Unsupported(_) => Errno::OPNOTSUPP,
+        }
+    }
+}
+
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> std::io::Error {
+        match error {
+            Error::User(errno) => std::io::Error::from_raw_os_error(errno.raw_os_error()),
+            other => {
+                let kind = std::io::Error::from_raw_os_error(other.errno().raw_os_error()).kind();
+                std::io::Error::new(kind, other)
+            }
+        }
+    }
+}

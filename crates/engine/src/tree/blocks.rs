@@ -1,0 +1,137 @@
+//! The cache of tree blocks, over the volume.
+//!
+//! Blocks are keyed by address and checked against the generation that the caller expects, so a reused address cannot
+//! serve an old block. Blocks of the running commit are held until they are written ([`Blocks::hold`]).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress_ondisk::TreeBlock;
+use buttress_ondisk::check::Expect;
+use buttress_volume::Volume;
+use parking_lot::Mutex;
+
+use crate::error::Result;
+
+const SHARDS: usize = 64;
+
+#[derive(Debug)]
+struct Entry {
+    block: Arc<TreeBlock>,
+    /// Touched since the last sweep.
+    used: bool,
+    /// Not written yet: must stay.
+    held: bool,
+}
+
+/// The tree blocks of one filesystem.
+#[derive(Debug)]
+pub struct Blocks {
+    volume: Arc<Volume>,
+    nodesize: usize,
+    shards: Vec<Mutex<HashMap<u64, Entry>>>,
+    /// Blocks a shard may hold before it is swept.
+    shard_max: usize,
+    misses: AtomicU64,
+}
+
+impl Blocks {
+    /// A cache of about `bytes` over `volume`.
+    pub fn new(volume: Arc<Volume>, bytes: u64) -> Blocks {
+        let nodesize = volume.nodesize() as usize;
+        let shard_max = (bytes as usize / nodesize / SHARDS).max(8);
+        Blocks {
+            volume,
+            nodesize,
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shard_max,
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The volume below.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// Bytes of a tree block.
+    pub fn nodesize(&self) -> usize {
+        self.nodesize
+    }
+
+    /// Blocks read from the volume so far.
+    pub fn misses(&self) -> u64 {
+        self.misses.load(Ordering::Relaxed)
+    }
+
+    fn shard(&self, bytenr: u64) -> &Mutex<HashMap<u64, Entry>> {
+        &self.shards[(bytenr / self.nodesize as u64) as usize % SHARDS]
+    }
+
+    /// The block at `bytenr`, which must be of `level` and `generation`, and of `owner` unless subvolumes may share it.
+    pub fn read(&self, bytenr: u64, level: u8, generation: u64, owner: u64) -> Result<Arc<TreeBlock>> {
+        if let Some(entry) = self.shard(bytenr).lock().get_mut(&bytenr)
+            && entry.block.generation() == generation
+            && entry.block.level() == level
+        {
+            entry.used = true;
+            return Ok(entry.block.clone());
+        }
+        self.misses.fetch_add(1, Ordering::Relaxed);
+        let expect = Expect {
+            bytenr,
+            level: Some(level),
+            generation: Some(generation),
+            owner: Some(owner),
+            first_key: None,
+        };
+        let block = Arc::new(self.volume.read_block(bytenr, &expect)?);
+        self.insert(block.clone(), false);
+        Ok(block)
+    }
+
+    /// Takes a new block that is not written yet; it stays until [`Blocks::let_go`].
+    pub fn hold(&self, block: Arc<TreeBlock>) {
+        self.insert(block, true);
+    }
+
+    /// The block at `bytenr` is written: it may be evicted.
+    pub fn let_go(&self, bytenr: u64) {
+        if let Some(entry) = self.shard(bytenr).lock().get_mut(&bytenr) {
+            entry.held = false;
+        }
+    }
+
+    /// Forgets the block at `bytenr`, which no tree reaches any more.
+    pub fn forget(&self, bytenr: u64) {
+        self.shard(bytenr).lock().remove(&bytenr);
+    }
+
+    /// Forgets every block that is written, as if the filesystem had just been opened.
+    pub fn clear(&self) {
+        for shard in &self.shards {
+            shard.lock().retain(|_, entry| entry.held);
+        }
+    }
+
+    fn insert(&self, block: Arc<TreeBlock>, held: bool) {
+        let mut shard = self.shard(block.bytenr()).lock();
+        if shard.len() >= self.shard_max {
+            sweep(&mut shard, self.shard_max);
+        }
+        shard.insert(block.bytenr(), Entry { block, used: true, held });
+    }
+}
+
+/// Evicts what was not touched since the last sweep, and if that is too little, what was.
+fn sweep(shard: &mut HashMap<u64, Entry>, max: usize) {
+    shard.retain(|_, entry| entry.held || std::mem::replace(&mut entry.used, false));
+    if shard.len() > max / 4 * 3 {
+        let mut keep = true;
+        shard.retain(|_, entry| {
+            keep = !keep;
+            entry.held || keep
+        });
+    }
+}

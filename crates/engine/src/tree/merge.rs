@@ -1,0 +1,576 @@
+//! The one way to change a tree: a stream of changes in key order, merged with the old items into new blocks.
+//!
+//! The merge walks down the old tree along the changed keys. As long as nothing changes in a block it only remembers
+//! where it is; when something does, the block and all above it become *dirty*: what was passed over so far is copied
+//! into the block being built, and the old block is released. Untouched neighbours keep their address and are only
+//! pointed at again. New blocks are filled completely; where a run of new blocks ends with a small one, it shares evenly
+//! with its predecessor or swallows its old successor, except at the end of the tree, where appending goes on.
+//!
+//! Cost: the blocks on the paths to what changes, each read and written once; no block twice.
+
+use std::sync::Arc;
+
+use buttress_ondisk::build::Stamp;
+use buttress_ondisk::{ChildPtr, ITEM_LEN, Key, LeafBuilder, NodeBuilder, TreeBlock};
+
+use super::{Blocks, Root};
+use crate::error::{Error, Result};
+
+/// What a merge exchanges with the commit it belongs to.
+pub trait Exchange {
+    /// The transaction that new blocks belong to.
+    fn generation(&self) -> u64;
+    /// The old block is let go. Called from the root downwards, before any change below it.
+    fn release(&mut self, old: &Arc<TreeBlock>) -> Result<()>;
+    /// An address and the rest of the head for a new block of `level`.
+    fn place(&mut self, level: u8) -> Result<Stamp>;
+    /// The new block is complete.
+    fn placed(&mut self, block: TreeBlock) -> Result<()>;
+}
+
+/// An old block on the path.
+struct Level {
+    block: Arc<TreeBlock>,
+    /// Leaf: the next item to look at. Node: the child the path goes through.
+    slot: usize,
+    dirty: bool,
+    /// Keys at or above this one are not below this block.
+    bound: Option<Key>,
+}
+
+/// A streamed change of a tree. Calls come in ascending key order.
+pub struct Merge<'a> {
+    blocks: &'a Blocks,
+    owner: u64,
+    exchange: &'a mut dyn Exchange,
+    root: Option<Root>,
+    /// From the root to the leaf.
+    path: Vec<Level>,
+    /// The leaf being built, and the full one before it.
+    leaf: LeafBuilder,
+    held: Option<LeafBuilder>,
+    /// `nodes[n]`: children of the node of level `n + 1` being built.
+    nodes: Vec<Vec<ChildPtr>>,
+    changed: bool,
+    last: Option<Key>,
+}
+
+impl<'a> Merge<'a> {
+    /// Starts to change tree `owner`, of which `root` is the current version; `None` makes a new tree.
+    pub fn new(
+        blocks: &'a Blocks,
+        owner: u64,
+        root: Option<Root>,
+        exchange: &'a mut dyn Exchange,
+    ) -> Result<Merge<'a>> {
+        let mut merge = Merge {
+            leaf: LeafBuilder::new(blocks.nodesize()),
+            held: None,
+            blocks,
+            owner,
+            exchange,
+            root,
+            path: Vec::with_capacity(4),
+            nodes: Vec::new(),
+            changed: root.is_none(),
+            last: None,
+        };
+        if let Some(root) = root {
+            let block = blocks.read(root.bytenr, root.level, root.generation, owner)?;
+            merge.path.push(Level { block, slot: 0, dirty: false, bound: None });
+        }
+        Ok(merge)
+    }
+
+    /// The tree being changed.
+    pub fn owner(&self) -> u64 {
+        self.owner
+    }
+
+    /// The old item at exactly `key`.
+    pub fn find(&mut self, key: &Key) -> Result<Option<&[u8]>> {
+        self.seek(key)?;
+        Ok(self.at(key).map(|(leaf, slot)| leaf.data(slot)))
+    }
+
+    /// The first old item at or after `from`; it stays where it is.
+    pub fn peek(&mut self, from: &Key) -> Result<Option<(Key, &[u8])>> {
+        self.seek(from)?;
+        if !self.skip_ended()? {
+            return Ok(None);
+        }
+        let leaf = self.path.last().expect("a leaf follows");
+        Ok(Some(leaf.block.item(leaf.slot)))
+    }
+
+    /// Inserts the item, or replaces the one at `key`.
+    pub fn put(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        self.seek(&key)?;
+        if let Some((leaf, slot)) = self.at(&key)
+            && leaf.data(slot) == data
+        {
+            return Ok(());
+        }
+        self.replace(key, data.len())?.copy_from_slice(data);
+        Ok(())
+    }
+
+    /// Inserts an item of `size` bytes, or replaces the one at `key`; `fill` gets its (zeroed) data.
+    pub fn put_with(&mut self, key: Key, size: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
+        self.seek(&key)?;
+        fill(self.replace(key, size)?);
+        Ok(())
+    }
+
+    /// Deletes the item at `key`; whether there was one.
+    pub fn delete(&mut self, key: &Key) -> Result<bool> {
+        self.seek(key)?;
+        if self.at(key).is_none() {
+            return Ok(false);
+        }
+        self.changing(key);
+        self.make_dirty()?;
+        self.leaf_mut().slot += 1;
+        Ok(true)
+    }
+
+    /// Deletes the items from `from` to `to`, both included; `each` sees them before.
+    pub fn delete_range(&mut self, from: Key, to: Key, mut each: impl FnMut(Key, &[u8])) -> Result<()> {
+        self.seek(&from)?;
+        self.changing(&from);
+        loop {
+            let Some(leaf) = self.path.last() else { return Ok(()) };
+            let ended = leaf.slot >= leaf.block.len();
+            if ended && leaf.bound.is_none_or(|bound| bound > to) || !self.skip_ended()? {
+                return Ok(());
+            }
+            let leaf = self.leaf_mut();
+            if leaf.block.key(leaf.slot) > to {
+                return Ok(());
+            }
+            self.make_dirty()?;
+            let leaf = self.leaf_mut();
+            while leaf.slot < leaf.block.len() && leaf.block.key(leaf.slot) <= to {
+                let (key, data) = leaf.block.item(leaf.slot);
+                each(key, data);
+                leaf.slot += 1;
+            }
+        }
+    }
+
+    /// The new version: what was not passed yet stays as it is.
+    pub fn finish(mut self) -> Result<Root> {
+        if let Some(root) = self.root.filter(|_| !self.changed) {
+            return Ok(root);
+        }
+        while !self.path.is_empty() {
+            self.leave()?;
+        }
+        self.flush_leaf(true)?;
+        self.crown()
+    }
+
+    // ---- going forward over the old tree ----
+
+    fn leaf_mut(&mut self) -> &mut Level {
+        self.path.last_mut().expect("the path ends in a leaf")
+    }
+
+    fn at(&self, key: &Key) -> Option<(&TreeBlock, usize)> {
+        let leaf = self.path.last()?;
+        (leaf.slot < leaf.block.len() && leaf.block.key(leaf.slot) == *key)
+            .then_some((&*leaf.block, leaf.slot))
+    }
+
+    /// Goes to the leaf and the slot where `key` is or would be.
+    fn seek(&mut self, key: &Key) -> Result<()> {
+        if self.path.is_empty() {
+            return Ok(());
+        }
+        while self.path.len() > 1
+            && self.path.last().is_some_and(|level| level.bound.is_some_and(|bound| bound <= *key))
+        {
+            self.leave()?;
+        }
+        self.descend(key)?;
+        let leaf = self.leaf_mut();
+        let target = leaf.block.search(key).unwrap_or_else(|slot| slot);
+        self.pass_items(target)
+    }
+
+    /// Makes sure that the leaf has an item at its slot, going to the next one when it has ended; false at the end.
+    fn skip_ended(&mut self) -> Result<bool> {
+        loop {
+            let Some(leaf) = self.path.last() else { return Ok(false) };
+            if leaf.slot < leaf.block.len() {
+                return Ok(true);
+            }
+            let Some(bound) = leaf.bound else { return Ok(false) };
+            self.seek(&bound)?;
+        }
+    }
+
+    /// Leaves old items before `target` behind, copying them when the leaf is dirty.
+    fn pass_items(&mut self, target: usize) -> Result<()> {
+        let leaf = self.leaf_mut();
+        if leaf.slot >= target {
+            return Ok(());
+        }
+        let from = std::mem::replace(&mut leaf.slot, target);
+        if leaf.dirty {
+            let block = leaf.block.clone();
+            self.copy_items(&block, from, target)?;
+        }
+        Ok(())
+    }
+
+    fn copy_items(&mut self, block: &TreeBlock, mut from: usize, to: usize) -> Result<()> {
+        loop {
+            from = self.leaf.push_range(block, from, to);
+            if from == to {
+                return Ok(());
+            }
+            self.turn_leaf()?;
+        }
+    }
+
+    /// From a node at the end of the path down to the leaf for `key`.
+    fn descend(&mut self, key: &Key) -> Result<()> {
+        loop {
+            let node = self.path.last().expect("not empty");
+            if node.block.is_leaf() {
+                return Ok(());
+            }
+            let target = node.block.child_for(key).max(node.slot);
+            self.pass_children(target)?;
+            let node = self.path.last().expect("not empty");
+            let child = node.block.child(target);
+            let level = node.block.level() - 1;
+            let bound =
+                if target + 1 < node.block.len() { Some(node.block.key(target + 1)) } else { node.bound };
+            let block = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
+            if block.is_empty() {
+                return Err(Error::inconsistent(self.owner, "a child is empty", child.key));
+            }
+            self.path.push(Level { block, slot: 0, dirty: false, bound });
+        }
+    }
+
+    /// Leaves the children before `target` of the last node of the path behind, untouched.
+    fn pass_children(&mut self, target: usize) -> Result<()> {
+        let node = self.leaf_mut();
+        let from = std::mem::replace(&mut node.slot, target.max(node.slot));
+        if !node.dirty || from >= target {
+            return Ok(());
+        }
+        let block = node.block.clone();
+        self.push_old(&block, from, target)
+    }
+
+    /// Leaves the last block of the path, with everything in it that was not passed yet.
+    fn leave(&mut self) -> Result<()> {
+        let end = self.leaf_mut().block.len();
+        if self.leaf_mut().block.is_leaf() {
+            self.pass_items(end)?;
+        } else {
+            self.pass_children(end)?;
+        }
+        let left = self.path.pop().expect("not empty");
+        let Some(parent) = self.path.last_mut() else { return Ok(()) };
+        let at = parent.slot;
+        if left.dirty || !parent.dirty {
+            parent.slot = at + 1;
+            return Ok(());
+        }
+        self.pass_children(at + 1)
+    }
+
+    // ---- making blocks dirty ----
+
+    /// Releases the blocks of the path that are not dirty yet, and takes over what was passed in them.
+    fn make_dirty(&mut self) -> Result<()> {
+        if self.path.last().is_none_or(|leaf| leaf.dirty) {
+            return Ok(());
+        }
+        self.changed = true;
+        for depth in 0..self.path.len() {
+            if self.path[depth].dirty {
+                continue;
+            }
+            let (block, slot) = (self.path[depth].block.clone(), self.path[depth].slot);
+            self.exchange.release(&block)?;
+            self.path[depth].dirty = true;
+            if block.is_leaf() {
+                self.copy_items(&block, 0, slot)?;
+            } else {
+                self.push_old(&block, 0, slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Room in the leaf being built for an item, taking the place of the old one at `key`.
+    fn replace(&mut self, key: Key, size: usize) -> Result<&mut [u8]> {
+        if size + ITEM_LEN > LeafBuilder::room(self.blocks.nodesize()) {
+            return Err(Error::inconsistent(self.owner, "an item is larger than a leaf", key));
+        }
+        self.changing(&key);
+        let replaces = self.at(&key).is_some();
+        self.make_dirty()?;
+        self.changed = true;
+        if replaces {
+            self.leaf_mut().slot += 1;
+        }
+        if self.leaf.free() < size + ITEM_LEN {
+            self.turn_leaf()?;
+        }
+        Ok(self.leaf.push_uninit(key, size).expect("a fresh leaf has room for it"))
+    }
+
+    fn changing(&mut self, key: &Key) {
+        debug_assert!(self.last.is_none_or(|last| last <= *key), "{:?} then {key}", self.last);
+        self.last = Some(*key);
+    }
+
+    // ---- building ----
+
+    fn nodes_at(&mut self, level: u8) -> &mut Vec<ChildPtr> {
+        while self.nodes.len() < level as usize {
+            self.nodes.push(Vec::new());
+        }
+        &mut self.nodes[level as usize - 1]
+    }
+
+    /// The leaf being built is full: it is held back, and the one held before it is placed.
+    fn turn_leaf(&mut self) -> Result<()> {
+        let full = std::mem::replace(&mut self.leaf, LeafBuilder::new(self.blocks.nodesize()));
+        if let Some(held) = self.held.replace(full) {
+            self.place_leaf(held)?;
+        }
+        Ok(())
+    }
+
+    fn place_leaf(&mut self, leaf: LeafBuilder) -> Result<()> {
+        let stamp = self.exchange.place(0)?;
+        let block = leaf.finish(&stamp);
+        self.placed(block)
+    }
+
+    fn placed(&mut self, block: TreeBlock) -> Result<()> {
+        let level = block.level();
+        if !block.is_empty() {
+            let child =
+                ChildPtr { key: block.key(0), bytenr: block.bytenr(), generation: block.generation() };
+            self.nodes_at(level + 1).push(child);
+        }
+        self.exchange.placed(block)?;
+        self.trim_nodes(level + 1)
+    }
+
+    /// Places a node of `level` when there are children enough for two.
+    fn trim_nodes(&mut self, level: u8) -> Result<()> {
+        let capacity = NodeBuilder::capacity(self.blocks.nodesize());
+        while self.nodes_at(level).len() >= 2 * capacity {
+            let rest = self.nodes_at(level).split_off(capacity);
+            let children = std::mem::replace(self.nodes_at(level), rest);
+            self.place_node(level, &children)?;
+        }
+        Ok(())
+    }
+
+    fn place_node(&mut self, level: u8, children: &[ChildPtr]) -> Result<()> {
+        let stamp = self.exchange.place(level)?;
+        let mut node = NodeBuilder::new(self.blocks.nodesize());
+        for child in children {
+            assert!(node.push(child), "a node holds as many as its capacity");
+        }
+        self.placed(node.finish(level, &stamp))
+    }
+
+    /// Points again at the old children `from..to` of `node`, after everything built so far.
+    fn push_old(&mut self, node: &TreeBlock, mut from: usize, to: usize) -> Result<()> {
+        if from >= to {
+            return Ok(());
+        }
+        let level = node.level();
+        if self.swallow(node, from)? {
+            from += 1;
+        }
+        if from < to {
+            self.flush_below(level)?;
+            for slot in from..to {
+                self.nodes_at(level).push(node.child(slot));
+                self.trim_nodes(level)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes over the content of old child `slot` when what is being built before it is small and has room for it.
+    fn swallow(&mut self, node: &TreeBlock, slot: usize) -> Result<bool> {
+        let nodesize = self.blocks.nodesize();
+        let level = node.level() - 1;
+        let small = if level == 0 {
+            let used = LeafBuilder::room(nodesize) - self.leaf.free();
+            self.held.is_none() && !self.leaf.is_empty() && used < LeafBuilder::room(nodesize) / 4
+        } else {
+            self.flush_below(level)?;
+            let count = self.nodes_at(level).len();
+            count > 0 && count < NodeBuilder::capacity(nodesize) / 4
+        };
+        if !small {
+            return Ok(false);
+        }
+        let child = node.child(slot);
+        let block = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
+        let fits = if level == 0 {
+            block.leaf_used() <= self.leaf.free()
+        } else {
+            block.len() + self.nodes_at(level).len() <= NodeBuilder::capacity(nodesize)
+        };
+        if !fits {
+            return Ok(false);
+        }
+        self.exchange.release(&block)?;
+        if level == 0 {
+            self.copy_items(&block, 0, block.len())?;
+        } else {
+            let children = (0..block.len()).map(|slot| block.child(slot));
+            self.nodes_at(level).extend(children);
+        }
+        Ok(true)
+    }
+
+    /// Places everything that is being built below `level`.
+    fn flush_below(&mut self, level: u8) -> Result<()> {
+        self.flush_leaf(false)?;
+        for below in 1..level {
+            self.flush_nodes(below)?;
+        }
+        Ok(())
+    }
+
+    /// Places the leaves being built. Where the tree goes on behind them (`!end`), a small last one shares evenly with
+    /// the full one before it.
+    fn flush_leaf(&mut self, end: bool) -> Result<()> {
+        let nodesize = self.blocks.nodesize();
+        if let Some(held) = self.held.take() {
+            let used = LeafBuilder::room(nodesize) - self.leaf.free();
+            if end || self.leaf.is_empty() || used >= LeafBuilder::room(nodesize) / 4 {
+                self.place_leaf(held)?;
+            } else {
+                self.share_leaves(held)?;
+            }
+        }
+        if !self.leaf.is_empty() {
+            let leaf = std::mem::replace(&mut self.leaf, LeafBuilder::new(nodesize));
+            self.place_leaf(leaf)?;
+        }
+        Ok(())
+    }
+
+    /// Splits the items of the held leaf and the one being built evenly.
+    fn share_leaves(&mut self, held: LeafBuilder) -> Result<()> {
+        let nodesize = self.blocks.nodesize();
+        let stamp = Stamp {
+            fsid: [0; 16],
+            chunk_tree_uuid: [0; 16],
+            bytenr: 0,
+            generation: 0,
+            owner: 0,
+            flags: 0,
+        };
+        let first = held.finish(&stamp);
+        let second = std::mem::replace(&mut self.leaf, LeafBuilder::new(nodesize)).finish(&stamp);
+        let half = (first.leaf_used() + second.leaf_used()) / 2;
+        let (mut cut, mut used) = (0, 0);
+        while cut < first.len() && used < half {
+            used += ITEM_LEN + first.item_head(cut).size.get() as usize;
+            cut += 1;
+        }
+        let mut front = LeafBuilder::new(nodesize);
+        front.push_range(&first, 0, cut);
+        let mut back = LeafBuilder::new(nodesize);
+        let whole = back.push_range(&first, cut, first.len()) == first.len()
+            && back.push_range(&second, 0, second.len()) == second.len();
+        if whole {
+            self.place_leaf(front)?;
+            self.leaf = back;
+        } else {
+            let mut full = LeafBuilder::new(nodesize);
+            full.push_range(&first, 0, first.len());
+            self.place_leaf(full)?;
+            self.leaf.push_range(&second, 0, second.len());
+        }
+        Ok(())
+    }
+
+    /// Places the nodes of `level` being built, the last two sharing evenly.
+    fn flush_nodes(&mut self, level: u8) -> Result<()> {
+        let capacity = NodeBuilder::capacity(self.blocks.nodesize());
+        let children = std::mem::take(self.nodes_at(level));
+        if children.is_empty() {
+            return Ok(());
+        }
+        let first = if children.len() > capacity && children.len() < capacity + capacity / 4 {
+            children.len().div_ceil(2)
+        } else {
+            children.len().min(capacity)
+        };
+        self.place_node(level, &children[..first])?;
+        if first < children.len() {
+            self.place_node(level, &children[first..])?;
+        }
+        Ok(())
+    }
+
+    /// Builds the levels above the leaves until one block is left: the new root.
+    fn crown(&mut self) -> Result<Root> {
+        if self.nodes.iter().all(Vec::is_empty) {
+            let stamp = self.exchange.place(0)?;
+            let root = Root { bytenr: stamp.bytenr, generation: stamp.generation, level: 0 };
+            let leaf = LeafBuilder::new(self.blocks.nodesize()).finish(&stamp);
+            self.exchange.placed(leaf)?;
+            return Ok(root);
+        }
+        let mut level = 1;
+        loop {
+            let only = self.nodes_at(level).len() == 1
+                && self.nodes[level as usize..].iter().all(Vec::is_empty);
+            if only {
+                let child = self.nodes_at(level)[0];
+                return self.enthrone(child, level - 1);
+            }
+            self.flush_nodes(level)?;
+            level += 1;
+        }
+    }
+
+    /// Makes `child` the root. A root belongs to its tree alone, so an old block is copied first.
+    fn enthrone(&mut self, child: ChildPtr, level: u8) -> Result<Root> {
+        if child.generation == self.exchange.generation() {
+            return Ok(Root { bytenr: child.bytenr, generation: child.generation, level });
+        }
+        let old = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
+        self.exchange.release(&old)?;
+        let stamp = self.exchange.place(level)?;
+        let root = Root { bytenr: stamp.bytenr, generation: stamp.generation, level };
+        let copy = copy_of(&old, &stamp);
+        self.exchange.placed(copy)?;
+        Ok(root)
+    }
+}
+
+/// The same items or children under another head.
+pub fn copy_of(old: &TreeBlock, stamp: &Stamp) -> TreeBlock {
+    let nodesize = old.as_bytes().len();
+    if old.is_leaf() {
+        let mut leaf = LeafBuilder::new(nodesize);
+        leaf.push_range(old, 0, old.len());
+        leaf.finish(stamp)
+    } else {
+        let mut node = NodeBuilder::new(nodesize);
+        (0..old.len()).for_each(|slot| assert!(node.push(&old.child(slot)), "as many as before"));
+        node.finish(old.level(), stamp)
+    }
+}

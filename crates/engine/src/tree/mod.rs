@@ -1,0 +1,29 @@
+//! Trees as immutable values.
+//!
+//! A version of a tree is a [`Root`]: three numbers. Its blocks never change; [`Blocks`] caches them. A [`View`] reads one
+//! version without any lock on the tree. The only way to change a tree is a [`Merge`]: old items and changes stream, in
+//! key order, into new blocks; blocks in which nothing changes keep their address.
+//!
+//! Crash argument: a merge writes nothing. It places new blocks at addresses that no committed tree reaches, and tells
+//! its [`Exchange`] which old blocks it let go; the commit writes the former and frees the latter.
+
+mod blocks;
+mod merge;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use blocks::Blocks;
+pub use merge::{Exchange, Merge, copy_of};
+pub use view::{Cursor, Item, View};
+
+/// One version of a tree: its root block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Root {
+    /// Logical address of the root block.
+    pub bytenr: u64,
+    /// The root block's generation.
+    pub generation: u64,
+    /// Its level, 0 when the tree is one leaf.
+    pub level: u8,
+}
