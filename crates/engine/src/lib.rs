@@ -5,5 +5,6 @@
 
 pub mod env;
 pub mod error;
+pub mod refs;
 pub mod tree;
 pub use error::{Errno, Error, Result};

@@ -9,8 +9,6 @@
 
 mod blocks;
 mod merge;
-#[cfg(test)]
-mod tests;
 mod view;
 
 pub use blocks::Blocks;

@@ -1,0 +1,18 @@
+//! References as a log.
+//!
+//! Whoever gains or loses a reference to an extent or a tree block appends one small [`Record`] to a [`RefLog`]. The
+//! commit sorts and folds the log and merges it into the extent tree in one pass ([`apply`]). Which blocks several trees
+//! share is decided once per block ([`Sharing`]).
+//!
+//! Crash argument: the log lives in memory and belongs to one commit; the extent tree that the commit writes already
+//! holds all of it.
+
+mod apply;
+mod extent;
+mod log;
+mod sharing;
+
+pub use apply::{Applied, Form, apply};
+pub use extent::Extent;
+pub use log::{RefLog, Record, Target};
+pub use sharing::{Sharing, child_refs};

@@ -1,0 +1,175 @@
+//! Which tree blocks several trees reach, and who owns the references to their children.
+//!
+//! btrfs counts references lazily. A block that a snapshot shares has one reference more; its children are still
+//! referenced on behalf of the tree that owns it. When a tree that shares a block gets a copy of its own, the
+//! references to the children must be settled:
+//!
+//! | the old block | what is logged |
+//! |---|---|
+//! | still reached by others, owned by this tree, children counted by tree | children get references from the old block's address; the block is marked `FULL_BACKREF`; the copy inherits the references by tree |
+//! | still reached by others, otherwise | children get references from this tree |
+//! | reached by this tree alone, marked `FULL_BACKREF` | references by address become references by tree |
+//! | reached by this tree alone | nothing |
+//!
+//! Trees of one commit are merged at the same time, so the counts seen here are those of the last commit plus what this
+//! commit has decided so far, under one lock.
+
+use std::collections::HashMap;
+
+use buttress_ondisk::item::extent_flags;
+use buttress_ondisk::{Key, TreeBlock, kind};
+use parking_lot::Mutex;
+
+use super::{Extent, RefLog, Target};
+use crate::error::{Error, Result};
+use crate::tree::View;
+
+#[derive(Clone, Copy, Debug, Default)]
+struct State {
+    /// What the last commit's extent tree says: references, and whether `FULL_BACKREF` is set.
+    disk: Option<(i64, bool)>,
+    /// References gained since.
+    delta: i64,
+    /// Marked `FULL_BACKREF` since.
+    marked: bool,
+}
+
+/// The sharing decisions of one commit.
+#[derive(Debug)]
+pub struct Sharing<'a> {
+    /// The extent tree as the last commit left it.
+    extents: View<'a>,
+    states: Mutex<HashMap<u64, State>>,
+}
+
+/// Who a tree block's children are referenced by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Tree(u64),
+    Block(u64),
+}
+
+/// What a block refers to: its child blocks, or the data extents of its file extents.
+pub fn child_refs(block: &TreeBlock, mut each: impl FnMut(Target)) {
+    for slot in 0..block.len() {
+        if block.is_leaf() {
+            if block.key(slot).kind == kind::EXTENT_DATA
+                && let Some(target) = Target::of_item(&block.key(slot), block.data(slot))
+            {
+                each(target);
+            }
+        } else {
+            each(Target::Block(block.child(slot).bytenr, block.level() - 1));
+        }
+    }
+}
+
+impl<'a> Sharing<'a> {
+    /// The decisions of a commit that starts from `extents`.
+    pub fn new(extents: View<'a>) -> Sharing<'a> {
+        Sharing { extents, states: Mutex::default() }
+    }
+
+    /// Tree `tree` is about to replace `old` by a copy of its own: settles the references to the children of `old`. The
+    /// tree's own reference to `old` is the caller's to drop (by [`Sharing::lose`]).
+    pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<()> {
+        let mut states = self.states.lock();
+        let (refs, full) = self.lookup(&mut states, old)?;
+        if refs > 1 {
+            if old.owner() == tree && !full {
+                self.mark_full(&mut states, log, old);
+            } else {
+                self.give(&mut states, log, old, By::Tree(tree), 1);
+            }
+        } else if full {
+            self.give(&mut states, log, old, By::Tree(tree), 1);
+            self.give(&mut states, log, old, By::Block(old.bytenr()), -1);
+        }
+        Ok(())
+    }
+
+    /// References to `old` now, and whether its children are counted by its address.
+    pub fn refs(&self, old: &TreeBlock) -> Result<(i64, bool)> {
+        self.lookup(&mut self.states.lock(), old)
+    }
+
+    /// Tree `tree` no longer refers to the block.
+    pub fn lose(&self, log: &mut RefLog, bytenr: u64, level: u8, tree: u64) {
+        self.states.lock().entry(bytenr).or_default().delta -= 1;
+        log.by_tree(Target::Block(bytenr, level), tree, -1, 0);
+    }
+
+    /// Tree `tree` gets a reference to each child of `block`: it has a copy of it.
+    pub fn gain_children(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) {
+        self.give(&mut self.states.lock(), log, block, By::Tree(tree), 1);
+    }
+
+    /// Tree `tree` drops `block`, which others still reach: like [`Sharing::unshare`] without a copy that would inherit.
+    pub fn abandon(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) -> Result<()> {
+        let mut states = self.states.lock();
+        let (refs, full) = self.lookup(&mut states, block)?;
+        if refs > 1 && block.owner() == tree && !full {
+            self.mark_full(&mut states, log, block);
+            self.give(&mut states, log, block, By::Tree(tree), -1);
+        }
+        Ok(())
+    }
+
+    /// The references that `block`, which goes for good, has to its children: who they are by.
+    pub fn release_children(&self, log: &mut RefLog, block: &TreeBlock) -> Result<()> {
+        let mut states = self.states.lock();
+        let (_, full) = self.lookup(&mut states, block)?;
+        let by = if full { By::Block(block.bytenr()) } else { By::Tree(block.owner()) };
+        self.give(&mut states, log, block, by, -1);
+        Ok(())
+    }
+
+    fn mark_full(&self, states: &mut HashMap<u64, State>, log: &mut RefLog, block: &TreeBlock) {
+        self.give(states, log, block, By::Block(block.bytenr()), 1);
+        log.full_backref(block.bytenr(), block.level());
+        states.entry(block.bytenr()).or_default().marked = true;
+    }
+
+    fn give(
+        &self,
+        states: &mut HashMap<u64, State>,
+        log: &mut RefLog,
+        block: &TreeBlock,
+        by: By,
+        delta: i32,
+    ) {
+        child_refs(block, |target| {
+            if let Target::Block(bytenr, _) = target {
+                states.entry(bytenr).or_default().delta += i64::from(delta);
+            }
+            match by {
+                By::Tree(tree) => log.by_tree(target, tree, delta, 0),
+                By::Block(parent) => log.by_block(target, parent, delta),
+            }
+        });
+    }
+
+    fn lookup(&self, states: &mut HashMap<u64, State>, block: &TreeBlock) -> Result<(i64, bool)> {
+        let state = states.entry(block.bytenr()).or_default();
+        let (refs, full) = match state.disk {
+            Some(disk) => disk,
+            None => *state.disk.insert(self.on_disk(block)?),
+        };
+        Ok((refs + state.delta, full || state.marked))
+    }
+
+    fn on_disk(&self, block: &TreeBlock) -> Result<(i64, bool)> {
+        let bytenr = block.bytenr();
+        let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
+        let item = self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
+        let Some(item) = item else {
+            return Err(Error::inconsistent(
+                buttress_ondisk::objectid::EXTENT_TREE,
+                "a tree block has no extent item",
+                bytenr,
+            ));
+        };
+        let extent = Extent::read(&item.key(), item.data())?;
+        Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
+    }
+}
