@@ -6,5 +6,7 @@
 pub mod env;
 pub mod error;
 pub mod refs;
+mod threads;
 pub mod tree;
+pub mod txn;
 pub use error::{Errno, Error, Result};

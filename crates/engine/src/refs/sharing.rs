@@ -39,6 +39,8 @@ struct State {
 pub struct Sharing<'a> {
     /// The extent tree as the last commit left it.
     extents: View<'a>,
+    /// The commit: blocks of this generation are not in `extents` yet.
+    transid: u64,
     states: Mutex<HashMap<u64, State>>,
 }
 
@@ -66,8 +68,8 @@ pub fn child_refs(block: &TreeBlock, mut each: impl FnMut(Target)) {
 
 impl<'a> Sharing<'a> {
     /// The decisions of a commit that starts from `extents`.
-    pub fn new(extents: View<'a>) -> Sharing<'a> {
-        Sharing { extents, states: Mutex::default() }
+    pub fn new(extents: View<'a>, transid: u64) -> Sharing<'a> {
+        Sharing { extents, transid, states: Mutex::default() }
     }
 
     /// Tree `tree` is about to replace `old` by a copy of its own: settles the references to the children of `old`. The
@@ -159,6 +161,9 @@ impl<'a> Sharing<'a> {
     }
 
     fn on_disk(&self, block: &TreeBlock) -> Result<(i64, bool)> {
+        if block.generation() == self.transid {
+            return Ok((1, false));
+        }
         let bytenr = block.bytenr();
         let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
         let item = self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);

@@ -103,6 +103,20 @@ impl<'a> Merge<'a> {
         Ok(Some(leaf.block.item(leaf.slot)))
     }
 
+    /// The last old item at or before `key`, unless it was passed already; then the first one that was not.
+    pub fn peek_floor(&mut self, key: &Key) -> Result<Option<(Key, &[u8])>> {
+        self.seek_leaf(key)?;
+        if let Some(leaf) = self.path.last() {
+            let target = leaf.block.search(key).unwrap_or_else(|slot| slot.saturating_sub(1));
+            self.pass_items(target)?;
+        }
+        if !self.skip_ended()? {
+            return Ok(None);
+        }
+        let leaf = self.path.last().expect("a leaf follows");
+        Ok(Some(leaf.block.item(leaf.slot)))
+    }
+
     /// Inserts the item, or replaces the one at `key`.
     pub fn put(&mut self, key: Key, data: &[u8]) -> Result<()> {
         self.seek(&key)?;
@@ -184,6 +198,14 @@ impl<'a> Merge<'a> {
 
     /// Goes to the leaf and the slot where `key` is or would be.
     fn seek(&mut self, key: &Key) -> Result<()> {
+        self.seek_leaf(key)?;
+        let Some(leaf) = self.path.last() else { return Ok(()) };
+        let target = leaf.block.search(key).unwrap_or_else(|slot| slot);
+        self.pass_items(target)
+    }
+
+    /// Goes to the leaf where `key` is or would be.
+    fn seek_leaf(&mut self, key: &Key) -> Result<()> {
         if self.path.is_empty() {
             return Ok(());
         }
@@ -192,10 +214,7 @@ impl<'a> Merge<'a> {
         {
             self.leave()?;
         }
-        self.descend(key)?;
-        let leaf = self.leaf_mut();
-        let target = leaf.block.search(key).unwrap_or_else(|slot| slot);
-        self.pass_items(target)
+        self.descend(key)
     }
 
     /// Makes sure that the leaf has an item at its slot, going to the next one when it has ended; false at the end.
@@ -259,7 +278,8 @@ impl<'a> Merge<'a> {
     /// Leaves the children before `target` of the last node of the path behind, untouched.
     fn pass_children(&mut self, target: usize) -> Result<()> {
         let node = self.leaf_mut();
-        let from = std::mem::replace(&mut node.slot, target.max(node.slot));
+        let from = node.slot;
+        node.slot = target.max(from);
         if !node.dirty || from >= target {
             return Ok(());
         }

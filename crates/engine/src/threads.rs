@@ -1,0 +1,38 @@
+//! Spreading independent work over a few threads, for the length of one call.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+
+/// The threads worth having for work that computes.
+fn count() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from).min(16)
+}
+
+/// Calls `work` for each item, on several threads where that pays. The first error ends it.
+pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
+    let threads = count().min(items.len());
+    if threads <= 1 {
+        return items.iter().try_for_each(work);
+    }
+    let next = AtomicUsize::new(0);
+    let failed = Mutex::new(None);
+    let run = || {
+        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if let Err(error) = work(item) {
+                next.store(items.len(), Ordering::Relaxed);
+                failed.lock().get_or_insert(error);
+                return;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(run);
+        }
+        run();
+    });
+    failed.into_inner().map_or(Ok(()), Err)
+}

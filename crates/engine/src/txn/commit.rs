@@ -1,0 +1,228 @@
+//! A commit: freeze, write data, merge the changed trees, settle the trees that describe space, write the blocks, then
+//! the superblocks.
+//!
+//! What a crash leaves at each point: until the primary superblock is written, the last commit; from then on, this one.
+//! Between the two superblock barriers the copies may be one commit behind, which every reader allows for.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use buttress_ondisk::build::Stamp;
+use buttress_ondisk::superblock::Superblock;
+use buttress_ondisk::{Key, TreeBlock};
+use parking_lot::Mutex;
+
+use super::core::Core;
+use super::csums::CsumLog;
+use super::exchange::NEW_BLOCK_FLAGS;
+use super::{settle, superblock};
+use crate::error::Result;
+use crate::refs::{RefLog, Sharing};
+
+/// Bytes of neighbouring blocks that are written at once.
+const RUN_BYTES: usize = 2 << 20;
+
+/// Who has changes to commit: the subvolumes.
+pub trait Participant: Sync {
+    /// Whether there is anything to commit.
+    fn is_dirty(&self) -> bool;
+    /// No operation runs: what changed so far belongs to transaction `transid`.
+    fn freeze(&self, transid: u64);
+    /// Writes the data that changed.
+    fn prepare(&self, core: &Core, transid: u64) -> Result<()>;
+    /// Merges the changed trees and hands over references, checksums and items of the root and uuid trees.
+    fn merge(&self, commit: &Commit<'_>) -> Result<()>;
+    /// Changes members of the superblock that belong to it.
+    fn superblock(&self, superblock: &mut Superblock);
+    /// The transaction is durable.
+    fn published(&self, transid: u64);
+}
+
+/// Changes of the uuid tree: a subvolume gets or loses a uuid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UuidChange {
+    /// Key in the uuid tree.
+    pub key: Key,
+    /// The subvolume.
+    pub subvolume: u64,
+    /// Gained or lost.
+    pub add: bool,
+}
+
+impl UuidChange {
+    /// `uuid` under item kind `kind` (`UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL`).
+    pub fn new(uuid: &[u8; 16], kind: u8, subvolume: u64, add: bool) -> UuidChange {
+        let word = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("eight bytes"));
+        UuidChange { key: Key::new(word(0), kind, word(8)), subvolume, add }
+    }
+}
+
+/// What a commit has gathered for the trees that settle last.
+#[derive(Debug, Default)]
+pub(super) struct Gathered {
+    pub refs: RefLog,
+    pub csums: CsumLog,
+    pub root_items: BTreeMap<Key, Option<Vec<u8>>>,
+    pub uuids: Vec<UuidChange>,
+}
+
+/// A commit under way.
+#[derive(Debug)]
+pub struct Commit<'a> {
+    core: &'a Core,
+    transid: u64,
+    sharing: Sharing<'a>,
+    fsid: [u8; 16],
+    chunk_tree_uuid: [u8; 16],
+    unwritten: Mutex<HashMap<u64, Arc<TreeBlock>>>,
+    first_keys: Mutex<HashMap<u64, Key>>,
+    gathered: Mutex<Gathered>,
+}
+
+impl<'a> Commit<'a> {
+    fn new(core: &'a Core, transid: u64) -> Commit<'a> {
+        Commit {
+            core,
+            transid,
+            sharing: Sharing::new(core.extent_view(), transid),
+            fsid: core.volume.superblock().metadata_fsid(),
+            chunk_tree_uuid: core.volume.chunk_tree_uuid(),
+            unwritten: Mutex::default(),
+            first_keys: Mutex::default(),
+            gathered: Mutex::default(),
+        }
+    }
+
+    /// The filesystem's shared parts.
+    pub fn core(&self) -> &'a Core {
+        self.core
+    }
+
+    /// The transaction being committed.
+    pub fn transid(&self) -> u64 {
+        self.transid
+    }
+
+    /// Which blocks trees share.
+    pub fn sharing(&self) -> &Sharing<'a> {
+        &self.sharing
+    }
+
+    /// Takes references and checksums of a merged tree.
+    pub fn gather(&self, refs: &mut RefLog, csums: &mut CsumLog) {
+        let mut gathered = self.gathered.lock();
+        gathered.refs.append(refs);
+        gathered.csums.append(csums);
+    }
+
+    /// Puts (or deletes) an item of the root tree.
+    pub fn root_item(&self, key: Key, item: Option<Vec<u8>>) {
+        self.gathered.lock().root_items.insert(key, item);
+    }
+
+    /// Changes the uuid tree.
+    pub fn uuid(&self, change: UuidChange) {
+        self.gathered.lock().uuids.push(change);
+    }
+
+    pub(super) fn take_gathered(&self) -> Gathered {
+        std::mem::take(&mut self.gathered.lock())
+    }
+
+    pub(super) fn stamp(&self, bytenr: u64, owner: u64) -> Stamp {
+        Stamp {
+            fsid: self.fsid,
+            chunk_tree_uuid: self.chunk_tree_uuid,
+            bytenr,
+            generation: self.transid,
+            owner,
+            flags: NEW_BLOCK_FLAGS,
+        }
+    }
+
+    pub(super) fn placed(&self, block: TreeBlock) {
+        if !self.core.features.skinny && !block.is_empty() {
+            self.first_keys.lock().insert(block.bytenr(), block.key(0));
+        }
+        let block = Arc::new(block);
+        self.core.blocks.hold(block.clone());
+        self.unwritten.lock().insert(block.bytenr(), block);
+    }
+
+    pub(super) fn unplace(&self, bytenr: u64) {
+        self.unwritten.lock().remove(&bytenr);
+        self.core.blocks.forget(bytenr);
+    }
+
+    pub(super) fn first_keys(&self) -> HashMap<u64, Key> {
+        self.first_keys.lock().clone()
+    }
+
+    /// Writes every new block, neighbours together; answers their addresses.
+    fn write_blocks(&self) -> Result<Vec<u64>> {
+        let unwritten = std::mem::take(&mut *self.unwritten.lock());
+        let mut blocks: Vec<Arc<TreeBlock>> = unwritten.into_values().collect();
+        blocks.sort_unstable_by_key(|block| block.bytenr());
+        let nodesize = self.core.features.nodesize;
+        let mut runs: Vec<&[Arc<TreeBlock>]> = Vec::new();
+        for neighbours in blocks.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
+            runs.extend(neighbours.chunks((RUN_BYTES / nodesize).max(1)));
+        }
+        crate::threads::for_each(&runs, |run| self.write_run(run))?;
+        Ok(blocks.iter().map(|block| block.bytenr()).collect())
+    }
+
+    fn write_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
+        let (nodesize, csum) = (self.core.features.nodesize, self.core.features.csum);
+        let mut bytes = Vec::with_capacity(run.len() * nodesize);
+        for block in run {
+            let at = bytes.len();
+            bytes.extend_from_slice(block.as_bytes());
+            let digest = csum.digest(&bytes[at + 32..]);
+            bytes[at..at + 32].copy_from_slice(digest.as_field());
+        }
+        Ok(self.core.volume.write(run[0].bytenr(), &bytes)?)
+    }
+}
+
+/// Commits what `participant` has changed, if anything; answers the last durable transaction. `force` commits even
+/// without changes.
+pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result<u64> {
+    core.check_writable()?;
+    let _only = core.txn.begin_commit();
+    core.txn.check()?;
+    if !force && !participant.is_dirty() {
+        return Ok(core.txn.committed());
+    }
+    let transid = core.txn.freeze(|transid| {
+        participant.freeze(transid);
+        core.space.freeze();
+    });
+    match run(core, participant, transid) {
+        Ok(()) => Ok(transid),
+        Err(error) => {
+            core.txn.abort(&error);
+            Err(error)
+        }
+    }
+}
+
+fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
+    core.volume.note_generation(transid);
+    participant.prepare(core, transid)?;
+    let commit = Commit::new(core, transid);
+    participant.merge(&commit)?;
+    let roots = settle::settle(&commit)?;
+    let written = commit.write_blocks()?;
+    let mut superblock = superblock::next(core, &roots, transid)?;
+    participant.superblock(&mut superblock);
+    core.volume.write_superblocks(&superblock)?;
+    for bytenr in written {
+        core.blocks.let_go(bytenr);
+    }
+    core.publish(roots);
+    core.txn.durable(transid);
+    participant.published(transid);
+    core.space.committed();
+    Ok(())
+}

@@ -1,0 +1,193 @@
+//! What all parts of an open filesystem share.
+
+use std::sync::Arc;
+
+use buttress_codec::ChecksumKind;
+use buttress_ondisk::superblock::{Superblock, compat_ro, incompat};
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::item::RootItem;
+use buttress_volume::Volume;
+use parking_lot::RwLock;
+
+use super::Transactions;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::space::Space;
+use crate::tree::{Blocks, Root, View};
+
+/// What this filesystem's format allows.
+#[derive(Clone, Copy, Debug)]
+pub struct Features {
+    /// Bytes of a tree block.
+    pub nodesize: usize,
+    /// Checksums of data and blocks.
+    pub csum: ChecksumKind,
+    /// Tree blocks have `METADATA_ITEM`s.
+    pub skinny: bool,
+    /// Gaps between extents are holes.
+    pub no_holes: bool,
+    /// Names beyond one item's room go to `INODE_EXTREF` items.
+    pub extref: bool,
+    /// Data and metadata share block groups.
+    pub mixed: bool,
+}
+
+impl Features {
+    /// As the superblock says.
+    pub fn of(superblock: &Superblock, csum: ChecksumKind) -> Features {
+        let incompat = superblock.incompat_flags.get();
+        Features {
+            nodesize: superblock.nodesize.get() as usize,
+            csum,
+            skinny: incompat & incompat::SKINNY_METADATA != 0,
+            no_holes: incompat & incompat::NO_HOLES != 0,
+            extref: incompat & incompat::EXTENDED_IREF != 0,
+            mixed: incompat & incompat::MIXED_GROUPS != 0,
+        }
+    }
+}
+
+/// The last committed version of each tree that is not a subvolume.
+#[derive(Clone, Copy, Debug)]
+pub struct Roots {
+    /// The root tree.
+    pub root: Root,
+    /// The chunk tree.
+    pub chunk: Root,
+    /// The extent tree.
+    pub extent: Root,
+    /// The device tree.
+    pub dev: Root,
+    /// The checksum tree.
+    pub csum: Root,
+    /// The uuid tree.
+    pub uuid: Option<Root>,
+    /// The free space tree.
+    pub free_space: Option<Root>,
+    /// The block group tree.
+    pub block_group: Option<Root>,
+    /// The quota tree.
+    pub quota: Option<Root>,
+}
+
+/// The version that a root item names.
+pub fn root_of(item: &RootItem) -> Root {
+    Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level }
+}
+
+impl Roots {
+    /// Reads where the trees are.
+    pub fn load(blocks: &Blocks, superblock: &Superblock) -> Result<Roots> {
+        let root = Root {
+            bytenr: superblock.root.get(),
+            generation: superblock.generation.get(),
+            level: superblock.root_level,
+        };
+        let chunk = Root {
+            bytenr: superblock.chunk_root.get(),
+            generation: superblock.chunk_root_generation.get(),
+            level: superblock.chunk_root_level,
+        };
+        let view = View::new(blocks, objectid::ROOT_TREE, root);
+        let find = |tree: u64| -> Result<Option<Root>> {
+            let item = view.get(&Key::new(tree, kind::ROOT_ITEM, 0))?;
+            Ok(item.and_then(|item| RootItem::read(item.data())).map(|item| root_of(&item)))
+        };
+        let need = |tree: u64| {
+            find(tree)?.ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree))
+        };
+        let ro = superblock.compat_ro_flags.get();
+        let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
+        Ok(Roots {
+            root,
+            chunk,
+            extent: need(objectid::EXTENT_TREE)?,
+            dev: need(objectid::DEV_TREE)?,
+            csum: need(objectid::CSUM_TREE)?,
+            uuid: find(objectid::UUID_TREE)?,
+            free_space: if ro & valid == valid { find(objectid::FREE_SPACE_TREE)? } else { None },
+            block_group: if ro & compat_ro::BLOCK_GROUP_TREE != 0 {
+                Some(need(objectid::BLOCK_GROUP_TREE)?)
+            } else {
+                None
+            },
+            quota: find(objectid::QUOTA_TREE)?,
+        })
+    }
+
+    /// The trees with a root item, by id.
+    pub fn by_id(&self) -> [(u64, Option<Root>); 7] {
+        [
+            (objectid::EXTENT_TREE, Some(self.extent)),
+            (objectid::DEV_TREE, Some(self.dev)),
+            (objectid::CSUM_TREE, Some(self.csum)),
+            (objectid::QUOTA_TREE, self.quota),
+            (objectid::UUID_TREE, self.uuid),
+            (objectid::FREE_SPACE_TREE, self.free_space),
+            (objectid::BLOCK_GROUP_TREE, self.block_group),
+        ]
+    }
+}
+
+/// The parts that every layer above needs.
+#[derive(Debug)]
+pub struct Core {
+    /// Devices as one address space.
+    pub volume: Arc<Volume>,
+    /// The block cache.
+    pub blocks: Blocks,
+    /// Block groups, free space, reservations.
+    pub space: Space,
+    /// What the format allows.
+    pub features: Features,
+    /// Time and randomness.
+    pub env: Env,
+    /// Transactions.
+    pub txn: Transactions,
+    /// Whether nothing may be written.
+    pub read_only: bool,
+    roots: RwLock<Roots>,
+}
+
+impl Core {
+    /// Puts the parts together.
+    pub fn new(blocks: Blocks, space: Space, features: Features, env: Env, roots: Roots, read_only: bool) -> Core {
+        let volume = blocks.volume().clone();
+        let txn = Transactions::new(volume.superblock().generation.get());
+        Core { volume, blocks, space, features, env, txn, read_only, roots: RwLock::new(roots) }
+    }
+
+    /// The committed trees.
+    pub fn roots(&self) -> Roots {
+        *self.roots.read()
+    }
+
+    pub(super) fn publish(&self, roots: Roots) {
+        *self.roots.write() = roots;
+    }
+
+    /// The committed root tree.
+    pub fn root_view(&self) -> View<'_> {
+        View::new(&self.blocks, objectid::ROOT_TREE, self.roots().root)
+    }
+
+    /// The committed extent tree.
+    pub fn extent_view(&self) -> View<'_> {
+        View::new(&self.blocks, objectid::EXTENT_TREE, self.roots().extent)
+    }
+
+    /// The committed checksum tree.
+    pub fn csum_view(&self) -> View<'_> {
+        View::new(&self.blocks, objectid::CSUM_TREE, self.roots().csum)
+    }
+
+    /// The committed uuid tree.
+    pub fn uuid_view(&self) -> Option<View<'_>> {
+        Some(View::new(&self.blocks, objectid::UUID_TREE, self.roots().uuid?))
+    }
+
+    /// Refuses when nothing may be written.
+    pub fn check_writable(&self) -> Result<()> {
+        if self.read_only { Err(Error::ReadOnly) } else { self.txn.check() }
+    }
+}

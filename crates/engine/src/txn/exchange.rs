@@ -1,0 +1,118 @@
+//! What one tree of a commit exchanges with it while it is merged: addresses, references, blocks to write.
+//!
+//! A tree may be merged several times in one commit (the extent tree is, until it settles). A block that the commit
+//! itself placed and now replaces was never written: its address serves the next block of the same level, so that a
+//! tree that is merged again costs no new space and no new references.
+
+use std::sync::Arc;
+
+use buttress_ondisk::block::BlockHead;
+use buttress_ondisk::build::Stamp;
+use buttress_ondisk::{TreeBlock, objectid};
+
+use super::commit::Commit;
+use crate::error::Result;
+use crate::refs::{RefLog, Record, Target};
+use crate::space::Class;
+use crate::tree::{Exchange, Merge, Root, copy_of};
+
+/// One tree while a commit changes it.
+#[derive(Debug)]
+pub struct TreeCommit<'c, 'a> {
+    commit: &'c Commit<'a>,
+    tree: u64,
+    /// The generation up to which blocks may be shared with snapshots; 0 for trees that are never shared.
+    last_snapshot: u64,
+    root: Option<u64>,
+    /// Addresses of this tree's blocks that were placed in this commit and replaced: (level, address).
+    spare: Vec<(u8, u64)>,
+    /// References gained and lost by this tree.
+    pub refs: RefLog,
+}
+
+impl<'c, 'a> TreeCommit<'c, 'a> {
+    /// Tree `tree`, which never had snapshots.
+    pub fn new(commit: &'c Commit<'a>, tree: u64) -> TreeCommit<'c, 'a> {
+        TreeCommit::of_subvolume(commit, tree, 0)
+    }
+
+    /// Subvolume `tree`, last snapshotted in transaction `last_snapshot`.
+    pub fn of_subvolume(commit: &'c Commit<'a>, tree: u64, last_snapshot: u64) -> TreeCommit<'c, 'a> {
+        TreeCommit { commit, tree, last_snapshot, root: None, spare: Vec::new(), refs: RefLog::default() }
+    }
+
+    /// Starts a merge of the tree, of which `root` is the current version.
+    pub fn merge<'s>(&'s mut self, root: Option<Root>) -> Result<Merge<'s>>
+    where
+        'a: 's,
+    {
+        self.root = root.map(|root| root.bytenr);
+        let (commit, tree) = (self.commit, self.tree);
+        Merge::new(&commit.core().blocks, tree, root, self)
+    }
+
+    /// A copy of another tree's root block, owned by this (new) tree: the first version of a snapshot.
+    pub fn copy_root(&mut self, source: &TreeBlock) -> Result<Root> {
+        self.commit.sharing().gain_children(&mut self.refs, source, self.tree);
+        let stamp = self.place(source.level())?;
+        self.placed(copy_of(source, &stamp))?;
+        Ok(Root { bytenr: stamp.bytenr, generation: stamp.generation, level: source.level() })
+    }
+
+    /// Gives up the spare addresses, which nothing of this commit needs any more; whether there were any.
+    pub fn drop_spares(&mut self) -> bool {
+        let any = !self.spare.is_empty();
+        for (level, bytenr) in self.spare.drain(..) {
+            self.commit.unplace(bytenr);
+            self.refs.by_tree(Target::Block(bytenr, level), self.tree, -1, 0);
+        }
+        any
+    }
+
+    fn class(&self) -> Class {
+        if self.tree == objectid::CHUNK_TREE { Class::System } else { Class::Metadata }
+    }
+}
+
+impl Exchange for TreeCommit<'_, '_> {
+    fn generation(&self) -> u64 {
+        self.commit.transid()
+    }
+
+    fn release(&mut self, old: &Arc<TreeBlock>) -> Result<()> {
+        let is_root = self.root == Some(old.bytenr());
+        let shared = !is_root && old.generation() <= self.last_snapshot;
+        if old.generation() == self.generation() && !shared {
+            self.spare.push((old.level(), old.bytenr()));
+            return Ok(());
+        }
+        if shared {
+            let sharing = self.commit.sharing();
+            sharing.unshare(&mut self.refs, old, self.tree)?;
+            sharing.lose(&mut self.refs, old.bytenr(), old.level(), self.tree);
+        } else {
+            self.refs.by_tree(Target::Block(old.bytenr(), old.level()), self.tree, -1, 0);
+        }
+        Ok(())
+    }
+
+    fn place(&mut self, level: u8) -> Result<Stamp> {
+        let bytenr = match self.spare.iter().position(|(spare, _)| *spare == level) {
+            Some(at) => self.spare.swap_remove(at).1,
+            None => {
+                let bytenr = self.commit.core().space.allocate_block(self.class())?;
+                self.refs.by_tree(Target::Block(bytenr, level), self.tree, 1, Record::NEW);
+                bytenr
+            }
+        };
+        Ok(self.commit.stamp(bytenr, self.tree))
+    }
+
+    fn placed(&mut self, block: TreeBlock) -> Result<()> {
+        self.commit.placed(block);
+        Ok(())
+    }
+}
+
+/// Flags of every block that a commit writes.
+pub const NEW_BLOCK_FLAGS: u64 = BlockHead::WRITTEN;

@@ -1,0 +1,132 @@
+//! Transactions: operations join the running one, a commit makes it durable.
+//!
+//! An operation holds the gate shared for as long as it runs ([`Transactions::join`]). A commit takes the gate alone for
+//! a moment, the *freeze*: the running transaction becomes the committing one and a new one begins. From then on the
+//! operations of the next transaction run beside the commit.
+//!
+//! Whatever an operation could be reading is older than the gate it holds, so space that commit N freed may be reused
+//! once freeze N + 1 has had the gate to itself.
+//!
+//! Crash argument: a commit writes new blocks only to space that the last superblock does not reach, makes them durable
+//! with a barrier, and only then writes superblocks. A crash leaves the last commit, or this one whole. A commit that
+//! fails latches the first cause ([`Transactions::abort`]); nothing is written after it.
+
+mod commit;
+mod core;
+mod csums;
+mod exchange;
+mod settle;
+mod superblock;
+
+pub use self::commit::{Commit, Participant, commit};
+pub use self::core::{Core, Features, Roots};
+pub use self::csums::CsumLog;
+pub use self::exchange::TreeCommit;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+use crate::env::Time;
+use crate::error::{Error, Result};
+use crate::refs::RefLog;
+use crate::tree::Merge;
+
+/// Which transaction runs, and who may join it.
+#[derive(Debug)]
+pub struct Transactions {
+    gate: RwLock<()>,
+    running: AtomicU64,
+    committed: AtomicU64,
+    committing: Mutex<()>,
+    aborted: OnceLock<Arc<str>>,
+}
+
+/// An operation that has joined the running transaction.
+#[derive(Debug)]
+pub struct Op<'a> {
+    /// The filesystem's shared parts.
+    pub core: &'a Core,
+    /// The running transaction.
+    pub transid: u64,
+    /// When the operation started.
+    pub now: Time,
+    _gate: RwLockReadGuard<'a, ()>,
+}
+
+/// What emitting changes into a tree gets to work with.
+pub struct Emit<'m, 'a> {
+    /// The merge of the tree.
+    pub merge: &'m mut Merge<'a>,
+    /// References gained and lost.
+    pub refs: &'m mut RefLog,
+    /// Checksums of new data.
+    pub csums: &'m mut CsumLog,
+    /// The filesystem's shared parts.
+    pub core: &'m Core,
+    /// The committing transaction.
+    pub transid: u64,
+    /// The tree.
+    pub tree: u64,
+}
+
+impl Transactions {
+    /// The next transaction to run is `committed + 1`.
+    pub fn new(committed: u64) -> Transactions {
+        Transactions {
+            gate: RwLock::new(()),
+            running: AtomicU64::new(committed + 1),
+            committed: AtomicU64::new(committed),
+            committing: Mutex::new(()),
+            aborted: OnceLock::new(),
+        }
+    }
+
+    /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
+    pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
+        let gate = self.gate.read();
+        Ok(Op { core, transid: self.running(), now: core.env.now(), _gate: gate })
+    }
+
+    /// The running transaction.
+    pub fn running(&self) -> u64 {
+        self.running.load(Ordering::Acquire)
+    }
+
+    /// The last transaction that is durable.
+    pub fn committed(&self) -> u64 {
+        self.committed.load(Ordering::Acquire)
+    }
+
+    /// Why nothing can be written any more, if a commit failed.
+    pub fn aborted(&self) -> Option<Error> {
+        self.aborted.get().map(|cause| Error::Aborted(cause.clone()))
+    }
+
+    /// Refuses when a commit failed.
+    pub fn check(&self) -> Result<()> {
+        self.aborted().map_or(Ok(()), Err)
+    }
+
+    /// Latches the first cause.
+    pub fn abort(&self, cause: &Error) {
+        let _ = self.aborted.set(cause.to_string().into());
+    }
+
+    fn begin_commit(&self) -> MutexGuard<'_, ()> {
+        self.committing.lock()
+    }
+
+    /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs.
+    fn freeze(&self, frozen: impl FnOnce(u64)) -> u64 {
+        let _gate = self.gate.write();
+        let transid = self.running.fetch_add(1, Ordering::AcqRel);
+        frozen(transid);
+        transid
+    }
+
+    fn durable(&self, transid: u64) {
+        self.committed.store(transid, Ordering::Release);
+    }
+}

@@ -1,0 +1,255 @@
+//! Settling: the trees that describe space describe themselves, too. They are merged until nothing new comes up.
+//!
+//! Each round merges what the round before caused: references into the extent tree, checksums, block groups, free
+//! space, chunks, and at last the items in the root tree that say where all these trees are. A block that a round
+//! replaces in a tree of this commit keeps its address, so the rounds cause less and less; two or three are usual.
+
+use std::collections::BTreeMap;
+
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::{Key, kind, objectid};
+use zerocopy::IntoBytes;
+
+use super::commit::{Commit, Gathered, UuidChange};
+use super::core::Roots;
+use super::exchange::TreeCommit;
+use crate::error::{Error, Result};
+use crate::refs::{Applied, Form, apply};
+use crate::space::Range;
+use crate::tree::{Merge, Root};
+
+/// More rounds than any commit needs; a commit that does not settle is a bug, and better aborted than endless.
+const ROUNDS_MAX: usize = 64;
+
+struct Settler<'c, 'a> {
+    commit: &'c Commit<'a>,
+    trees: BTreeMap<u64, TreeCommit<'c, 'a>>,
+    roots: Roots,
+    /// What the root tree says of each tree.
+    noted: BTreeMap<u64, Root>,
+    todo: Gathered,
+}
+
+/// Merges everything that is not a subvolume; answers where the trees are.
+pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
+    let roots = commit.core().roots();
+    let mut settler = Settler {
+        commit,
+        trees: BTreeMap::new(),
+        roots,
+        noted: roots.by_id().iter().filter_map(|(id, root)| root.map(|root| (*id, root))).collect(),
+        todo: commit.take_gathered(),
+    };
+    settler.settle_uuids()?;
+    for _ in 0..ROUNDS_MAX {
+        if settler.round()? {
+            continue;
+        }
+        if !settler.drop_spares() {
+            return Ok(settler.roots);
+        }
+    }
+    Err(Error::inconsistent(objectid::EXTENT_TREE, "a commit does not settle", commit.transid()))
+}
+
+impl<'c, 'a> Settler<'c, 'a> {
+    /// One round; whether anything was to be done.
+    fn round(&mut self) -> Result<bool> {
+        let mut busy = self.settle_refs()?;
+        busy |= self.settle_csums()?;
+        busy |= self.settle_space()?;
+        busy |= self.settle_roots()?;
+        Ok(busy)
+    }
+
+    fn root_mut(&mut self, tree: u64) -> Option<&mut Root> {
+        Some(match tree {
+            objectid::ROOT_TREE => &mut self.roots.root,
+            objectid::CHUNK_TREE => &mut self.roots.chunk,
+            objectid::EXTENT_TREE => &mut self.roots.extent,
+            objectid::DEV_TREE => &mut self.roots.dev,
+            objectid::CSUM_TREE => &mut self.roots.csum,
+            objectid::UUID_TREE => self.roots.uuid.as_mut()?,
+            objectid::FREE_SPACE_TREE => self.roots.free_space.as_mut()?,
+            objectid::BLOCK_GROUP_TREE => self.roots.block_group.as_mut()?,
+            objectid::QUOTA_TREE => self.roots.quota.as_mut()?,
+            _ => return None,
+        })
+    }
+
+    /// Merges `tree`; its references join what is to be done.
+    fn merge(&mut self, tree: u64, change: impl FnOnce(&mut Merge<'_>) -> Result<()>) -> Result<()> {
+        let Some(root) = self.root_mut(tree).copied() else { return Ok(()) };
+        let commit = self.commit;
+        let entry = self.trees.entry(tree).or_insert_with(|| TreeCommit::new(commit, tree));
+        let mut merge = entry.merge(Some(root))?;
+        change(&mut merge)?;
+        let new = merge.finish()?;
+        self.todo.refs.append(&mut entry.refs);
+        if let Some(root) = self.root_mut(tree) {
+            *root = new;
+        }
+        Ok(())
+    }
+
+    fn settle_refs(&mut self) -> Result<bool> {
+        if self.todo.refs.is_empty() {
+            return Ok(false);
+        }
+        let records = std::mem::take(&mut self.todo.refs).fold();
+        let features = self.commit.core().features;
+        let first_keys = self.commit.first_keys();
+        let form = Form {
+            nodesize: features.nodesize,
+            skinny: features.skinny,
+            generation: self.commit.transid(),
+            first_keys: &first_keys,
+        };
+        let mut applied = Applied::default();
+        self.merge(objectid::EXTENT_TREE, |merge| apply(merge, &form, &records, &mut applied))?;
+        self.account(&applied);
+        Ok(true)
+    }
+
+    fn account(&mut self, applied: &Applied) {
+        let space = &self.commit.core().space;
+        for (start, len) in &applied.new_data {
+            space.account_new(Range { start: *start, len: *len });
+        }
+        for (start, len) in &applied.freed_data {
+            self.todo.csums.remove(*start, *len);
+            space.free(Range { start: *start, len: *len });
+        }
+        for start in &applied.freed_blocks {
+            space.free(Range { start: *start, len: self.commit.core().features.nodesize as u64 });
+        }
+    }
+
+    fn settle_csums(&mut self) -> Result<bool> {
+        if self.todo.csums.is_empty() {
+            return Ok(false);
+        }
+        let csums = std::mem::take(&mut self.todo.csums);
+        let features = self.commit.core().features;
+        self.merge(objectid::CSUM_TREE, |merge| csums.emit(merge, features.csum.size(), features.nodesize))?;
+        Ok(true)
+    }
+
+    fn settle_space(&mut self) -> Result<bool> {
+        let core = self.commit.core();
+        let dirty = core.space.take_dirty();
+        if dirty.is_empty() {
+            return Ok(false);
+        }
+        if dirty.chunks_changed() {
+            self.merge(objectid::CHUNK_TREE, |merge| core.space.emit_chunks(merge, &dirty))?;
+            self.merge(objectid::DEV_TREE, |merge| core.space.emit_device_extents(merge, &dirty))?;
+        }
+        let groups =
+            if self.roots.block_group.is_some() { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
+        self.merge(groups, |merge| core.space.emit_groups(merge, &dirty))?;
+        self.merge(objectid::FREE_SPACE_TREE, |merge| core.space.emit_free_space(merge, &dirty))?;
+        Ok(true)
+    }
+
+    fn settle_roots(&mut self) -> Result<bool> {
+        let mut items = std::mem::take(&mut self.todo.root_items);
+        let moved: Vec<(u64, Root)> = self
+            .roots
+            .by_id()
+            .iter()
+            .filter_map(|(id, root)| root.map(|root| (*id, root)))
+            .filter(|(id, root)| self.noted.get(id) != Some(root))
+            .collect();
+        if items.is_empty() && moved.is_empty() {
+            return Ok(false);
+        }
+        for (id, root) in moved {
+            self.noted.insert(id, root);
+            let item = self.note(id, root)?;
+            items.insert(Key::new(id, kind::ROOT_ITEM, 0), Some(item));
+        }
+        self.merge(objectid::ROOT_TREE, |merge| {
+            for (key, item) in &items {
+                match item {
+                    Some(item) => merge.put(*key, item)?,
+                    None => {
+                        merge.delete(key)?;
+                    }
+                }
+            }
+            Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// The root item of `tree` as it was, pointing to `root`.
+    fn note(&self, tree: u64, root: Root) -> Result<Vec<u8>> {
+        let core = self.commit.core();
+        let old = core.root_view().get(&Key::new(tree, kind::ROOT_ITEM, 0))?;
+        let mut item = match old.and_then(|old| RootItem::read(old.data())) {
+            Some(item) => item,
+            None => new_root_item(),
+        };
+        item.bytenr = root.bytenr.into();
+        item.level = root.level;
+        item.generation = root.generation.into();
+        item.generation_v2 = root.generation.into();
+        Ok(item.as_bytes().to_vec())
+    }
+
+    fn settle_uuids(&mut self) -> Result<()> {
+        let mut changes = std::mem::take(&mut self.todo.uuids);
+        if changes.is_empty() || self.roots.uuid.is_none() {
+            return Ok(());
+        }
+        changes.sort_unstable();
+        self.merge(objectid::UUID_TREE, |merge| {
+            for same in changes.chunk_by(|a, b| a.key == b.key) {
+                change_uuid(merge, same)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn drop_spares(&mut self) -> bool {
+        let mut any = false;
+        for tree in self.trees.values_mut() {
+            any |= tree.drop_spares();
+            self.todo.refs.append(&mut tree.refs);
+        }
+        any
+    }
+}
+
+fn change_uuid(merge: &mut Merge<'_>, changes: &[UuidChange]) -> Result<()> {
+    let key = changes[0].key;
+    let old = merge.find(&key)?.unwrap_or_default();
+    let mut ids: Vec<u64> =
+        old.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("eight bytes"))).collect();
+    for change in changes {
+        ids.retain(|id| *id != change.subvolume);
+        if change.add {
+            ids.push(change.subvolume);
+        }
+    }
+    if ids.is_empty() {
+        merge.delete(&key)?;
+        return Ok(());
+    }
+    let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    merge.put(key, &bytes)
+}
+
+/// A root item for a tree that is not a subvolume, as mkfs makes them.
+fn new_root_item() -> RootItem {
+    let mut item = RootItem::default();
+    item.inode.generation = 1.into();
+    item.inode.size = 3.into();
+    item.inode.nlink = 1.into();
+    item.inode.nbytes = 16384.into();
+    item.inode.mode = 0o40755.into();
+    item.refs = 1.into();
+    item
+}
+
