@@ -6,6 +6,7 @@
 pub mod env;
 pub mod error;
 pub mod refs;
+pub mod subvol;
 mod threads;
 pub mod tree;
 pub mod txn;

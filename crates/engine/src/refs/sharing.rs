@@ -101,6 +101,12 @@ impl<'a> Sharing<'a> {
         log.by_tree(Target::Block(bytenr, level), tree, -1, 0);
     }
 
+    /// The block at `parent` no longer refers to the block.
+    pub fn lose_shared(&self, log: &mut RefLog, bytenr: u64, level: u8, parent: u64) {
+        self.states.lock().entry(bytenr).or_default().delta -= 1;
+        log.by_block(Target::Block(bytenr, level), parent, -1);
+    }
+
     /// Tree `tree` gets a reference to each child of `block`: it has a copy of it.
     pub fn gain_children(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) {
         self.give(&mut self.states.lock(), log, block, By::Tree(tree), 1);
@@ -114,15 +120,6 @@ impl<'a> Sharing<'a> {
             self.mark_full(&mut states, log, block);
             self.give(&mut states, log, block, By::Tree(tree), -1);
         }
-        Ok(())
-    }
-
-    /// The references that `block`, which goes for good, has to its children: who they are by.
-    pub fn release_children(&self, log: &mut RefLog, block: &TreeBlock) -> Result<()> {
-        let mut states = self.states.lock();
-        let (_, full) = self.lookup(&mut states, block)?;
-        let by = if full { By::Block(block.bytenr()) } else { By::Tree(block.owner()) };
-        self.give(&mut states, log, block, by, -1);
         Ok(())
     }
 

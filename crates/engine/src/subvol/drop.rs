@@ -1,0 +1,195 @@
+//! Dropping deleted subvolumes, a bounded number of blocks in each commit.
+//!
+//! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
+//! that others reach, only the reference goes. Where the budget ends, the root item notes the next child to look at
+//! (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
+
+use std::sync::Arc;
+
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::{Key, TreeBlock, kind, objectid};
+use std::sync::atomic::Ordering;
+use zerocopy::IntoBytes;
+
+use super::forest::{Forest, Subvolume};
+use crate::error::{Error, Result};
+use crate::refs::{RefLog, Target};
+use crate::tree::{Root, View};
+use crate::txn::{Commit, CsumLog};
+
+/// Blocks that one commit looks at.
+const BUDGET: usize = 4096;
+
+struct Walk<'w, 'a> {
+    commit: &'w Commit<'a>,
+    view: View<'w>,
+    tree: u64,
+    last_snapshot: u64,
+    log: RefLog,
+    /// From the root down: a block that only this tree reaches, the child to look at next, and whether its children are
+    /// counted by its address.
+    path: Vec<(Arc<TreeBlock>, usize, bool)>,
+}
+
+impl Forest {
+    /// Drops up to [`BUDGET`] blocks of deleted subvolumes.
+    pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
+        let mut budget = BUDGET;
+        let dead = self.dead.lock().clone();
+        let mut done = Vec::new();
+        for id in dead {
+            let subvolume = self.find(commit.core(), id)?;
+            // What changed before it was deleted is merged first; the next commit drops it.
+            let busy = subvolume.tree.is_dirty() || {
+                let state = subvolume.state.lock();
+                state.dirty || state.frozen.is_some()
+            };
+            if busy || budget == 0 {
+                continue;
+            }
+            if self.drop_some(commit, &subvolume, &mut budget)? {
+                done.push(id);
+            }
+        }
+        let mut dead = self.dead.lock();
+        dead.retain(|id| !done.contains(id));
+        self.dropping.store(!dead.is_empty(), Ordering::Release);
+        drop(dead);
+        done.iter().for_each(|id| self.remove(*id));
+        Ok(())
+    }
+
+    /// Drops some blocks of one subvolume; whether nothing is left of it.
+    fn drop_some(&self, commit: &Commit<'_>, subvolume: &Subvolume, budget: &mut usize) -> Result<bool> {
+        let mut item = subvolume.item();
+        let root = Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level };
+        let mut walk = Walk {
+            commit,
+            view: View::new(&commit.core().blocks, subvolume.id, root),
+            tree: subvolume.id,
+            last_snapshot: item.last_snapshot.get(),
+            log: RefLog::default(),
+            path: Vec::new(),
+        };
+        walk.resume(&item)?;
+        let next = walk.run(budget)?;
+        commit.gather(&mut walk.log, &mut CsumLog::default());
+        let Some((key, level)) = next else {
+            commit.root_item(subvolume.key, None);
+            commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, subvolume.id), None);
+            return Ok(true);
+        };
+        item.drop_progress = key.into();
+        item.drop_level = level;
+        subvolume.state.lock().item = item;
+        commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
+        Ok(false)
+    }
+}
+
+impl Walk<'_, '_> {
+    /// Goes to where the last step ended.
+    fn resume(&mut self, item: &RootItem) -> Result<()> {
+        let key = Key::from(item.drop_progress);
+        let mut block = self.view.root_block()?;
+        let started = key != Key::MIN;
+        loop {
+            let full = self.is_full(&block)?;
+            if !started || block.level() <= item.drop_level || block.is_leaf() {
+                let slot = if started { block.search(&key).unwrap_or_else(|slot| slot) } else { 0 };
+                self.path.push((block, slot, full));
+                return Ok(());
+            }
+            let slot = block.child_for(&key);
+            let child = self.view.child(&block, slot)?;
+            self.path.push((block, slot, full));
+            block = child;
+        }
+    }
+
+    fn is_full(&self, block: &TreeBlock) -> Result<bool> {
+        if block.generation() > self.last_snapshot {
+            return Ok(false);
+        }
+        Ok(self.commit.sharing().refs(block)?.1)
+    }
+
+    /// Drops until the budget is spent; then answers the next child's key and the level of the node it is in.
+    fn run(&mut self, budget: &mut usize) -> Result<Option<(Key, u8)>> {
+        while let Some((block, slot, full)) = self.path.last().cloned() {
+            if block.is_leaf() || slot >= block.len() {
+                self.free_last(&block, full)?;
+                continue;
+            }
+            if *budget == 0 {
+                return Ok(Some((block.key(slot), block.level())));
+            }
+            *budget -= 1;
+            self.enter(&block, slot, full)?;
+        }
+        Ok(None)
+    }
+
+    /// Looks at child `slot` of `parent`: goes down, or drops the reference to it.
+    fn enter(&mut self, parent: &TreeBlock, slot: usize, parent_full: bool) -> Result<()> {
+        let child = self.view.child(parent, slot)?;
+        let (refs, full) = if child.generation() > self.last_snapshot {
+            (1, false)
+        } else {
+            self.commit.sharing().refs(&child)?
+        };
+        if refs < 1 {
+            return Err(Error::inconsistent(self.tree, "a block has no references left", child.bytenr()));
+        }
+        if refs == 1 {
+            self.path.push((child, 0, full));
+            return Ok(());
+        }
+        self.commit.sharing().abandon(&mut self.log, &child, self.tree)?;
+        self.unlink(parent, parent_full, child.bytenr(), child.level());
+        self.pass();
+        Ok(())
+    }
+
+    fn pass(&mut self) {
+        if let Some((_, slot, _)) = self.path.last_mut() {
+            *slot += 1;
+        }
+    }
+
+    /// The reference of `parent` to the block at `bytenr` goes.
+    fn unlink(&mut self, parent: &TreeBlock, parent_full: bool, bytenr: u64, level: u8) {
+        if parent_full {
+            self.commit.sharing().lose_shared(&mut self.log, bytenr, level, parent.bytenr());
+        } else {
+            self.commit.sharing().lose(&mut self.log, bytenr, level, parent.owner());
+        }
+    }
+
+    /// Frees the last block of the path: nothing below it is left, but what a leaf refers to.
+    fn free_last(&mut self, block: &TreeBlock, full: bool) -> Result<()> {
+        if block.is_leaf() {
+            self.release_data(block, full);
+        }
+        self.path.pop();
+        match self.path.last().cloned() {
+            Some((parent, _, parent_full)) => {
+                self.unlink(&parent, parent_full, block.bytenr(), block.level());
+                self.pass();
+            }
+            None => self.log.by_tree(Target::Block(block.bytenr(), block.level()), self.tree, -1, 0),
+        }
+        Ok(())
+    }
+
+    fn release_data(&mut self, leaf: &TreeBlock, full: bool) {
+        let (bytenr, owner) = (leaf.bytenr(), leaf.owner());
+        crate::refs::child_refs(leaf, |target| {
+            if full {
+                self.log.by_block(target, bytenr, -1);
+            } else {
+                self.log.by_tree(target, owner, -1, 0);
+            }
+        });
+    }
+}

@@ -1,0 +1,316 @@
+//! The subvolumes in memory, and their part in a commit.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_ondisk::item::{RootItem, root_flags};
+use buttress_ondisk::superblock::Superblock;
+use buttress_ondisk::{Key, kind, objectid};
+use parking_lot::{Mutex, RwLock};
+use zerocopy::IntoBytes;
+
+use super::create::SnapshotRequest;
+use super::pending::Pending;
+use crate::env::Time;
+use crate::error::{Errno, Error, Result};
+use crate::inode::FileTree;
+use crate::refs::RefLog;
+use crate::tree::Root;
+use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit};
+
+/// A subvolume in memory.
+#[derive(Debug)]
+pub struct Subvolume {
+    /// Its id.
+    pub id: u64,
+    /// The key of its root item; snapshots have the transaction that made them as offset.
+    pub key: Key,
+    /// Its files.
+    pub tree: FileTree,
+    pub(super) state: Mutex<State>,
+    /// It was deleted: nothing may use it any more.
+    pub(super) dead: AtomicBool,
+}
+
+/// What a subvolume's lock guards.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The root item as it will be.
+    pub item: RootItem,
+    /// Whether the item changes in the running transaction.
+    pub dirty: bool,
+    /// The item as the commit under way writes it.
+    pub frozen: Option<RootItem>,
+}
+
+impl Subvolume {
+    pub(super) fn new(key: Key, item: RootItem) -> Subvolume {
+        let read_only = item.flags.get() & root_flags::READ_ONLY != 0;
+        let root = Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level };
+        let root = (root.bytenr != 0).then_some(root);
+        Subvolume {
+            id: key.objectid,
+            key,
+            tree: FileTree::new(key.objectid, root, read_only),
+            state: Mutex::new(State { item, dirty: false, frozen: None }),
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    /// The root item as it will be.
+    pub fn item(&self) -> RootItem {
+        self.state.lock().item
+    }
+
+    /// Whether it was deleted.
+    pub fn is_dead(&self) -> bool {
+        self.dead.load(Ordering::Acquire)
+    }
+
+    /// Changes the root item in the running transaction.
+    pub(super) fn change(&self, change: impl FnOnce(&mut RootItem)) {
+        let mut state = self.state.lock();
+        change(&mut state.item);
+        state.dirty = true;
+    }
+
+    fn is_dirty(&self) -> bool {
+        self.state.lock().dirty || self.tree.is_dirty()
+    }
+
+    fn freeze(&self, transid: u64) -> bool {
+        let mut state = self.state.lock();
+        if !state.dirty && !self.tree.is_dirty() {
+            return false;
+        }
+        state.frozen = Some(state.item);
+        state.dirty = false;
+        self.tree.freeze(transid);
+        true
+    }
+}
+
+/// What belongs to a commit from its freeze to its end.
+#[derive(Debug, Default)]
+struct Frozen {
+    subvolumes: Vec<Arc<Subvolume>>,
+    /// The new version of each, to be published.
+    roots: Vec<(Arc<Subvolume>, Root)>,
+    snapshots: Vec<SnapshotRequest>,
+    superblock: SuperblockChanges,
+}
+
+/// Members of the superblock that operations change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct SuperblockChanges {
+    pub label: Option<Vec<u8>>,
+    pub incompat: u64,
+}
+
+/// All subvolumes of a filesystem.
+#[derive(Debug)]
+pub struct Forest {
+    subvolumes: RwLock<HashMap<u64, Arc<Subvolume>>>,
+    /// Items of the root tree and the uuid tree to come.
+    pub(super) pending: Pending,
+    pub(super) next_id: AtomicU64,
+    /// Deleted subvolumes that are not dropped yet.
+    pub(super) dead: Mutex<Vec<u64>>,
+    pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
+    pub(super) superblock: Mutex<SuperblockChanges>,
+    frozen: Mutex<Frozen>,
+    /// Commits should go on dropping deleted subvolumes.
+    pub(super) dropping: AtomicBool,
+}
+
+impl Forest {
+    /// The subvolumes of the filesystem that `core` has opened.
+    pub fn load(core: &Core) -> Result<Forest> {
+        let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
+        let highest = core.root_view().last_at_or_before(&last)?.map_or(0, |item| item.key().objectid);
+        let forest = Forest {
+            subvolumes: RwLock::default(),
+            pending: Pending::default(),
+            next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
+            dead: Mutex::default(),
+            snapshots: Mutex::default(),
+            superblock: Mutex::default(),
+            frozen: Mutex::default(),
+            dropping: AtomicBool::new(false),
+        };
+        forest.find_dead(core)?;
+        Ok(forest)
+    }
+
+    /// The subvolume `id`. ENOENT when there is none, or it is deleted.
+    pub fn get(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+        let found = self.find(core, id)?;
+        if found.is_dead() { Err(Error::User(Errno::NOENT)) } else { Ok(found) }
+    }
+
+    /// The subvolume `id`, deleted or not.
+    pub(super) fn find(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+        if let Some(found) = self.subvolumes.read().get(&id) {
+            return Ok(found.clone());
+        }
+        if !objectid::is_subvolume(id) {
+            return Err(Error::User(Errno::NOENT));
+        }
+        let mut subvolumes = self.subvolumes.write();
+        if let Some(found) = subvolumes.get(&id) {
+            return Ok(found.clone());
+        }
+        let (key, item) = self.root_item(core, id)?.ok_or(Error::User(Errno::NOENT))?;
+        let subvolume = Subvolume::new(key, item);
+        subvolume.dead.store(item.refs.get() == 0, Ordering::Release);
+        let subvolume = Arc::new(subvolume);
+        subvolumes.insert(id, subvolume.clone());
+        Ok(subvolume)
+    }
+
+    pub(super) fn insert(&self, subvolume: Arc<Subvolume>) {
+        self.subvolumes.write().insert(subvolume.id, subvolume);
+    }
+
+    pub(super) fn remove(&self, id: u64) {
+        self.subvolumes.write().remove(&id);
+    }
+
+    /// Those in memory.
+    pub fn loaded(&self) -> Vec<Arc<Subvolume>> {
+        self.subvolumes.read().values().cloned().collect()
+    }
+
+    /// The key and root item of subvolume `id`, as they will be.
+    pub(super) fn root_item(&self, core: &Core, id: u64) -> Result<Option<(Key, RootItem)>> {
+        let from = Key::new(id, kind::ROOT_ITEM, 0);
+        let items = self.pending.range(core, from, Key { offset: u64::MAX, ..from })?;
+        let Some((key, data)) = items.into_iter().next_back() else { return Ok(None) };
+        let item = RootItem::read(&data)
+            .ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key))?;
+        Ok(Some((key, item)))
+    }
+
+    /// Changes the label in the running transaction. At most 255 bytes, none of them zero.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        if label.len() > 255 || label.contains(&0) || label.contains(&b'\n') {
+            return Err(Error::User(Errno::INVAL));
+        }
+        self.superblock.lock().label = Some(label.to_vec());
+        Ok(())
+    }
+
+    /// The label that was set and is not committed yet.
+    pub fn pending_label(&self) -> Option<Vec<u8>> {
+        let live = self.superblock.lock().label.clone();
+        live.or_else(|| self.frozen.lock().superblock.label.clone())
+    }
+
+    fn merge_tree(&self, commit: &Commit<'_>, subvolume: &Subvolume) -> Result<Root> {
+        let mut state = subvolume.state.lock();
+        let last_snapshot = state.frozen.map_or(0, |item| item.last_snapshot.get());
+        drop(state);
+        let mut tree = TreeCommit::of_subvolume(commit, subvolume.id, last_snapshot);
+        let (mut refs, mut csums) = (RefLog::default(), CsumLog::default());
+        let mut merge = tree.merge(subvolume.tree.root())?;
+        let mut emit = Emit {
+            merge: &mut merge,
+            refs: &mut refs,
+            csums: &mut csums,
+            core: commit.core(),
+            transid: commit.transid(),
+            tree: subvolume.id,
+        };
+        subvolume.tree.emit(&mut emit)?;
+        let root = merge.finish()?;
+        tree.drop_spares();
+        refs.append(&mut tree.refs);
+        commit.gather(&mut refs, &mut csums);
+        state = subvolume.state.lock();
+        let (transid, now) = (commit.transid(), commit.core().env.now());
+        let state = &mut *state;
+        for item in [Some(&mut state.item), state.frozen.as_mut()].into_iter().flatten() {
+            moved(item, root, transid, now);
+        }
+        Ok(root)
+    }
+}
+
+/// Points a root item to the version `root`, made by `transid`.
+fn moved(item: &mut RootItem, root: Root, transid: u64, now: Time) {
+    item.bytenr = root.bytenr.into();
+    item.level = root.level;
+    item.generation = root.generation.into();
+    item.generation_v2 = root.generation.into();
+    item.ctransid = transid.into();
+    item.ctime = now.to_disk();
+}
+
+impl Participant for Forest {
+    fn is_dirty(&self) -> bool {
+        let superblock = self.superblock.lock();
+        self.pending.is_dirty()
+            || superblock.label.is_some()
+            || superblock.incompat != 0
+            || !self.snapshots.lock().is_empty()
+            || self.dropping.load(Ordering::Acquire)
+            || self.subvolumes.read().values().any(|subvolume| subvolume.is_dirty())
+    }
+
+    fn freeze(&self, transid: u64) {
+        let mut frozen = self.frozen.lock();
+        self.pending.freeze();
+        frozen.snapshots = std::mem::take(&mut self.snapshots.lock());
+        frozen.superblock = std::mem::take(&mut self.superblock.lock());
+        let mut subvolumes: Vec<_> =
+            self.subvolumes.read().values().filter(|one| one.freeze(transid)).cloned().collect();
+        subvolumes.sort_by_key(|subvolume| subvolume.id);
+        frozen.subvolumes = subvolumes;
+        frozen.roots.clear();
+    }
+
+    fn prepare(&self, core: &Core, transid: u64) -> Result<()> {
+        let subvolumes = self.frozen.lock().subvolumes.clone();
+        subvolumes.iter().try_for_each(|subvolume| subvolume.tree.prepare(core, transid))
+    }
+
+    fn merge(&self, commit: &Commit<'_>) -> Result<()> {
+        self.pending.emit(commit);
+        let subvolumes = self.frozen.lock().subvolumes.clone();
+        crate::threads::for_each(&subvolumes, |subvolume| {
+            let root = self.merge_tree(commit, subvolume)?;
+            self.frozen.lock().roots.push((subvolume.clone(), root));
+            Ok(())
+        })?;
+        let requests = std::mem::take(&mut self.frozen.lock().snapshots);
+        for request in requests {
+            let roots = self.frozen.lock().roots.clone();
+            self.take_snapshot(commit, &request, &roots)?;
+        }
+        for subvolume in &subvolumes {
+            if let Some(item) = subvolume.state.lock().frozen {
+                commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
+            }
+        }
+        self.drop_step(commit)
+    }
+
+    fn superblock(&self, superblock: &mut Superblock) {
+        let frozen = self.frozen.lock();
+        if let Some(label) = &frozen.superblock.label {
+            superblock.label.fill(0);
+            superblock.label[..label.len()].copy_from_slice(label);
+        }
+        superblock.incompat_flags = (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
+    }
+
+    fn published(&self, _transid: u64) {
+        let frozen = std::mem::take(&mut *self.frozen.lock());
+        for (subvolume, root) in frozen.roots {
+            subvolume.tree.published(root);
+            subvolume.state.lock().frozen = None;
+        }
+        self.pending.published();
+    }
+}

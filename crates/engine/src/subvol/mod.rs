@@ -1,0 +1,21 @@
+//! Subvolumes: the trees of files, how they come, branch and go.
+//!
+//! The [`Forest`] holds the subvolumes that are in memory and what has changed about them in the root tree and the uuid
+//! tree. It is what a commit asks for changes ([`crate::txn::Participant`]).
+//!
+//! **A snapshot** takes two commits. The first copies the root block of the source's new version, and notes the new tree as
+//! deleted (no references, an orphan item). The second gives it its name, its references and its uuid, as an ordinary
+//! operation. A crash in between leaves a tree that the next open drops; the snapshot's content never holds its own name.
+//!
+//! **Deletion** takes the name away at once, marks the tree dead and lets commits drop it step by step ([`drop`]), noting
+//! in its root item how far they came.
+
+mod create;
+mod delete;
+mod drop;
+mod forest;
+mod info;
+mod pending;
+
+pub use forest::{Forest, Subvolume};
+pub use info::SubvolumeInfo;

@@ -1,0 +1,100 @@
+//! Changes of the root tree and the uuid tree that are not in them yet, in two layers like those of an inode.
+
+use std::collections::BTreeMap;
+
+use buttress_ondisk::Key;
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::txn::{Commit, Core, UuidChange};
+
+type Items = BTreeMap<Key, Option<Vec<u8>>>;
+
+#[derive(Debug, Default)]
+struct Layers {
+    live: Items,
+    frozen: Items,
+    live_uuids: Vec<UuidChange>,
+    frozen_uuids: Vec<UuidChange>,
+}
+
+/// Items of the root tree and the uuid tree to come.
+#[derive(Debug, Default)]
+pub struct Pending {
+    layers: Mutex<Layers>,
+}
+
+impl Pending {
+    /// Puts (or deletes) an item of the root tree in the running transaction.
+    pub fn put(&self, key: Key, item: Option<Vec<u8>>) {
+        self.layers.lock().live.insert(key, item);
+    }
+
+    /// Changes the uuid tree in the running transaction.
+    pub fn uuid(&self, change: UuidChange) {
+        self.layers.lock().live_uuids.push(change);
+    }
+
+    /// Whether there is anything to commit.
+    pub fn is_dirty(&self) -> bool {
+        let layers = self.layers.lock();
+        !layers.live.is_empty() || !layers.live_uuids.is_empty()
+    }
+
+    /// What changed so far belongs to the commit that begins.
+    pub fn freeze(&self) {
+        let layers = &mut *self.layers.lock();
+        layers.frozen = std::mem::take(&mut layers.live);
+        layers.frozen_uuids = std::mem::take(&mut layers.live_uuids);
+    }
+
+    /// Hands the frozen changes to the commit.
+    pub fn emit(&self, commit: &Commit<'_>) {
+        let layers = self.layers.lock();
+        for (key, item) in &layers.frozen {
+            commit.root_item(*key, item.clone());
+        }
+        for change in &layers.frozen_uuids {
+            commit.uuid(*change);
+        }
+    }
+
+    /// The commit is durable.
+    pub fn published(&self) {
+        let layers = &mut *self.layers.lock();
+        layers.frozen.clear();
+        layers.frozen_uuids.clear();
+    }
+
+    /// The item at `key`, as it will be.
+    pub fn get(&self, core: &Core, key: &Key) -> Result<Option<Vec<u8>>> {
+        {
+            let layers = self.layers.lock();
+            if let Some(item) = layers.live.get(key).or_else(|| layers.frozen.get(key)) {
+                return Ok(item.clone());
+            }
+        }
+        Ok(core.root_view().get(key)?.map(|item| item.data().to_vec()))
+    }
+
+    /// The items from `from` to `to`, both included, as they will be.
+    pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<BTreeMap<Key, Vec<u8>>> {
+        let (live, frozen) = {
+            let layers = self.layers.lock();
+            let part = |items: &Items| items.range(from..=to).map(|(k, v)| (*k, v.clone())).collect::<Items>();
+            (part(&layers.live), part(&layers.frozen))
+        };
+        let mut items = BTreeMap::new();
+        let mut cursor = core.root_view().range(from, to);
+        while let Some(item) = cursor.next()? {
+            items.insert(item.key(), item.data().to_vec());
+        }
+        for (key, item) in frozen.into_iter().chain(live) {
+            match item {
+                Some(item) => items.insert(key, item),
+                None => items.remove(&key),
+            };
+        }
+        Ok(items)
+    }
+}
