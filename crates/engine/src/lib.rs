@@ -6,7 +6,7 @@
 pub mod env;
 pub mod error;
 pub mod refs;
-pub mod subvol;
+pub mod space;
 mod threads;
 pub mod tree;
 pub mod txn;

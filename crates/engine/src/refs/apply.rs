@@ -42,7 +42,12 @@ pub struct Form<'a> {
 }
 
 /// Merges `records` (folded) into the extent tree.
-pub fn apply(merge: &mut Merge<'_>, form: &Form<'_>, records: &[Record], applied: &mut Applied) -> Result<()> {
+pub fn apply(
+    merge: &mut Merge<'_>,
+    form: &Form<'_>,
+    records: &[Record],
+    applied: &mut Applied,
+) -> Result<()> {
     for group in records.chunk_by(|a, b| a.bytenr == b.bytenr) {
         if group.iter().any(|record| record.delta != 0 || record.marks != 0) {
             apply_group(merge, form, group, applied)?;
@@ -51,7 +56,12 @@ pub fn apply(merge: &mut Merge<'_>, form: &Form<'_>, records: &[Record], applied
     Ok(())
 }
 
-fn apply_group(merge: &mut Merge<'_>, form: &Form<'_>, group: &[Record], applied: &mut Applied) -> Result<()> {
+fn apply_group(
+    merge: &mut Merge<'_>,
+    form: &Form<'_>,
+    group: &[Record],
+    applied: &mut Applied,
+) -> Result<()> {
     let bytenr = group[0].bytenr;
     let found = match merge.peek(&Key::new(bytenr, kind::EXTENT_ITEM, 0))? {
         Some((key, data)) if key.objectid == bytenr && key.kind <= kind::METADATA_ITEM => {
@@ -70,7 +80,11 @@ fn apply_group(merge: &mut Merge<'_>, form: &Form<'_>, group: &[Record], applied
     let mut extent = old.unwrap_or_else(|| new_extent(form, group));
     let keyed = change(&mut extent, form, group);
     if extent.refs < 0 {
-        return Err(Error::inconsistent(EXTENT_TREE, "an extent would have fewer than no references", key));
+        return Err(Error::inconsistent(
+            EXTENT_TREE,
+            "an extent would have fewer than no references",
+            key,
+        ));
     }
     if extent.refs == 0 {
         return drop_extent(merge, form, key, &extent, is_new, applied);
@@ -114,7 +128,8 @@ fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Vec<Record>
     let mut keyed = Vec::new();
     // Losses first: they make room.
     for gains in [false, true] {
-        for record in group.iter().filter(|record| record.delta != 0 && (record.delta > 0) == gains) {
+        for record in group.iter().filter(|record| record.delta != 0 && (record.delta > 0) == gains)
+        {
             if extent.change_inline(record) {
             } else if gains && !has_keyed && extent.has_room(record.kind, form.nodesize) {
                 extent.add_inline(record);
@@ -147,7 +162,11 @@ fn drop_extent(
     } else {
         merge.delete(&key)?;
         let first = Key::new(key.objectid, kind::EXTENT_OWNER_REF, 0);
-        merge.delete_range(first, Key::new(key.objectid, kind::SHARED_DATA_REF, u64::MAX), |_, _| ())?;
+        merge.delete_range(
+            first,
+            Key::new(key.objectid, kind::SHARED_DATA_REF, u64::MAX),
+            |_, _| (),
+        )?;
     }
     if extent.flags & extent_flags::DATA != 0 {
         applied.freed_data.push((key.objectid, key.offset));
@@ -165,13 +184,21 @@ fn apply_keyed(merge: &mut Merge<'_>, records: Vec<Record>) -> Result<()> {
     let mut last = None;
     for (mut key, record) in keyed {
         if last.is_some_and(|last| key <= last) {
-            return Err(Error::inconsistent(EXTENT_TREE, "two references of one extent hash alike", key));
+            return Err(Error::inconsistent(
+                EXTENT_TREE,
+                "two references of one extent hash alike",
+                key,
+            ));
         }
         loop {
             let count = match merge.find(&key)? {
                 None if record.delta > 0 => Some(0),
                 None => {
-                    return Err(Error::inconsistent(EXTENT_TREE, "a reference that goes is missing", key));
+                    return Err(Error::inconsistent(
+                        EXTENT_TREE,
+                        "a reference that goes is missing",
+                        key,
+                    ));
                 }
                 Some(data) => count_of(&record, data),
             };

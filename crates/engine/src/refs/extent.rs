@@ -78,7 +78,9 @@ impl Extent {
     /// Bytes of the item.
     pub fn size(&self) -> usize {
         let info = if self.info.is_some() { size_of::<TreeBlockInfo>() } else { 0 };
-        size_of::<ExtentItem>() + info + self.inline.iter().map(|(one, _)| inline_size(one.kind())).sum::<usize>()
+        size_of::<ExtentItem>()
+            + info
+            + self.inline.iter().map(|(one, _)| inline_size(one.kind())).sum::<usize>()
     }
 
     /// Whether an inline reference of `kind` still fits, by the limit that every kernel keeps.
@@ -117,7 +119,9 @@ fn inline_size(of: u8) -> usize {
 fn write_inline(out: &mut Vec<u8>, one: &InlineRef, count: u32) {
     out.push(one.kind());
     match *one {
-        InlineRef::TreeBlock { root } | InlineRef::Owner { root } => out.extend_from_slice(&root.to_le_bytes()),
+        InlineRef::TreeBlock { root } | InlineRef::Owner { root } => {
+            out.extend_from_slice(&root.to_le_bytes())
+        }
         InlineRef::SharedBlock { parent } => out.extend_from_slice(&parent.to_le_bytes()),
         InlineRef::SharedData { parent, .. } => {
             out.extend_from_slice(&parent.to_le_bytes());
@@ -131,7 +135,12 @@ fn write_inline(out: &mut Vec<u8>, one: &InlineRef, count: u32) {
 
 /// The body of a data reference.
 pub fn data_ref(root: u64, ino: u64, offset: u64, count: u32) -> ExtentDataRef {
-    ExtentDataRef { root: root.into(), objectid: ino.into(), offset: offset.into(), count: count.into() }
+    ExtentDataRef {
+        root: root.into(),
+        objectid: ino.into(),
+        offset: offset.into(),
+        count: count.into(),
+    }
 }
 
 fn reference(record: &Record) -> InlineRef {
@@ -153,13 +162,17 @@ fn sequence(one: &InlineRef) -> u64 {
     match *one {
         InlineRef::TreeBlock { root } | InlineRef::Owner { root } => root,
         InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => parent,
-        InlineRef::ExtentData { root, objectid, offset, .. } => extent_data_ref_hash(root, objectid, offset),
+        InlineRef::ExtentData { root, objectid, offset, .. } => {
+            extent_data_ref_hash(root, objectid, offset)
+        }
     }
 }
 
 fn names(one: &InlineRef, record: &Record) -> bool {
     match *one {
-        InlineRef::TreeBlock { root } => record.kind == kind::TREE_BLOCK_REF && root == record.owner,
+        InlineRef::TreeBlock { root } => {
+            record.kind == kind::TREE_BLOCK_REF && root == record.owner
+        }
         InlineRef::SharedBlock { parent } => {
             record.kind == kind::SHARED_BLOCK_REF && parent == record.owner
         }

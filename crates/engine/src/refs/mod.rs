@@ -14,5 +14,5 @@ mod sharing;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
-pub use log::{RefLog, Record, Target};
+pub use log::{Record, RefLog, Target};
 pub use sharing::{Sharing, child_refs};

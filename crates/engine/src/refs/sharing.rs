@@ -163,7 +163,8 @@ impl<'a> Sharing<'a> {
         }
         let bytenr = block.bytenr();
         let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
-        let item = self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
+        let item =
+            self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
         let Some(item) = item else {
             return Err(Error::inconsistent(
                 buttress_ondisk::objectid::EXTENT_TREE,

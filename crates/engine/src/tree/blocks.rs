@@ -70,7 +70,13 @@ impl Blocks {
     }
 
     /// The block at `bytenr`, which must be of `level` and `generation`, and of `owner` unless subvolumes may share it.
-    pub fn read(&self, bytenr: u64, level: u8, generation: u64, owner: u64) -> Result<Arc<TreeBlock>> {
+    pub fn read(
+        &self,
+        bytenr: u64,
+        level: u8,
+        generation: u64,
+        owner: u64,
+    ) -> Result<Arc<TreeBlock>> {
         if let Some(entry) = self.shard(bytenr).lock().get_mut(&bytenr)
             && entry.block.generation() == generation
             && entry.block.level() == level

@@ -149,7 +149,12 @@ impl<'a> Merge<'a> {
     }
 
     /// Deletes the items from `from` to `to`, both included; `each` sees them before.
-    pub fn delete_range(&mut self, from: Key, to: Key, mut each: impl FnMut(Key, &[u8])) -> Result<()> {
+    pub fn delete_range(
+        &mut self,
+        from: Key,
+        to: Key,
+        mut each: impl FnMut(Key, &[u8]),
+    ) -> Result<()> {
         self.seek(&from)?;
         self.changing(&from);
         loop {
@@ -265,8 +270,11 @@ impl<'a> Merge<'a> {
             let node = self.path.last().expect("not empty");
             let child = node.block.child(target);
             let level = node.block.level() - 1;
-            let bound =
-                if target + 1 < node.block.len() { Some(node.block.key(target + 1)) } else { node.bound };
+            let bound = if target + 1 < node.block.len() {
+                Some(node.block.key(target + 1))
+            } else {
+                node.bound
+            };
             let block = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
             if block.is_empty() {
                 return Err(Error::inconsistent(self.owner, "a child is empty", child.key));
@@ -379,8 +387,11 @@ impl<'a> Merge<'a> {
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
         let level = block.level();
         if !block.is_empty() {
-            let child =
-                ChildPtr { key: block.key(0), bytenr: block.bytenr(), generation: block.generation() };
+            let child = ChildPtr {
+                key: block.key(0),
+                bytenr: block.bytenr(),
+                generation: block.generation(),
+            };
             self.nodes_at(level + 1).push(child);
         }
         self.exchange.placed(block)?;

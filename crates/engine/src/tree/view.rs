@@ -68,9 +68,14 @@ impl<'a> View<'a> {
     /// Child `slot` of `node`, which must agree with what the node says of it.
     pub fn child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
         let child = node.child(slot);
-        let block = self.blocks.read(child.bytenr, node.level() - 1, child.generation, self.owner)?;
+        let block =
+            self.blocks.read(child.bytenr, node.level() - 1, child.generation, self.owner)?;
         if block.is_empty() || block.key(0) != child.key {
-            return Err(Error::inconsistent(self.owner, "a child does not start with its key", child.key));
+            return Err(Error::inconsistent(
+                self.owner,
+                "a child does not start with its key",
+                child.key,
+            ));
         }
         Ok(block)
     }

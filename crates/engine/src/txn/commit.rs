@@ -52,7 +52,8 @@ pub struct UuidChange {
 impl UuidChange {
     /// `uuid` under item kind `kind` (`UUID_SUBVOL` or `UUID_RECEIVED_SUBVOL`).
     pub fn new(uuid: &[u8; 16], kind: u8, subvolume: u64, add: bool) -> UuidChange {
-        let word = |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("eight bytes"));
+        let word =
+            |at: usize| u64::from_le_bytes(uuid[at..at + 8].try_into().expect("eight bytes"));
         UuidChange { key: Key::new(word(0), kind, word(8)), subvolume, add }
     }
 }

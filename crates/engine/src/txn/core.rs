@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use buttress_codec::ChecksumKind;
+use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{Superblock, compat_ro, incompat};
 use buttress_ondisk::{Key, kind, objectid};
-use buttress_ondisk::item::RootItem;
 use buttress_volume::Volume;
 use parking_lot::RwLock;
 
@@ -94,7 +94,9 @@ impl Roots {
             Ok(item.and_then(|item| RootItem::read(item.data())).map(|item| root_of(&item)))
         };
         let need = |tree: u64| {
-            find(tree)?.ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree))
+            find(tree)?.ok_or_else(|| {
+                Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree)
+            })
         };
         let ro = superblock.compat_ro_flags.get();
         let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
@@ -151,7 +153,14 @@ pub struct Core {
 
 impl Core {
     /// Puts the parts together.
-    pub fn new(blocks: Blocks, space: Space, features: Features, env: Env, roots: Roots, read_only: bool) -> Core {
+    pub fn new(
+        blocks: Blocks,
+        space: Space,
+        features: Features,
+        env: Env,
+        roots: Roots,
+        read_only: bool,
+    ) -> Core {
         let volume = blocks.volume().clone();
         let txn = Transactions::new(volume.superblock().generation.get());
         Core { volume, blocks, space, features, env, txn, read_only, roots: RwLock::new(roots) }

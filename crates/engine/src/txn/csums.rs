@@ -116,7 +116,8 @@ impl Writer<'_, '_> {
 
     /// Goes on with the old item that ends at `bytenr`, if there is one with room.
     fn take_over(&mut self, bytenr: u64) -> Result<()> {
-        let Some((found, data)) = self.merge.peek_floor(&key(bytenr.saturating_sub(SECTOR)))? else {
+        let Some((found, data)) = self.merge.peek_floor(&key(bytenr.saturating_sub(SECTOR)))?
+        else {
             return Ok(());
         };
         let size = self.size;
@@ -144,7 +145,8 @@ impl Writer<'_, '_> {
             }
         }
         while let Some((found, data)) = self.merge.peek_floor(&key(start))? {
-            let (at, ends) = (found.offset, found.offset + self.sectors(data.len()));
+            let size = self.size;
+            let (at, ends) = (found.offset, found.offset + (data.len() / size) as u64 * SECTOR);
             if found.kind != kind::EXTENT_CSUM || at >= end {
                 break;
             }

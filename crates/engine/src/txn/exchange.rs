@@ -12,7 +12,7 @@ use buttress_ondisk::{TreeBlock, objectid};
 
 use super::commit::Commit;
 use crate::error::Result;
-use crate::refs::{RefLog, Record, Target};
+use crate::refs::{Record, RefLog, Target};
 use crate::space::Class;
 use crate::tree::{Exchange, Merge, Root, copy_of};
 
@@ -37,8 +37,19 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
     }
 
     /// Subvolume `tree`, last snapshotted in transaction `last_snapshot`.
-    pub fn of_subvolume(commit: &'c Commit<'a>, tree: u64, last_snapshot: u64) -> TreeCommit<'c, 'a> {
-        TreeCommit { commit, tree, last_snapshot, root: None, spare: Vec::new(), refs: RefLog::default() }
+    pub fn of_subvolume(
+        commit: &'c Commit<'a>,
+        tree: u64,
+        last_snapshot: u64,
+    ) -> TreeCommit<'c, 'a> {
+        TreeCommit {
+            commit,
+            tree,
+            last_snapshot,
+            root: None,
+            spare: Vec::new(),
+            refs: RefLog::default(),
+        }
     }
 
     /// Starts a merge of the tree, of which `root` is the current version.

@@ -78,7 +78,11 @@ impl<'c, 'a> Settler<'c, 'a> {
     }
 
     /// Merges `tree`; its references join what is to be done.
-    fn merge(&mut self, tree: u64, change: impl FnOnce(&mut Merge<'_>) -> Result<()>) -> Result<()> {
+    fn merge(
+        &mut self,
+        tree: u64,
+        change: impl FnOnce(&mut Merge<'_>) -> Result<()>,
+    ) -> Result<()> {
         let Some(root) = self.root_mut(tree).copied() else { return Ok(()) };
         let commit = self.commit;
         let entry = self.trees.entry(tree).or_insert_with(|| TreeCommit::new(commit, tree));
@@ -107,22 +111,24 @@ impl<'c, 'a> Settler<'c, 'a> {
         };
         let mut applied = Applied::default();
         self.merge(objectid::EXTENT_TREE, |merge| apply(merge, &form, &records, &mut applied))?;
-        self.account(&applied);
+        self.account(&applied)?;
         Ok(true)
     }
 
-    fn account(&mut self, applied: &Applied) {
+    fn account(&mut self, applied: &Applied) -> Result<()> {
         let space = &self.commit.core().space;
         for (start, len) in &applied.new_data {
-            space.account_new(Range { start: *start, len: *len });
+            space.account_new(Range { start: *start, len: *len })?;
         }
         for (start, len) in &applied.freed_data {
             self.todo.csums.remove(*start, *len);
-            space.free(Range { start: *start, len: *len });
+            space.free(Range { start: *start, len: *len })?;
         }
         for start in &applied.freed_blocks {
-            space.free(Range { start: *start, len: self.commit.core().features.nodesize as u64 });
+            space
+                .free(Range { start: *start, len: self.commit.core().features.nodesize as u64 })?;
         }
+        Ok(())
     }
 
     fn settle_csums(&mut self) -> Result<bool> {
@@ -131,7 +137,9 @@ impl<'c, 'a> Settler<'c, 'a> {
         }
         let csums = std::mem::take(&mut self.todo.csums);
         let features = self.commit.core().features;
-        self.merge(objectid::CSUM_TREE, |merge| csums.emit(merge, features.csum.size(), features.nodesize))?;
+        self.merge(objectid::CSUM_TREE, |merge| {
+            csums.emit(merge, features.csum.size(), features.nodesize)
+        })?;
         Ok(true)
     }
 
@@ -145,8 +153,11 @@ impl<'c, 'a> Settler<'c, 'a> {
             self.merge(objectid::CHUNK_TREE, |merge| core.space.emit_chunks(merge, &dirty))?;
             self.merge(objectid::DEV_TREE, |merge| core.space.emit_device_extents(merge, &dirty))?;
         }
-        let groups =
-            if self.roots.block_group.is_some() { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE };
+        let groups = if self.roots.block_group.is_some() {
+            objectid::BLOCK_GROUP_TREE
+        } else {
+            objectid::EXTENT_TREE
+        };
         self.merge(groups, |merge| core.space.emit_groups(merge, &dirty))?;
         self.merge(objectid::FREE_SPACE_TREE, |merge| core.space.emit_free_space(merge, &dirty))?;
         Ok(true)
@@ -225,8 +236,10 @@ impl<'c, 'a> Settler<'c, 'a> {
 fn change_uuid(merge: &mut Merge<'_>, changes: &[UuidChange]) -> Result<()> {
     let key = changes[0].key;
     let old = merge.find(&key)?.unwrap_or_default();
-    let mut ids: Vec<u64> =
-        old.chunks_exact(8).map(|id| u64::from_le_bytes(id.try_into().expect("eight bytes"))).collect();
+    let mut ids: Vec<u64> = old
+        .chunks_exact(8)
+        .map(|id| u64::from_le_bytes(id.try_into().expect("eight bytes")))
+        .collect();
     for change in changes {
         ids.retain(|id| *id != change.subvolume);
         if change.add {
@@ -252,4 +265,3 @@ fn new_root_item() -> RootItem {
     item.refs = 1.into();
     item
 }
-

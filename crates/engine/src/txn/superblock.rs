@@ -1,8 +1,8 @@
 //! The superblock of the next commit.
 
+use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{RootBackup, Superblock, compat_ro, super_flags};
 use buttress_ondisk::{Key, kind, objectid};
-use buttress_ondisk::item::RootItem;
 
 use super::core::{Core, Roots, root_of};
 use crate::error::Result;
@@ -20,8 +20,7 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
     next.chunk_root_generation = roots.chunk.generation.into();
     next.log_root = 0.into();
     next.log_root_level = 0;
-    let usage = core.space.usage();
-    next.bytes_used = usage.used().into();
+    next.bytes_used = core.space.bytes_used().into();
     next.dev_item.bytes_used = core.space.device_bytes_used().into();
     let array = core.space.sys_chunk_array();
     next.sys_chunk_array.fill(0);
@@ -44,7 +43,8 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
 
 /// The slot after the newest backup.
 fn next_backup(superblock: &Superblock) -> usize {
-    let newest = (0..4).max_by_key(|slot| superblock.root_backups[*slot].tree_root_gen.get()).unwrap_or(0);
+    let newest =
+        (0..4).max_by_key(|slot| superblock.root_backups[*slot].tree_root_gen.get()).unwrap_or(0);
     if superblock.root_backups[newest].tree_root_gen.get() == 0 { 0 } else { (newest + 1) % 4 }
 }
 
