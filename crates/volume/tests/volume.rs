@@ -586,3 +586,34 @@ fn a_truncated_image_is_read_as_far_as_it_goes() {
     assert!(faults.0.iter().all(past_end), "{error}");
     assert!(open(device, Access::ReadWrite).is_err());
 }
+
+/// A reader of old content meets a writer half way, one copy new and one old: it must not take the
+/// new copy for damage and put the old one over it.
+#[test]
+fn a_repair_never_puts_old_over_new() {
+    let Some(image) = Image::make(&["-d", "dup"]) else { return };
+    let device = image.load();
+    let volume = opened(&device, Access::ReadWrite);
+    let (logical, _) = summed(&volume).swap_remove(0);
+    let versions = [[1u8; 4096], [2; 4096]];
+    let sums = versions.map(|data| volume.checksum_kind().digest(&data).as_bytes().to_vec());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for sum in &sums {
+            scope.spawn(|| {
+                let mut buf = vec![0; 4096];
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _either = volume.read_data(logical, &mut buf, Sums::Verify(sum));
+                }
+            });
+        }
+        let kept = |round: usize| {
+            volume.write(logical, &versions[round % 2]).unwrap();
+            let mut copies = places(&volume, logical).into_iter();
+            copies.all(|at| read(&*device, at, 4096) == versions[round % 2])
+        };
+        let overwritten = (0..3000).find(|round| !kept(*round));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(overwritten, None, "the round whose data an old copy replaced");
+    });
+}
