@@ -561,3 +561,51 @@ disk!(
         num_bitmaps: U64,
     }
 );
+
+disk!(
+    /// What a balance does with one type of chunk. Which fields count is said by `flags`.
+    BalanceArgs, 136, {
+        /// Profiles to take, see `chunk_type`.
+        profiles: U64,
+        /// Least use in percent (with `usage_max` as upper half: one 64-bit limit in the first version).
+        usage_min: U32,
+        /// Most use in percent.
+        usage_max: U32,
+        /// Only chunks with a stripe on this device.
+        devid: U64,
+        /// Start of a range of the device.
+        pstart: U64,
+        /// Its end.
+        pend: U64,
+        /// Start of a range of logical addresses.
+        vstart: U64,
+        /// Its end.
+        vend: U64,
+        /// The profile to convert to.
+        target: U64,
+        /// `BTRFS_BALANCE_ARGS_*`.
+        flags: U64,
+        /// Least number of chunks (with `limit_max` as upper half: one 64-bit limit in the first version).
+        limit_min: U32,
+        /// Most chunks.
+        limit_max: U32,
+        /// Least stripes of a chunk.
+        stripes_min: U32,
+        /// Most stripes.
+        stripes_max: U32,
+        /// Zeros.
+        unused: [U64; 6],
+    }
+);
+
+disk!(
+    /// Body of the `TEMPORARY_ITEM` that a balance leaves behind until it is done.
+    BalanceItem, 448, {
+        /// Which types it works on (`BTRFS_BALANCE_DATA`…), and whether to resume with force.
+        flags: U64,
+        /// What to do with data, metadata and system chunks.
+        parts: [BalanceArgs; 3],
+        /// Zeros.
+        unused: [U64; 4],
+    }
+);

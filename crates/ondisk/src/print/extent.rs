@@ -20,7 +20,7 @@ const EXTENT_FLAGS: [(u64, &str); 3] = [
 pub(super) fn extent_item(out: &mut dyn Write, key: &Key, data: &[u8]) -> io::Result<()> {
     let Some((head, info, refs)) = view::inline_refs(key, data) else { return Ok(()) };
     let flags = head.flags.get();
-    let names = Flags(flags, &EXTENT_FLAGS);
+    let names = Flags(flags, &EXTENT_FLAGS, "");
     writeln!(out, "\t\trefs {} gen {} flags {names}", head.refs, head.generation)?;
     if let Some(info) = info {
         writeln!(out, "\t\ttree block {} level {}", KeyText(info.key.into()), info.level)?;

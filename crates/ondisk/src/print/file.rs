@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use super::names::{Flags, KeyText, TimeLine};
 use super::{Style, text};
 use crate::NAME_LEN_MAX;
-use crate::item::{FileExtentHead, InodeItem, file_type, inode_flags};
+use crate::item::{FileExtent, FileExtentHead, FileExtentTail, InodeItem, file_type, inode_flags};
 use crate::view::{self, FileExtentItem};
 
 const INODE_FLAGS: [(u64, &str); 12] = [
@@ -33,7 +33,11 @@ pub(super) fn inode_item(out: &mut dyn Write, data: &[u8], style: &Style) -> io:
         out,
         "\t\tblock group {block_group} mode {mode:o} links {nlink} uid {uid} gid {gid} rdev {rdev}"
     )?;
-    writeln!(out, "\t\tsequence {sequence} flags 0x{flags:x}({})", Flags(flags, &INODE_FLAGS))?;
+    writeln!(
+        out,
+        "\t\tsequence {sequence} flags 0x{flags:x}({})",
+        Flags(flags, &INODE_FLAGS, "none")
+    )?;
     for (name, time) in [
         ("atime", inode.atime),
         ("ctime", inode.ctime),
@@ -134,35 +138,20 @@ pub(super) fn extent_data(out: &mut dyn Write, data: &[u8]) -> io::Result<()> {
         _ => "unknown",
     };
     writeln!(out, "\t\tgeneration {} type {} ({kind})", head.generation, head.kind)?;
-    match FileExtentItem::read(data) {
-        Some(FileExtentItem::Inline { ram_bytes, compression, data, .. }) => {
-            write!(out, "\t\tinline extent data size {} ram_bytes {ram_bytes} ", data.len())?;
-            writeln!(out, "compression {compression} ({})", Compression(compression))
-        }
-        Some(FileExtentItem::Regular {
-            prealloc: true,
-            disk_bytenr,
-            disk_num_bytes,
-            offset,
-            num_bytes,
-            ..
-        }) => {
-            writeln!(out, "\t\tprealloc data disk byte {disk_bytenr} nr {disk_num_bytes}")?;
-            writeln!(out, "\t\tprealloc data offset {offset} nr {num_bytes}")
-        }
-        Some(FileExtentItem::Regular {
-            disk_bytenr,
-            disk_num_bytes,
-            offset,
-            num_bytes,
-            ram_bytes,
-            compression,
-            ..
-        }) => {
-            writeln!(out, "\t\textent data disk byte {disk_bytenr} nr {disk_num_bytes}")?;
-            writeln!(out, "\t\textent data offset {offset} nr {num_bytes} ram {ram_bytes}")?;
-            writeln!(out, "\t\textent compression {compression} ({})", Compression(compression))
-        }
-        None => Ok(()),
+    if let Some(FileExtentItem::Inline { ram_bytes, compression, data, .. }) =
+        FileExtentItem::read(data)
+    {
+        write!(out, "\t\tinline extent data size {} ram_bytes {ram_bytes} ", data.len())?;
+        return writeln!(out, "compression {compression} ({})", Compression(compression));
     }
+    let Some(FileExtent { head, tail }) = FileExtent::of(data) else { return Ok(()) };
+    let FileExtentTail { disk_bytenr, disk_num_bytes, offset, num_bytes } = tail;
+    if head.kind == FileExtentHead::PREALLOC {
+        writeln!(out, "\t\tprealloc data disk byte {disk_bytenr} nr {disk_num_bytes}")?;
+        return writeln!(out, "\t\tprealloc data offset {offset} nr {num_bytes}");
+    }
+    let FileExtentHead { ram_bytes, compression, .. } = *head;
+    writeln!(out, "\t\textent data disk byte {disk_bytenr} nr {disk_num_bytes}")?;
+    writeln!(out, "\t\textent data offset {offset} nr {num_bytes} ram {ram_bytes}")?;
+    writeln!(out, "\t\textent compression {compression} ({})", Compression(compression))
 }

@@ -10,7 +10,8 @@ use super::names::{EXTENT_REF_V0, Flags, KeyText, ObjectText, TimeLine};
 use super::{Style, extent, file, text, uuid};
 use crate::check::Gate;
 use crate::item::{
-    QgroupInfo, QgroupLimit, QgroupStatus, RootItem, qgroup_status_flags, root_flags,
+    BalanceArgs, BalanceItem, QgroupInfo, QgroupLimit, QgroupStatus, RootItem, qgroup_status_flags,
+    root_flags,
 };
 use crate::key::{Key, kind, objectid};
 use crate::view;
@@ -91,7 +92,7 @@ fn root_item(out: &mut dyn Write, data: &[u8], style: &Style) -> io::Result<()> 
     writeln!(out, "byte_limit {byte_limit} bytes_used {bytes_used}")?;
     let (flags, refs) = (root.flags.get(), root.refs);
     write!(out, "\t\tlast_snapshot {} flags 0x{flags:x}", root.last_snapshot)?;
-    writeln!(out, "({}) refs {refs}", Flags(flags, &ROOT_FLAGS))?;
+    writeln!(out, "({}) refs {refs}", Flags(flags, &ROOT_FLAGS, "none"))?;
     let progress = KeyText(root.drop_progress.into());
     writeln!(out, "\t\tdrop_progress {progress} drop_level {}", root.drop_level)?;
     writeln!(out, "\t\tlevel {} generation_v2 {}", root.level, root.generation_v2)?;
@@ -221,10 +222,26 @@ fn persistent(out: &mut dyn Write, key: &Key, data: &[u8]) -> io::Result<()> {
 fn temporary(out: &mut dyn Write, key: &Key, data: &[u8]) -> io::Result<()> {
     let id = ObjectText(key.objectid, key.kind);
     writeln!(out, "\t\ttemporary item objectid {id} offset {}", key.offset)?;
-    match key.objectid {
-        objectid::BALANCE => {
-            with(out, data, |out, flags: &U64| writeln!(out, "\t\tbalance status flags {flags}"))
-        }
-        id => writeln!(out, "\t\tunknown temporary item objectid {id}"),
+    if key.objectid != objectid::BALANCE {
+        return writeln!(out, "\t\tunknown temporary item objectid {}", key.objectid);
     }
+    with(out, data, |out, balance: &BalanceItem| {
+        writeln!(out, "\t\tbalance status flags {}", balance.flags)?;
+        for (name, part) in ["DATA", "METADATA", "SYSTEM"].iter().zip(&balance.parts) {
+            writeln!(out, "\t\t{name}")?;
+            balance_args(out, part)?;
+        }
+        Ok(())
+    })
+}
+
+fn balance_args(out: &mut dyn Write, args: &BalanceArgs) -> io::Result<()> {
+    let BalanceArgs { profiles, devid, target, flags, .. } = args;
+    writeln!(out, "\t\tprofiles {profiles} devid {devid} target {target} flags {flags}")?;
+    let BalanceArgs { usage_min, usage_max, pstart, pend, .. } = args;
+    writeln!(out, "\t\tusage_min {usage_min} usage_max {usage_max} pstart {pstart} pend {pend}")?;
+    let BalanceArgs { vstart, vend, limit_min, limit_max, .. } = args;
+    writeln!(out, "\t\tvstart {vstart} vend {vend} limit_min {limit_min} limit_max {limit_max}")?;
+    let BalanceArgs { stripes_min, stripes_max, .. } = args;
+    writeln!(out, "\t\tstripes_min {stripes_min} stripes_max {stripes_max}")
 }

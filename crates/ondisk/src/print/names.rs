@@ -95,7 +95,7 @@ fn object_name(id: u64, kind: u8) -> Option<&'static str> {
         objectid::BALANCE => "BALANCE",
         objectid::ORPHAN => "ORPHAN",
         objectid::TREE_LOG => "TREE_LOG",
-        objectid::TREE_LOG_FIXUP => "TREE_LOG_FIXUP",
+        objectid::TREE_LOG_FIXUP => "LOG_FIXUP",
         objectid::TREE_RELOC => "TREE_RELOC",
         objectid::DATA_RELOC_TREE => "DATA_RELOC_TREE",
         objectid::EXTENT_CSUM => "EXTENT_CSUM",
@@ -142,8 +142,8 @@ impl Display for KeyText {
     }
 }
 
-/// Names of flags joined by `|`, or `none`.
-pub(super) struct Flags<'a>(pub u64, pub &'a [(u64, &'a str)]);
+/// Names of flags joined by `|`, and what stands for no flag.
+pub(super) struct Flags<'a>(pub u64, pub &'a [(u64, &'a str)], pub &'a str);
 
 impl Display for Flags<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -155,7 +155,7 @@ impl Display for Flags<'_> {
             f.write_str(name)?;
             first = false;
         }
-        if first { f.write_str("none") } else { Ok(()) }
+        if first { f.write_str(self.2) } else { Ok(()) }
     }
 }
 
@@ -168,27 +168,24 @@ const TYPES: [(u64, &str); 3] = [
     (chunk_type::SYSTEM, "SYSTEM"),
 ];
 
+/// The first that is set is printed.
 const PROFILES: [(u64, &str); 8] = [
-    (chunk_type::RAID0, "RAID0"),
-    (chunk_type::RAID1, "RAID1"),
-    (chunk_type::RAID1C3, "RAID1C3"),
-    (chunk_type::RAID1C4, "RAID1C4"),
-    (chunk_type::DUP, "DUP"),
     (chunk_type::RAID10, "RAID10"),
+    (chunk_type::RAID1, "RAID1"),
+    (chunk_type::DUP, "DUP"),
+    (chunk_type::RAID0, "RAID0"),
     (chunk_type::RAID5, "RAID5"),
     (chunk_type::RAID6, "RAID6"),
+    (chunk_type::RAID1C3, "RAID1C3"),
+    (chunk_type::RAID1C4, "RAID1C4"),
 ];
 
 impl Display for ChunkType {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if self.0 & chunk_type::TYPE_MASK != 0 {
-            write!(f, "{}|", Flags(self.0, &TYPES))?;
-        }
-        let profile = self.0 & chunk_type::PROFILE_MASK;
-        match PROFILES.iter().find(|(bit, _)| *bit == profile) {
+        write!(f, "{}|", Flags(self.0, &TYPES, ""))?;
+        match PROFILES.iter().find(|(bit, _)| self.0 & bit != 0) {
             Some((_, name)) => f.write_str(name),
-            None if profile == 0 => f.write_str("single"),
-            None => write!(f, "UNKNOWN.0x{profile:x}"),
+            None => f.write_str("single"),
         }
     }
 }

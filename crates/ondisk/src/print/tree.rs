@@ -115,7 +115,7 @@ fn head(
 ) -> io::Result<()> {
     let (bytenr, flags) = (block.bytenr(), block.flags());
     let revision = block.head().flags.get() >> 56;
-    write!(out, "{kind} {bytenr} flags 0x{flags:x}({}) ", Flags(flags, &BLOCK_FLAGS))?;
+    write!(out, "{kind} {bytenr} flags 0x{flags:x}({}) ", Flags(flags, &BLOCK_FLAGS, "none"))?;
     write!(out, "backref revision {revision}")?;
     if style.csum_headers {
         write!(out, " csum 0x")?;

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use buttress_ondisk::check::{self, Expect, Gate};
+use buttress_ondisk::item::StripeItem;
 use buttress_ondisk::{Corruption, Superblock, TreeBlock, kind, view};
 
 /// A filesystem in a file.
@@ -14,8 +15,8 @@ pub struct Image {
     pub sb: Superblock,
     pub gate: Gate,
     file: File,
-    /// (logical, length, physical) of each chunk's first stripe.
-    chunks: Vec<(u64, u64, u64)>,
+    /// (logical, length, physical starts of the copies) of each chunk.
+    chunks: Vec<(u64, u64, Vec<u64>)>,
 }
 
 impl Image {
@@ -27,7 +28,7 @@ impl Image {
         let gate = Gate::of(&sb);
         let mut image = Image { path: path.into(), sb, gate, file, chunks: Vec::new() };
         for (key, head, stripes) in view::sys_chunks(&sb) {
-            image.chunks.push((key.offset, head.length.get(), stripes[0].offset.get()));
+            image.chunks.push((key.offset, head.length.get(), starts(stripes)));
         }
         let mut found = Vec::new();
         image.walk(sb.chunk_root.get(), &mut |block| {
@@ -35,7 +36,7 @@ impl Image {
                 let (key, data) = block.item(slot);
                 if key.kind == kind::CHUNK_ITEM {
                     let (head, stripes) = view::chunk(data).unwrap();
-                    found.push((key.offset, head.length.get(), stripes[0].offset.get()));
+                    found.push((key.offset, head.length.get(), starts(stripes)));
                 }
             }
         });
@@ -44,10 +45,9 @@ impl Image {
     }
 
     pub fn read(&self, logical: u64, len: usize) -> Option<Box<[u8]>> {
-        let (start, _, physical) =
-            *self.chunks.iter().find(|(start, len, _)| (*start..start + len).contains(&logical))?;
+        let (start, _, physical) = self.chunk_of(logical)?;
         let mut bytes = vec![0; len].into_boxed_slice();
-        self.file.read_exact_at(&mut bytes, physical + (logical - start)).ok()?;
+        self.file.read_exact_at(&mut bytes, physical[0] + (logical - start)).ok()?;
         Some(bytes)
     }
 
@@ -61,6 +61,31 @@ impl Image {
     pub fn block(&self, expect: &Expect) -> Result<TreeBlock, Corruption> {
         let bytes = self.read(expect.bytenr, self.gate.nodesize as usize).expect("mapped");
         self.gate.block(bytes, expect)
+    }
+
+    /// Where the copies of what is at `logical` are in the file.
+    pub fn copies(&self, logical: u64) -> Vec<u64> {
+        let (start, _, physical) = self.chunk_of(logical).unwrap();
+        physical.iter().map(|at| at + (logical - start)).collect()
+    }
+
+    fn chunk_of(&self, logical: u64) -> Option<&(u64, u64, Vec<u64>)> {
+        self.chunks.iter().find(|(start, len, _)| (*start..start + len).contains(&logical))
+    }
+
+    /// The root block of a tree.
+    pub fn tree_root(&self, id: u64) -> TreeBlock {
+        let mut found = None;
+        self.walk(self.sb.root.get(), &mut |block| {
+            for slot in 0..if block.is_leaf() { block.len() } else { 0 } {
+                let (key, data) = block.item(slot);
+                if key.kind == kind::ROOT_ITEM && key.objectid == id {
+                    let root = buttress_ondisk::item::RootItem::read(data).unwrap();
+                    found = Some(root.bytenr.get());
+                }
+            }
+        });
+        self.block(&Expect::at(found.unwrap())).unwrap()
     }
 
     /// Visits each block of a tree.
@@ -106,6 +131,10 @@ impl Image {
         }
         all
     }
+}
+
+fn starts(stripes: &[StripeItem]) -> Vec<u64> {
+    stripes.iter().map(|stripe| stripe.offset.get()).collect()
 }
 
 /// Runs a shell script with `$IMG` and `$MNT`; panics when it fails.

@@ -1,5 +1,8 @@
 //! The bytes that the kernel and btrfs-progs write, through the gate and the printer.
 
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod craft;
 mod gate;
 mod image;
 mod print;
@@ -14,4 +17,5 @@ fn images_of_the_kernel() {
     gate::blocks_pass(&images);
     print::dump_super_is_that_of_progs(&images);
     print::dump_tree_is_that_of_progs(&images);
+    craft::crafted_leaves_print_alike(&images[0].1);
 }
