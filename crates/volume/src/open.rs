@@ -54,7 +54,7 @@ pub enum Warning {
     },
     /// A log tree waits for replay: what was fsynced last is not seen.
     LogTree,
-    /// Unknown features that forbid writing.
+    /// Features, known or not, that we do not keep up when writing.
     CompatRo {
         /// Their names, or their bits.
         names: String,
@@ -91,7 +91,9 @@ impl fmt::Display for Warning {
                 "a log tree waits for replay, which is not there yet: the last fsynced changes \
                  are not shown",
             ),
-            Self::CompatRo { names } => write!(f, "unknown features {names}: reading only"),
+            Self::CompatRo { names } => {
+                write!(f, "features that must be known to write ({names}): reading only")
+            }
             Self::DeviceShort { device, size, total_bytes } => {
                 write!(f, "{device} has {size} bytes, the filesystem takes {total_bytes}")
             }
