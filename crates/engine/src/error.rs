@@ -36,6 +36,24 @@ pub enum Error {
         /// Where.
         key: String,
     },
+    /// Data of a file cannot be read.
+    #[error(
+        "data of file {ino} in tree {tree}, {len} bytes at {offset}, from the extent at {bytenr}: {why}"
+    )]
+    Data {
+        /// The subvolume.
+        tree: u64,
+        /// The file.
+        ino: u64,
+        /// Where in the file, in bytes.
+        offset: u64,
+        /// Bytes.
+        len: u64,
+        /// The logical address of the extent.
+        bytenr: u64,
+        /// What is wrong.
+        why: Arc<str>,
+    },
     /// An earlier commit failed: nothing more is written. Holds the first cause.
     #[error("the filesystem turned read-only because a commit failed: {0}")]
     Aborted(Arc<str>),
@@ -81,7 +99,7 @@ impl Error {
             Error::User(errno) => *errno,
             Error::NoSpace => Errno::NOSPC,
             Error::ReadOnly | Error::Aborted(_) => Errno::ROFS,
-            Error::Volume(_) => Errno::IO,
+            Error::Volume(_) | Error::Data { .. } => Errno::IO,
             Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
             Error::Unsupported(_) => Errno::OPNOTSUPP,
         }

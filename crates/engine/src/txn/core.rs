@@ -149,6 +149,8 @@ pub struct Core {
     /// Whether nothing may be written.
     pub read_only: bool,
     roots: RwLock<Roots>,
+    /// The checksum tree of the commit before: readers that joined before the last one published may need it.
+    csum_before: RwLock<Root>,
 }
 
 impl Core {
@@ -163,7 +165,17 @@ impl Core {
     ) -> Core {
         let volume = blocks.volume().clone();
         let txn = Transactions::new(volume.superblock().generation.get());
-        Core { volume, blocks, space, features, env, txn, read_only, roots: RwLock::new(roots) }
+        Core {
+            volume,
+            blocks,
+            space,
+            features,
+            env,
+            txn,
+            read_only,
+            csum_before: RwLock::new(roots.csum),
+            roots: RwLock::new(roots),
+        }
     }
 
     /// The committed trees.
@@ -172,7 +184,9 @@ impl Core {
     }
 
     pub(super) fn publish(&self, roots: Roots) {
-        *self.roots.write() = roots;
+        let mut published = self.roots.write();
+        *self.csum_before.write() = published.csum;
+        *published = roots;
     }
 
     /// The committed root tree.
@@ -188,6 +202,12 @@ impl Core {
     /// The committed checksum tree.
     pub fn csum_view(&self) -> View<'_> {
         View::new(&self.blocks, objectid::CSUM_TREE, self.roots().csum)
+    }
+
+    /// The checksum tree of the commit before the last one. An operation that joined before the last one published may
+    /// see a file as it was, with data that has no checksums any more.
+    pub fn csum_view_before(&self) -> View<'_> {
+        View::new(&self.blocks, objectid::CSUM_TREE, *self.csum_before.read())
     }
 
     /// The committed uuid tree.

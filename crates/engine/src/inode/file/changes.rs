@@ -1,0 +1,336 @@
+//! What has changed in a file and is not in its tree yet.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
+
+use super::ranges::{RangeMap, Span, Split, len};
+use super::read::Cache;
+use crate::error::Result;
+use crate::space::Range;
+use crate::txn::Core;
+
+/// Where files end at the latest: no byte has this offset or a larger one.
+pub(super) const FILE_END: u64 = 1 << 63;
+/// Bytes of a buffered run beyond which it is not extended.
+const BUFFER_RUN_MAX: usize = 1 << 20;
+
+/// The start of the sector that holds `pos`.
+pub(super) fn round_down(pos: u64) -> u64 {
+    pos / SECTOR * SECTOR
+}
+
+/// The end of the sector that `pos` ends in.
+pub(super) fn round_up(pos: u64) -> u64 {
+    pos.div_ceil(SECTOR).saturating_mul(SECTOR)
+}
+
+/// Buffered bytes of whole sectors.
+#[derive(Clone, Debug)]
+pub(super) struct Buffer(pub Vec<u8>);
+
+impl Split for Buffer {
+    fn split_off(&mut self, skip: u64) -> Buffer {
+        Buffer(self.0.split_off((skip as usize).min(self.0.len())))
+    }
+}
+
+/// Checksums of consecutive sectors, back to back.
+#[derive(Clone, Debug)]
+pub(super) struct Digests {
+    pub bytes: Vec<u8>,
+    /// Bytes of one checksum.
+    pub size: usize,
+}
+
+impl Split for Digests {
+    fn split_off(&mut self, skip: u64) -> Digests {
+        let at = (skip / SECTOR) as usize * self.size;
+        Digests { bytes: self.bytes.split_off(at.min(self.bytes.len())), size: self.size }
+    }
+}
+
+/// A new extent to which more than one piece may refer, in one file or in several.
+#[derive(Debug)]
+pub(super) struct SharedExtent {
+    pub range: Range,
+    /// Empty when it has no checksums.
+    pub digests: Vec<u8>,
+    /// Allocated by this transaction. Otherwise by the committing one, which keeps it.
+    pub new: bool,
+    emitted: AtomicBool,
+}
+
+impl SharedExtent {
+    /// An extent that nobody has emitted yet.
+    pub fn of(range: Range, digests: Vec<u8>, new: bool) -> SharedExtent {
+        SharedExtent { range, digests, new, emitted: AtomicBool::new(false) }
+    }
+
+    /// Whether the caller is the one who says that the extent is new: the first who asks.
+    pub fn introduces(&self) -> bool {
+        self.new && !self.emitted.swap(true, Ordering::AcqRel)
+    }
+}
+
+/// A piece of a data extent that is not this piece's own.
+#[derive(Clone, Debug)]
+pub(super) struct Extent {
+    /// Logical address of the whole extent.
+    pub bytenr: u64,
+    /// Bytes of the whole extent on the disk.
+    pub disk_len: u64,
+    /// Bytes of file content that the whole extent holds.
+    pub ram_len: u64,
+    /// Where in that content the piece starts.
+    pub offset: u64,
+    /// 0 none, 1 zlib, 2 lzo, 3 zstd.
+    pub compression: u8,
+    /// Reads as zeros.
+    pub prealloc: bool,
+    /// Of an extent that the last commit does not know.
+    pub shared: Option<Arc<SharedExtent>>,
+}
+
+/// What a range of the file holds now, in place of what lower layers say.
+#[derive(Clone, Debug)]
+pub(super) enum Piece {
+    /// Nothing: zeros.
+    Hole,
+    /// The whole file, kept in the item: at most a sector.
+    Inline(Arc<[u8]>),
+    /// An extent of its own, exactly as long as the piece, allocated in this transaction. It can be cut anywhere, because
+    /// no item names it yet.
+    New {
+        /// Logical address.
+        bytenr: u64,
+        /// Reads as zeros.
+        prealloc: bool,
+    },
+    /// A piece of an extent that others may refer to.
+    Extent(Extent),
+}
+
+impl Split for Piece {
+    fn split_off(&mut self, skip: u64) -> Piece {
+        match self {
+            Piece::Hole | Piece::Inline(_) => Piece::Hole,
+            Piece::New { bytenr, prealloc } => {
+                Piece::New { bytenr: bytenr.saturating_add(skip), prealloc: *prealloc }
+            }
+            Piece::Extent(extent) => {
+                let offset = extent.offset.saturating_add(skip);
+                Piece::Extent(Extent { offset, ..extent.clone() })
+            }
+        }
+    }
+}
+
+impl Piece {
+    /// What it adds to the inode's `nbytes` when it covers `span`.
+    pub fn nbytes(&self, span: &Span) -> u64 {
+        match self {
+            Piece::Hole => 0,
+            Piece::Inline(bytes) => bytes.len() as u64,
+            Piece::New { .. } | Piece::Extent(_) => len(span),
+        }
+    }
+}
+
+/// The pending changes of one file's data in one transaction. See the module's essay.
+#[derive(Debug, Default)]
+pub struct FileChanges {
+    /// Written data that has no place on the disk yet. Shares no position with `pieces`.
+    pub(super) buffers: RangeMap<Buffer>,
+    /// What else has changed. All ranges are whole sectors.
+    pub(super) pieces: RangeMap<Piece>,
+    /// Checksums of the data behind `Piece::New`, by address.
+    pub(super) digests: RangeMap<Digests>,
+    /// Bytes in `buffers`.
+    pub(super) buffered: u64,
+    /// The sum of `Piece::nbytes`, until it is counted in the inode.
+    pub(super) mapped: u64,
+    /// Allocated ahead of a sequential writer.
+    pub(super) ahead: Option<Range>,
+    /// Where the next write of a sequential writer would start, and the bytes it has written so far.
+    pub(super) stream: (u64, u64),
+    /// Space that this transaction allocated and does not use any more. Somebody may be reading it until the freeze.
+    pub(super) loose: Vec<Range>,
+    /// Prepared layers: by the start of a changed region, the start of the old extent that reaches into it from before.
+    pub(super) edges: Vec<(u64, u64)>,
+    /// The compressed extent that was read last.
+    pub(super) cache: Arc<Cache>,
+}
+
+impl FileChanges {
+    /// Whether nothing has changed.
+    pub fn is_empty(&self) -> bool {
+        self.buffers.is_empty()
+            && self.pieces.is_empty()
+            && self.loose.is_empty()
+            && self.ahead.is_none()
+    }
+
+    /// Bytes of buffered data that need space on the disk when they are written.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.buffered
+    }
+
+    /// Bytes of content in this layer that the inode's `nbytes` does not count yet: for `st_blocks`.
+    pub fn unsettled_bytes(&self) -> u64 {
+        self.buffered.saturating_add(self.mapped)
+    }
+
+    /// Forgets everything, and gives back the space it took. For a file that is going away and that nobody has open.
+    pub fn abandon(&mut self, core: &Core) -> Result<()> {
+        self.cut(&(0..FILE_END));
+        let done = self.give_back(core);
+        *self = FileChanges::default();
+        done
+    }
+
+    /// Gives back the space that was allocated and is not used.
+    pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
+        self.loose
+            .drain(..)
+            .chain(self.ahead.take())
+            .try_for_each(|range| core.space.give_back(range))
+    }
+
+    /// Removes what this layer holds of `span`, so that lower layers show again.
+    pub(super) fn cut(&mut self, span: &Span) {
+        for (span, _) in self.buffers.cut(span) {
+            self.buffered -= len(&span);
+        }
+        for (span, piece) in self.pieces.cut(span) {
+            self.mapped = self.mapped.saturating_sub(piece.nbytes(&span));
+            self.let_go(&span, piece);
+        }
+    }
+
+    fn let_go(&mut self, span: &Span, piece: Piece) {
+        match piece {
+            Piece::Hole | Piece::Inline(_) => (),
+            Piece::New { bytenr, .. } => {
+                let range = Range { start: bytenr, len: len(span) };
+                self.digests.cut(&(bytenr..bytenr.saturating_add(range.len)));
+                self.loose.push(range);
+            }
+            Piece::Extent(extent) => {
+                // Exactly one of those who let the extent go at the same time gets it.
+                if let Some(shared) = extent.shared.and_then(Arc::into_inner)
+                    && shared.new
+                {
+                    self.loose.push(shared.range);
+                }
+            }
+        }
+    }
+
+    /// Puts `piece` at `span`, in place of what this layer held there.
+    pub(super) fn put(&mut self, span: Span, piece: Piece) {
+        self.cut(&span);
+        self.mapped += piece.nbytes(&span);
+        self.pieces.insert(span, piece);
+    }
+
+    /// Puts a new extent at `span`; with `group`, which says whether two addresses are in the same block group, it may
+    /// continue the one before.
+    pub(super) fn put_new(
+        &mut self,
+        span: Span,
+        address: u64,
+        preallocated: bool,
+        group: Option<&dyn Fn(u64, u64) -> bool>,
+    ) {
+        self.cut(&span);
+        let more = len(&span);
+        let joined = group.is_some_and(|same_group| {
+            self.pieces.extend(&span, |before, piece| match piece {
+                Piece::New { bytenr, prealloc } => {
+                    *prealloc == preallocated
+                        && bytenr.checked_add(len(before)) == Some(address)
+                        && len(before) + more <= EXTENT_LEN_MAX
+                        && same_group(*bytenr, address)
+                }
+                _ => false,
+            })
+        });
+        self.mapped += more;
+        if !joined {
+            self.pieces.insert(span, Piece::New { bytenr: address, prealloc: preallocated });
+        }
+    }
+
+    /// Buffers whole sectors at `start`.
+    pub(super) fn put_buffer(&mut self, start: u64, bytes: Vec<u8>) {
+        let span = start..start + bytes.len() as u64;
+        self.cut(&span);
+        self.buffered += len(&span);
+        let joined = self.buffers.extend(&span, |_, before| {
+            let fits = before.0.len() + bytes.len() <= BUFFER_RUN_MAX;
+            if fits {
+                before.0.extend_from_slice(&bytes);
+            }
+            fits
+        });
+        if !joined {
+            self.buffers.insert(span, Buffer(bytes));
+        }
+    }
+
+    /// Remembers the checksums of new data at `bytenr`.
+    pub(super) fn put_digests(&mut self, bytenr: u64, sectors: u64, bytes: Vec<u8>, size: usize) {
+        let span = bytenr..bytenr.saturating_add(sectors * SECTOR);
+        self.digests.cut(&span);
+        let joined = self.digests.extend(&span, |_, before| {
+            before.bytes.extend_from_slice(&bytes);
+            true
+        });
+        if !joined {
+            self.digests.insert(span, Digests { bytes, size });
+        }
+    }
+
+    /// The checksums of all sectors of `span`, or `None` when some have none.
+    pub(super) fn digests_of(&self, span: &Span) -> Option<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut pos = span.start;
+        while pos < span.end {
+            let (found, digests) = self.digests.at(pos)?;
+            let end = found.end.min(span.end);
+            let sector = |at: u64| ((at - found.start) / SECTOR) as usize * digests.size;
+            all.extend_from_slice(digests.bytes.get(sector(pos)..sector(end))?);
+            pos = end;
+        }
+        Some(all)
+    }
+
+    /// Turns the new extents inside `span` into shared ones, so that others can refer to them.
+    pub(super) fn make_shared(&mut self, span: &Span) {
+        for (span, piece) in self.pieces.cut(span) {
+            let piece = match piece {
+                Piece::New { bytenr, prealloc } => self.shared_extent(bytenr, len(&span), prealloc),
+                other => other,
+            };
+            self.pieces.insert(span, piece);
+        }
+    }
+
+    fn shared_extent(&mut self, bytenr: u64, len: u64, prealloc: bool) -> Piece {
+        let address = bytenr..bytenr.saturating_add(len);
+        let digests = self.digests_of(&address).unwrap_or_default();
+        self.digests.cut(&address);
+        let shared = SharedExtent::of(Range { start: bytenr, len }, digests, true);
+        Piece::Extent(Extent {
+            bytenr,
+            disk_len: len,
+            ram_len: len,
+            offset: 0,
+            compression: 0,
+            prealloc,
+            shared: Some(Arc::new(shared)),
+        })
+    }
+}

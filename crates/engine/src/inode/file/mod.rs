@@ -1,0 +1,35 @@
+//! The data of one file.
+//!
+//! What has changed since the last commit is held as [`FileChanges`], one for each transaction: the *live* layer of the
+//! running one over the *frozen* layer of the one that commits, over the extents in the tree ([`Layers`]). A layer maps
+//! ranges of whole sectors to what they hold now, and that is absolute: wherever a layer holds anything, lower layers do
+//! not count. So a reader gets the same answer whether it sees the tree before or after the commit under a frozen layer.
+//!
+//! Small writes are buffered; large ones get an extent and go to the disk at once, with their checksums computed on the
+//! way. A commit takes the layer through two steps. [`FileChanges::prepare`] writes what is buffered, decides whether a
+//! small file is kept in its item, and settles `nbytes`; [`FileChanges::emit`] turns the layer into items, references and
+//! checksums. Data is always written to free space, never over what the last commit knows; so a crash leaves the file of
+//! the last commit.
+//!
+//! A new extent belongs to its piece alone until it is emitted: it can be cut anywhere, and what is cut off is free space
+//! again after the freeze (somebody may be reading it until then). A clone makes it a shared extent first, which stays
+//! whole and goes back when the last piece has let it go.
+
+mod changes;
+mod csums;
+mod emit;
+mod layers;
+mod prepare;
+mod ranges;
+mod read;
+mod seek;
+mod shape;
+mod write;
+
+pub use changes::FileChanges;
+pub use layers::Layers;
+pub use prepare::{INLINE_MAX, Prepared};
+pub use read::ReadPlan;
+pub use seek::{Mapping, Place, Seek};
+pub use shape::Shared;
+pub use write::DIRECT_MIN;

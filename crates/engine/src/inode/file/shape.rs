@@ -1,0 +1,297 @@
+//! Changing where a file has data: truncating, punching, preallocating, cloning.
+
+use std::sync::Arc;
+
+use buttress_ondisk::SECTOR;
+use buttress_ondisk::item::inode_flags;
+
+use super::changes::{Extent, FILE_END, FileChanges, Piece, SharedExtent, round_down, round_up};
+use super::layers::{Found, Layer, Layers, Mapped, Segments};
+use super::ranges::{Span, len};
+use super::write::end_of;
+use crate::error::{Errno, Error, Result};
+use crate::space::Range;
+use crate::txn::{Core, Op};
+
+/// A range of a file to be shared with another file, or with another place of the same one.
+#[derive(Debug)]
+pub struct Shared {
+    /// Bytes, not counting the rest of the last sector.
+    len: u64,
+    /// Whether the data has checksums.
+    sums: bool,
+    /// From the start of the range on, without gaps.
+    parts: Vec<(Span, Part)>,
+}
+
+#[derive(Debug)]
+enum Part {
+    Hole,
+    /// Content that has no extent that could be shared.
+    Bytes(Vec<u8>),
+    Extent(Extent),
+}
+
+impl FileChanges {
+    /// Before the size changes from `old_size` to `new_size`.
+    pub fn truncate(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        old_size: u64,
+        new_size: u64,
+    ) -> Result<()> {
+        end_of(new_size, 0)?;
+        if new_size > old_size {
+            self.uninline(layers, old_size)?;
+            if !op.core.features.no_holes {
+                self.fill_gap(layers, round_up(old_size)..round_up(new_size))?;
+            }
+            return Ok(());
+        }
+        if new_size > 0 {
+            self.uninline(layers, old_size)?;
+            self.zero_partial(op.core, layers, old_size, new_size..round_up(new_size))?;
+        }
+        self.erase(op.core, layers, round_up(new_size)..FILE_END);
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `offset` a hole. The size stays.
+    pub fn punch(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<()> {
+        let end = offset.saturating_add(len).min(FILE_END);
+        if offset >= end {
+            return Ok(());
+        }
+        self.uninline(layers, size)?;
+        let (from, to) = (round_up(offset), round_down(end));
+        if from > to {
+            return self.zero_partial(op.core, layers, size, offset..end);
+        }
+        self.zero_partial(op.core, layers, size, offset..from)?;
+        // The rest of the sector that holds the end of the file is no content: it goes too.
+        let to = if end >= size && to < round_up(size) { round_up(size).max(from) } else { to };
+        self.zero_partial(op.core, layers, size, to..end.max(to))?;
+        self.erase(op.core, layers, from..to);
+        Ok(())
+    }
+
+    /// Makes `len` bytes at `offset` zeros with space behind them.
+    pub fn zero_range(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let end = end_of(offset, len)?;
+        self.make_room(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        let (from, to) = (round_up(offset), round_down(end));
+        if from >= to {
+            self.zero_partial(op.core, layers, size, offset..end.min(from))?;
+            self.zero_partial(op.core, layers, size, to.max(offset)..end)?;
+            return self.allocate(op, layers, size, offset, len, keep_size);
+        }
+        self.zero_partial(op.core, layers, size, offset..from)?;
+        self.zero_partial(op.core, layers, size, to..end)?;
+        self.erase(op.core, layers, from..to);
+        self.allocate(op, layers, size, offset, len, keep_size)
+    }
+
+    /// Puts space behind `len` bytes at `offset` where there is none: `fallocate`. The caller makes the file larger when
+    /// `keep_size` is false, and gives it the flag `PREALLOC`.
+    pub fn allocate(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let end = end_of(offset, len)?;
+        self.make_room(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        let (holes, total) = self.holes(layers, round_down(offset)..round_up(end))?;
+        let mut ranges = self.take_space(op.core, total, 0)?.into_iter();
+        let Some(mut range) = ranges.next() else { return Ok(()) };
+        for hole in holes {
+            let mut pos = hole.start;
+            while pos < hole.end {
+                if range.len == 0 {
+                    range = ranges.next().ok_or(Error::NoSpace)?;
+                }
+                let take = range.len.min(hole.end - pos);
+                self.put_new(pos..pos + take, range.start, true, None);
+                range.start += take;
+                range.len -= take;
+                pos += take;
+            }
+        }
+        Ok(())
+    }
+
+    /// The holes in `span`, neighbours joined, and their bytes.
+    fn holes(&self, layers: Layers<'_>, span: Span) -> Result<(Vec<Span>, u64)> {
+        let mut holes: Vec<Span> = Vec::new();
+        let mut total = 0;
+        let mut segments = Segments::new(self, layers, span);
+        while let Some((span, found)) = segments.next()? {
+            if !matches!(found, Found::Hole) {
+                continue;
+            }
+            total += len(&span);
+            match holes.last_mut() {
+                Some(last) if last.end == span.start => last.end = span.end,
+                _ => holes.push(span),
+            }
+        }
+        Ok((holes, total))
+    }
+
+    /// Zeroes part of one sector, where it holds data.
+    fn zero_partial(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        size: u64,
+        span: Span,
+    ) -> Result<()> {
+        if span.start >= span.end || span.start >= size {
+            return Ok(());
+        }
+        let sector = round_down(span.start);
+        let found = Segments::new(self, layers, sector..sector + SECTOR).next()?;
+        match found {
+            None | Some((_, Found::Hole)) => return Ok(()),
+            Some((_, Found::Extent(mapped))) if mapped.prealloc => return Ok(()),
+            Some(_) => (),
+        }
+        let zeros = vec![0; len(&span).min(SECTOR) as usize];
+        self.buffer(core, layers, size, span.start, &zeros)
+    }
+
+    /// Makes whole sectors a hole.
+    fn erase(&mut self, core: &Core, layers: Layers<'_>, span: Span) {
+        if span.start >= span.end {
+            return;
+        }
+        if layers.any() || !core.features.no_holes {
+            self.put(span, Piece::Hole);
+        } else {
+            self.cut(&span);
+        }
+    }
+
+    // ---- clone ----
+
+    /// The content of `len` bytes at `offset`, to be put elsewhere with [`FileChanges::clone_from`] by the same operation.
+    /// `offset` is the start of a sector; the range ends with a sector or with the file.
+    pub fn share(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        len: u64,
+    ) -> Result<Shared> {
+        let end = end_of(offset, len)?;
+        let whole = end.is_multiple_of(SECTOR) || end == size;
+        if !offset.is_multiple_of(SECTOR) || !whole || end > size {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let span = offset..round_up(end);
+        if self.buffers.overlapping(&span).next().is_some() {
+            self.flush(op.core, layers, true)?;
+        }
+        self.make_shared(&span);
+        let mut parts = Vec::new();
+        let mut segments = Segments::new(self, layers, span);
+        while let Some((span, found)) = segments.next()? {
+            let part = match found {
+                Found::Hole => Part::Hole,
+                Found::Bytes(bytes) => Part::Bytes(bytes.to_vec()),
+                Found::Inline(content) => Part::Bytes(inline_part(&content, &span)),
+                Found::Extent(mapped) => Part::Extent(extent_of(&mapped)),
+            };
+            parts.push((span.start - offset..span.end - offset, part));
+        }
+        Ok(Shared { len, sums: layers.sums(), parts })
+    }
+
+    /// Makes `offset` (the start of a sector) hold what `shared` holds. The caller makes the file larger after. A range
+    /// that does not end with a sector must reach the end of this file.
+    pub fn clone_from(
+        &mut self,
+        op: &Op<'_>,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        shared: Shared,
+    ) -> Result<()> {
+        let end = end_of(offset, shared.len)?;
+        let whole = shared.len.is_multiple_of(SECTOR) || end >= size;
+        if !offset.is_multiple_of(SECTOR) || !whole || shared.sums != layers.sums() {
+            return Err(Error::User(Errno::INVAL));
+        }
+        self.make_room(op.core, layers, size, offset, end)?;
+        for (span, part) in shared.parts {
+            let span = offset + span.start..offset + span.end;
+            match part {
+                Part::Hole => self.erase(op.core, layers, span),
+                Part::Bytes(bytes) => self.put_buffer(span.start, bytes),
+                Part::Extent(extent) => self.put(span, Piece::Extent(extent)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether files with these flags may share data.
+    pub fn may_share(flags: u64, other: u64) -> bool {
+        (flags ^ other) & inode_flags::NODATASUM == 0
+    }
+}
+
+fn inline_part(content: &[u8], span: &Span) -> Vec<u8> {
+    let from = (span.start as usize).min(content.len());
+    let mut bytes = content[from..].to_vec();
+    bytes.resize(len(span) as usize, 0);
+    bytes
+}
+
+fn extent_of(mapped: &Mapped<'_>) -> Extent {
+    Extent {
+        bytenr: mapped.bytenr,
+        disk_len: mapped.disk_len,
+        ram_len: mapped.ram_len,
+        offset: mapped.offset,
+        compression: mapped.compression,
+        prealloc: mapped.prealloc,
+        shared: match mapped.layer {
+            Layer::Live(_) => mapped.shared.cloned(),
+            Layer::Frozen(changes) => Some(Arc::new(committing_extent(mapped, changes))),
+            Layer::Tree => None,
+        },
+    }
+}
+
+/// What the committing transaction has allocated is an old extent for the running one, but for its checksums, which are
+/// not in the csum tree yet.
+fn committing_extent(mapped: &Mapped<'_>, changes: &FileChanges) -> SharedExtent {
+    let range = Range { start: mapped.bytenr, len: mapped.disk_len };
+    let digests = match mapped.shared {
+        Some(shared) => shared.digests.clone(),
+        None => changes
+            .digests_of(&(range.start..range.start.saturating_add(range.len)))
+            .unwrap_or_default(),
+    };
+    SharedExtent::of(range, digests, false)
+}
