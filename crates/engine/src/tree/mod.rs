@@ -9,6 +9,8 @@
 
 mod blocks;
 mod merge;
+#[cfg(test)]
+mod tests;
 mod view;
 
 pub use blocks::Blocks;

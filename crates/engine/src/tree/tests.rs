@@ -1,0 +1,229 @@
+//! The merge against a sorted map: whatever the order and size of changes, the new version holds what the map holds,
+//! the old version still holds what it held, and no block is let go twice or reachable after it was.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use buttress_device::MemoryDevice;
+use buttress_ondisk::build::Stamp;
+use buttress_ondisk::{Key, TreeBlock};
+use buttress_volume::{Access, Volume};
+
+use super::{Blocks, Exchange, Merge, Root, View};
+use crate::error::Result;
+
+type Model = BTreeMap<Key, Vec<u8>>;
+
+struct Fake<'a> {
+    blocks: &'a Blocks,
+    generation: u64,
+    next: &'a mut u64,
+    live: &'a mut BTreeSet<u64>,
+    placed: usize,
+}
+
+impl Exchange for Fake<'_> {
+    fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    fn release(&mut self, old: &Arc<TreeBlock>) -> Result<()> {
+        assert!(self.live.remove(&old.bytenr()), "released twice: {}", old.bytenr());
+        Ok(())
+    }
+
+    fn place(&mut self, _level: u8) -> Result<Stamp> {
+        *self.next += self.blocks.nodesize() as u64;
+        self.placed += 1;
+        let (bytenr, generation) = (*self.next, self.generation);
+        Ok(Stamp { fsid: [1; 16], chunk_tree_uuid: [2; 16], bytenr, generation, owner: 5, flags: 1 })
+    }
+
+    fn placed(&mut self, block: TreeBlock) -> Result<()> {
+        assert!(self.live.insert(block.bytenr()));
+        self.blocks.hold(Arc::new(block));
+        Ok(())
+    }
+}
+
+fn blocks() -> Blocks {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
+    buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();
+    let opened = Volume::open(vec![device], Access::ReadOnly).unwrap();
+    Blocks::new(Arc::new(opened.volume), 1 << 20)
+}
+
+/// A small generator of pseudo-random numbers, so that a seed replays.
+struct Rng(u64);
+
+impl Rng {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) % below
+    }
+}
+
+struct Bench {
+    blocks: Blocks,
+    next: u64,
+    live: BTreeSet<u64>,
+    root: Option<Root>,
+    model: Model,
+    generation: u64,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        Bench {
+            blocks: blocks(),
+            next: 1 << 40,
+            live: BTreeSet::new(),
+            root: None,
+            model: Model::new(),
+            generation: 10,
+        }
+    }
+
+    fn merge(&mut self, change: impl FnOnce(&mut Merge<'_>, &mut Model)) -> usize {
+        self.generation += 1;
+        let mut fake = Fake {
+            blocks: &self.blocks,
+            generation: self.generation,
+            next: &mut self.next,
+            live: &mut self.live,
+            placed: 0,
+        };
+        let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
+        change(&mut merge, &mut self.model);
+        self.root = Some(merge.finish().unwrap());
+        let placed = fake.placed;
+        self.check();
+        placed
+    }
+
+    fn check(&self) {
+        let view = View::new(&self.blocks, 5, self.root.unwrap());
+        let mut cursor = view.range(Key::MIN, Key::MAX);
+        let mut model = self.model.iter();
+        while let Some(item) = cursor.next().unwrap() {
+            let (key, data) = model.next().expect("no more than the model");
+            assert_eq!((item.key(), item.data()), (*key, &data[..]));
+        }
+        assert_eq!(model.next(), None);
+        let mut reached = BTreeSet::new();
+        self.reach(&view.root_block().unwrap(), &view, &mut reached);
+        assert_eq!(reached, self.live, "reachable blocks are those that are live");
+    }
+
+    fn reach(&self, block: &TreeBlock, view: &View<'_>, reached: &mut BTreeSet<u64>) {
+        assert!(reached.insert(block.bytenr()));
+        if !block.is_leaf() {
+            assert!(!block.is_empty());
+            for slot in 0..block.len() {
+                self.reach(&view.child(block, slot).unwrap(), view, reached);
+            }
+        }
+    }
+}
+
+fn value(rng: &mut Rng, max: u64) -> Vec<u8> {
+    let len = rng.next(max) as usize;
+    vec![rng.next(256) as u8; len]
+}
+
+fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
+    let mut at = BTreeSet::new();
+    for _ in 0..changes {
+        at.insert(Key::new(rng.next(keys), rng.next(3) as u8, 0));
+    }
+    let size = [4, 60, 300, 2000][rng.next(4) as usize];
+    bench.merge(|merge, model| {
+        let mut passed = Key::MIN;
+        for key in at {
+            if key < passed {
+                continue;
+            }
+            match rng.next(8) {
+                0 | 1 => {
+                    let gone = merge.delete(&key).unwrap();
+                    assert_eq!(gone, model.remove(&key).is_some());
+                }
+                2 => {
+                    let to = Key::new(key.objectid + rng.next(keys / 20 + 2), 2, 0);
+                    let mut seen = Vec::new();
+                    merge.delete_range(key, to, |key, _| seen.push(key)).unwrap();
+                    let gone: Vec<Key> = model.range(key..=to).map(|(key, _)| *key).collect();
+                    gone.iter().for_each(|key| drop(model.remove(key)));
+                    assert_eq!(seen, gone);
+                    passed = to.next();
+                }
+                3 => assert_eq!(merge.find(&key).unwrap(), model.get(&key).map(|data| &data[..])),
+                4 => {
+                    let found = merge.peek(&key).unwrap().map(|(key, data)| (key, data.to_vec()));
+                    let expect = model.range(key..).next().map(|(key, data)| (*key, data.clone()));
+                    assert_eq!(found, expect);
+                }
+                _ => {
+                    let data = value(rng, size);
+                    merge.put(key, &data).unwrap();
+                    model.insert(key, data);
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_merge_agrees_with_a_sorted_map() {
+    for seed in 0..60 {
+        let mut bench = Bench::new();
+        let mut rng = Rng(seed * 77 + 1);
+        for _ in 0..25 {
+            let keys = [10, 200, 5000][rng.next(3) as usize];
+            let changes = [1, 5, 60, 1500][rng.next(4) as usize];
+            random_round(&mut bench, &mut rng, keys, changes);
+        }
+    }
+}
+
+#[test]
+fn appending_fills_every_leaf() {
+    let mut bench = Bench::new();
+    let mut next = 0;
+    let mut placed = 0;
+    for _ in 0..20 {
+        placed += bench.merge(|merge, model| {
+            for _ in 0..1000 {
+                let key = Key::new(next, 1, 0);
+                merge.put(key, &[7; 40]).unwrap();
+                model.insert(key, vec![7; 40]);
+                next += 1;
+            }
+        });
+    }
+    let per_leaf = (4096 - 101) / 65;
+    let least = 20_000 / per_leaf;
+    assert!(bench.live.len() <= least + least / 20 + 3, "{} blocks for {least} full leaves", bench.live.len());
+    assert!(placed <= least + least / 10 + 80, "{placed} blocks written for {least} full leaves");
+}
+
+#[test]
+fn one_change_writes_one_path() {
+    let mut bench = Bench::new();
+    bench.merge(|merge, model| {
+        for at in 0..20_000 {
+            let key = Key::new(at * 2, 1, 0);
+            merge.put(key, &[7; 20]).unwrap();
+            model.insert(key, vec![7; 20]);
+        }
+    });
+    let levels = bench.root.unwrap().level as usize + 1;
+    let placed = bench.merge(|merge, model| {
+        merge.put(Key::new(10_000, 1, 0), &[8; 20]).unwrap();
+        model.insert(Key::new(10_000, 1, 0), vec![8; 20]);
+    });
+    assert_eq!(placed, levels);
+    let same = bench.merge(|merge, _| merge.put(Key::new(10_000, 1, 0), &[8; 20]).unwrap());
+    assert_eq!(same, 0, "putting what is there writes nothing");
+}
