@@ -62,8 +62,10 @@ pub struct Roots {
     pub csum: Root,
     /// The uuid tree.
     pub uuid: Option<Root>,
-    /// The free space tree.
+    /// The free space tree, when it is valid.
     pub free_space: Option<Root>,
+    /// A free space tree that is marked as not valid.
+    pub stale_free_space: Option<Root>,
     /// The block group tree.
     pub block_group: Option<Root>,
     /// The quota tree.
@@ -108,6 +110,7 @@ impl Roots {
             csum: need(objectid::CSUM_TREE)?,
             uuid: find(objectid::UUID_TREE)?,
             free_space: if ro & valid == valid { find(objectid::FREE_SPACE_TREE)? } else { None },
+            stale_free_space: if ro & valid == valid { None } else { find(objectid::FREE_SPACE_TREE)? },
             block_group: if ro & compat_ro::BLOCK_GROUP_TREE != 0 {
                 Some(need(objectid::BLOCK_GROUP_TREE)?)
             } else {

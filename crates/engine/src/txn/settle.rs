@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use buttress_ondisk::item::RootItem;
+use buttress_ondisk::item::{FreeSpaceHeader, RootItem};
 use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
@@ -14,7 +14,7 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::refs::{Applied, Form, apply};
+use crate::refs::{Applied, Form, Target, apply};
 use crate::space::Range;
 use crate::tree::{Merge, Root};
 
@@ -41,6 +41,9 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
         todo: commit.take_gathered(),
     };
     settler.settle_uuids()?;
+    if settler.roots.free_space.is_none() {
+        settler.make_free_space_tree()?;
+    }
     for _ in 0..ROUNDS_MAX {
         if settler.round()? {
             continue;
@@ -221,6 +224,44 @@ impl<'c, 'a> Settler<'c, 'a> {
             }
             Ok(())
         })
+    }
+
+    /// Makes the free space tree on a filesystem that has none (or one that is not valid), and drops the v1 cache.
+    fn make_free_space_tree(&mut self) -> Result<()> {
+        let commit = self.commit;
+        let entry = self
+            .trees
+            .entry(objectid::FREE_SPACE_TREE)
+            .or_insert_with(|| TreeCommit::new(commit, objectid::FREE_SPACE_TREE));
+        let mut merge = entry.merge(self.roots.stale_free_space.take())?;
+        merge.delete_range(Key::MIN, Key::MAX, |_, _| ())?;
+        self.roots.free_space = Some(merge.finish()?);
+        self.todo.refs.append(&mut entry.refs);
+        commit.core().space.mark_all_dirty();
+        self.drop_v1_cache()
+    }
+
+    /// The v1 cache is files in the root tree: each block group's header names an inode.
+    fn drop_v1_cache(&mut self) -> Result<()> {
+        let view = self.commit.core().root_view();
+        let mut headers = view.range(
+            Key::new(objectid::FREE_SPACE, 0, 0),
+            Key::new(objectid::FREE_SPACE, u8::MAX, u64::MAX),
+        );
+        while let Some(header) = headers.next()? {
+            self.todo.root_items.insert(header.key(), None);
+            let Some(found) = FreeSpaceHeader::of(header.data()) else { continue };
+            let ino = Key::from(found.location).objectid;
+            let mut items =
+                view.range(Key::new(ino, kind::INODE_ITEM, 0), Key::new(ino, kind::EXTENT_DATA, u64::MAX));
+            while let Some(item) = items.next()? {
+                if let Some(target) = Target::of_item(&item.key(), item.data()) {
+                    self.todo.refs.by_tree(target, objectid::ROOT_TREE, -1, 0);
+                }
+                self.todo.root_items.insert(item.key(), None);
+            }
+        }
+        Ok(())
     }
 
     fn drop_spares(&mut self) -> bool {

@@ -28,8 +28,8 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
     next.sys_chunk_array_size = (array.len() as u32).into();
     if roots.free_space.is_some() {
         let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
-        next.compat_ro_flags = (next.compat_ro_flags.get() | valid).into();
-        if next.cache_generation.get() != u64::MAX {
+        if next.compat_ro_flags.get() & valid != valid {
+            next.compat_ro_flags = (next.compat_ro_flags.get() | valid).into();
             next.cache_generation = 0.into();
         }
     }
