@@ -214,6 +214,40 @@ impl Gate {
         self.content(block, root)
     }
 
+    /// For tools that rescue what they can: checks only what makes the block walkable (size, level, number of items,
+    /// where their data is), neither checksum nor head nor items. Read its items with [`crate::view`].
+    pub fn salvage(&self, bytes: Box<[u8]>) -> Result<TreeBlock, Corruption> {
+        let fail = |fault: Fault| fault.at(CorruptionKind::Header, 0, 0, None);
+        let head = self.size(&bytes).map_err(fail)?;
+        let level = head.level;
+        if usize::from(level) >= LEVELS_MAX {
+            return Err(fail(Fault::new(
+                "level too high",
+                level,
+                format_args!("below {LEVELS_MAX}"),
+            )));
+        }
+        self.head_len(&head).map_err(fail)?;
+        let block = TreeBlock::trusted(bytes);
+        let inside = |slot| {
+            let item = block.item_head(slot);
+            let end = u64::from(item.offset.get()) + u64::from(item.size.get());
+            end + HEADER_LEN as u64 <= u64::from(self.nodesize)
+        };
+        if block.is_leaf()
+            && let Some(slot) = (0..block.len()).find(|&slot| !inside(slot))
+        {
+            let fault = Fault::new("item data outside the block", slot, "data inside");
+            return Err(fault.at(
+                CorruptionKind::Leaf,
+                head.owner.get(),
+                head.bytenr.get(),
+                Some(slot),
+            ));
+        }
+        Ok(block)
+    }
+
     /// Whether the bytes carry their own checksum: what tells the good copy from the bad one.
     pub fn checksum_matches(&self, bytes: &[u8]) -> bool {
         match (bytes.first_chunk::<32>(), bytes.get(32..)) {
