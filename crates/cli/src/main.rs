@@ -1,3 +1,66 @@
-//! The buttress command.
+//! The `buttress` command.
+//!
+//! It is installed under several names and behaves as the tool whose name it bears: `btrfs` is the same command,
+//! `mkfs.btrfs` is `buttress mkfs`, and `mount.fuse.buttress` is the helper that mount(8) and fstab call. Subcommands may
+//! be abbreviated as long as they stay unambiguous: `buttress su li`, `buttress fi us`.
+//!
+//! Layers, top down: [`args`] (words become a command), [`cmd`] (one file per subcommand), [`device`] (from a path to a
+//! device or filesystem), and beside them [`error`] and [`output`], which say how failures and results look. Results go
+//! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood.
 
-fn main() {}
+mod args;
+mod clock;
+mod cmd;
+mod device;
+mod error;
+mod output;
+
+use std::io::{self, BufWriter, Write};
+use std::process::ExitCode;
+
+use args::{Cli, Parsed};
+use error::Failure;
+use output::Format;
+
+fn main() -> ExitCode {
+    let cli = match args::parse(std::env::args_os().collect()) {
+        Parsed::Command(cli) => cli,
+        Parsed::Message { text, code } => return say(&text, code),
+    };
+    match run(&cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads our output has enough of it.
+        Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(failure) => {
+            report(&failure, cli.globals.format);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<(), Failure> {
+    let mut out = BufWriter::new(io::stdout().lock());
+    cmd::run(&cli.command, &cli.globals, &mut out)?;
+    Ok(out.flush()?)
+}
+
+/// Help and version go to standard output, complaints to standard error.
+fn say(text: &str, code: u8) -> ExitCode {
+    let written = match code {
+        0 => io::stdout().write_all(text.as_bytes()),
+        _ => io::stderr().write_all(text.as_bytes()),
+    };
+    match written {
+        Ok(()) => ExitCode::from(code),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn report(failure: &Failure, format: Format) {
+    let text = match format {
+        Format::Text => failure.text(),
+        Format::Json => failure.json(),
+    };
+    // Without standard error there is nobody to tell.
+    let _nobody_listens = io::stderr().write_all(text.as_bytes());
+}

@@ -1,0 +1,117 @@
+//! Words become a command: options common to all, subcommands, and the names we are called by.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+
+use crate::cmd;
+use crate::error::USAGE;
+use crate::output::Format;
+
+/// Reads and writes btrfs filesystems in image files and on disks, without mounting them and without being root.
+#[derive(Debug, Parser)]
+#[command(
+    name = "buttress",
+    version,
+    infer_subcommands = true,
+    infer_long_args = true,
+    subcommand_required = true,
+    arg_required_else_help = true,
+    after_help = TARGETS
+)]
+pub struct Cli {
+    /// Options that every command takes.
+    #[command(flatten)]
+    pub globals: Globals,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const TARGETS: &str = "\
+A target is DEVICE[:PATH], a path inside an unmounted image or disk, or a path on a live mount:
+  buttress ls -l disk.img:/etc
+  buttress cp disk.img:/etc/fstab .
+  buttress subvolume list mnt/
+Subcommands may be abbreviated: `buttress su li`, `buttress fi us`.";
+
+/// Options that every command takes.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Globals {
+    /// How results are printed
+    #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
+    pub format: Format,
+    /// Where the filesystem begins in the device, in bytes (suffixes k, m, g, t)
+    #[arg(long, global = true, value_parser = buttress_mkfs::parse_size, default_value = "0", value_name = "SIZE")]
+    pub offset: u64,
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub quiet: bool,
+    /// Say more
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// Every subcommand.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a filesystem
+    Mkfs(cmd::mkfs::Mkfs),
+    /// Look at the bytes of a filesystem
+    #[command(subcommand, infer_subcommands = true)]
+    InspectInternal(cmd::inspect::Inspect),
+    /// Print a completion script for a shell
+    #[command(hide = true)]
+    Completions(cmd::completions::Completions),
+    /// Print the manual page, or write all of them
+    #[command(hide = true)]
+    Man(cmd::man::Man),
+}
+
+/// What the words said.
+pub enum Parsed {
+    /// A command.
+    Command(Box<Cli>),
+    /// Nothing to do but say this and end.
+    Message {
+        /// Help, version or complaint.
+        text: String,
+        /// The exit code.
+        code: u8,
+    },
+}
+
+/// Understands the words of the command line, the first of which is the name we were called by.
+pub fn parse(mut words: Vec<OsString>) -> Parsed {
+    let called = words.first().map(|word| base_name(word)).unwrap_or_default();
+    let mut command = Cli::command();
+    match called.as_str() {
+        "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
+        "mkfs.btrfs" | "mkfs.buttress" => {
+            words.insert(1, "mkfs".into());
+        }
+        _ => {}
+    }
+    match command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)) {
+        Ok(cli) => Parsed::Command(Box::new(cli)),
+        Err(error) => message(&error),
+    }
+}
+
+fn base_name(word: &OsStr) -> String {
+    Path::new(word).file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// Clap's words with our name before them.
+fn message(error: &clap::Error) -> Parsed {
+    let text = error.render().to_string();
+    if !error.use_stderr() {
+        return Parsed::Message { text, code: 0 };
+    }
+    let text = match text.strip_prefix("error: ") {
+        Some(rest) => format!("buttress: {rest}"),
+        None => text,
+    };
+    Parsed::Message { text, code: USAGE }
+}

@@ -1,0 +1,282 @@
+//! `mkfs`: makes a filesystem, with the options, defaults and text of `mkfs.btrfs`.
+//!
+//! A file that is not there is created when `--size` (or `-b`) says how large, and removed again when making the
+//! filesystem fails, so that no half-made image stays behind.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use buttress_codec::ChecksumKind;
+use buttress_device::{Access, BlockDevice, FileDevice};
+use buttress_mkfs::populate::{Subvolume, parse_subvolume};
+use buttress_mkfs::{
+    Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
+    list_features, make, parse_checksum, parse_features, parse_nodesize, parse_profile, parse_size,
+};
+use clap::Args;
+use clap::builder::{TypedValueParser, ValueParser};
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::args::Globals;
+use crate::device;
+use crate::error::{self, Failure};
+use crate::output::{self, Format};
+
+/// Arguments of `mkfs`.
+#[derive(Debug, Args)]
+pub struct Mkfs {
+    /// The image file or disk
+    #[arg(value_name = "DEVICE", required_unless_present_any = ["features", "runtime_features"])]
+    device: Option<PathBuf>,
+
+    /// Create the file with this many bytes, or make it longer (suffixes k, m, g, t)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE")]
+    size: Option<u64>,
+
+    /// Copies of data: single or dup
+    #[arg(short, long, value_parser = parse_profile, value_name = "PROFILE", help_heading = "Allocation profiles")]
+    data: Option<Profile>,
+    /// Copies of metadata: single or dup
+    #[arg(short, long, value_parser = parse_profile, value_name = "PROFILE", help_heading = "Allocation profiles")]
+    metadata: Option<Profile>,
+    /// Data and metadata share block groups
+    #[arg(short = 'M', long, help_heading = "Allocation profiles")]
+    mixed: bool,
+
+    /// The checksum: crc32c, xxhash, sha256 or blake2
+    #[arg(long, visible_alias = "checksum", value_parser = parse_checksum, default_value = "crc32c", value_name = "TYPE", help_heading = "Features")]
+    csum: ChecksumKind,
+    /// Bytes of a tree block, 4k to 64k
+    #[arg(short, long, value_parser = parse_nodesize, value_name = "SIZE", help_heading = "Features")]
+    nodesize: Option<u32>,
+    /// Bytes of a sector: 4096
+    #[arg(short, long, value_parser = parse_sectorsize, default_value = "4096", value_name = "SIZE", help_heading = "Features")]
+    sectorsize: u32,
+    /// Features by name, `^name` to turn one off; `-O list-all` lists them
+    #[arg(short = 'O', long, value_name = "LIST", help_heading = "Features")]
+    features: Vec<String>,
+    /// The same as -O
+    #[arg(short = 'R', long, value_name = "LIST", help_heading = "Features")]
+    runtime_features: Vec<String>,
+    /// The label, at most 255 bytes
+    #[arg(short = 'L', long, value_name = "LABEL", help_heading = "Features")]
+    label: Option<String>,
+    /// The filesystem's uuid
+    #[arg(short = 'U', long, value_name = "UUID", help_heading = "Features")]
+    uuid: Option<Uuid>,
+    /// The device's uuid
+    #[arg(long, value_name = "UUID", help_heading = "Features")]
+    device_uuid: Option<Uuid>,
+
+    /// Use only this many bytes of the device
+    #[arg(short, long, value_parser = parse_size, value_name = "SIZE", help_heading = "Creation")]
+    byte_count: Option<u64>,
+    /// Copy this directory into the new filesystem
+    #[arg(short, long, value_name = "DIR", help_heading = "Creation")]
+    rootdir: Option<PathBuf>,
+    /// With --rootdir, make DIR a subvolume; TYPE is rw, ro, default or default-ro
+    #[arg(short = 'u', long, value_parser = subvolume_parser(), value_name = "TYPE:DIR", requires = "rootdir", help_heading = "Creation")]
+    subvol: Vec<Subvolume>,
+    /// Do not tell the device that its old content is not needed any more
+    #[arg(short = 'K', long, help_heading = "Creation")]
+    nodiscard: bool,
+    /// Go ahead when there is a filesystem on the device already
+    #[arg(short, long, help_heading = "Creation")]
+    force: bool,
+}
+
+fn parse_sectorsize(text: &str) -> Result<u32, MkfsError> {
+    match parse_size(text)? {
+        4096 => Ok(4096),
+        sectorsize => Err(MkfsError::SectorSize { sectorsize }),
+    }
+}
+
+fn subvolume_parser() -> ValueParser {
+    let parser = clap::builder::OsStringValueParser::new();
+    parser.try_map(|text: OsString| parse_subvolume(&text)).into()
+}
+
+/// Makes the filesystem.
+pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let Some(features) = features(args)? else {
+        return Ok(out.write_all(list_features().as_bytes())?);
+    };
+    let Some(path) = &args.device else {
+        return Err(Failure::usage("cannot make a filesystem", "no device was named"));
+    };
+    let options = options(args, globals, features);
+    let target = Target::open(path, args, globals)?;
+    let made = make(&*target.device, &options, &mut Environment::system());
+    let summary = match made {
+        Ok(summary) => Summary { device: path.display().to_string(), ..summary },
+        Err(error) => {
+            target.discard();
+            return Err(failure(path, &error));
+        }
+    };
+    if let Some(source) = &args.rootdir
+        && let Err(failure) = fill(&target, source, &args.subvol)
+    {
+        target.discard();
+        return Err(failure);
+    }
+    report(&summary, globals, out)
+}
+
+/// The features asked for; `None` when only their list is wanted.
+fn features(args: &Mkfs) -> Result<Option<FeatureSet>, Failure> {
+    let mut set = FeatureSet::default();
+    for list in args.features.iter().chain(&args.runtime_features) {
+        match parse_features(list, set) {
+            Ok(FeatureRequest::Set(chosen)) => set = chosen,
+            Ok(FeatureRequest::ListAll) => return Ok(None),
+            Err(error) => {
+                return Err(Failure::usage("cannot make a filesystem", error)
+                    .hint("`-O list-all` lists what there is."));
+            }
+        }
+    }
+    if args.mixed {
+        set.set(Feature::MixedBg, true);
+    }
+    Ok(Some(set))
+}
+
+fn options(args: &Mkfs, globals: &Globals, features: FeatureSet) -> Options {
+    // With --size and no offset the file is exactly that long; a longer one that was there is used in part.
+    let wanted = args.byte_count.or(args.size.map(|size| size.saturating_sub(globals.offset)));
+    Options {
+        label: args.label.clone().unwrap_or_default(),
+        fs_uuid: args.uuid,
+        device_uuid: args.device_uuid,
+        nodesize: args.nodesize,
+        sectorsize: args.sectorsize,
+        metadata_profile: args.metadata,
+        data_profile: args.data,
+        mixed: args.mixed,
+        checksum: args.csum,
+        features,
+        byte_count: wanted,
+        overwrite: args.force,
+        discard: !args.nodiscard,
+    }
+}
+
+/// The device, and whether we created it.
+struct Target<'a> {
+    path: &'a Path,
+    device: Arc<dyn BlockDevice>,
+    created: bool,
+}
+
+impl<'a> Target<'a> {
+    fn open(path: &'a Path, args: &Mkfs, globals: &Globals) -> Result<Target<'a>, Failure> {
+        let refused = |error| device::failure(path, &error);
+        let size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
+        let created = !path.exists();
+        let device = match (created, size) {
+            (true, None) => return Err(missing(path)),
+            (true, Some(size)) => FileDevice::create(path, size).map_err(refused)?,
+            (false, _) => FileDevice::open(path, Access::ReadWrite).map_err(refused)?,
+        };
+        if let (false, Some(size)) = (created, args.size) {
+            device.grow(size).map_err(refused)?;
+        }
+        let device = device::window(Arc::new(device), globals).map_err(refused);
+        if device.is_err() && created {
+            remove(path);
+        }
+        Ok(Target { path, device: device?, created })
+    }
+
+    /// Removes a file that was created for nothing.
+    fn discard(&self) {
+        if self.created {
+            remove(self.path);
+        }
+    }
+}
+
+fn missing(path: &Path) -> Failure {
+    Failure::new("cannot open", path.display(), "No such file or directory")
+        .hint(format!("To create it: buttress mkfs --size 8G {}", path.display()))
+}
+
+fn remove(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        eprintln!("buttress: warning: cannot remove {}: {}", path.display(), error::text(&error));
+    }
+}
+
+fn failure(path: &Path, error: &MkfsError) -> Failure {
+    let what = "cannot make a filesystem on";
+    match error {
+        MkfsError::Device(error) => device::failure(path, error),
+        MkfsError::Exists { what: found, .. } => {
+            let why = format!("it appears to contain an existing filesystem ({found})");
+            Failure::new(what, path.display(), why)
+                .hint("To overwrite it, and lose what is there, add -f.")
+        }
+        MkfsError::TooSmall { size, minimum, .. } => {
+            let why = format!("{size} bytes are too few, the minimum is {minimum}");
+            Failure::new(what, path.display(), why).hint(
+                "Give more with --size; small filesystems need least with --mixed (-M) and -m single.",
+            )
+        }
+        other => Failure::new(what, path.display(), other),
+    }
+}
+
+fn fill(target: &Target<'_>, source: &Path, _subvolumes: &[Subvolume]) -> Result<(), Failure> {
+    let what = format!("cannot fill {} from", target.path.display());
+    Err(Failure::new(what, source.display(), "--rootdir is not there yet"))
+}
+
+fn report(summary: &Summary, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    if globals.quiet {
+        return Ok(());
+    }
+    match globals.format {
+        Format::Json => output::write_json(out, "mkfs", json(summary))?,
+        Format::Text => {
+            writeln!(out, "buttress v{}\n\n{summary}", env!("CARGO_PKG_VERSION"))?;
+        }
+    }
+    Ok(())
+}
+
+fn json(summary: &Summary) -> Value {
+    let group = |group: Group| json!({ "profile": name(group.profile), "size": group.length });
+    let features: Vec<_> = summary.features.iter().map(Feature::name).collect();
+    json!({
+        "label": summary.label,
+        "uuid": summary.fs_uuid.to_string(),
+        "nodesize": summary.nodesize,
+        "sectorsize": summary.sectorsize,
+        "size": summary.size,
+        "profiles": {
+            "data": summary.data.map(group),
+            "metadata": group(summary.metadata),
+            "system": group(summary.system),
+        },
+        "features": features,
+        "checksum": summary.checksum.name(),
+        "devices": [{
+            "devid": 1,
+            "uuid": summary.device_uuid.to_string(),
+            "size": summary.size,
+            "path": summary.device,
+        }],
+    })
+}
+
+fn name(profile: Profile) -> &'static str {
+    match profile {
+        Profile::Single => "single",
+        Profile::Dup => "dup",
+    }
+}

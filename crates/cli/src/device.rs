@@ -1,0 +1,90 @@
+//! From a path to a device: opened as wanted, at the offset that `--offset` gives.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_volume::{Opened, Volume, VolumeError};
+
+use crate::args::Globals;
+use crate::error::{self, Failure};
+
+/// Opens a regular file or block device.
+pub fn open(
+    path: &Path,
+    access: Access,
+    globals: &Globals,
+) -> Result<Arc<dyn BlockDevice>, Failure> {
+    let device = FileDevice::open(path, access).map_err(|error| failure(path, &error))?;
+    window(Arc::new(device), globals).map_err(|error| failure(path, &error))
+}
+
+/// The part of a device that `--offset` leaves.
+pub fn window(
+    device: Arc<dyn BlockDevice>,
+    globals: &Globals,
+) -> Result<Arc<dyn BlockDevice>, DeviceError> {
+    match globals.offset {
+        0 => Ok(device),
+        offset => Ok(Arc::new(OffsetDevice::new(device, offset, None)?)),
+    }
+}
+
+/// Opens a filesystem for looking at its bytes; what is odd about it goes to standard error.
+pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
+    let device = open(path, Access::ReadOnly, globals)?;
+    let refused = |error: VolumeError| volume_failure(path, &error);
+    let Opened { volume, warnings } =
+        Volume::open(vec![device], Access::ReadOnly).map_err(refused)?;
+    for warning in warnings {
+        warn(globals, path, &warning);
+    }
+    Ok(volume)
+}
+
+/// Says what did not prevent the command and is good to know.
+pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
+    if !globals.quiet {
+        eprintln!("buttress: warning: {}: {warning}", path.display());
+    }
+}
+
+/// A device's failure as ours: what, where, why, and what to do next.
+pub fn failure(path: &Path, error: &DeviceError) -> Failure {
+    let place = path.display();
+    match error {
+        DeviceError::Open { source, .. } => {
+            let failure = Failure::new("cannot open", place, error::text(source));
+            match source.kind() {
+                std::io::ErrorKind::PermissionDenied => failure.hint(
+                    "Your user may not open it: change its permissions, or become a member of the group that may.",
+                ),
+                _ => failure,
+            }
+        }
+        DeviceError::Busy { why, .. } => Failure::new("cannot open", place, format!("busy: {why}"))
+            .hint("If it is mounted, use the mount's directory instead, or unmount it first."),
+        DeviceError::NotADevice { found, .. } => {
+            Failure::new("cannot open", place, format!("it is {found}, not an image or a disk"))
+        }
+        DeviceError::Io { op, offset, len, source, .. } => {
+            let what = format!("cannot {op} {len} bytes at {offset} on");
+            Failure::new(what, place, error::text(source))
+        }
+        other => Failure::new("cannot use", place, other),
+    }
+}
+
+/// A volume's failure as ours.
+pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
+    match error {
+        VolumeError::Device(error) => failure(path, error),
+        VolumeError::NotBtrfs { .. } => {
+            Failure::new("cannot open", path.display(), "no btrfs filesystem there").hint(
+                "In a disk image with partitions, give the partition's start with --offset; \
+                 `buttress mkfs` makes a new filesystem.",
+            )
+        }
+        other => Failure::new("cannot open", path.display(), other),
+    }
+}

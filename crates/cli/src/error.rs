@@ -1,0 +1,144 @@
+//! Failures: what was tried, where, why it did not work, and what to do next.
+//!
+//! As text: `buttress: <what> <where>: <why>`, and where there is good advice a second line with it. As JSON the same
+//! members by name, one object on one line.
+
+use std::fmt::{self, Display};
+use std::io;
+
+use serde_json::json;
+
+use crate::output;
+
+/// Why a command did not do all it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub struct Failure {
+    /// What was tried: `cannot open`.
+    what: String,
+    /// Where: a device, a path; empty when there is no place.
+    place: String,
+    /// Why not.
+    why: String,
+    /// What to do next.
+    hint: Option<String>,
+    code: u8,
+    broken_pipe: bool,
+}
+
+/// Exit code of a command that was not understood.
+pub const USAGE: u8 = 2;
+
+impl Failure {
+    /// `buttress: <what> <place>: <why>`, exit code 1.
+    pub fn new(what: impl Into<String>, place: impl Display, why: impl Display) -> Failure {
+        Failure {
+            what: what.into(),
+            place: place.to_string(),
+            why: why.to_string(),
+            hint: None,
+            code: 1,
+            broken_pipe: false,
+        }
+    }
+
+    /// A command whose words make no sense together, exit code 2.
+    pub fn usage(what: impl Into<String>, why: impl Display) -> Failure {
+        Failure { code: USAGE, ..Failure::new(what, "", why) }
+    }
+
+    /// With a line that says what to do next.
+    pub fn hint(mut self, hint: impl Into<String>) -> Failure {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    /// The exit code.
+    pub fn code(&self) -> u8 {
+        self.code
+    }
+
+    /// Whether the reader of our output went away.
+    pub fn is_broken_pipe(&self) -> bool {
+        self.broken_pipe
+    }
+
+    /// The lines for standard error.
+    pub fn text(&self) -> String {
+        match &self.hint {
+            None => format!("buttress: {self}\n"),
+            Some(hint) => format!("buttress: {self}\n  {hint}\n"),
+        }
+    }
+
+    /// The line for standard error with `--format json`.
+    pub fn json(&self) -> String {
+        let error = json!({
+            "what": self.what,
+            "where": self.place,
+            "why": self.why,
+            "hint": self.hint,
+            "message": self.to_string(),
+            "code": self.code,
+        });
+        format!("{}\n", output::with_header("error", error))
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.what)?;
+        if !self.place.is_empty() {
+            write!(f, " {}", self.place)?;
+        }
+        // Causes that name the place themselves need not hear it twice.
+        let why = self.why.strip_prefix(&format!("{}: ", self.place)).unwrap_or(&self.why);
+        write!(f, ": {why}")
+    }
+}
+
+/// Only writing results fails with a bare I/O error; everything else says what and where.
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Failure {
+        let broken_pipe = error.kind() == io::ErrorKind::BrokenPipe;
+        Failure { broken_pipe, ..Failure::new("cannot write", "standard output", text(&error)) }
+    }
+}
+
+/// The system's words for an error, without its number: `No such file or directory`.
+pub fn text(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.split_once(" (os error ") {
+        Some((words, _)) => words.to_owned(),
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_where_why() {
+        let failure = Failure::new("cannot open", "disk.img", "No such file or directory");
+        assert_eq!(failure.text(), "buttress: cannot open disk.img: No such file or directory\n");
+        let failure = Failure::new("cannot open", "disk.img", "disk.img: not supported");
+        assert_eq!(failure.to_string(), "cannot open disk.img: not supported");
+        let hinted = Failure::usage("cannot copy", "no target").hint("name one");
+        assert_eq!(hinted.text(), "buttress: cannot copy: no target\n  name one\n");
+        assert_eq!(hinted.code(), 2);
+    }
+
+    #[test]
+    fn json_is_one_line() {
+        let line = Failure::new("cannot open", "a", "b").json();
+        assert_eq!(line.matches('\n').count(), 1);
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(value["error"]["where"], "a");
+    }
+
+    #[test]
+    fn system_errors_lose_their_numbers() {
+        let error = io::Error::from_raw_os_error(2);
+        assert_eq!(text(&error), "No such file or directory");
+    }
+}

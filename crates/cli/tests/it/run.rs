@@ -1,0 +1,114 @@
+//! Running the command and btrfs-progs.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// What a program said.
+pub struct Said {
+    pub code: i32,
+    pub out: Vec<u8>,
+    pub err: String,
+}
+
+impl Said {
+    fn of(output: Output) -> Said {
+        Said {
+            code: output.status.code().unwrap_or(-1),
+            out: output.stdout,
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+
+    /// Standard output as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.out).into_owned()
+    }
+}
+
+/// Runs the command in a directory, under a name that is the last part of a path.
+pub fn run_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Said {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    std::os::unix::process::CommandExt::arg0(&mut command, name);
+    Said::of(command.args(args).current_dir(directory).env("TZ", "UTC").output().unwrap())
+}
+
+/// A directory to work in.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    pub fn new() -> Place {
+        Place { directory: TempDir::new().unwrap() }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    /// Runs the command with words separated by spaces.
+    pub fn run(&self, line: &str) -> Said {
+        self.run_words(&line.split_whitespace().collect::<Vec<_>>())
+    }
+
+    pub fn run_words<S: AsRef<OsStr>>(&self, args: &[S]) -> Said {
+        run_as("buttress", self.path(), args)
+    }
+
+    /// Runs the command, which must succeed and be silent on standard error; its output.
+    pub fn ok(&self, line: &str) -> String {
+        let said = self.run(line);
+        assert_eq!(said.code, 0, "buttress {line}: {}", said.err);
+        assert_eq!(said.err, "", "buttress {line}");
+        said.text()
+    }
+
+    /// Runs the command, which must succeed; its output as JSON under its one name beside the header.
+    pub fn json(&self, line: &str) -> Value {
+        let text = self.ok(&format!("--format json {line}"));
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let object = value.as_object().unwrap();
+        assert_eq!(object.keys().next().unwrap(), "__header", "{line}");
+        assert_eq!(object["__header"]["version"], "1", "{line}");
+        assert_eq!(object.len(), 2, "{line}");
+        object.values().last().unwrap().clone()
+    }
+
+    /// Runs the command, which must fail with exit code 1; what it said on standard error.
+    pub fn fails(&self, line: &str) -> String {
+        let said = self.run(line);
+        assert_eq!(said.code, 1, "buttress {line}: {}", said.err);
+        said.err
+    }
+
+    /// Runs a program of btrfs-progs, which must succeed; its output.
+    pub fn progs(&self, program: &str, line: &str) -> Vec<u8> {
+        let mut command = Command::new(program);
+        command.args(line.split_whitespace()).current_dir(self.path()).env("TZ", "UTC");
+        let said = Said::of(command.output().unwrap());
+        assert_eq!(said.code, 0, "{program} {line}: {}{}", said.text(), said.err);
+        said.out
+    }
+
+    /// What `btrfs check` says about an image must be that all is well.
+    pub fn check(&self, image: &str) {
+        self.progs("btrfs", &format!("check --check-data-csum {image}"));
+    }
+}
+
+/// Whether btrfs-progs is there; says so when not.
+pub fn have_progs() -> bool {
+    let there = Command::new("btrfs").arg("--version").output().is_ok();
+    if !there {
+        println!("skipped: btrfs-progs is not installed");
+    }
+    there
+}

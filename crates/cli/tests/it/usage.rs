@@ -1,0 +1,70 @@
+//! What is common to all commands: abbreviations, names, help, errors.
+
+use crate::run::{Place, run_as};
+
+#[test]
+fn abbreviations_as_long_as_they_are_unambiguous() {
+    let place = Place::new();
+    place.ok("mk -q --si 200M disk.img");
+    assert!(place.ok("i dump-s disk.img").starts_with("superblock: bytenr=65536"));
+    let said = place.run("inspect dump disk.img");
+    assert_eq!(said.code, 2);
+    assert!(said.err.starts_with("buttress: "), "{}", said.err);
+    let btrfs = run_as("btrfs", place.path(), &["in", "dump-super", "disk.img"]);
+    assert_eq!(btrfs.text(), place.ok("inspect-internal dump-super disk.img"));
+}
+
+#[test]
+fn what_is_not_understood_ends_with_2() {
+    let place = Place::new();
+    for line in [
+        "",
+        "frobnicate",
+        "mkfs",
+        "mkfs --frob x",
+        "mkfs -n 5k x",
+        "mkfs --csum md5 x",
+        "mkfs -m raid1 x",
+    ] {
+        let said = place.run(line);
+        assert_eq!(said.code, 2, "{line}: {}", said.err);
+        assert_eq!(said.text(), "", "{line}");
+    }
+    assert!(place.run("mkfs -m raid1 x").err.contains("it needs several devices"));
+    let said = place.run("mkfs -O frob x");
+    assert_eq!(
+        said.err,
+        "buttress: cannot make a filesystem: unrecognized filesystem feature 'frob'\n  \
+         `-O list-all` lists what there is.\n"
+    );
+}
+
+#[test]
+fn help_and_version_go_to_standard_output() {
+    let place = Place::new();
+    for line in ["--help", "--version", "mkfs --help", "inspect-internal --help"] {
+        assert!(!place.ok(line).is_empty(), "{line}");
+    }
+}
+
+#[test]
+fn failures_as_json() {
+    let place = Place::new();
+    let said = place.fails("--format json inspect-internal dump-super nowhere");
+    let error: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(error["error"]["where"], "nowhere");
+    assert_eq!(error["error"]["why"], "No such file or directory");
+    assert_eq!(error["error"]["code"], 1);
+}
+
+#[test]
+fn completions_and_manual() {
+    let place = Place::new();
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(place.ok(&format!("completions {shell}")).contains("mkfs"), "{shell}");
+    }
+    assert!(place.ok("man").starts_with(".ie"));
+    std::fs::create_dir(place.join("pages")).unwrap();
+    place.ok("man pages");
+    assert!(place.join("pages/buttress-mkfs.1").exists());
+}
