@@ -10,7 +10,7 @@ use super::names::KeyText;
 use super::{text, uuid};
 use crate::features::{FEATURES, Set};
 use crate::superblock::{
-    MAGIC, RootBackup, SUPERBLOCK_LEN, SYS_CHUNK_ARRAY_LEN, Superblock, compat_ro, super_flags,
+    MAGIC, RootBackup, SUPERBLOCK_LEN, SYS_CHUNK_ARRAY_LEN, Superblock, super_flags,
 };
 use crate::view;
 
@@ -177,21 +177,26 @@ fn sys_chunks(out: &mut dyn Write, sb: &Superblock) -> io::Result<()> {
 
 fn backups(out: &mut dyn Write, sb: &Superblock) -> io::Result<()> {
     writeln!(out, "backup_roots[{}]:", sb.root_backups.len())?;
-    let group_tree = sb.compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
-    for (index, backup) in sb.root_backups.iter().enumerate() {
+    for (index, backup) in sb.root_backups.iter().enumerate().filter(|(_, it)| is_there(it)) {
         writeln!(out, "\tbackup {index}:")?;
-        backup_lines(out, backup, group_tree)?;
+        backup_lines(out, backup)?;
     }
     Ok(())
 }
 
-fn backup_lines(out: &mut dyn Write, backup: &RootBackup, group_tree: bool) -> io::Result<()> {
-    let extent = if group_tree { "backup_block_group_root" } else { "backup_extent_root" };
+/// Whether a backup has been written since the filesystem was made.
+fn is_there(backup: &RootBackup) -> bool {
+    let (tree, chunk) = (backup.tree_root_gen.get(), backup.chunk_root_gen.get());
+    backup.tree_root.get() | tree | backup.chunk_root.get() | chunk != 0
+}
+
+/// The extent tree keeps its name even where a block group tree stands beside it.
+fn backup_lines(out: &mut dyn Write, backup: &RootBackup) -> io::Result<()> {
     let it = backup;
     for (name, bytenr, generation, level) in [
         ("backup_tree_root:", it.tree_root, it.tree_root_gen, it.tree_root_level),
         ("backup_chunk_root:", it.chunk_root, it.chunk_root_gen, it.chunk_root_level),
-        (&format!("{extent}:"), it.extent_root, it.extent_root_gen, it.extent_root_level),
+        ("backup_extent_root:", it.extent_root, it.extent_root_gen, it.extent_root_level),
         ("backup_fs_root:\t", it.fs_root, it.fs_root_gen, it.fs_root_level),
         ("backup_dev_root:", it.dev_root, it.dev_root_gen, it.dev_root_level),
         ("csum_root:", it.csum_root, it.csum_root_gen, it.csum_root_level),

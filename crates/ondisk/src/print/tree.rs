@@ -10,7 +10,7 @@ use crate::build::NodeBuilder;
 use crate::check::{Expect, Gate};
 use crate::item::RootItem;
 use crate::key::{Key, kind, objectid};
-use crate::superblock::{Superblock, compat_ro};
+use crate::superblock::Superblock;
 use crate::{HEADER_LEN, ITEM_LEN};
 
 /// Reads tree blocks for a dump: `None` for a block that cannot be read.
@@ -376,13 +376,11 @@ impl Dump<'_> {
     }
 
     fn backups(&mut self) -> io::Result<()> {
-        let group_tree = self.sb.compat_ro_flags.get() & compat_ro::BLOCK_GROUP_TREE != 0;
-        let extent = if group_tree { "block group root" } else { "extent root" };
         for (index, it) in self.sb.root_backups.iter().enumerate() {
             writeln!(self.out, "btrfs root backup slot {index}")?;
             writeln!(self.out, "\ttree root gen {} block {}", it.tree_root_gen, it.tree_root)?;
             for (name, generation, block) in [
-                (extent, it.extent_root_gen, it.extent_root),
+                ("extent root", it.extent_root_gen, it.extent_root),
                 ("chunk root", it.chunk_root_gen, it.chunk_root),
                 ("device root", it.dev_root_gen, it.dev_root),
                 ("csum root", it.csum_root_gen, it.csum_root),
