@@ -84,6 +84,12 @@ impl Pool {
         self.types.get(class.slot()).copied().unwrap_or_default()
     }
 
+    /// Other types for new chunks.
+    #[cfg(test)]
+    pub fn set_types(&mut self, types: [u64; CLASSES]) {
+        self.types = types;
+    }
+
     /// Bytes that a new chunk of a class should have, on a large enough device.
     pub fn usual_len(&self, class: Class) -> u64 {
         let flags = self.type_of(class);

@@ -24,6 +24,8 @@ mod items;
 mod load;
 mod reserve;
 mod set;
+#[cfg(test)]
+mod tests;
 mod usage;
 
 use std::fmt;

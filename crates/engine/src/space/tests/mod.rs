@@ -1,0 +1,187 @@
+//! Space against naive models and against what the kernel wrote.
+
+mod kernel;
+mod model;
+mod promises;
+
+use std::collections::BTreeMap;
+
+use buttress_ondisk::item::DevItem;
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_volume::Chunk;
+use zerocopy::IntoBytes;
+
+use super::load::Sources;
+use super::{ChunkKeeper, Edit, Items, Space};
+use crate::error::Result;
+
+/// Bytes of a tree block in these tests.
+const NODE: u64 = 16384;
+
+/// A tree as a map. Changes must come in ascending key order between two calls of [`Tree::restart`].
+#[derive(Clone, Debug, Default)]
+struct Tree {
+    items: BTreeMap<Key, Vec<u8>>,
+    last: Key,
+    writes: usize,
+}
+
+impl Tree {
+    fn restart(&mut self) -> &mut Tree {
+        self.last = Key::MIN;
+        self
+    }
+
+    fn advance(&mut self, key: Key) {
+        assert!(self.last <= key, "{key} comes after {}", self.last);
+        self.last = key;
+    }
+}
+
+impl Items for Tree {
+    fn each(
+        &self,
+        from: Key,
+        to: Key,
+        show: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        self.items.range(from..=to).try_for_each(|(key, data)| show(*key, data))
+    }
+}
+
+impl Edit for Tree {
+    fn find(&mut self, key: &Key) -> Result<Option<&[u8]>> {
+        self.advance(*key);
+        Ok(self.items.get(key).map(Vec::as_slice))
+    }
+
+    fn peek(&mut self, from: &Key) -> Result<Option<Key>> {
+        self.advance(*from);
+        Ok(self.items.range(from..).next().map(|(key, _)| *key))
+    }
+
+    fn put(&mut self, key: Key, data: &[u8]) -> Result<()> {
+        self.advance(key);
+        if self.items.get(&key).is_none_or(|old| old != data) {
+            self.writes += 1;
+            self.items.insert(key, data.to_vec());
+        }
+        Ok(())
+    }
+
+    fn delete(&mut self, key: &Key) -> Result<bool> {
+        self.advance(*key);
+        let there = self.items.remove(key).is_some();
+        self.writes += usize::from(there);
+        Ok(there)
+    }
+}
+
+/// Nobody needs to know of chunks.
+struct NoKeeper;
+
+impl ChunkKeeper for NoKeeper {
+    fn add(&self, _: &Chunk) -> Result<()> {
+        Ok(())
+    }
+
+    fn remove(&self, _: u64) {}
+}
+
+/// The trees that tell about space.
+#[derive(Clone, Debug, Default)]
+struct Disk {
+    extent: Tree,
+    free_space: Tree,
+    groups: Tree,
+    device: Tree,
+    chunk: Tree,
+}
+
+impl Disk {
+    /// A device of `total` bytes on which nothing is.
+    fn empty(total: u64) -> Disk {
+        let item = DevItem {
+            devid: 1.into(),
+            total_bytes: total.into(),
+            sector_size: 4096.into(),
+            uuid: [7; 16],
+            ..Default::default()
+        };
+        let mut disk = Disk::default();
+        let key = Key::new(objectid::DEV_ITEMS, kind::DEV_ITEM, 1);
+        disk.chunk.items.insert(key, item.as_bytes().to_vec());
+        disk
+    }
+
+    fn chunks(&self) -> Vec<Chunk> {
+        let chunks = self.chunk.items.iter().filter(|(key, _)| key.kind == kind::CHUNK_ITEM);
+        chunks.map(|(key, data)| Chunk::decode(key.offset, data).unwrap()).collect()
+    }
+
+    fn load(&self, node: u64, free_space_tree: bool) -> Result<Space> {
+        self.load_chunks(self.chunks(), node, free_space_tree)
+    }
+
+    fn load_chunks(&self, chunks: Vec<Chunk>, node: u64, free_space_tree: bool) -> Result<Space> {
+        let sources = Sources {
+            extent: &self.extent,
+            free_space: free_space_tree.then_some(&self.free_space as &dyn Items),
+            block_group: &self.groups,
+            device: &self.device,
+            chunk: &self.chunk,
+        };
+        Space::assemble(&sources, chunks, node, true, Box::new(NoKeeper))
+    }
+
+    /// Writes all that is dirty; how many items that changed.
+    fn settle(&mut self, space: &Space) -> usize {
+        let before = self.writes();
+        loop {
+            let dirty = space.take_dirty();
+            if dirty.is_empty() {
+                return self.writes() - before;
+            }
+            space.emit_chunks(self.chunk.restart(), &dirty).unwrap();
+            space.emit_device_extents(self.device.restart(), &dirty).unwrap();
+            space.emit_groups(self.groups.restart(), &dirty).unwrap();
+            space.emit_free_space(self.free_space.restart(), &dirty).unwrap();
+        }
+    }
+
+    fn writes(&self) -> usize {
+        self.free_space.writes + self.groups.writes + self.device.writes + self.chunk.writes
+    }
+}
+
+/// What every group counts as free for the disk, by its start.
+fn free_of(space: &Space) -> BTreeMap<u64, Vec<super::Range>> {
+    let mut all = BTreeMap::new();
+    for slot in &space.slots {
+        let set = slot.set.lock();
+        all.extend(set.groups().map(|group| (group.range.start, group.free_on_disk())));
+    }
+    all
+}
+
+/// Numbers that look random and come again with their seed.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    fn take<T>(&mut self, from: &mut Vec<T>) -> Option<T> {
+        let at = self.below(from.len() as u64) as usize;
+        (at < from.len()).then(|| from.swap_remove(at))
+    }
+}

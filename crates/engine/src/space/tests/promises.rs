@@ -1,0 +1,104 @@
+//! What was promised is there.
+
+use buttress_ondisk::SECTOR;
+
+use super::super::{Class, Need, Shortage, Space};
+use super::{Disk, NODE, Random};
+
+const DATA: u64 = buttress_ondisk::item::chunk_type::DATA;
+
+fn space(total: u64) -> (Disk, Space) {
+    let mut disk = Disk::empty(total);
+    let space = disk.load(NODE, true).unwrap();
+    disk.settle(&space);
+    (disk, space)
+}
+
+fn data(bytes: u64) -> Need {
+    Need { leaves: 6, bytes: 300, data: bytes, deleting: false }
+}
+
+/// The running transaction is committed: data allocated and used, blocks written.
+fn commit(disk: &mut Disk, space: &Space, promised: &mut u64, blocks: u64) {
+    space.freeze();
+    while *promised > 0 {
+        let run = space.allocate_data(SECTOR, *promised).expect("promised data is there");
+        space.account_new(run).unwrap();
+        *promised -= run.len;
+    }
+    for _ in 0..blocks {
+        let at = space.allocate_block(Class::Metadata).expect("promised blocks are there");
+        space.free(super::super::Range::new(at, NODE)).unwrap();
+    }
+    disk.settle(space);
+    space.committed();
+}
+
+#[test]
+fn data_promised_is_data_allocated_until_the_last_sector() {
+    for total in [120 << 20, 700 << 20] {
+        let (mut disk, space) = space(total);
+        let mut random = Random(total);
+        let (mut promised, mut written, mut operations) = (0, 0, 0);
+        loop {
+            let want = (1 + random.below(400)) * SECTOR;
+            match space.reserve(data(want)) {
+                Ok(()) => (promised, operations) = (promised + want, operations + 1),
+                Err(Shortage::CommitFirst) => {
+                    written += promised;
+                    commit(&mut disk, &space, &mut promised, operations);
+                    operations = 0;
+                }
+                Err(Shortage::NoSpace) => break,
+            }
+        }
+        written += promised;
+        commit(&mut disk, &space, &mut promised, operations);
+        assert!(written > total * 6 / 10, "{written} bytes of {total} could be written");
+        // Deleting goes on.
+        let need = Need { leaves: 10, bytes: 200, data: 0, deleting: true };
+        assert_eq!(space.reserve(need), Ok(()));
+        space.unreserve(need);
+    }
+}
+
+#[test]
+fn metadata_is_promised_only_as_far_as_blocks_go() {
+    let (mut disk, space) = space(200 << 20);
+    let mut blocks = Vec::new();
+    // Every operation leaves one block behind, for good.
+    let need = Need { leaves: 2, bytes: 6000, data: 0, deleting: false };
+    let mut operations = 0;
+    let mut idle = 0;
+    loop {
+        match space.reserve(need) {
+            Ok(()) => (operations, idle) = (operations + 1, 0),
+            Err(Shortage::CommitFirst) if idle < 3 => {
+                space.freeze();
+                let new = (0..operations).map(|_| space.allocate_block(Class::Metadata).unwrap());
+                blocks.extend(new);
+                disk.settle(&space);
+                space.committed();
+                (operations, idle) = (0, idle + 1);
+            }
+            Err(_) => break,
+        }
+    }
+    let usage = space.usage();
+    assert!(usage.metadata.used > 120 << 20, "{usage:?}");
+    assert!(usage.global_reserve > 0 && usage.metadata.total > usage.metadata.used);
+    let deleting = Need { leaves: 10, bytes: 200, data: 0, deleting: true };
+    assert_eq!(space.reserve(deleting), Ok(()));
+}
+
+#[test]
+fn data_leaves_room_for_a_metadata_chunk() {
+    let (_, space) = space(2 << 30);
+    let want = 1 << 20;
+    while space.reserve(data(want)).is_ok() {
+        assert!(space.allocate_data(want, want).is_some());
+    }
+    let usage = space.usage();
+    assert_eq!(usage.data.flags, DATA);
+    assert!(usage.metadata.total + usage.unallocated > 100 << 20, "{usage:?}");
+}
