@@ -9,14 +9,14 @@ use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::compat_ro;
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::oracle::{KernelMount, mkfs, root_or_skip, temp_dir};
-use buttress_volume::{TreeRoot, Volume, walk};
+use buttress_volume::{TreeRoot, Volume};
 
 use super::super::{Dirty, Range};
 use super::{Disk, Tree, free_of};
 
 fn read_tree(volume: &Volume, root: &TreeRoot) -> Tree {
     let mut tree = Tree::default();
-    let all = walk::walk(volume, root, Key::MIN..=Key::MAX, |key, data| {
+    let all = buttress_volume::walk(volume, root, Key::MIN..=Key::MAX, |key, data| {
         tree.items.insert(*key, data.to_vec());
         ControlFlow::<()>::Continue(())
     });
