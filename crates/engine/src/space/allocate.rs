@@ -14,6 +14,8 @@ use crate::error::{Error, Result};
 const GOOD_RUN: u64 = 16 << 20;
 /// A new chunk is made for the chunk tree when its groups have less room than this, in bytes.
 const SYSTEM_LOW: u64 = 1 << 20;
+/// Bytes of the device that a chunk for the chunk tree may have even if they were promised to others.
+const SYSTEM_LEAST: u64 = 4 << 20;
 
 fn whole_sectors(len: u64) -> u64 {
     len.clamp(1, EXTENT_LEN_MAX).next_multiple_of(SECTOR)
@@ -76,14 +78,19 @@ impl Space {
         if class != Class::System {
             let system = self.slot(Class::System).counters.read();
             if system.nodes * self.node < SYSTEM_LOW.max(3 * system.used) {
-                self.add_chunk(&mut pool, Class::System);
+                self.add_chunk(&mut pool, Class::System, false);
             }
         }
-        self.add_chunk(&mut pool, class)
+        self.add_chunk(&mut pool, class, true)
     }
 
-    fn add_chunk(&self, pool: &mut Pool, class: Class) -> bool {
-        let limit = self.outlook(pool, true).limit(class, pool.promises);
+    fn add_chunk(&self, pool: &mut Pool, class: Class, needed: bool) -> bool {
+        let outlook = self.outlook(pool, true);
+        let mut limit = outlook.limit(class, pool.promises);
+        if class == Class::System && needed {
+            // Without the chunk tree nothing can be committed.
+            limit = limit.max(SYSTEM_LEAST.min(outlook.room));
+        }
         let Some(chunk) = pool.add_chunk(class, limit) else { return false };
         if self.keeper.add(&chunk).is_err() {
             pool.forget_chunk(chunk.logical);

@@ -22,8 +22,8 @@ const DATA_MAX: u64 = 1 << 30;
 const METADATA_LARGE: u64 = 1 << 30;
 /// Other metadata chunks have at most this many bytes.
 const METADATA_MAX: u64 = 256 << 20;
-/// System chunks have at most this many bytes.
-const SYSTEM_MAX: u64 = 32 << 20;
+/// System chunks have at most this many bytes: room for tens of thousands of chunks.
+const SYSTEM_MAX: u64 = 8 << 20;
 /// Filesystems with more bytes get larger metadata chunks.
 const LARGE: u64 = 50 << 30;
 
@@ -55,13 +55,20 @@ pub(crate) struct Pool {
 pub(crate) struct Written {
     /// The device item.
     pub device: DevItem,
-    /// All system chunks.
-    pub system: Vec<Chunk>,
+    /// Addresses and items of all system chunks.
+    pub system: BTreeMap<u64, Vec<u8>>,
 }
 
 impl Pool {
     /// The pool of a filesystem with these chunks, whose device ranges are taken already.
-    pub fn new(device: Device, chunks: BTreeMap<u64, Chunk>, types: [u64; CLASSES]) -> Pool {
+    ///
+    /// `system` has the items of its system chunks: mkfs fills in members that a [`Chunk`] has not.
+    pub fn new(
+        device: Device,
+        chunks: BTreeMap<u64, Chunk>,
+        types: [u64; CLASSES],
+        system: BTreeMap<u64, Vec<u8>>,
+    ) -> Pool {
         let next_logical = chunks.values().next_back().map_or(GRAIN, Chunk::end);
         let mut pool = Pool {
             device,
@@ -73,7 +80,7 @@ impl Pool {
             removed: Vec::new(),
             returning: Vec::new(),
             plan_removals: true,
-            written: Written::default(),
+            written: Written { system, ..Written::default() },
         };
         pool.note_written();
         pool
@@ -185,11 +192,13 @@ impl Pool {
         let returning: u64 =
             self.returning.iter().flat_map(device_ranges).map(|range| range.len).sum();
         let used = self.device.used().saturating_sub(returning);
+        self.written.device = DevItem { bytes_used: used.into(), ..self.device.item };
+        let chunks = &self.chunks;
+        self.written.system.retain(|logical, _| chunks.contains_key(logical));
         let system = |chunk: &&Chunk| chunk.type_flags & chunk_type::SYSTEM != 0;
-        self.written = Written {
-            device: DevItem { bytes_used: used.into(), ..self.device.item },
-            system: self.chunks.values().filter(system).cloned().collect(),
-        };
+        for chunk in chunks.values().filter(system) {
+            self.written.system.entry(chunk.logical).or_insert_with(|| chunk.encode());
+        }
     }
 
     /// What the superblock may say: that which [`Pool::take_changes`] has handed out.

@@ -185,9 +185,10 @@ impl Space {
     pub fn sys_chunk_array(&self) -> Vec<u8> {
         let pool = self.pool.lock();
         let mut array = Vec::new();
-        for chunk in &pool.written().system {
-            array.extend_from_slice(DiskKey::from(chunk.key()).as_bytes());
-            array.extend_from_slice(&chunk.encode());
+        for (&logical, item) in &pool.written().system {
+            let key = Key::new(objectid::FIRST_CHUNK_TREE, kind::CHUNK_ITEM, logical);
+            array.extend_from_slice(DiskKey::from(key).as_bytes());
+            array.extend_from_slice(item);
         }
         array
     }

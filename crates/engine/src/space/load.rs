@@ -98,6 +98,7 @@ impl Space {
         let mut groups = load_groups(sources, &chunks, node)?;
         let mixed = groups.values().any(|(group, _)| is_mixed(group.flags));
         let types = types_of(&chunks);
+        let system = load_system_items(sources, &chunks)?;
         let mut rewrite = Vec::new();
         if writable {
             rewrite = load_free_space(sources, &mut groups, node)?;
@@ -107,7 +108,7 @@ impl Space {
         let space = Space {
             slots: Default::default(),
             index: Index::default(),
-            pool: Mutex::new(Pool::new(device, chunks, types)),
+            pool: Mutex::new(Pool::new(device, chunks, types, system)),
             keeper,
             node,
             mixed,
@@ -198,6 +199,19 @@ fn load_device(
         check_device_extents(sources.device, device.devid(), chunks)?;
     }
     Ok(device)
+}
+
+/// The items of system chunks as they are.
+fn load_system_items(
+    sources: &Sources<'_>,
+    chunks: &BTreeMap<u64, Chunk>,
+) -> Result<BTreeMap<u64, Vec<u8>>> {
+    let mut items = BTreeMap::new();
+    for chunk in chunks.values().filter(|c| c.type_flags & chunk_type::SYSTEM != 0) {
+        let item = get(sources.chunk, chunk.key(), |data| Some(data.to_vec()))?;
+        items.extend(item.map(|item| (chunk.logical, item)));
+    }
+    Ok(items)
 }
 
 /// Chunks and device extents must say the same: space that either claims is not free.

@@ -198,17 +198,15 @@ impl Outlook {
     pub fn limit(&self, class: Class, promises: Promises) -> u64 {
         let short = self.short(promises, self.global_reserve());
         let (data, metadata) = self.device_need(short);
-        if self.mixed {
-            return self.room;
-        }
         match class {
+            Class::Data | Class::Metadata if self.mixed => self.room,
             Class::Data => {
                 let polite = self.room.saturating_sub(metadata.max(self.headroom));
                 // What was promised is kept, even out of the headroom.
                 polite.max(data.min(self.room.saturating_sub(metadata)))
             }
             Class::Metadata => self.room.saturating_sub(data).max(metadata.min(self.room)),
-            Class::System => self.room,
+            Class::System => self.room.saturating_sub(data.saturating_add(metadata)),
         }
     }
 }

@@ -1,15 +1,21 @@
 //! What was promised is there.
 
 use buttress_ondisk::SECTOR;
+use buttress_ondisk::item::chunk_type;
 
 use super::super::{Class, Need, Shortage, Space};
 use super::{Disk, NODE, Random};
 
-const DATA: u64 = buttress_ondisk::item::chunk_type::DATA;
+const DATA: u64 = chunk_type::DATA;
+const DUP: u64 = chunk_type::DUP;
 
-fn space(total: u64) -> (Disk, Space) {
+fn space(total: u64, metadata: u64) -> (Disk, Space) {
     let mut disk = Disk::empty(total);
     let space = disk.load(NODE, true).unwrap();
+    let types = [DATA, chunk_type::METADATA | metadata, chunk_type::SYSTEM | metadata];
+    space.pool.lock().set_types(types);
+    space.allocate_block(Class::System).unwrap();
+    space.allocate_block(Class::Metadata).unwrap();
     disk.settle(&space);
     (disk, space)
 }
@@ -18,11 +24,18 @@ fn data(bytes: u64) -> Need {
     Need { leaves: 6, bytes: 300, data: bytes, deleting: false }
 }
 
+fn state(space: &Space) -> impl std::fmt::Debug {
+    let pool = space.pool.lock();
+    (space.outlook(&pool, true), pool.promises)
+}
+
 /// The running transaction is committed: data allocated and used, blocks written.
 fn commit(disk: &mut Disk, space: &Space, promised: &mut u64, blocks: u64) {
     space.freeze();
     while *promised > 0 {
-        let run = space.allocate_data(SECTOR, *promised).expect("promised data is there");
+        let run = space.allocate_data(SECTOR, *promised).unwrap_or_else(|| {
+            panic!("{promised} promised bytes are not there: {:#?}", state(space))
+        });
         space.account_new(run).unwrap();
         *promised -= run.len;
     }
@@ -36,8 +49,8 @@ fn commit(disk: &mut Disk, space: &Space, promised: &mut u64, blocks: u64) {
 
 #[test]
 fn data_promised_is_data_allocated_until_the_last_sector() {
-    for total in [120 << 20, 700 << 20] {
-        let (mut disk, space) = space(total);
+    for (total, profile) in [(120 << 20, 0), (700 << 20, DUP), (300 << 20, DUP), (5 << 30, DUP)] {
+        let (mut disk, space) = space(total, profile);
         let mut random = Random(total);
         let (mut promised, mut written, mut operations) = (0, 0, 0);
         loop {
@@ -46,14 +59,15 @@ fn data_promised_is_data_allocated_until_the_last_sector() {
                 Ok(()) => (promised, operations) = (promised + want, operations + 1),
                 Err(Shortage::CommitFirst) => {
                     written += promised;
-                    commit(&mut disk, &space, &mut promised, operations);
+                    // Items of 300 bytes.
+                    commit(&mut disk, &space, &mut promised, operations / 30);
                     operations = 0;
                 }
                 Err(Shortage::NoSpace) => break,
             }
         }
         written += promised;
-        commit(&mut disk, &space, &mut promised, operations);
+        commit(&mut disk, &space, &mut promised, operations / 30);
         assert!(written > total * 6 / 10, "{written} bytes of {total} could be written");
         // Deleting goes on.
         let need = Need { leaves: 10, bytes: 200, data: 0, deleting: true };
@@ -64,10 +78,10 @@ fn data_promised_is_data_allocated_until_the_last_sector() {
 
 #[test]
 fn metadata_is_promised_only_as_far_as_blocks_go() {
-    let (mut disk, space) = space(200 << 20);
+    let (mut disk, space) = space(400 << 20, DUP);
     let mut blocks = Vec::new();
-    // Every operation leaves one block behind, for good.
-    let need = Need { leaves: 2, bytes: 6000, data: 0, deleting: false };
+    // Every operation leaves one block behind, for good: 6600 bytes are more than that, with fill loss.
+    let need = Need { leaves: 2, bytes: 6600, data: 0, deleting: false };
     let mut operations = 0;
     let mut idle = 0;
     loop {
@@ -75,7 +89,11 @@ fn metadata_is_promised_only_as_far_as_blocks_go() {
             Ok(()) => (operations, idle) = (operations + 1, 0),
             Err(Shortage::CommitFirst) if idle < 3 => {
                 space.freeze();
-                let new = (0..operations).map(|_| space.allocate_block(Class::Metadata).unwrap());
+                let new = (0..operations).map(|_| {
+                    space
+                        .allocate_block(Class::Metadata)
+                        .unwrap_or_else(|_| panic!("{:#?}", state(&space)))
+                });
                 blocks.extend(new);
                 disk.settle(&space);
                 space.committed();
@@ -93,7 +111,7 @@ fn metadata_is_promised_only_as_far_as_blocks_go() {
 
 #[test]
 fn data_leaves_room_for_a_metadata_chunk() {
-    let (_, space) = space(2 << 30);
+    let (_, space) = space(2 << 30, DUP);
     let want = 1 << 20;
     while space.reserve(data(want)).is_ok() {
         assert!(space.allocate_data(want, want).is_some());
