@@ -5,6 +5,7 @@
 
 pub mod env;
 pub mod error;
+pub mod inode;
 pub mod refs;
 pub mod space;
 mod threads;

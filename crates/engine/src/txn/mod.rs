@@ -119,7 +119,7 @@ impl Transactions {
     }
 
     /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs.
-    fn freeze(&self, frozen: impl FnOnce(u64)) -> u64 {
+    pub(crate) fn freeze(&self, frozen: impl FnOnce(u64)) -> u64 {
         let _gate = self.gate.write();
         let transid = self.running.fetch_add(1, Ordering::AcqRel);
         frozen(transid);

@@ -1,0 +1,215 @@
+//! What `stat` tells of an inode, and how it is changed.
+
+use std::sync::Arc;
+
+use buttress_ondisk::item::{InodeItem, file_type};
+
+use super::Inode;
+use super::tree::FileTree;
+use crate::env::Time;
+use crate::error::{Errno, Error, Result};
+use crate::txn::Op;
+
+/// Bits of a mode, as `stat(2)` has them.
+#[allow(missing_docs)]
+pub mod mode {
+    pub const TYPE_MASK: u32 = 0o170_000;
+    pub const SOCKET: u32 = 0o140_000;
+    pub const SYMLINK: u32 = 0o120_000;
+    pub const REGULAR: u32 = 0o100_000;
+    pub const BLOCK: u32 = 0o060_000;
+    pub const DIRECTORY: u32 = 0o040_000;
+    pub const CHARACTER: u32 = 0o020_000;
+    pub const FIFO: u32 = 0o010_000;
+    pub const SET_GID: u32 = 0o2000;
+    pub const PERMISSIONS: u32 = 0o7777;
+}
+
+/// The values of an inode's item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The transaction that made the inode; with the number it never repeats.
+    pub generation: u64,
+    /// The transaction that last changed it.
+    pub transid: u64,
+    /// Bytes of the file; of a directory, twice the sum of its names' lengths.
+    pub size: u64,
+    /// Bytes that its extents take, inline data included.
+    pub nbytes: u64,
+    /// Links; always 1 for a directory that has a name.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Type and permissions, see [`mode`].
+    pub mode: u32,
+    /// Device number of a device node: `major << 20 | minor`.
+    pub rdev: u64,
+    /// `buttress_ondisk::item::inode_flags`.
+    pub flags: u64,
+    /// Counts changes.
+    pub sequence: u64,
+    /// Last access.
+    pub atime: Time,
+    /// Last change of the inode.
+    pub ctime: Time,
+    /// Last change of the content.
+    pub mtime: Time,
+    /// Creation.
+    pub otime: Time,
+}
+
+impl Attributes {
+    /// The values in an item.
+    pub fn read(item: &InodeItem) -> Attributes {
+        Attributes {
+            generation: item.generation.get(),
+            transid: item.transid.get(),
+            size: item.size.get(),
+            nbytes: item.nbytes.get(),
+            nlink: item.nlink.get(),
+            uid: item.uid.get(),
+            gid: item.gid.get(),
+            mode: item.mode.get(),
+            rdev: item.rdev.get(),
+            flags: item.flags.get(),
+            sequence: item.sequence.get(),
+            atime: Time::from_disk(&item.atime),
+            ctime: Time::from_disk(&item.ctime),
+            mtime: Time::from_disk(&item.mtime),
+            otime: Time::from_disk(&item.otime),
+        }
+    }
+
+    /// The item with these values.
+    pub fn item(&self) -> InodeItem {
+        InodeItem {
+            generation: self.generation.into(),
+            transid: self.transid.into(),
+            size: self.size.into(),
+            nbytes: self.nbytes.into(),
+            nlink: self.nlink.into(),
+            uid: self.uid.into(),
+            gid: self.gid.into(),
+            mode: self.mode.into(),
+            rdev: self.rdev.into(),
+            flags: self.flags.into(),
+            sequence: self.sequence.into(),
+            atime: self.atime.to_disk(),
+            ctime: self.ctime.to_disk(),
+            mtime: self.mtime.to_disk(),
+            otime: self.otime.to_disk(),
+            ..InodeItem::default()
+        }
+    }
+
+    /// The type bits of the mode.
+    pub fn kind(&self) -> u32 {
+        self.mode & mode::TYPE_MASK
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> bool {
+        self.kind() == mode::DIRECTORY
+    }
+
+    /// Whether it is a regular file.
+    pub fn is_regular(&self) -> bool {
+        self.kind() == mode::REGULAR
+    }
+
+    /// Its type as directory entries tell it (`buttress_ondisk::item::file_type`).
+    pub fn file_type(&self) -> u8 {
+        match self.kind() {
+            mode::REGULAR => file_type::REGULAR,
+            mode::DIRECTORY => file_type::DIRECTORY,
+            mode::CHARACTER => file_type::CHARACTER,
+            mode::BLOCK => file_type::BLOCK,
+            mode::FIFO => file_type::FIFO,
+            mode::SOCKET => file_type::SOCKET,
+            mode::SYMLINK => file_type::SYMLINK,
+            _ => file_type::UNKNOWN,
+        }
+    }
+
+    /// Content and inode changed at `now`.
+    pub(super) fn modified(&mut self, now: Time) {
+        self.mtime = now;
+        self.ctime = now;
+    }
+}
+
+/// What [`FileTree::set_attributes`] changes: whatever is given.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttributes {
+    /// Permissions (the lowest 12 bits are taken).
+    pub mode: Option<u32>,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Bytes of a regular file.
+    pub size: Option<u64>,
+    /// Last access.
+    pub atime: Option<Time>,
+    /// Last change of the content.
+    pub mtime: Option<Time>,
+    /// Last change of the inode; the operation's time when absent.
+    pub ctime: Option<Time>,
+    /// Creation.
+    pub otime: Option<Time>,
+    /// All inode flags.
+    pub flags: Option<u64>,
+}
+
+impl FileTree {
+    /// What `stat` tells. Bytes written and not placed yet count as taken.
+    pub fn attributes(&self, inode: &Inode) -> Attributes {
+        let state = inode.read();
+        let mut attributes = state.attributes;
+        attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
+        attributes
+    }
+
+    /// Changes what `set` names; the values after the change are returned.
+    pub fn set_attributes(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        set: &SetAttributes,
+    ) -> Result<Attributes> {
+        self.writable()?;
+        let mut state = inode.write();
+        state.touch(inode, self, op)?;
+        if let Some(size) = set.size {
+            self.resize(op, inode, &mut state, size)?;
+        }
+        let values = &mut state.attributes;
+        if let Some(mode) = set.mode {
+            values.mode = values.mode & mode::TYPE_MASK | mode & mode::PERMISSIONS;
+        }
+        values.uid = set.uid.unwrap_or(values.uid);
+        values.gid = set.gid.unwrap_or(values.gid);
+        values.atime = set.atime.unwrap_or(values.atime);
+        values.mtime = set.mtime.unwrap_or(values.mtime);
+        values.otime = set.otime.unwrap_or(values.otime);
+        values.flags = set.flags.unwrap_or(values.flags);
+        values.ctime = set.ctime.unwrap_or(op.now);
+        Ok(*values)
+    }
+
+    /// Notes an access at the operation's time, when the mount wants access times.
+    pub fn accessed(&self, op: &Op<'_>, inode: &Arc<Inode>) -> Result<()> {
+        self.writable()?;
+        let mut state = inode.write();
+        state.touch(inode, self, op)?;
+        state.attributes.atime = op.now;
+        Ok(())
+    }
+}
+
+/// The refusal of something that only a directory can do, or only something else.
+pub(super) fn must_be_directory(attributes: &Attributes) -> Result<()> {
+    if attributes.is_directory() { Ok(()) } else { Err(Error::User(Errno::NOTDIR)) }
+}

@@ -1,0 +1,346 @@
+//! A directory as operations see it: its layers over its tree.
+
+use std::ops::ControlFlow;
+
+use buttress_ondisk::item::DirItem;
+use buttress_ondisk::view::dir_entries;
+use buttress_ondisk::{Key, kind};
+
+use super::attributes::must_be_directory;
+use super::entries::{Entries, Known};
+use super::name::Hashed;
+use super::state::State;
+use super::tree::FileTree;
+use super::{Entry, Inode, Location, TOP};
+use crate::error::{Errno, Error, Result};
+use crate::tree::{Cursor, View};
+use crate::txn::Op;
+
+/// The index that a directory gives first: 0 and 1 stand for "." and "..".
+pub(super) const FIRST_INDEX: u64 = 2;
+/// Bytes of an entry's head in an item.
+pub(super) const ENTRY_LEN: usize = size_of::<DirItem>();
+
+/// An entry as [`FileTree::read_directory`] lists it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryEntry<'a> {
+    /// Its place in the directory: listing goes on at `index + 1`.
+    pub index: u64,
+    /// The name.
+    pub name: &'a [u8],
+    /// Where it leads.
+    pub location: Location,
+    /// `buttress_ondisk::item::file_type`.
+    pub file_type: u8,
+}
+
+/// An entry found by name. The index is only known when a layer holds it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Found {
+    pub entry: Entry,
+    pub index: Option<u64>,
+}
+
+impl State {
+    fn layers_of_entries(&self) -> impl Iterator<Item = &Entries> {
+        let frozen = self.frozen_changes().and_then(|changes| changes.entries.as_deref());
+        [self.live.entries.as_deref(), frozen].into_iter().flatten()
+    }
+
+    /// What `name` leads to.
+    pub(super) fn find_entry(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        name: Hashed<'_>,
+    ) -> Result<Option<Found>> {
+        for layer in self.layers_of_entries() {
+            match layer.find(name) {
+                Known::Present(entry, index) => {
+                    return Ok(Some(Found { entry, index: Some(index) }));
+                }
+                Known::Absent => return Ok(None),
+                Known::Unknown => {}
+            }
+        }
+        if !self.on_disk {
+            return Ok(None);
+        }
+        let key = Key::new(ino, kind::DIR_ITEM, name.hash.into());
+        let Some(item) = view.get(&key)? else { return Ok(None) };
+        let Some(found) = dir_entries(item.data()).find(|it| it.name == name.bytes) else {
+            return Ok(None);
+        };
+        let location = location(view, &key, &found.location)?;
+        Ok(Some(Found { entry: Entry { location, file_type: found.file_type }, index: None }))
+    }
+
+    /// Refuses a name that is taken (unless `taken_is_fine`), or that has no room in the item of its hash. Whether layers
+    /// below the live one may hold the name is returned.
+    pub(super) fn free_for(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        name: Hashed<'_>,
+        taken_is_fine: bool,
+    ) -> Result<bool> {
+        let mut used = 0;
+        let mut beneath = false;
+        let mut decided = None;
+        for layer in self.layers_of_entries() {
+            let known = layer.find(name);
+            beneath |= known != Known::Unknown;
+            if decided.is_none() && known != Known::Unknown {
+                decided = Some(known != Known::Absent);
+            }
+            used += layer.weight_of(name.hash);
+        }
+        if self.on_disk
+            && let Some(item) = view.get(&Key::new(ino, kind::DIR_ITEM, name.hash.into()))?
+        {
+            let there = dir_entries(item.data()).any(|it| it.name == name.bytes);
+            beneath |= there;
+            decided = decided.or(Some(there));
+            used += item.data().len();
+        }
+        if decided == Some(true) && !taken_is_fine {
+            return Err(Error::User(Errno::EXIST));
+        }
+        let max = super::item_len_max(view.blocks().nodesize());
+        if used > 0 && used + ENTRY_LEN + name.bytes.len() > max {
+            return Err(Error::User(Errno::OVERFLOW));
+        }
+        Ok(beneath)
+    }
+
+    /// Makes sure that `next_index` is known.
+    pub(super) fn know_next_index(&mut self, ino: u64, view: &View<'_>) -> Result<()> {
+        if self.next_index != 0 {
+            return Ok(());
+        }
+        let last = view.last_at_or_before(&Key::new(ino, kind::DIR_INDEX, u64::MAX))?;
+        self.next_index = match last.map(|item| item.key()) {
+            Some(key) if key.objectid == ino && key.kind == kind::DIR_INDEX => {
+                key.offset.saturating_add(1).max(FIRST_INDEX)
+            }
+            _ => FIRST_INDEX,
+        };
+        Ok(())
+    }
+
+    /// Adds an entry; [`State::free_for`] and [`State::know_next_index`] came before. Its index is returned.
+    pub(super) fn add_entry(&mut self, name: Hashed<'_>, entry: Entry, beneath: bool) -> u64 {
+        debug_assert!(self.next_index >= FIRST_INDEX);
+        let index = self.next_index;
+        self.next_index = index.saturating_add(1);
+        self.entries().add(name, entry, index, beneath);
+        self.attributes.size = self.attributes.size.saturating_add(name.weight());
+        index
+    }
+
+    /// Removes an entry.
+    pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) {
+        self.entries().remove(name, index);
+        self.attributes.size = self.attributes.size.saturating_sub(name.weight());
+    }
+
+    /// Refuses what is no directory, or was removed.
+    pub(super) fn usable_directory(&self) -> Result<()> {
+        self.alive()?;
+        must_be_directory(&self.attributes)?;
+        if self.attributes.nlink == 0 { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
+    }
+
+    /// The index of an entry, by looking at all of them.
+    fn index_by_listing(&self, ino: u64, view: &View<'_>, name: &[u8]) -> Result<Option<u64>> {
+        let mut found = None;
+        self.list(ino, view, FIRST_INDEX, &mut |entry| {
+            if entry.name != name {
+                return ControlFlow::Continue(());
+            }
+            found = Some(entry.index);
+            ControlFlow::Break(())
+        })?;
+        Ok(found)
+    }
+
+    /// All entries from index `from` on, in order.
+    fn list(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        from: u64,
+        each: &mut dyn FnMut(DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut from = from.max(FIRST_INDEX);
+        let mut tree = self.on_disk.then(|| Listed::new(ino, view, from));
+        loop {
+            let stored = match &mut tree {
+                Some(listed) => listed.at_or_after(from)?,
+                None => None,
+            };
+            let pending = self.layers_of_entries().filter_map(|layer| layer.next(from));
+            let pending = pending.min_by_key(|added| added.index);
+            let stored_index = stored.as_ref().map(|item| item.key().offset);
+            let flow = match pending {
+                Some(added) if stored_index.is_none_or(|index| added.index <= index) => {
+                    from = added.index;
+                    if self.hidden(from) {
+                        ControlFlow::Continue(())
+                    } else {
+                        each(DirectoryEntry {
+                            index: from,
+                            name: added.name.as_bytes(),
+                            location: added.location,
+                            file_type: added.file_type,
+                        })
+                    }
+                }
+                _ => {
+                    let Some(item) = stored else { return Ok(()) };
+                    from = item.key().offset;
+                    if self.hidden(from) {
+                        ControlFlow::Continue(())
+                    } else {
+                        each(stored_entry(view, &item)?)
+                    }
+                }
+            };
+            let Some(next) = from.checked_add(1).filter(|_| flow.is_continue()) else {
+                return Ok(());
+            };
+            from = next;
+        }
+    }
+
+    fn hidden(&self, index: u64) -> bool {
+        self.layers_of_entries().any(|layer| layer.hides(index))
+    }
+}
+
+/// The indexes that the tree holds, one step ahead.
+struct Listed<'a> {
+    cursor: Cursor<'a>,
+    ahead: Option<crate::tree::Item>,
+    ended: bool,
+}
+
+impl<'a> Listed<'a> {
+    fn new(ino: u64, view: &View<'a>, from: u64) -> Listed<'a> {
+        let key = |index| Key::new(ino, kind::DIR_INDEX, index);
+        Listed { cursor: view.range(key(from), key(u64::MAX)), ahead: None, ended: false }
+    }
+
+    fn at_or_after(&mut self, from: u64) -> Result<Option<crate::tree::Item>> {
+        while !self.ended && self.ahead.as_ref().is_none_or(|item| item.key().offset < from) {
+            self.ahead = self.cursor.next()?;
+            self.ended = self.ahead.is_none();
+        }
+        Ok(self.ahead.clone())
+    }
+}
+
+fn stored_entry<'i>(view: &View<'_>, item: &'i crate::tree::Item) -> Result<DirectoryEntry<'i>> {
+    let key = item.key();
+    let Some(found) = dir_entries(item.data()).next() else {
+        return Err(Error::inconsistent(view.owner(), "a directory index is empty", key));
+    };
+    let (index, name, file_type) = (key.offset, found.name, found.file_type);
+    let location = location(view, &key, &found.location)?;
+    Ok(DirectoryEntry { index, name, location, file_type })
+}
+
+fn location(view: &View<'_>, at: &Key, location: &Key) -> Result<Location> {
+    Location::of(location).ok_or_else(|| {
+        Error::inconsistent(view.owner(), "a directory entry leads to no inode and no tree", at)
+    })
+}
+
+impl FileTree {
+    /// What `name` in the directory leads to; "." and ".." are not looked up here.
+    pub fn lookup(&self, op: &Op<'_>, dir: &Inode, name: &[u8]) -> Result<Entry> {
+        let name = Hashed::known(name)?;
+        let state = dir.read();
+        state.alive()?;
+        must_be_directory(&state.attributes)?;
+        let found = state.find_entry(dir.ino, &self.view(op.core), name)?;
+        found.map(|found| found.entry).ok_or(Error::User(Errno::NOENT))
+    }
+
+    /// Lists the directory from index `from` on (0 from its start), without "." and "..", until `each` breaks. `each` must
+    /// not call into the tree: the directory is locked.
+    pub fn read_directory(
+        &self,
+        op: &Op<'_>,
+        dir: &Inode,
+        from: u64,
+        mut each: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let state = dir.read();
+        state.alive()?;
+        must_be_directory(&state.attributes)?;
+        state.list(dir.ino, &self.view(op.core), from, &mut each)
+    }
+
+    /// The directory that holds the inode, in this tree; the top directory is its own parent. ENOENT when it has no name.
+    pub fn parent_of(&self, op: &Op<'_>, inode: &Inode) -> Result<u64> {
+        if inode.ino == TOP {
+            return Ok(TOP);
+        }
+        let state = inode.read();
+        state.alive()?;
+        state.parent(inode.ino, &self.view(op.core))?.ok_or(Error::User(Errno::NOENT))
+    }
+
+    /// Adds an entry that leads to the subvolume `id`; the entry's index is returned.
+    pub fn add_subvolume_entry(
+        &self,
+        op: &Op<'_>,
+        dir: &std::sync::Arc<Inode>,
+        name: &[u8],
+        id: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let name = Hashed::fresh(name)?;
+        let mut state = dir.write();
+        let view = self.view(op.core);
+        state.usable_directory()?;
+        let beneath = state.free_for(dir.ino, &view, name, false)?;
+        state.know_next_index(dir.ino, &view)?;
+        state.touch(dir, self, op)?;
+        let file_type = buttress_ondisk::item::file_type::DIRECTORY;
+        let entry = Entry { location: Location::Subvolume(id), file_type };
+        state.attributes.modified(op.now);
+        Ok(state.add_entry(name, entry, beneath))
+    }
+
+    /// Removes the entry `name`, which must lead to the subvolume `id`; the index it had is returned.
+    pub fn remove_subvolume_entry(
+        &self,
+        op: &Op<'_>,
+        dir: &std::sync::Arc<Inode>,
+        name: &[u8],
+        id: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let name = Hashed::known(name)?;
+        let mut state = dir.write();
+        let view = self.view(op.core);
+        state.usable_directory()?;
+        let found = state.find_entry(dir.ino, &view, name)?;
+        let found = found.filter(|found| found.entry.location == Location::Subvolume(id));
+        let found = found.ok_or(Error::User(Errno::NOENT))?;
+        let index = match found.index {
+            Some(index) => Some(index),
+            None => state.index_by_listing(dir.ino, &view, name.bytes)?,
+        };
+        let index = index.ok_or_else(|| {
+            let key = Key::new(dir.ino, kind::DIR_ITEM, name.hash.into());
+            Error::inconsistent(self.id, "a directory entry has no index", key)
+        })?;
+        state.touch(dir, self, op)?;
+        state.remove_entry(name, index);
+        state.attributes.modified(op.now);
+        Ok(index)
+    }
+}

@@ -1,0 +1,252 @@
+//! From frozen layers to items: step 3 of a commit.
+//!
+//! Inodes come in the order of their numbers, and each one's items in the order of their kinds, so that all is one ascending
+//! stream of keys; orphan items, whose object id is larger than any inode's, come last. Items that hold several names or
+//! xattrs are merged with what the tree has in them.
+
+use std::collections::BTreeMap;
+
+use buttress_codec::crc32c::extref_hash;
+use buttress_ondisk::item::{FileExtentHead, InodeExtref, InodeRef, file_type};
+use buttress_ondisk::view::{dir_entries, inode_extrefs, inode_refs};
+use buttress_ondisk::{Key, kind, objectid};
+use zerocopy::IntoBytes;
+
+use super::directory::ENTRY_LEN;
+use super::entries::{Added, Entries, Pending};
+use super::file::FileChanges;
+use super::name::{Hashed, Name};
+use super::names::{EXTREF_LEN, NameChange, Names, REF_LEN};
+use super::push_dir_item;
+use super::state::Frozen;
+use super::tree::FileTree;
+use super::xattrs::Xattrs;
+use crate::error::{Error, Result};
+use crate::tree::Merge;
+use crate::txn::Emit;
+
+impl FileTree {
+    /// Step 3 of a commit: everything that changed, as one ascending stream of items.
+    pub fn emit(&self, emit: &mut Emit<'_, '_>) -> Result<()> {
+        let strays = self.committing_strays();
+        let mut orphans: BTreeMap<u64, bool> = strays.into_iter().map(|ino| (ino, false)).collect();
+        let committing = self.committing.lock();
+        for inode in committing.iter() {
+            let Some(frozen) = inode.read().frozen.clone() else { continue };
+            emit_inode(emit, inode.ino, &frozen)?;
+            if let Some(orphan) = frozen.changes.orphan {
+                orphans.insert(inode.ino, orphan);
+            }
+        }
+        for (ino, there) in orphans {
+            let key = Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, ino);
+            store(emit.merge, key, &[], there)?;
+        }
+        Ok(())
+    }
+}
+
+/// Puts an item, or deletes it.
+fn store(merge: &mut Merge<'_>, key: Key, data: &[u8], there: bool) -> Result<()> {
+    if there { merge.put(key, data) } else { merge.delete(&key).map(|_| ()) }
+}
+
+fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> Result<()> {
+    let changes = &*frozen.changes;
+    if changes.deleted {
+        return if changes.created { Ok(()) } else { delete_inode(emit, ino) };
+    }
+    let item = frozen.attributes.item();
+    emit.merge.put(Key::new(ino, kind::INODE_ITEM, 0), item.as_bytes())?;
+    emit_names(emit, ino, &changes.names)?;
+    if let Some(xattrs) = &changes.xattrs {
+        emit_xattrs(emit, ino, xattrs)?;
+    }
+    if let Some(entries) = &changes.entries {
+        emit_by_hash(emit, ino, entries)?;
+        emit_by_index(emit, ino, entries)?;
+    }
+    if let Some(target) = &changes.symlink {
+        emit_symlink(emit, ino, target)?;
+    }
+    match &frozen.file {
+        Some(file) => file.emit(emit, ino, frozen.attributes.size),
+        None => Ok(()),
+    }
+}
+
+fn delete_inode(emit: &mut Emit<'_, '_>, ino: u64) -> Result<()> {
+    let data = kind::EXTENT_DATA;
+    let (from, to) = (Key::new(ino, 0, 0), Key::new(ino, data - 1, u64::MAX));
+    emit.merge.delete_range(from, to, |_, _| ())?;
+    FileChanges::delete_all(emit, ino)?;
+    let (from, to) = (Key::new(ino, data + 1, 0), Key::new(ino, u8::MAX, u64::MAX));
+    emit.merge.delete_range(from, to, |_, _| ())
+}
+
+fn emit_symlink(emit: &mut Emit<'_, '_>, ino: u64, target: &[u8]) -> Result<()> {
+    let head = FileExtentHead {
+        generation: emit.transid.into(),
+        ram_bytes: (target.len() as u64).into(),
+        kind: FileExtentHead::INLINE,
+        ..FileExtentHead::default()
+    };
+    let size = size_of_val(&head) + target.len();
+    emit.merge.put_with(Key::new(ino, kind::EXTENT_DATA, 0), size, |room| {
+        let (at, rest) = room.split_at_mut(size_of::<FileExtentHead>());
+        at.copy_from_slice(head.as_bytes());
+        rest.copy_from_slice(target);
+    })
+}
+
+// ---- names ----
+
+fn emit_names(emit: &mut Emit<'_, '_>, ino: u64, names: &Names) -> Result<()> {
+    let mut sorted: Vec<&NameChange> = names.as_slice().iter().collect();
+    sorted.sort_by_key(|change| change.parent);
+    let mut rest = Vec::new();
+    for group in sorted.chunk_by(|a, b| a.parent == b.parent) {
+        emit_refs(emit, ino, group, &mut rest)?;
+    }
+    let hash = |change: &NameChange| extref_hash(change.parent, change.name.as_bytes());
+    rest.sort_by_key(|change| hash(change));
+    for group in rest.chunk_by(|a, b| hash(a) == hash(b)) {
+        emit_extrefs(emit, Key::new(ino, kind::INODE_EXTREF, hash(group[0])), group)?;
+    }
+    Ok(())
+}
+
+/// The names in one directory. What is lost and not found here, and what is gained and has no room here, is left in `rest`.
+fn emit_refs<'n>(
+    emit: &mut Emit<'_, '_>,
+    ino: u64,
+    group: &[&'n NameChange],
+    rest: &mut Vec<&'n NameChange>,
+) -> Result<()> {
+    let key = Key::new(ino, kind::INODE_REF, group[0].parent);
+    let max = super::item_len_max(emit.core.blocks.nodesize());
+    let mut lost: Vec<&NameChange> = group.iter().copied().filter(|it| !it.gained).collect();
+    let mut item = Vec::new();
+    for old in inode_refs(emit.merge.find(&key)?.unwrap_or_default()) {
+        match lost.iter().position(|change| change.name.as_bytes() == old.name) {
+            Some(at) => drop(lost.swap_remove(at)),
+            None => push_ref(&mut item, old.index, old.name),
+        }
+    }
+    rest.extend(lost);
+    for change in group.iter().filter(|change| change.gained) {
+        let name = change.name.as_bytes();
+        if item.len() + REF_LEN + name.len() <= max {
+            push_ref(&mut item, change.index, name);
+        } else {
+            rest.push(change);
+        }
+    }
+    store(emit.merge, key, &item, !item.is_empty())
+}
+
+fn emit_extrefs(emit: &mut Emit<'_, '_>, key: Key, group: &[&NameChange]) -> Result<()> {
+    let lost = |parent: u64, name: &[u8]| {
+        let mut lost = group.iter().filter(|change| !change.gained);
+        lost.any(|change| change.parent == parent && change.name.as_bytes() == name)
+    };
+    let mut item = Vec::new();
+    for old in inode_extrefs(emit.merge.find(&key)?.unwrap_or_default()) {
+        if !lost(old.parent, old.name) {
+            push_extref(&mut item, old.parent, old.index, old.name);
+        }
+    }
+    let max = super::item_len_max(emit.core.blocks.nodesize());
+    for change in group.iter().filter(|change| change.gained) {
+        let name = change.name.as_bytes();
+        if !emit.core.features.extref || item.len() + EXTREF_LEN + name.len() > max {
+            return Err(Error::inconsistent(emit.tree, "an inode has no room for a name", key));
+        }
+        push_extref(&mut item, change.parent, change.index, name);
+    }
+    store(emit.merge, key, &item, !item.is_empty())
+}
+
+fn push_ref(item: &mut Vec<u8>, index: u64, name: &[u8]) {
+    let head = InodeRef { index: index.into(), name_len: (name.len() as u16).into() };
+    item.extend_from_slice(head.as_bytes());
+    item.extend_from_slice(name);
+}
+
+fn push_extref(item: &mut Vec<u8>, parent: u64, index: u64, name: &[u8]) {
+    let name_len = (name.len() as u16).into();
+    let head = InodeExtref { parent: parent.into(), index: index.into(), name_len };
+    item.extend_from_slice(head.as_bytes());
+    item.extend_from_slice(name);
+}
+
+// ---- xattrs ----
+
+fn emit_xattrs(emit: &mut Emit<'_, '_>, ino: u64, xattrs: &Xattrs) -> Result<()> {
+    let hashed = |(name, value): (_, _)| (Hashed::of(Name::as_bytes(name)).hash, name, value);
+    let mut sorted: Vec<(u32, &Name, Option<&[u8]>)> = xattrs.iter().map(hashed).collect();
+    sorted.sort_by_key(|&(hash, ..)| hash);
+    for group in sorted.chunk_by(|a, b| a.0 == b.0) {
+        let key = Key::new(ino, kind::XATTR_ITEM, group[0].0.into());
+        let old = emit.merge.find(&key)?.unwrap_or_default();
+        let mut item = kept(old, |name| group.iter().any(|(_, it, _)| it.as_bytes() == name));
+        for (_, name, value) in group {
+            if let Some(value) = value {
+                let (none, transid) = (Key::default(), emit.transid);
+                push_dir_item(&mut item, none, transid, file_type::XATTR, name.as_bytes(), value);
+            }
+        }
+        store(emit.merge, key, &item, !item.is_empty())?;
+    }
+    Ok(())
+}
+
+/// The entries of an item that stay as they are.
+fn kept(old: &[u8], changed: impl Fn(&[u8]) -> bool) -> Vec<u8> {
+    let mut item = Vec::new();
+    for it in dir_entries(old).filter(|it| !changed(it.name)) {
+        push_dir_item(&mut item, it.location, it.transid, it.file_type, it.name, it.data);
+    }
+    item
+}
+
+// ---- directory entries ----
+
+fn emit_by_hash(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
+    let mut item = Vec::with_capacity(ENTRY_LEN + 64);
+    for (hash, names) in entries.by_hash() {
+        let key = Key::new(ino, kind::DIR_ITEM, hash.into());
+        item.clear();
+        if let Some(old) = emit.merge.find(&key)? {
+            item = kept(old, |name| names.iter().any(|it: &Pending| it.name.as_bytes() == name));
+        }
+        for added in names.iter().filter_map(|pending| entries.of(pending)) {
+            push_added(&mut item, emit.transid, added);
+        }
+        store(emit.merge, key, &item, !item.is_empty())?;
+    }
+    Ok(())
+}
+
+fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
+    let key = |index| Key::new(ino, kind::DIR_INDEX, index);
+    let mut item = Vec::with_capacity(ENTRY_LEN + 64);
+    let mut removed = entries.removed().peekable();
+    for added in entries.added() {
+        while let Some(index) = removed.next_if(|&index| index < added.index) {
+            emit.merge.delete(&key(index))?;
+        }
+        item.clear();
+        push_added(&mut item, emit.transid, added);
+        emit.merge.put(key(added.index), &item)?;
+    }
+    for index in removed {
+        emit.merge.delete(&key(index))?;
+    }
+    Ok(())
+}
+
+fn push_added(item: &mut Vec<u8>, transid: u64, added: &Added) {
+    let Added { location, file_type, name, .. } = added;
+    push_dir_item(item, location.key(), transid, *file_type, name.as_bytes(), &[]);
+}

@@ -1,0 +1,315 @@
+//! The content of files and symbolic links, as operations see it.
+
+use std::sync::Arc;
+
+use buttress_ondisk::item::inode_flags;
+use buttress_ondisk::view::FileExtentItem;
+use buttress_ondisk::{Key, kind};
+
+use super::Inode;
+use super::attributes::mode;
+use super::file::{FileChanges, Layers, Mapping, Seek, Shared};
+use super::state::State;
+use super::tree::FileTree;
+use crate::error::{Errno, Error, Result};
+use crate::txn::Op;
+
+/// The largest file: offsets are signed for everyone else.
+const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// What [`FileTree::clone_range`] clones from.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The tree of the file; it may be another one.
+    pub tree: &'a FileTree,
+    /// The file.
+    pub inode: &'a Arc<Inode>,
+    /// Where the range starts.
+    pub offset: u64,
+}
+
+impl Source<'_> {
+    fn share(&self, op: &Op<'_>, state: &mut State, len: u64) -> Result<Shared> {
+        let pending = !state.live.file.is_empty();
+        if pending {
+            state.touch(self.inode, self.tree, op)?;
+        }
+        let size = state.attributes.size;
+        let (file, layers) = state.file_layers(self.inode.ino, self.tree.view(op.core));
+        file.share(op, layers, size, self.offset, len)
+    }
+}
+
+fn range_end(offset: u64, len: u64) -> Result<u64> {
+    let end = offset.checked_add(len).filter(|&end| end <= SIZE_MAX);
+    end.ok_or(Error::User(Errno::FBIG))
+}
+
+/// Bytes to clone: those asked for, or up to the end of the file.
+fn clone_len(state: &State, offset: u64, len: u64) -> Result<u64> {
+    must_be_file(state)?;
+    let rest = state.attributes.size.checked_sub(offset).ok_or(Error::User(Errno::INVAL))?;
+    match len {
+        0 => Ok(rest),
+        len if len > rest => Err(Error::User(Errno::INVAL)),
+        len => Ok(len),
+    }
+}
+
+fn must_be_file(state: &State) -> Result<()> {
+    state.alive()?;
+    match state.attributes.kind() {
+        mode::REGULAR => Ok(()),
+        mode::DIRECTORY => Err(Error::User(Errno::ISDIR)),
+        _ => Err(Error::User(Errno::INVAL)),
+    }
+}
+
+impl FileTree {
+    /// Reads up to `buf.len()` bytes at `offset`; how many there were is returned, 0 at the end of the file.
+    pub fn read(&self, op: &Op<'_>, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let plan = {
+            let state = inode.read();
+            must_be_file(&state)?;
+            let layers = state.layers(inode.ino, self.view(op.core));
+            state.live.file.plan(layers, state.attributes.size, offset, buf)?
+        };
+        plan.run(op.core, buf)
+    }
+
+    /// Writes all of `data` at `offset`.
+    pub fn write(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        self.write_locked(op, inode, &mut state, offset, data)
+    }
+
+    /// Writes all of `data` at the end of the file; where that was is returned.
+    pub fn append(&self, op: &Op<'_>, inode: &Arc<Inode>, data: &[u8]) -> Result<u64> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        let offset = state.attributes.size;
+        self.write_locked(op, inode, &mut state, offset, data)?;
+        Ok(offset)
+    }
+
+    fn write_locked(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let end = range_end(offset, data.len() as u64)?;
+        if data.is_empty() {
+            return Ok(());
+        }
+        state.touch(inode, self, op)?;
+        let size = state.attributes.size;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        file.write(op, layers, size, offset, data)?;
+        state.attributes.size = size.max(end);
+        state.attributes.modified(op.now);
+        Ok(())
+    }
+
+    /// Cuts or grows a regular file; the caller has touched it.
+    pub(super) fn resize(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        size: u64,
+    ) -> Result<()> {
+        must_be_file(state)?;
+        if size > SIZE_MAX {
+            return Err(Error::User(Errno::FBIG));
+        }
+        let old = state.attributes.size;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        file.truncate(op, layers, old, size)?;
+        state.attributes.size = size;
+        state.attributes.modified(op.now);
+        Ok(())
+    }
+
+    /// Lets go of all data of a file that is being deleted. What was allocated goes back when the layer is prepared: somebody
+    /// may still be reading it.
+    pub(super) fn drop_data(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+    ) -> Result<()> {
+        let old = state.attributes.size;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        file.truncate(op, layers, old, 0)?;
+        state.attributes.size = 0;
+        Ok(())
+    }
+
+    /// Makes a range of the file a hole; its size stays.
+    pub fn punch(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
+        self.shape(op, inode, None, |file, layers, size| file.punch(op, layers, size, offset, len))
+    }
+
+    /// Makes a range zeros with space behind them. The file grows to hold it, unless `keep_size`.
+    pub fn zero_range(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let end = if keep_size { None } else { Some(range_end(offset, len)?) };
+        self.shape(op, inode, end, |file, layers, size| {
+            file.zero_range(op, layers, size, offset, len, keep_size)
+        })?;
+        self.preallocated(inode);
+        Ok(())
+    }
+
+    /// Puts space behind a range where there is none. The file grows to hold it, unless `keep_size`.
+    pub fn allocate(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let end = if keep_size { None } else { Some(range_end(offset, len)?) };
+        self.shape(op, inode, end, |file, layers, size| {
+            file.allocate(op, layers, size, offset, len, keep_size)
+        })?;
+        self.preallocated(inode);
+        Ok(())
+    }
+
+    /// Changes where the file has data; it grows to `end` when that is given and larger than it is.
+    fn shape(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        end: Option<u64>,
+        change: impl FnOnce(&mut FileChanges, Layers<'_>, u64) -> Result<()>,
+    ) -> Result<()> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        state.touch(inode, self, op)?;
+        let size = state.attributes.size;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        change(file, layers, size)?;
+        state.attributes.size = size.max(end.unwrap_or(0));
+        state.attributes.modified(op.now);
+        Ok(())
+    }
+
+    fn preallocated(&self, inode: &Inode) {
+        inode.write().attributes.flags |= inode_flags::PREALLOC;
+    }
+
+    /// The first data or hole at or after `offset`; ENXIO behind the end of the file.
+    pub fn seek(&self, op: &Op<'_>, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
+        let state = inode.read();
+        must_be_file(&state)?;
+        let layers = state.layers(inode.ino, self.view(op.core));
+        state.live.file.seek(layers, state.attributes.size, offset, what)
+    }
+
+    /// What a range of the file has, in order, without holes.
+    pub fn extents(
+        &self,
+        op: &Op<'_>,
+        inode: &Inode,
+        start: u64,
+        end: u64,
+    ) -> Result<Vec<Mapping>> {
+        let state = inode.read();
+        must_be_file(&state)?;
+        let layers = state.layers(inode.ino, self.view(op.core));
+        state.live.file.extents(layers, start, end)
+    }
+
+    /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the
+    /// end of that file. EINVAL when the ranges overlap, do not start with sectors or end with a sector or the file, or when
+    /// only one of the files has checksums. How many bytes it was is returned.
+    pub fn clone_range(
+        &self,
+        op: &Op<'_>,
+        from: Source<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        if from.tree.id == self.id && from.inode.ino == inode.ino {
+            let mut state = inode.write();
+            let len = clone_len(&state, from.offset, len)?;
+            if offset < from.offset.saturating_add(len) && from.offset < offset.saturating_add(len)
+            {
+                return Err(Error::User(Errno::INVAL));
+            }
+            let shared = from.share(op, &mut state, len)?;
+            return self.clone_into(op, inode, &mut state, offset, len, shared);
+        }
+        let (mut source, mut target);
+        if (from.tree.id, from.inode.ino) < (self.id, inode.ino) {
+            source = from.inode.write();
+            target = inode.write();
+        } else {
+            target = inode.write();
+            source = from.inode.write();
+        }
+        let len = clone_len(&source, from.offset, len)?;
+        must_be_file(&target)?;
+        if !FileChanges::may_share(source.attributes.flags, target.attributes.flags) {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let shared = from.share(op, &mut source, len)?;
+        self.clone_into(op, inode, &mut target, offset, len, shared)
+    }
+
+    fn clone_into(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        offset: u64,
+        len: u64,
+        shared: Shared,
+    ) -> Result<u64> {
+        let end = range_end(offset, len)?;
+        state.touch(inode, self, op)?;
+        let size = state.attributes.size;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        file.clone_from(op, layers, size, offset, shared)?;
+        state.attributes.size = size.max(end);
+        state.attributes.modified(op.now);
+        Ok(len)
+    }
+
+    /// Where a symbolic link leads.
+    pub fn read_link(&self, op: &Op<'_>, inode: &Inode) -> Result<Vec<u8>> {
+        let state = inode.read();
+        state.alive()?;
+        if state.attributes.kind() != mode::SYMLINK {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let frozen = state.frozen_changes().and_then(|changes| changes.symlink.as_deref());
+        if let Some(target) = state.live.symlink.as_deref().or(frozen) {
+            return Ok(target.to_vec());
+        }
+        let key = Key::new(inode.ino, kind::EXTENT_DATA, 0);
+        let item = if state.on_disk { self.view(op.core).get(&key)? } else { None };
+        match item.as_ref().and_then(|item| FileExtentItem::read(item.data())) {
+            Some(FileExtentItem::Inline { compression: 0, data, .. }) => Ok(data.to_vec()),
+            _ => Err(Error::inconsistent(self.id, "a symbolic link has no inline extent", key)),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! How inodes end: holds keep an inode without a name, the last release deletes it, and orphan items tell the next open of the
+//! filesystem what a crash has left behind.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use buttress_ondisk::{Key, kind, objectid};
+
+use super::Inode;
+use super::state::{Changes, State};
+use super::tree::FileTree;
+use crate::error::Result;
+use crate::txn::Op;
+
+/// What a step of [`FileTree::cleanup`] came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cleanup {
+    /// There may be more.
+    Again,
+    /// The orphan is gone.
+    Done,
+}
+
+/// Bytes that one step of cleaning up cuts off a file.
+const STEP: u64 = 64 << 30;
+
+impl FileTree {
+    /// Keeps the inode alive, named or not, until [`FileTree::release`]. ENOENT when it was deleted already.
+    pub fn hold(&self, inode: &Inode) -> Result<()> {
+        let state = inode.read();
+        state.alive()?;
+        inode.holds.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends a hold. The last one deletes an inode that has no name.
+    pub fn release(&self, op: &Op<'_>, inode: &Arc<Inode>) -> Result<()> {
+        let mut state = inode.write();
+        let before = inode.holds.fetch_sub(1, Ordering::AcqRel);
+        debug_assert!(before > 0, "released more often than held");
+        if before != 1 || state.dead || state.attributes.nlink > 0 || self.writable().is_err() {
+            return Ok(());
+        }
+        state.touch(inode, self, op)?;
+        self.delete(op, inode, &mut state)
+    }
+
+    /// To be called when the last name is gone, after [`State::touch`]: deletes the inode, or leaves it to its holders.
+    pub(super) fn nameless(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+    ) -> Result<()> {
+        if inode.is_held() {
+            state.live.orphan = Some(true);
+            return Ok(());
+        }
+        self.delete(op, inode, state)
+    }
+
+    /// Deletes the inode with all it has.
+    fn delete(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+        if state.attributes.is_regular() {
+            self.drop_data(op, inode, state)?;
+        }
+        let created = state.live.created;
+        let orphan = if state.orphan { Some(false) } else { None };
+        let file = std::mem::take(&mut state.live.file);
+        state.live = Changes { created, deleted: true, orphan, file, ..Changes::default() };
+        state.dead = true;
+        inode.gone.store(true, Ordering::Release);
+        state.attributes.nlink = 0;
+        if created {
+            self.forget(inode.ino);
+        }
+        Ok(())
+    }
+
+    /// The inodes without a name that a crash has left in the tree. To be called when the tree is opened, before anything is
+    /// unlinked in it.
+    pub fn orphans(&self, op: &Op<'_>) -> Result<Vec<u64>> {
+        let mut found = Vec::new();
+        if self.root().is_none() {
+            return Ok(found);
+        }
+        let key = |ino| Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, ino);
+        let mut cursor = self.view(op.core).range(key(0), key(u64::MAX));
+        while let Some(item) = cursor.next()? {
+            found.push(item.key().offset);
+        }
+        Ok(found)
+    }
+
+    /// Deletes one of [`FileTree::orphans`], in steps of bounded work: each call is an operation of its own.
+    pub fn cleanup(&self, op: &Op<'_>, ino: u64) -> Result<Cleanup> {
+        self.writable()?;
+        let inode = match self.get(op, ino) {
+            Ok(inode) => inode,
+            Err(error) if error.errno() == crate::error::Errno::NOENT => {
+                self.stray_orphan(ino);
+                return Ok(Cleanup::Done);
+            }
+            Err(error) => return Err(error),
+        };
+        let mut state = inode.write();
+        state.touch(&inode, self, op)?;
+        if state.attributes.nlink > 0 {
+            state.live.orphan = Some(false);
+            return Ok(Cleanup::Done);
+        }
+        if inode.is_held() {
+            return Ok(Cleanup::Done);
+        }
+        if state.attributes.is_regular() && state.attributes.size > STEP {
+            let size = state.attributes.size - STEP;
+            self.resize(op, &inode, &mut state, size)?;
+            return Ok(Cleanup::Again);
+        }
+        self.delete(op, &inode, &mut state)?;
+        Ok(Cleanup::Done)
+    }
+}

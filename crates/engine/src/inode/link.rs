@@ -1,0 +1,229 @@
+//! Giving inodes names and taking them away.
+
+use std::sync::Arc;
+
+use parking_lot::RwLockWriteGuard;
+
+use super::directory::Found;
+use super::name::Hashed;
+use super::state::State;
+use super::tree::FileTree;
+use super::{Entry, Inode, Location};
+use crate::error::{Errno, Error, Result};
+use crate::tree::View;
+use crate::txn::Op;
+
+/// The most links an inode can have.
+const LINKS_MAX: u32 = 65535;
+
+/// Inodes locked together, in the order of their numbers.
+pub(super) struct Locked<'a> {
+    guards: [Option<(u64, RwLockWriteGuard<'a, State>)>; 4],
+}
+
+impl<'a> Locked<'a> {
+    /// Locks each of the inodes once; there may be gaps and repetitions.
+    pub fn new(inodes: [Option<&'a Inode>; 4]) -> Locked<'a> {
+        let mut inodes = inodes;
+        inodes.sort_unstable_by_key(|inode| inode.map_or(u64::MAX, |inode| inode.ino));
+        let mut last = None;
+        let guards = inodes.map(|inode| {
+            let inode = inode.filter(|inode| last.replace(inode.ino) != Some(inode.ino))?;
+            Some((inode.ino, inode.write()))
+        });
+        Locked { guards }
+    }
+
+    /// The state of one of them.
+    pub fn of(&mut self, inode: &Inode) -> &mut State {
+        let found = self.guards.iter_mut().flatten().find(|(ino, _)| *ino == inode.ino);
+        &mut found.expect("only inodes that were locked are asked for").1
+    }
+}
+
+/// What a removal wants to remove.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    Directory,
+    Other,
+}
+
+impl FileTree {
+    /// Gives the inode a name more.
+    pub fn link(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+    ) -> Result<()> {
+        self.writable()?;
+        let name = Hashed::fresh(name)?;
+        if inode.ino == dir.ino {
+            return Err(Error::User(Errno::PERM));
+        }
+        let mut locked = Locked::new([Some(inode), Some(dir), None, None]);
+        let view = self.view(op.core);
+        self.may_link(op, &view, locked.of(inode), inode, dir.ino, name.bytes)?;
+        let parent = locked.of(dir);
+        parent.usable_directory()?;
+        let beneath = parent.free_for(dir.ino, &view, name, false)?;
+        parent.know_next_index(dir.ino, &view)?;
+        locked.of(inode).touch(inode, self, op)?;
+        locked.of(dir).touch(dir, self, op)?;
+        let file_type = locked.of(inode).attributes.file_type();
+        let parent = locked.of(dir);
+        let entry = Entry { location: Location::Inode(inode.ino), file_type };
+        let index = parent.add_entry(name, entry, beneath);
+        parent.attributes.modified(op.now);
+        let state = locked.of(inode);
+        state.live.names.gain(dir.ino, index, name.bytes);
+        if state.attributes.nlink == 0 {
+            state.live.orphan = if state.orphan { Some(false) } else { None };
+        }
+        state.attributes.nlink += 1;
+        state.attributes.ctime = op.now;
+        Ok(())
+    }
+
+    fn may_link(
+        &self,
+        op: &Op<'_>,
+        view: &View<'_>,
+        state: &State,
+        inode: &Inode,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<()> {
+        state.alive()?;
+        if state.attributes.is_directory() {
+            return Err(Error::User(Errno::PERM));
+        }
+        if state.attributes.nlink == 0 && !state.live.orphan.unwrap_or(state.orphan) {
+            return Err(Error::User(Errno::NOENT));
+        }
+        if state.attributes.nlink >= LINKS_MAX {
+            return Err(Error::User(Errno::MLINK));
+        }
+        state.room_for_name(inode.ino, view, parent, name, op.core.features.extref)
+    }
+
+    /// Removes a name of something that is no directory (EISDIR). The inode is returned; it is gone when it has no name and
+    /// no holder left.
+    pub fn unlink(&self, op: &Op<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+        self.remove(op, dir, name, Want::Other)
+    }
+
+    /// Removes an empty directory. A name that leads to a subvolume is not removed here: EXDEV.
+    pub fn rmdir(&self, op: &Op<'_>, dir: &Arc<Inode>, name: &[u8]) -> Result<Arc<Inode>> {
+        self.remove(op, dir, name, Want::Directory)
+    }
+
+    fn remove(&self, op: &Op<'_>, dir: &Arc<Inode>, name: &[u8], want: Want) -> Result<Arc<Inode>> {
+        self.writable()?;
+        let name = Hashed::known(name)?;
+        loop {
+            let (target, _) = self.target(op, dir, name, want == Want::Other)?;
+            let mut locked = Locked::new([Some(dir), Some(&target), None, None]);
+            let view = self.view(op.core);
+            let Some(found) = still_there(locked.of(dir), dir, &view, name, &target)? else {
+                continue;
+            };
+            let state = locked.of(&target);
+            match (want, state.attributes.is_directory()) {
+                (Want::Directory, false) => return Err(Error::User(Errno::NOTDIR)),
+                (Want::Other, true) => return Err(Error::User(Errno::ISDIR)),
+                (Want::Directory, true) if state.attributes.size > 0 => {
+                    return Err(Error::User(Errno::NOTEMPTY));
+                }
+                _ => {}
+            }
+            let index = entry_index(found, state, &target, &view, dir.ino, name)?;
+            locked.of(dir).touch(dir, self, op)?;
+            self.take_name(op, &target, locked.of(&target), dir.ino, index, name)?;
+            let parent = locked.of(dir);
+            parent.remove_entry(name, index);
+            parent.attributes.modified(op.now);
+            drop(locked);
+            return Ok(target);
+        }
+    }
+
+    /// The inode that a name leads to; a subvolume is refused.
+    pub(super) fn target(
+        &self,
+        op: &Op<'_>,
+        dir: &Inode,
+        name: Hashed<'_>,
+        subvolume_is_directory: bool,
+    ) -> Result<(Arc<Inode>, Entry)> {
+        let mut before = None;
+        loop {
+            let found = {
+                let state = dir.read();
+                state.usable_directory()?;
+                state.find_entry(dir.ino, &self.view(op.core), name)?
+            };
+            let entry = found.ok_or(Error::User(Errno::NOENT))?.entry;
+            let ino = match entry.location {
+                Location::Inode(ino) => ino,
+                Location::Subvolume(_) if subvolume_is_directory => {
+                    return Err(Error::User(Errno::ISDIR));
+                }
+                Location::Subvolume(_) => return Err(Error::User(Errno::XDEV)),
+            };
+            match self.get(op, ino) {
+                // Somebody else removed it meanwhile: the name may lead elsewhere now.
+                Err(error) if error.errno() == Errno::NOENT && before != Some(ino) => {
+                    before = Some(ino);
+                }
+                result => return Ok((result?, entry)),
+            }
+        }
+    }
+
+    /// Takes a name away from an inode, and the inode away when that was the last one.
+    pub(super) fn take_name(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        state: &mut State,
+        parent: u64,
+        index: u64,
+        name: Hashed<'_>,
+    ) -> Result<()> {
+        state.touch(inode, self, op)?;
+        state.live.names.lose(parent, index, name.bytes);
+        state.attributes.nlink = state.attributes.nlink.saturating_sub(1);
+        state.attributes.ctime = op.now;
+        if state.attributes.nlink == 0 { self.nameless(op, inode, state) } else { Ok(()) }
+    }
+}
+
+/// The entry `name`, if it still leads to `target` now that both are locked.
+pub(super) fn still_there(
+    state: &State,
+    dir: &Inode,
+    view: &View<'_>,
+    name: Hashed<'_>,
+    target: &Inode,
+) -> Result<Option<Found>> {
+    state.usable_directory()?;
+    let found = state.find_entry(dir.ino, view, name)?;
+    Ok(found.filter(|found| found.entry.location == Location::Inode(target.ino)))
+}
+
+/// The index of an entry, from the entry itself or from the inode it leads to.
+pub(super) fn entry_index(
+    found: Found,
+    state: &State,
+    target: &Inode,
+    view: &View<'_>,
+    parent: u64,
+    name: Hashed<'_>,
+) -> Result<u64> {
+    match found.index {
+        Some(index) => Ok(index),
+        None => state.index_of_name(target.ino, view, parent, name.bytes),
+    }
+}

@@ -1,0 +1,167 @@
+//! The inode in memory, and all it owns: attributes, names, directory entries, xattrs, file data.
+//!
+//! # Where changes live
+//!
+//! An operation changes no tree. It changes the inodes it is about, and they keep what is not in their tree yet in two
+//! layers: `live` belongs to the transaction that is running, `frozen` to the one that is being committed. A reader looks at
+//! live, then frozen, then the tree as last published. Layers say how things *are* (this name leads there, this name is gone),
+//! never by how much they changed, so it does no harm that for a moment the tree already holds what `frozen` says too.
+//!
+//! # The commit of transaction N
+//!
+//! 1. [`FileTree::freeze`], when no operation runs: the list of changed inodes is set aside.
+//! 2. [`FileTree::prepare`]: each listed inode's layer becomes `frozen` (the first operation of N+1 that changes the inode may
+//!    have done that already), and its buffered data are written.
+//! 3. [`FileTree::emit`]: the frozen layers, inode by inode, as one stream of items in key order.
+//! 4. [`FileTree::published`]: the new version is stored *first*, then the frozen layers are dropped.
+//!
+//! # Locks
+//!
+//! One lock per inode, taken in the order of inode numbers when an operation needs several; the tree-wide rename lock before
+//! them, the table's and the list's locks after them. Nothing waits for space or a commit while it holds one.
+//!
+//! # Crash argument
+//!
+//! The tree of a commit holds all of an operation or nothing of it, because operations run between two freezes. A file that
+//! has no name but is still open is in the tree with an orphan item, from which the next open of the filesystem cleans up.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+use buttress_ondisk::item::DirItem;
+use buttress_ondisk::{Key, kind};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use self::state::State;
+
+mod attributes;
+mod create;
+mod directory;
+mod emit;
+mod entries;
+pub mod file;
+mod io;
+mod life;
+mod link;
+mod name;
+mod names;
+mod rename;
+mod state;
+#[cfg(test)]
+mod tests;
+mod tree;
+mod xattrs;
+
+pub use attributes::{Attributes, SetAttributes, mode};
+pub use create::{NewInode, NewKind};
+pub use directory::DirectoryEntry;
+pub use io::Source;
+pub use life::Cleanup;
+pub use name::Name;
+pub use rename::Rename;
+pub use tree::FileTree;
+pub use xattrs::SetXattr;
+
+/// The inode number of the top directory of each subvolume.
+pub const TOP: u64 = buttress_ondisk::objectid::FIRST_FREE;
+
+/// What a directory entry leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// An inode of the same tree.
+    Inode(u64),
+    /// The top directory of another tree.
+    Subvolume(u64),
+}
+
+impl Location {
+    /// The key that the entry holds.
+    fn key(self) -> Key {
+        match self {
+            Location::Inode(ino) => Key::new(ino, kind::INODE_ITEM, 0),
+            Location::Subvolume(id) => Key::new(id, kind::ROOT_ITEM, u64::MAX),
+        }
+    }
+
+    /// What the key in an entry means; `None` when it is neither.
+    fn of(key: &Key) -> Option<Location> {
+        match key.kind {
+            kind::INODE_ITEM => Some(Location::Inode(key.objectid)),
+            kind::ROOT_ITEM => Some(Location::Subvolume(key.objectid)),
+            _ => None,
+        }
+    }
+}
+
+/// What a name in a directory leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The inode or subvolume.
+    pub location: Location,
+    /// `buttress_ondisk::item::file_type`.
+    pub file_type: u8,
+}
+
+/// An inode in memory. There is at most one for each number of a tree.
+#[derive(Debug)]
+pub struct Inode {
+    /// Its number.
+    pub ino: u64,
+    state: RwLock<State>,
+    /// How many holds there are, see [`FileTree::hold`]; changed under the lock of `state`.
+    holds: AtomicU32,
+    /// Deleted: as the state says, readable without the lock.
+    gone: AtomicBool,
+    /// Looked up since the table was last swept.
+    recent: AtomicBool,
+}
+
+impl Inode {
+    fn new(ino: u64, state: State) -> Arc<Inode> {
+        Arc::new(Inode {
+            ino,
+            state: RwLock::new(state),
+            holds: AtomicU32::new(0),
+            gone: AtomicBool::new(false),
+            recent: AtomicBool::new(true),
+        })
+    }
+
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        self.state.read()
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write()
+    }
+
+    fn is_held(&self) -> bool {
+        self.holds.load(Ordering::Acquire) > 0
+    }
+}
+
+/// The largest item that fits in a leaf of `nodesize` bytes with room left for the head of another, as Linux has it.
+fn item_len_max(nodesize: usize) -> usize {
+    buttress_ondisk::LeafBuilder::room(nodesize).saturating_sub(2 * buttress_ondisk::ITEM_LEN)
+}
+
+/// Appends a directory entry or an xattr as items hold them.
+fn push_dir_item(
+    out: &mut Vec<u8>,
+    location: Key,
+    transid: u64,
+    file_type: u8,
+    name: &[u8],
+    data: &[u8],
+) {
+    let head = DirItem {
+        location: location.into(),
+        transid: transid.into(),
+        data_len: (data.len() as u16).into(),
+        name_len: (name.len() as u16).into(),
+        file_type,
+    };
+    out.extend_from_slice(zerocopy::IntoBytes::as_bytes(&head));
+    out.extend_from_slice(name);
+    out.extend_from_slice(data);
+}

@@ -1,0 +1,201 @@
+//! The names of an inode, as the inode itself knows them: `INODE_REF` items, one for each parent with all the names in it,
+//! and `INODE_EXTREF` items for those that do not fit there.
+
+use buttress_ondisk::item::{InodeExtref, InodeRef};
+use buttress_ondisk::view::{inode_extrefs, inode_refs};
+use buttress_ondisk::{Key, kind};
+
+use buttress_codec::crc32c::extref_hash;
+
+use super::name::Name;
+use super::state::{Changes, State};
+use crate::error::{Errno, Error, Result};
+use crate::tree::View;
+
+/// Bytes of a name's head in an `INODE_REF`.
+pub(super) const REF_LEN: usize = size_of::<InodeRef>();
+/// Bytes of a name's head in an `INODE_EXTREF`.
+pub(super) const EXTREF_LEN: usize = size_of::<InodeExtref>();
+
+/// A name gained or lost.
+#[derive(Clone, Debug)]
+pub struct NameChange {
+    /// The directory.
+    pub parent: u64,
+    /// The index in it.
+    pub index: u64,
+    /// The name.
+    pub name: Name,
+    /// Gained, or lost.
+    pub gained: bool,
+}
+
+impl NameChange {
+    fn is(&self, parent: u64, name: &[u8]) -> bool {
+        self.parent == parent && self.name.as_bytes() == name
+    }
+}
+
+/// The names that a layer gains and loses; one in nearly every case.
+#[derive(Clone, Debug, Default)]
+pub enum Names {
+    /// Nothing changed.
+    #[default]
+    None,
+    /// One change.
+    One(NameChange),
+    /// Several.
+    Many(Vec<NameChange>),
+}
+
+impl Names {
+    /// The changes, in the order they were made.
+    pub fn as_slice(&self) -> &[NameChange] {
+        match self {
+            Names::None => &[],
+            Names::One(change) => std::slice::from_ref(change),
+            Names::Many(changes) => changes,
+        }
+    }
+
+    fn push(&mut self, new: NameChange) {
+        *self = match std::mem::take(self) {
+            Names::None => Names::One(new),
+            Names::One(one) => Names::Many(vec![one, new]),
+            Names::Many(mut many) => {
+                many.push(new);
+                Names::Many(many)
+            }
+        };
+    }
+
+    /// The inode has a name more.
+    pub fn gain(&mut self, parent: u64, index: u64, name: &[u8]) {
+        self.push(NameChange { parent, index, name: Name::new(name), gained: true });
+    }
+
+    /// The inode has this name no more.
+    pub fn lose(&mut self, parent: u64, index: u64, name: &[u8]) {
+        let gained = |change: &NameChange| change.gained && change.is(parent, name);
+        match self {
+            Names::One(change) if gained(change) => *self = Names::None,
+            Names::Many(many) => match many.iter().rposition(gained) {
+                Some(at) => drop(many.swap_remove(at)),
+                None => {
+                    self.push(NameChange { parent, index, name: Name::new(name), gained: false })
+                }
+            },
+            _ => self.push(NameChange { parent, index, name: Name::new(name), gained: false }),
+        }
+    }
+
+    /// The index of a name that the layer gained; `Some(None)` when it lost the name.
+    fn index_of(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
+        let about = || self.as_slice().iter().filter(|change| change.is(parent, name));
+        match about().find(|change| change.gained) {
+            Some(change) => Some(Some(change.index)),
+            None => about().next().map(|_| None),
+        }
+    }
+
+    /// Bytes of the names gained in `parent`, as an `INODE_REF` holds them.
+    fn weight_in(&self, parent: u64) -> usize {
+        let gained = self.as_slice().iter().filter(|it| it.gained && it.parent == parent);
+        gained.map(|change| REF_LEN + change.name.as_bytes().len()).sum()
+    }
+
+    /// Bytes of the names gained whose `INODE_EXTREF` would be under `hash`.
+    fn weight_of(&self, hash: u64) -> usize {
+        let about =
+            |it: &&NameChange| it.gained && extref_hash(it.parent, it.name.as_bytes()) == hash;
+        let gained = self.as_slice().iter().filter(about);
+        gained.map(|change| EXTREF_LEN + change.name.as_bytes().len()).sum()
+    }
+}
+
+impl State {
+    fn layers_of_names(&self) -> impl Iterator<Item = &Names> {
+        let frozen = self.frozen_changes().map(|changes: &Changes| &changes.names);
+        [Some(&self.live.names), frozen].into_iter().flatten()
+    }
+
+    /// The index of the name in the directory `parent`.
+    pub(super) fn index_of_name(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<u64> {
+        for layer in self.layers_of_names() {
+            match layer.index_of(parent, name) {
+                Some(Some(index)) => return Ok(index),
+                Some(None) => break,
+                None => {}
+            }
+        }
+        let found = if self.on_disk { index_in_tree(ino, view, parent, name)? } else { None };
+        found.ok_or_else(|| {
+            let key = Key::new(ino, kind::INODE_REF, parent);
+            Error::inconsistent(view.owner(), "a directory entry has no inode ref", key)
+        })
+    }
+
+    /// A directory that holds one of the names: of a directory, its parent.
+    pub(super) fn parent(&self, ino: u64, view: &View<'_>) -> Result<Option<u64>> {
+        for layer in self.layers_of_names() {
+            if let Some(change) = layer.as_slice().iter().find(|change| change.gained) {
+                return Ok(Some(change.parent));
+            }
+        }
+        if !self.on_disk || self.attributes.nlink == 0 {
+            return Ok(None);
+        }
+        let from = Key::new(ino, kind::INODE_REF, 0);
+        let to = Key::new(ino, kind::INODE_EXTREF, u64::MAX);
+        let item = view.range(from, to).next()?;
+        Ok(item.and_then(|item| match item.key().kind {
+            kind::INODE_REF => Some(item.key().offset),
+            _ => inode_extrefs(item.data()).next().map(|name| name.parent),
+        }))
+    }
+
+    /// Refuses a name more when the items that would hold it are full.
+    pub(super) fn room_for_name(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        parent: u64,
+        name: &[u8],
+        extref: bool,
+    ) -> Result<()> {
+        let max = super::item_len_max(view.blocks().nodesize());
+        let length = |key: Key| -> Result<usize> {
+            Ok(if self.on_disk { view.get(&key)?.map_or(0, |item| item.data().len()) } else { 0 })
+        };
+        let pending: usize = self.layers_of_names().map(|names| names.weight_in(parent)).sum();
+        let used = pending + length(Key::new(ino, kind::INODE_REF, parent))?;
+        if used + REF_LEN + name.len() <= max {
+            return Ok(());
+        }
+        if !extref {
+            return Err(Error::User(Errno::MLINK));
+        }
+        let hash = extref_hash(parent, name);
+        let pending: usize = self.layers_of_names().map(|names| names.weight_of(hash)).sum();
+        let used = pending + length(Key::new(ino, kind::INODE_EXTREF, hash))?;
+        if used + EXTREF_LEN + name.len() <= max { Ok(()) } else { Err(Error::User(Errno::MLINK)) }
+    }
+}
+
+fn index_in_tree(ino: u64, view: &View<'_>, parent: u64, name: &[u8]) -> Result<Option<u64>> {
+    if let Some(item) = view.get(&Key::new(ino, kind::INODE_REF, parent))?
+        && let Some(found) = inode_refs(item.data()).find(|it| it.name == name)
+    {
+        return Ok(Some(found.index));
+    }
+    let key = Key::new(ino, kind::INODE_EXTREF, extref_hash(parent, name));
+    let Some(item) = view.get(&key)? else { return Ok(None) };
+    let found = inode_extrefs(item.data()).find(|it| it.parent == parent && it.name == name);
+    Ok(found.map(|it| it.index))
+}

@@ -1,0 +1,180 @@
+//! An inode's state: its values as they are now, and the layers of changes over its tree.
+
+use std::sync::Arc;
+
+use super::Inode;
+use super::attributes::Attributes;
+use super::entries::Entries;
+use super::file::{FileChanges, Layers};
+use super::names::Names;
+use super::tree::FileTree;
+use super::xattrs::Xattrs;
+use crate::error::{Errno, Error, Result};
+use crate::tree::View;
+use crate::txn::Op;
+
+/// What one transaction changes of an inode.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The inode is made by this layer: nothing below knows it.
+    pub created: bool,
+    /// The inode is gone with all it had; nothing else in the layer counts.
+    pub deleted: bool,
+    /// The orphan item: `Some(true)` there is one, `Some(false)` there is none.
+    pub orphan: Option<bool>,
+    /// Names gained and lost.
+    pub names: Names,
+    /// Xattrs set and removed.
+    pub xattrs: Option<Box<Xattrs>>,
+    /// Entries of a directory.
+    pub entries: Option<Box<Entries>>,
+    /// Where a symbolic link that this layer makes leads.
+    pub symlink: Option<Box<[u8]>>,
+    /// Data of a file.
+    pub file: FileChanges,
+}
+
+/// The layer of the transaction that is being committed.
+#[derive(Clone, Debug)]
+pub struct Frozen {
+    /// The values at the end of the transaction.
+    pub attributes: Attributes,
+    /// The changes, without those of the data.
+    pub changes: Arc<Changes>,
+    /// The changes of the data, if there are any.
+    pub file: Option<Arc<FileChanges>>,
+}
+
+/// What the lock of an inode guards.
+#[derive(Debug)]
+pub struct State {
+    /// The values as they are now.
+    pub attributes: Attributes,
+    /// The changes of transaction `transid`.
+    pub live: Changes,
+    /// The transaction that `live` belongs to.
+    pub transid: u64,
+    /// Whether the inode is on the list of what `transid` changes.
+    pub dirty: bool,
+    /// The changes that are being committed.
+    pub frozen: Option<Frozen>,
+    /// Whether the published version of the tree holds the inode. While false, no search in the tree finds anything.
+    pub on_disk: bool,
+    /// Deleted: no operation may use it any more.
+    pub dead: bool,
+    /// Whether the tree or `frozen` holds an orphan item.
+    pub orphan: bool,
+    /// The index that the directory gives next; 0 when it is not known yet.
+    pub next_index: u64,
+}
+
+impl State {
+    /// An inode that the tree holds.
+    pub fn loaded(attributes: Attributes) -> State {
+        State {
+            attributes,
+            live: Changes::default(),
+            transid: 0,
+            dirty: false,
+            frozen: None,
+            on_disk: true,
+            dead: false,
+            orphan: attributes.nlink == 0,
+            next_index: 0,
+        }
+    }
+
+    /// An inode that transaction `transid` makes.
+    pub fn created(attributes: Attributes, transid: u64) -> State {
+        let live = Changes { created: true, ..Changes::default() };
+        let next_index = if attributes.is_directory() { super::directory::FIRST_INDEX } else { 0 };
+        State {
+            live,
+            transid,
+            on_disk: false,
+            orphan: false,
+            next_index,
+            ..State::loaded(attributes)
+        }
+    }
+
+    /// Refuses an inode that was deleted since it was found.
+    pub fn alive(&self) -> Result<()> {
+        if self.dead { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
+    }
+
+    /// To be called before each change: makes `live` that of the operation's transaction, and lists the inode.
+    pub fn touch(&mut self, inode: &Arc<Inode>, tree: &FileTree, op: &Op<'_>) -> Result<()> {
+        self.alive()?;
+        if self.transid != op.transid {
+            self.rotate();
+            self.transid = op.transid;
+        }
+        if !self.dirty {
+            self.dirty = true;
+            tree.list_dirty(inode);
+        }
+        self.attributes.transid = op.transid;
+        self.attributes.sequence = self.attributes.sequence.wrapping_add(1);
+        Ok(())
+    }
+
+    /// Moves `live` to `frozen`.
+    pub fn rotate(&mut self) {
+        if !std::mem::take(&mut self.dirty) {
+            return;
+        }
+        debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
+        let mut changes = std::mem::take(&mut self.live);
+        let file = std::mem::take(&mut changes.file);
+        match changes.orphan {
+            Some(true) => self.orphan = true,
+            Some(false) => self.orphan = false,
+            None => {}
+        }
+        self.frozen = Some(Frozen {
+            attributes: self.attributes,
+            changes: Arc::new(changes),
+            file: (!file.is_empty()).then(|| Arc::new(file)),
+        });
+    }
+
+    /// The entries of the live layer, to be changed.
+    pub fn entries(&mut self) -> &mut Entries {
+        self.live.entries.get_or_insert_default()
+    }
+
+    /// The xattrs of the live layer, to be changed.
+    pub fn xattrs(&mut self) -> &mut Xattrs {
+        self.live.xattrs.get_or_insert_default()
+    }
+
+    /// The changes of the committing transaction.
+    pub fn frozen_changes(&self) -> Option<&Changes> {
+        self.frozen.as_ref().map(|frozen| &*frozen.changes)
+    }
+
+    /// The file's changes of this transaction, and what lies below them.
+    pub fn file_layers<'a>(
+        &'a mut self,
+        ino: u64,
+        view: View<'a>,
+    ) -> (&'a mut FileChanges, Layers<'a>) {
+        let State { live, frozen, on_disk, attributes, .. } = self;
+        let frozen = frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
+        (&mut live.file, Layers { ino, in_tree: *on_disk, frozen, view, flags: attributes.flags })
+    }
+
+    /// The same, to read.
+    pub fn layers<'a>(&'a self, ino: u64, view: View<'a>) -> Layers<'a> {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
+        Layers { ino, in_tree: self.on_disk, frozen, view, flags: self.attributes.flags }
+    }
+
+    /// Bytes that were written and are not counted in `nbytes` yet.
+    pub fn bytes_not_placed(&self) -> u64 {
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
+        let frozen = frozen.map_or(0, FileChanges::unsettled_bytes);
+        self.live.file.unsettled_bytes().saturating_add(frozen)
+    }
+}

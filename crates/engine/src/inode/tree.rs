@@ -1,0 +1,261 @@
+//! A tree of files: the table of its inodes in memory, what is published of it, and what a commit does with it.
+
+use std::collections::{BTreeSet, HashMap};
+use std::hash::BuildHasherDefault;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use buttress_ondisk::item::InodeItem;
+use buttress_ondisk::{Key, kind, objectid};
+use parking_lot::Mutex;
+
+use super::attributes::Attributes;
+use super::entries::Spread;
+use super::file::Layers;
+use super::state::State;
+use super::{Inode, TOP};
+use crate::error::{Errno, Error, Result};
+use crate::threads;
+use crate::tree::{Root, View};
+use crate::txn::{Core, Op};
+
+const SHARDS: usize = 64;
+/// Inodes that a shard keeps before it is swept: some 65,000 per tree, besides those in use.
+const SHARD_MAX: usize = 1024;
+
+#[derive(Debug)]
+struct Shard {
+    inodes: HashMap<u64, Arc<Inode>, BuildHasherDefault<Spread>>,
+    /// Sweep at this size.
+    limit: usize,
+}
+
+/// A subvolume's tree: its inodes, and its last published version.
+#[derive(Debug)]
+pub struct FileTree {
+    /// The tree's id.
+    pub id: u64,
+    /// The published version; `None` until the first commit of a new tree.
+    root: Mutex<Option<Root>>,
+    shards: Vec<Mutex<Shard>>,
+    next_ino: AtomicU64,
+    /// Inodes that the running transaction has changed.
+    dirty: Mutex<Vec<Arc<Inode>>>,
+    /// Inodes of the transaction that is being committed.
+    pub(super) committing: Mutex<Vec<Arc<Inode>>>,
+    /// Orphan items without inode, to be removed by the next commit; and by the one under way.
+    strays: Mutex<[BTreeSet<u64>; 2]>,
+    /// Orders renames between directories.
+    pub(super) renames: Mutex<()>,
+    read_only: AtomicBool,
+}
+
+impl FileTree {
+    /// The tree `id`, of which `root` is the last committed version; `None` for a new tree, whose top directory
+    /// [`FileTree::create_top`] makes.
+    pub fn open(core: &Core, id: u64, root: Option<Root>, read_only: bool) -> Result<FileTree> {
+        let next_ino = match root {
+            Some(root) => first_unused(&View::new(&core.blocks, id, root))?,
+            None => TOP + 1,
+        };
+        let shard = || Mutex::new(Shard { inodes: HashMap::default(), limit: SHARD_MAX });
+        Ok(FileTree {
+            id,
+            root: Mutex::new(root),
+            shards: (0..SHARDS).map(|_| shard()).collect(),
+            next_ino: AtomicU64::new(next_ino),
+            dirty: Mutex::default(),
+            committing: Mutex::default(),
+            strays: Mutex::default(),
+            renames: Mutex::default(),
+            read_only: AtomicBool::new(read_only),
+        })
+    }
+
+    /// The published version.
+    pub fn root(&self) -> Option<Root> {
+        *self.root.lock()
+    }
+
+    /// The published version, to read. Load it *after* an inode was locked: what the inode no longer holds as a layer is in
+    /// there then. In a tree that was never committed there is nothing to read, and no inode is `on_disk`.
+    pub(super) fn view<'a>(&self, core: &'a Core) -> View<'a> {
+        let nowhere = Root { bytenr: 0, generation: 0, level: 0 };
+        View::new(&core.blocks, self.id, self.root().unwrap_or(nowhere))
+    }
+
+    /// Whether changes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    /// Refuses changes from now on, or allows them. To be called while no operation runs in the tree.
+    pub fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Release);
+    }
+
+    pub(super) fn writable(&self) -> Result<()> {
+        if self.is_read_only() { Err(Error::User(Errno::ROFS)) } else { Ok(()) }
+    }
+
+    // ---- the table ----
+
+    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+        &self.shards[(ino % SHARDS as u64) as usize]
+    }
+
+    /// The inode `ino`; ENOENT when there is none.
+    pub fn get(&self, op: &Op<'_>, ino: u64) -> Result<Arc<Inode>> {
+        if let Some(inode) = self.shard(ino).lock().inodes.get(&ino) {
+            if inode.gone.load(Ordering::Acquire) {
+                return Err(Error::User(Errno::NOENT));
+            }
+            inode.recent.store(true, Ordering::Relaxed);
+            return Ok(inode.clone());
+        }
+        let key = Key::new(ino, kind::INODE_ITEM, 0);
+        let item = match self.root() {
+            Some(_) if ino <= objectid::LAST_FREE => self.view(op.core).get(&key)?,
+            _ => None,
+        };
+        let item = item.ok_or(Error::User(Errno::NOENT))?;
+        let item = InodeItem::of(item.data())
+            .ok_or_else(|| Error::inconsistent(self.id, "an inode item is too short", key))?;
+        Ok(self.remember(Inode::new(ino, State::loaded(Attributes::read(item)))))
+    }
+
+    /// Puts an inode into the table; the one that is in it already wins.
+    pub(super) fn remember(&self, inode: Arc<Inode>) -> Arc<Inode> {
+        let mut shard = self.shard(inode.ino).lock();
+        if shard.inodes.len() >= shard.limit {
+            shard.sweep();
+        }
+        shard.inodes.entry(inode.ino).or_insert(inode).clone()
+    }
+
+    /// Takes an inode out of the table: it was deleted, and no version that can be read holds it.
+    pub(super) fn forget(&self, ino: u64) {
+        self.shard(ino).lock().inodes.remove(&ino);
+    }
+
+    /// A number that no inode has.
+    pub(super) fn next_ino(&self) -> Result<u64> {
+        let ino = self.next_ino.fetch_add(1, Ordering::Relaxed);
+        if ino > objectid::LAST_FREE {
+            self.next_ino.store(objectid::LAST_FREE + 1, Ordering::Relaxed);
+            return Err(Error::NoSpace);
+        }
+        Ok(ino)
+    }
+
+    /// How many inodes are in memory.
+    pub fn loaded(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+    }
+
+    // ---- the commit ----
+
+    pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
+        self.dirty.lock().push(inode.clone());
+    }
+
+    /// The orphan item of an inode that does not exist: the next commit removes it.
+    pub(super) fn stray_orphan(&self, ino: u64) {
+        self.strays.lock()[0].insert(ino);
+    }
+
+    /// Whether the running transaction has changed anything.
+    pub fn is_dirty(&self) -> bool {
+        !self.dirty.lock().is_empty() || !self.strays.lock()[0].is_empty()
+    }
+
+    /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
+    /// other steps may be left out otherwise.
+    pub fn freeze(&self) -> bool {
+        let frozen = std::mem::take(&mut *self.dirty.lock());
+        let mut strays = self.strays.lock();
+        strays[1] = std::mem::take(&mut strays[0]);
+        let any = !frozen.is_empty() || !strays[1].is_empty();
+        let before = std::mem::replace(&mut *self.committing.lock(), frozen);
+        debug_assert!(before.is_empty(), "the last commit was not published");
+        any
+    }
+
+    /// Step 2: freezes the layers of transaction `transid` and writes the data in them.
+    pub fn prepare(&self, core: &Core, transid: u64) -> Result<()> {
+        let mut with_data = Vec::new();
+        let mut committing = self.committing.lock();
+        committing.sort_unstable_by_key(|inode| inode.ino);
+        for inode in committing.iter() {
+            let mut state = inode.write();
+            if state.transid == transid {
+                state.rotate();
+            }
+            if state.frozen.as_ref().is_some_and(|frozen| frozen.file.is_some()) {
+                with_data.push(inode.clone());
+            }
+        }
+        drop(committing);
+        threads::for_each(&with_data, |inode| self.place(core, inode))
+    }
+
+    /// Gives the data of a frozen layer their places. The inode is locked meanwhile: layers buffer little.
+    fn place(&self, core: &Core, inode: &Inode) -> Result<()> {
+        let mut state = inode.write();
+        let State { frozen: Some(frozen), attributes: now, on_disk, .. } = &mut *state else {
+            return Ok(());
+        };
+        let Attributes { size, flags, .. } = frozen.attributes;
+        let Some(file) = frozen.file.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
+        if frozen.changes.deleted {
+            return file.abandon(core);
+        }
+        let view = self.view(core);
+        let layers = Layers { ino: inode.ino, in_tree: *on_disk, frozen: None, view, flags };
+        let prepared = file.prepare(core, layers, size)?;
+        frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
+        now.nbytes = prepared.nbytes(now.nbytes);
+        Ok(())
+    }
+
+    /// The strays of the commit under way.
+    pub(super) fn committing_strays(&self) -> BTreeSet<u64> {
+        self.strays.lock()[1].clone()
+    }
+
+    /// Step 4: `root` is durable. It is stored first, then the layers it contains are dropped.
+    pub fn published(&self, root: Root) {
+        *self.root.lock() = Some(root);
+        self.strays.lock()[1].clear();
+        for inode in std::mem::take(&mut *self.committing.lock()) {
+            let mut state = inode.write();
+            let frozen = state.frozen.take();
+            let deleted = frozen.as_ref().is_some_and(|frozen| frozen.changes.deleted);
+            state.on_disk |= !deleted;
+            drop(state);
+            if deleted {
+                self.forget(inode.ino);
+            }
+        }
+    }
+}
+
+impl Shard {
+    /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones are on a list, so they
+    /// are used.
+    fn sweep(&mut self) {
+        let used = |inode: &Arc<Inode>| Arc::strong_count(inode) > 1 || inode.is_held();
+        self.inodes.retain(|_, inode| used(inode) || inode.recent.swap(false, Ordering::Relaxed));
+        if self.inodes.len() > SHARD_MAX / 2 {
+            self.inodes.retain(|_, inode| used(inode));
+        }
+        self.limit = SHARD_MAX.max(2 * self.inodes.len());
+    }
+}
+
+/// The number after the last inode of a tree.
+fn first_unused(view: &View<'_>) -> Result<u64> {
+    let last = view.last_at_or_before(&Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX))?;
+    let last = last.map_or(TOP, |item| item.key().objectid);
+    Ok(last.saturating_add(1).max(TOP + 1))
+}

@@ -1,0 +1,236 @@
+//! Extended attributes.
+//!
+//! They are kept as the caller gives them, whatever the namespace; who may touch which is not decided here. Only `btrfs.*` is
+//! the filesystem's own: it knows `btrfs.compression` and nothing else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress_ondisk::item::{DirItem, inode_flags};
+use buttress_ondisk::view::dir_entries;
+use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
+
+use super::Inode;
+use super::name::{Hashed, Name};
+use super::state::State;
+use super::tree::FileTree;
+use crate::error::{Errno, Error, Result};
+use crate::tree::View;
+use crate::txn::Op;
+
+/// The filesystem's own property.
+pub(super) const COMPRESSION: &[u8] = b"btrfs.compression";
+
+/// The xattrs that a layer sets, or removes.
+#[derive(Clone, Debug, Default)]
+pub struct Xattrs(BTreeMap<Name, Option<Box<[u8]>>>);
+
+impl Xattrs {
+    /// Sets the value, or removes the xattr.
+    pub fn set(&mut self, name: &[u8], value: Option<Box<[u8]>>) {
+        self.0.insert(Name::new(name), value);
+    }
+
+    /// What the layer says of the name.
+    fn find(&self, name: &[u8]) -> Option<Option<&[u8]>> {
+        self.0.get(name).map(Option::as_deref)
+    }
+
+    /// All that the layer says.
+    pub fn iter(&self) -> impl Iterator<Item = (&Name, Option<&[u8]>)> {
+        self.0.iter().map(|(name, value)| (name, value.as_deref()))
+    }
+}
+
+/// What setting an xattr expects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SetXattr {
+    /// Nothing.
+    #[default]
+    Any,
+    /// That there is none yet (EEXIST).
+    Create,
+    /// That there is one already (ENODATA).
+    Replace,
+}
+
+impl State {
+    fn layers_of_xattrs(&self) -> impl Iterator<Item = &Xattrs> {
+        let frozen = self.frozen_changes().and_then(|changes| changes.xattrs.as_deref());
+        [self.live.xattrs.as_deref(), frozen].into_iter().flatten()
+    }
+
+    /// The value of an xattr.
+    pub(super) fn find_xattr(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        name: Hashed<'_>,
+    ) -> Result<Option<Vec<u8>>> {
+        for layer in self.layers_of_xattrs() {
+            if let Some(known) = layer.find(name.bytes) {
+                return Ok(known.map(<[u8]>::to_vec));
+            }
+        }
+        if !self.on_disk {
+            return Ok(None);
+        }
+        let Some(item) = view.get(&Key::new(ino, kind::XATTR_ITEM, name.hash.into()))? else {
+            return Ok(None);
+        };
+        let found = dir_entries(item.data()).find(|it| it.name == name.bytes);
+        Ok(found.map(|found| found.data.to_vec()))
+    }
+
+    /// The names of all xattrs, sorted.
+    fn xattr_names(&self, ino: u64, view: &View<'_>) -> Result<Vec<Name>> {
+        let mut names = BTreeMap::new();
+        if self.on_disk {
+            let key = |hash| Key::new(ino, kind::XATTR_ITEM, hash);
+            let mut cursor = view.range(key(0), key(u64::MAX));
+            while let Some(item) = cursor.next()? {
+                names.extend(dir_entries(item.data()).map(|it| (Name::new(it.name), true)));
+            }
+        }
+        let layers: Vec<&Xattrs> = self.layers_of_xattrs().collect();
+        for layer in layers.into_iter().rev() {
+            names.extend(layer.iter().map(|(name, value)| (name.clone(), value.is_some())));
+        }
+        Ok(names.into_iter().filter_map(|(name, there)| there.then_some(name)).collect())
+    }
+
+    /// Refuses a value that has no room in the item of its hash.
+    fn room_for_xattr(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        name: Hashed<'_>,
+        value: &[u8],
+    ) -> Result<()> {
+        let new = size_of::<DirItem>() + name.bytes.len() + value.len();
+        let max = super::item_len_max(view.blocks().nodesize());
+        if new > max || value.len() > usize::from(u16::MAX) {
+            return Err(Error::User(Errno::NOSPC));
+        }
+        let weight = |bytes: &[u8], value: usize| size_of::<DirItem>() + bytes.len() + value;
+        let mut used = 0;
+        for layer in self.layers_of_xattrs() {
+            let others = layer.iter().filter(|(other, _)| {
+                other.as_bytes() != name.bytes && Hashed::of(other.as_bytes()).hash == name.hash
+            });
+            used += others
+                .filter_map(|(other, value)| Some(weight(other.as_bytes(), value?.len())))
+                .sum::<usize>();
+        }
+        if self.on_disk
+            && let Some(item) = view.get(&Key::new(ino, kind::XATTR_ITEM, name.hash.into()))?
+        {
+            let others = dir_entries(item.data()).filter(|it| it.name != name.bytes);
+            used += others.map(|it| weight(it.name, it.data.len())).sum::<usize>();
+        }
+        if used + new > max { Err(Error::User(Errno::NOSPC)) } else { Ok(()) }
+    }
+}
+
+impl FileTree {
+    /// The value of an xattr; ENODATA when there is none.
+    pub fn xattr(&self, op: &Op<'_>, inode: &Inode, name: &[u8]) -> Result<Vec<u8>> {
+        let name = xattr_name(name)?;
+        let state = inode.read();
+        state.alive()?;
+        let found = state.find_xattr(inode.ino, &self.view(op.core), name)?;
+        found.ok_or(Error::User(Errno::NODATA))
+    }
+
+    /// The names of all xattrs, sorted.
+    pub fn xattrs(&self, op: &Op<'_>, inode: &Inode) -> Result<Vec<Name>> {
+        let state = inode.read();
+        state.alive()?;
+        state.xattr_names(inode.ino, &self.view(op.core))
+    }
+
+    /// Sets an xattr. E2BIG over 64 KiB, ENOSPC when it does not fit in a leaf.
+    pub fn set_xattr(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        name: &[u8],
+        value: &[u8],
+        expect: SetXattr,
+    ) -> Result<()> {
+        self.writable()?;
+        let name = xattr_name(name)?;
+        if value.len() > 1 << 16 {
+            return Err(Error::User(Errno::TOOBIG));
+        }
+        let mut state = inode.write();
+        let view = self.view(op.core);
+        state.alive()?;
+        let property = property_flags(name.bytes, value, &state)?;
+        if expect != SetXattr::Any {
+            let there = state.find_xattr(inode.ino, &view, name)?.is_some();
+            match expect {
+                SetXattr::Create if there => return Err(Error::User(Errno::EXIST)),
+                SetXattr::Replace if !there => return Err(Error::User(Errno::NODATA)),
+                _ => {}
+            }
+        }
+        state.room_for_xattr(inode.ino, &view, name, value)?;
+        state.touch(inode, self, op)?;
+        // An empty value of a property resets it.
+        let kept = if property.is_some() && value.is_empty() { None } else { Some(value.into()) };
+        state.xattrs().set(name.bytes, kept);
+        if let Some(flags) = property {
+            state.attributes.flags = flags;
+        }
+        state.attributes.ctime = op.now;
+        Ok(())
+    }
+
+    /// Removes an xattr; ENODATA when there is none.
+    pub fn remove_xattr(&self, op: &Op<'_>, inode: &Arc<Inode>, name: &[u8]) -> Result<()> {
+        self.writable()?;
+        let name = xattr_name(name)?;
+        let mut state = inode.write();
+        let view = self.view(op.core);
+        state.alive()?;
+        let property = property_flags(name.bytes, b"", &state)?;
+        if state.find_xattr(inode.ino, &view, name)?.is_none() {
+            return Err(Error::User(Errno::NODATA));
+        }
+        state.touch(inode, self, op)?;
+        state.xattrs().set(name.bytes, None);
+        if let Some(flags) = property {
+            state.attributes.flags = flags;
+        }
+        state.attributes.ctime = op.now;
+        Ok(())
+    }
+}
+
+fn xattr_name(name: &[u8]) -> Result<Hashed<'_>> {
+    match name.len() {
+        1..=NAME_LEN_MAX if !name.contains(&0) => Ok(Hashed::of(name)),
+        1..=NAME_LEN_MAX => Err(Error::User(Errno::INVAL)),
+        _ => Err(Error::User(Errno::RANGE)),
+    }
+}
+
+/// The inode flags after a property is set; `None` for an xattr that is no property.
+fn property_flags(name: &[u8], value: &[u8], state: &State) -> Result<Option<u64>> {
+    if !name.starts_with(b"btrfs.") {
+        return Ok(None);
+    }
+    let kind_fits = state.attributes.is_regular() || state.attributes.is_directory();
+    if name != COMPRESSION || !kind_fits {
+        return Err(Error::User(Errno::INVAL));
+    }
+    let flags = state.attributes.flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
+    let kind = value.split(|&byte| byte == b':').next().unwrap_or_default();
+    match kind {
+        b"" => Ok(Some(flags)),
+        b"no" | b"none" => Ok(Some(flags | inode_flags::NOCOMPRESS)),
+        b"zlib" | b"lzo" | b"zstd" => Ok(Some(flags | inode_flags::COMPRESS)),
+        _ => Err(Error::User(Errno::INVAL)),
+    }
+}
