@@ -9,7 +9,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buttress_ondisk::item::{DevItem, chunk_type};
+use buttress_ondisk::item::{ChunkItem, DevItem, StripeItem, chunk_type};
+use buttress_ondisk::key::DiskKey;
+use buttress_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use buttress_volume::{Chunk, Stripe};
 
 use super::device::{Device, GRAIN, copies, device_ranges};
@@ -24,6 +26,8 @@ const METADATA_LARGE: u64 = 1 << 30;
 const METADATA_MAX: u64 = 256 << 20;
 /// System chunks have at most this many bytes: room for tens of thousands of chunks.
 const SYSTEM_MAX: u64 = 8 << 20;
+/// On filesystems above [`LARGE`].
+const SYSTEM_LARGE: u64 = 32 << 20;
 /// Filesystems with more bytes get larger metadata chunks.
 const LARGE: u64 = 50 << 30;
 
@@ -100,11 +104,12 @@ impl Pool {
     /// Bytes that a new chunk of a class should have, on a large enough device.
     pub fn usual_len(&self, class: Class) -> u64 {
         let flags = self.type_of(class);
+        let large = self.device.total() > LARGE;
         let most = if flags & chunk_type::DATA != 0 {
             DATA_MAX
         } else if flags & chunk_type::SYSTEM != 0 {
-            SYSTEM_MAX
-        } else if self.device.total() > LARGE {
+            if large { SYSTEM_LARGE } else { SYSTEM_MAX }
+        } else if large {
             METADATA_LARGE
         } else {
             METADATA_MAX
@@ -116,6 +121,9 @@ impl Pool {
     pub fn add_chunk(&mut self, class: Class, limit: u64) -> Option<Chunk> {
         let flags = self.type_of(class);
         let copies = copies(flags);
+        if flags & chunk_type::SYSTEM != 0 && !self.superblock_has_room(copies) {
+            return None;
+        }
         let want = self.usual_len(class).min(limit / copies / GRAIN * GRAIN);
         let hole = self.device.hole(want * copies)?;
         let length = want.min(hole.len / copies / GRAIN * GRAIN);
@@ -142,6 +150,15 @@ impl Pool {
         self.added.insert(chunk.logical);
         self.chunks.insert(chunk.logical, chunk.clone());
         Some(chunk)
+    }
+
+    /// Whether the superblock's array can name one more system chunk.
+    fn superblock_has_room(&self, copies: u64) -> bool {
+        let entry = size_of::<DiskKey>() + size_of::<ChunkItem>();
+        let len = |stripes: usize| entry + stripes * size_of::<StripeItem>();
+        let system = |chunk: &&Chunk| chunk.type_flags & chunk_type::SYSTEM != 0;
+        let now = self.chunks.values().filter(system).map(|chunk| len(chunk.stripes.len()));
+        now.sum::<usize>() + len(copies as usize) <= SYS_CHUNK_ARRAY_LEN
     }
 
     /// Takes back [`Pool::add_chunk`], of which nobody knows yet.

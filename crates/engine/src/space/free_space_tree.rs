@@ -164,13 +164,16 @@ struct Said {
 impl Said {
     fn hear(&mut self, group: Range, key: Key, data: &[u8]) {
         let covers = Range::new(key.objectid, key.offset);
-        let inside = group.contains(covers) && key.objectid.checked_add(key.offset).is_some();
+        let inside = group.contains(covers)
+            && key.objectid.checked_add(key.offset).is_some()
+            && covers.start % SECTOR == 0
+            && covers.len % SECTOR == 0;
         match key.kind {
             kind::FREE_SPACE_INFO if covers == group && self.info.is_none() => {
                 self.info =
                     FreeSpaceInfo::of(data).map(|info| (info.extent_count.get(), info.flags.get()));
             }
-            kind::FREE_SPACE_EXTENT if inside && covers.len % SECTOR == 0 => self.runs.push(covers),
+            kind::FREE_SPACE_EXTENT if inside => self.runs.push(covers),
             kind::FREE_SPACE_BITMAP if inside => match runs_of(covers, data) {
                 Some(runs) => self.runs.extend(runs),
                 None => self.nonsense = true,

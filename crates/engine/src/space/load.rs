@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_ondisk::item::{BlockGroupItem, DevExtent, DevItem, chunk_type};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, SECTOR, kind, objectid};
 use buttress_volume::{Chunk, Profile, Volume};
 use parking_lot::Mutex;
 
@@ -296,8 +296,9 @@ pub(crate) fn scan_extents(tree: &dyn Items, group: &mut Group, node: u64) -> Re
             _ => return Ok(()),
         };
         let extent = Range::new(key.objectid, len);
-        if extent.start < at || !range.contains(extent) {
-            let what = "an extent overlaps another, or leaves its block group";
+        let aligned = extent.start % SECTOR == 0 && extent.len % SECTOR == 0;
+        if extent.start < at || !range.contains(extent) || !aligned {
+            let what = "an extent overlaps another, leaves its block group, or is not aligned";
             return Err(Error::inconsistent(objectid::EXTENT_TREE, what, key));
         }
         gaps.push(Range::new(at, extent.start - at));

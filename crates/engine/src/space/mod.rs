@@ -44,7 +44,7 @@ pub use extents::Range;
 pub use items::{Edit, Items};
 pub use load::SpaceRoots;
 pub use reserve::{Need, Shortage};
-pub use usage::{ClassUsage, Usage};
+pub use usage::{ClassUsage, StatBytes, Usage};
 
 /// How many classes there are.
 const CLASSES: usize = 3;

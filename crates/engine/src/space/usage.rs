@@ -14,6 +14,19 @@ pub struct ClassUsage {
     pub used: u64,
     /// Bytes of the device that they take.
     pub device_total: u64,
+    /// Bytes of the device that `used` takes, all copies counted.
+    pub device_used: u64,
+}
+
+/// What `statfs` says, in bytes: as the kernel counts them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StatBytes {
+    /// The device, without the global reserve.
+    pub total: u64,
+    /// What of that no extent takes.
+    pub free: u64,
+    /// What file data can still take.
+    pub available: u64,
 }
 
 /// Space of the filesystem. In a mixed filesystem `data` is both data and metadata, and `metadata` is zero.
@@ -42,6 +55,14 @@ impl Usage {
     pub fn used(&self) -> u64 {
         self.data.used + self.metadata.used + self.system.used
     }
+
+    /// What `statfs` says.
+    pub fn stat(&self) -> StatBytes {
+        let used = self.data.device_used + self.metadata.device_used + self.system.device_used;
+        let total = self.device_total.saturating_sub(self.global_reserve);
+        let free = total.saturating_sub(used);
+        StatBytes { total, free, available: self.data_available.min(free) }
+    }
 }
 
 impl Space {
@@ -51,13 +72,18 @@ impl Space {
         let pool = self.pool.lock();
         let class = |class: Class| {
             let sums = self.slots[class.slot()].counters.read();
-            let mine = pool.chunks.values().filter(|chunk| Class::of(chunk.type_flags) == class);
-            ClassUsage {
+            let mut usage = ClassUsage {
                 flags: pool.type_of(class),
                 total: sums.total,
                 used: sums.used + sums.promised,
-                device_total: mine.map(|chunk| chunk.length * copies(chunk.type_flags)).sum(),
+                ..ClassUsage::default()
+            };
+            for group in self.slots[class.slot()].set.lock().groups() {
+                let copies = copies(group.flags);
+                usage.device_total += group.range.len * copies;
+                usage.device_used += (group.used + group.promised_bytes()) * copies;
             }
+            usage
         };
         let outlook = self.outlook(&pool, true);
         let data = class(Class::Data);

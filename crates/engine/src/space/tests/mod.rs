@@ -1,8 +1,10 @@
 //! Space against naive models and against what the kernel wrote.
 
+mod damage;
 mod kernel;
 mod model;
 mod promises;
+mod threads;
 
 use std::collections::BTreeMap;
 
