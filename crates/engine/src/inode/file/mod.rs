@@ -24,6 +24,8 @@ mod ranges;
 mod read;
 mod seek;
 mod shape;
+#[cfg(test)]
+mod tests;
 mod write;
 
 pub use changes::FileChanges;

@@ -85,7 +85,8 @@ impl FileChanges {
             let mut walk = TreeWalk::new(layers);
             for region in self.regions() {
                 let mut pos = region.start;
-                while let Some((span, body)) = walk.at(pos)?.filter(|_| pos < region.end) {
+                while pos < region.end {
+                    let Some((span, body)) = walk.at(pos)? else { break };
                     if span.start >= region.end {
                         break;
                     }

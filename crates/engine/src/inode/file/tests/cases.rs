@@ -1,0 +1,146 @@
+//! Named cases.
+
+use super::{Fixture, Random, tools};
+use crate::error::Errno;
+use crate::inode::file::{Place, Seek};
+
+fn small() -> Option<Fixture> {
+    tools().then(|| Fixture::new(&[], 256 << 20, 2, 0))
+}
+
+fn place(fixture: &Fixture, at: usize) -> Vec<Place> {
+    fixture.op(at, |file, op, root| {
+        let found = file.with(op.core, root, |live, layers| live.extents(layers, 0, 1 << 40));
+        found.expect("lists").into_iter().map(|mapping| mapping.place).collect()
+    })
+}
+
+#[test]
+fn small_files_are_inline_until_they_grow() {
+    let Some(fixture) = small() else { return };
+    fixture.write(0, 0, b"hello");
+    assert_eq!(place(&fixture, 0), [Place::Buffered]);
+    fixture.compare_all();
+    let fixture = fixture.check();
+    assert_eq!(place(&fixture, 0), [Place::Inline]);
+    fixture.write(0, 5, b" world");
+    let fixture = fixture.check();
+    assert_eq!(place(&fixture, 0), [Place::Inline]);
+    fixture.truncate(0, 10_000);
+    fixture.compare_all();
+    let fixture = fixture.check();
+    assert!(matches!(place(&fixture, 0)[..], [Place::Extent { .. }]));
+    fixture.truncate(0, 3);
+    let fixture = fixture.check();
+    assert_eq!(place(&fixture, 0), [Place::Inline]);
+    fixture.write(0, 100_000, b"far");
+    fixture.truncate(0, 0);
+    let fixture = fixture.check();
+    assert_eq!(place(&fixture, 0), []);
+}
+
+#[test]
+fn a_stream_becomes_few_extents() {
+    let Some(fixture) = small() else { return };
+    let mut random = Random(11);
+    for len in [131_072u64, 100_000] {
+        fixture.truncate(0, 0);
+        for at in 0..200 {
+            fixture.write(0, at * len, &random.bytes(len as usize));
+        }
+        let fixture_extents = place(&fixture, 0);
+        let real =
+            fixture_extents.iter().filter(|place| matches!(place, Place::Extent { .. })).count();
+        assert!(real <= 16, "{fixture_extents:?}");
+    }
+    fixture.compare(0, 12_345, 1_000_000);
+    fixture.check();
+}
+
+#[test]
+fn small_appends_become_one_extent() {
+    let Some(fixture) = small() else { return };
+    let mut random = Random(12);
+    for at in 0..3000u64 {
+        fixture.write(0, at * 1001, &random.bytes(1001));
+    }
+    fixture.compare_all();
+    let fixture = fixture.check();
+    assert!(place(&fixture, 0).len() <= 4, "{:?}", place(&fixture, 0));
+}
+
+#[test]
+fn seek_finds_data_and_holes() {
+    let Some(fixture) = small() else { return };
+    fixture.write(0, 1 << 20, &[1; 5000]);
+    fixture.truncate(0, 3 << 20);
+    let seek = |fixture: &Fixture, offset, what| {
+        fixture.op(0, |file, op, root| {
+            let size = file.size();
+            file.with(op.core, root, |live, layers| live.seek(layers, size, offset, what))
+        })
+    };
+    let all = |fixture: &Fixture| {
+        assert_eq!(seek(fixture, 0, Seek::Data).expect("data"), 1 << 20);
+        assert_eq!(seek(fixture, 0, Seek::Hole).expect("hole"), 0);
+        assert_eq!(seek(fixture, 1 << 20, Seek::Hole).expect("hole"), (1 << 20) + 8192);
+        assert_eq!(seek(fixture, 2 << 20, Seek::Data).expect_err("none").errno(), Errno::NXIO);
+        assert_eq!(seek(fixture, 3 << 20, Seek::Hole).expect_err("end").errno(), Errno::NXIO);
+    };
+    all(&fixture);
+    let fixture = fixture.check();
+    all(&fixture);
+}
+
+#[test]
+fn preallocation_keeps_what_is_there() {
+    let Some(fixture) = small() else { return };
+    fixture.write(0, 10_000, b"middle");
+    fixture.op(0, |file, op, root| {
+        let size = file.size();
+        file.flags |= buttress_ondisk::item::inode_flags::PREALLOC;
+        file.with(op.core, root, |live, layers| live.allocate(op, layers, size, 0, 1 << 20, true))
+            .expect("allocates");
+    });
+    fixture.compare_all();
+    let fixture = fixture.check();
+    let prealloc = |places: &[Place]| {
+        places.iter().filter(|place| matches!(place, Place::Extent { prealloc: true, .. })).count()
+    };
+    assert_eq!(prealloc(&place(&fixture, 0)), 2);
+    fixture.write(0, 200_000, &[7; 100_000]);
+    let fixture = fixture.check();
+    assert_eq!(prealloc(&place(&fixture, 0)), 3);
+}
+
+#[test]
+fn unwritten_space_comes_back() {
+    let Some(fixture) = small() else { return };
+    fixture.commit();
+    let free = |fixture: &Fixture| {
+        let mut all = 0;
+        let mut ranges = Vec::new();
+        while let Some(range) = fixture.core.space.allocate_data(4096, 1 << 20) {
+            all += range.len;
+            ranges.push(range);
+        }
+        ranges
+            .into_iter()
+            .for_each(|range| fixture.core.space.give_back(range).expect("gives back"));
+        all
+    };
+    let before = free(&fixture);
+    for _ in 0..20 {
+        fixture.write(0, 0, &vec![5; 1 << 20]);
+        fixture.write(1, 0, &vec![5; 300_000]);
+    }
+    fixture.op(1, |file, op, _| {
+        file.live.abandon(op.core).expect("gives back");
+        file.model.clear();
+    });
+    fixture.truncate(0, 0);
+    let fixture = fixture.check();
+    fixture.commit();
+    fixture.commit();
+    assert_eq!(free(&fixture), before);
+}
