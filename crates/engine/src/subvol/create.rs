@@ -48,9 +48,9 @@ impl Forest {
         if id > objectid::LAST_FREE {
             return Err(Error::User(Errno::NOSPC));
         }
-        let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
         let item = self.new_item(op);
-        let subvolume = Subvolume::new(Key::new(id, kind::ROOT_ITEM, 0), item);
+        let subvolume = Subvolume::open(op.core, Key::new(id, kind::ROOT_ITEM, 0), item)?;
+        let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
         subvolume.tree.create_top(op, mode, uid, gid);
         subvolume.change(|_| ());
         self.insert(Arc::new(subvolume));

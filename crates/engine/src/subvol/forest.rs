@@ -45,17 +45,17 @@ pub(super) struct State {
 }
 
 impl Subvolume {
-    pub(super) fn new(key: Key, item: RootItem) -> Subvolume {
+    pub(super) fn open(core: &Core, key: Key, item: RootItem) -> Result<Subvolume> {
         let read_only = item.flags.get() & root_flags::READ_ONLY != 0;
         let root = Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level };
         let root = (root.bytenr != 0).then_some(root);
-        Subvolume {
+        Ok(Subvolume {
             id: key.objectid,
             key,
-            tree: FileTree::new(key.objectid, root, read_only),
+            tree: FileTree::open(core, key.objectid, root, read_only)?,
             state: Mutex::new(State { item, dirty: false, frozen: None }),
             dead: AtomicBool::new(false),
-        }
+        })
     }
 
     /// The root item as it will be.
@@ -79,14 +79,13 @@ impl Subvolume {
         self.state.lock().dirty || self.tree.is_dirty()
     }
 
-    fn freeze(&self, transid: u64) -> bool {
+    fn freeze(&self) -> bool {
         let mut state = self.state.lock();
-        if !state.dirty && !self.tree.is_dirty() {
+        if !self.tree.freeze() && !state.dirty {
             return false;
         }
         state.frozen = Some(state.item);
         state.dirty = false;
-        self.tree.freeze(transid);
         true
     }
 }
@@ -162,7 +161,7 @@ impl Forest {
             return Ok(found.clone());
         }
         let (key, item) = self.root_item(core, id)?.ok_or(Error::User(Errno::NOENT))?;
-        let subvolume = Subvolume::new(key, item);
+        let subvolume = Subvolume::open(core, key, item)?;
         subvolume.dead.store(item.refs.get() == 0, Ordering::Release);
         let subvolume = Arc::new(subvolume);
         subvolumes.insert(id, subvolume.clone());
@@ -227,6 +226,9 @@ impl Forest {
         tree.drop_spares();
         refs.append(&mut tree.refs);
         commit.gather(&mut refs, &mut csums);
+        if Some(root) == subvolume.tree.root() {
+            return Ok(root);
+        }
         state = subvolume.state.lock();
         let (transid, now) = (commit.transid(), commit.core().env.now());
         let state = &mut *state;
@@ -258,13 +260,13 @@ impl Participant for Forest {
             || self.subvolumes.read().values().any(|subvolume| subvolume.is_dirty())
     }
 
-    fn freeze(&self, transid: u64) {
+    fn freeze(&self, _transid: u64) {
         let mut frozen = self.frozen.lock();
         self.pending.freeze();
         frozen.snapshots = std::mem::take(&mut self.snapshots.lock());
         frozen.superblock = std::mem::take(&mut self.superblock.lock());
         let mut subvolumes: Vec<_> =
-            self.subvolumes.read().values().filter(|one| one.freeze(transid)).cloned().collect();
+            self.subvolumes.read().values().filter(|one| one.freeze()).cloned().collect();
         subvolumes.sort_by_key(|subvolume| subvolume.id);
         frozen.subvolumes = subvolumes;
         frozen.roots.clear();
