@@ -8,6 +8,7 @@ pub mod error;
 pub mod inode;
 pub mod refs;
 pub mod space;
+pub mod subvol;
 mod threads;
 pub mod tree;
 pub mod txn;

@@ -13,7 +13,6 @@ use zerocopy::IntoBytes;
 use super::forest::{Forest, Subvolume};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
-use crate::refs::RefLog;
 use crate::tree::Root;
 use crate::txn::{Commit, Core, CsumLog, Op, TreeCommit, UuidChange};
 
@@ -43,7 +42,14 @@ pub struct Place<'a> {
 
 impl Forest {
     /// Makes an empty subvolume at `place`; its id.
-    pub fn create(&self, op: &Op<'_>, place: Place<'_>, mode: u32, uid: u32, gid: u32) -> Result<u64> {
+    pub fn create(
+        &self,
+        op: &Op<'_>,
+        place: Place<'_>,
+        mode: u32,
+        uid: u32,
+        gid: u32,
+    ) -> Result<u64> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         if id > objectid::LAST_FREE {
             return Err(Error::User(Errno::NOSPC));
@@ -146,7 +152,13 @@ impl Forest {
     }
 
     /// Notes in the source's root item that a snapshot was taken; answers the item.
-    fn branch(&self, source: &Subvolume, transid: u64, clean: bool, commit: &Commit<'_>) -> RootItem {
+    fn branch(
+        &self,
+        source: &Subvolume,
+        transid: u64,
+        clean: bool,
+        commit: &Commit<'_>,
+    ) -> RootItem {
         let mut state = source.state.lock();
         state.item.last_snapshot = transid.into();
         match state.frozen.as_mut() {
@@ -157,7 +169,13 @@ impl Forest {
         state.frozen.unwrap_or(state.item)
     }
 
-    fn note_snapshot(&self, commit: &Commit<'_>, request: &SnapshotRequest, source: RootItem, root: Root) {
+    fn note_snapshot(
+        &self,
+        commit: &Commit<'_>,
+        request: &SnapshotRequest,
+        source: RootItem,
+        root: Root,
+    ) {
         let (transid, now) = (commit.transid(), commit.core().env.now());
         let mut item = source;
         item.bytenr = root.bytenr.into();
@@ -183,7 +201,8 @@ impl Forest {
         }
         let key = Key::new(request.id, kind::ROOT_ITEM, transid);
         commit.root_item(key, Some(item.as_bytes().to_vec()));
-        commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, request.id), Some(Vec::new()));
+        commit
+            .root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, request.id), Some(Vec::new()));
     }
 
     /// The subvolume that is mounted when none is named.

@@ -34,7 +34,8 @@ impl Forest {
         let item = subvolume.item();
         self.pending.uuid(UuidChange::new(&item.uuid, kind::UUID_SUBVOL, id, false));
         if item.received_uuid != [0; 16] {
-            let change = UuidChange::new(&item.received_uuid, kind::UUID_RECEIVED_SUBVOL, id, false);
+            let change =
+                UuidChange::new(&item.received_uuid, kind::UUID_RECEIVED_SUBVOL, id, false);
             self.pending.uuid(change);
         }
         self.dead.lock().push(id);

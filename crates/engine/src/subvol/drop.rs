@@ -60,9 +60,18 @@ impl Forest {
     }
 
     /// Drops some blocks of one subvolume; whether nothing is left of it.
-    fn drop_some(&self, commit: &Commit<'_>, subvolume: &Subvolume, budget: &mut usize) -> Result<bool> {
+    fn drop_some(
+        &self,
+        commit: &Commit<'_>,
+        subvolume: &Subvolume,
+        budget: &mut usize,
+    ) -> Result<bool> {
         let mut item = subvolume.item();
-        let root = Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level };
+        let root = Root {
+            bytenr: item.bytenr.get(),
+            generation: item.generation.get(),
+            level: item.level,
+        };
         let mut walk = Walk {
             commit,
             view: View::new(&commit.core().blocks, subvolume.id, root),
@@ -139,7 +148,11 @@ impl Walk<'_, '_> {
             self.commit.sharing().refs(&child)?
         };
         if refs < 1 {
-            return Err(Error::inconsistent(self.tree, "a block has no references left", child.bytenr()));
+            return Err(Error::inconsistent(
+                self.tree,
+                "a block has no references left",
+                child.bytenr(),
+            ));
         }
         if refs == 1 {
             self.path.push((child, 0, full));
@@ -177,7 +190,9 @@ impl Walk<'_, '_> {
                 self.unlink(&parent, parent_full, block.bytenr(), block.level());
                 self.pass();
             }
-            None => self.log.by_tree(Target::Block(block.bytenr(), block.level()), self.tree, -1, 0),
+            None => {
+                self.log.by_tree(Target::Block(block.bytenr(), block.level()), self.tree, -1, 0)
+            }
         }
         Ok(())
     }

@@ -47,7 +47,11 @@ pub(super) struct State {
 impl Subvolume {
     pub(super) fn open(core: &Core, key: Key, item: RootItem) -> Result<Subvolume> {
         let read_only = item.flags.get() & root_flags::READ_ONLY != 0;
-        let root = Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level };
+        let root = Root {
+            bytenr: item.bytenr.get(),
+            generation: item.generation.get(),
+            level: item.level,
+        };
         let root = (root.bytenr != 0).then_some(root);
         Ok(Subvolume {
             id: key.objectid,
@@ -127,7 +131,8 @@ impl Forest {
     /// The subvolumes of the filesystem that `core` has opened.
     pub fn load(core: &Core) -> Result<Forest> {
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
-        let highest = core.root_view().last_at_or_before(&last)?.map_or(0, |item| item.key().objectid);
+        let highest =
+            core.root_view().last_at_or_before(&last)?.map_or(0, |item| item.key().objectid);
         let forest = Forest {
             subvolumes: RwLock::default(),
             pending: Pending::default(),
@@ -186,8 +191,9 @@ impl Forest {
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         let items = self.pending.range(core, from, Key { offset: u64::MAX, ..from })?;
         let Some((key, data)) = items.into_iter().next_back() else { return Ok(None) };
-        let item = RootItem::read(&data)
-            .ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key))?;
+        let item = RootItem::read(&data).ok_or_else(|| {
+            Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key)
+        })?;
         Ok(Some((key, item)))
     }
 
@@ -304,7 +310,8 @@ impl Participant for Forest {
             superblock.label.fill(0);
             superblock.label[..label.len()].copy_from_slice(label);
         }
-        superblock.incompat_flags = (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
+        superblock.incompat_flags =
+            (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
     }
 
     fn published(&self, _transid: u64) {

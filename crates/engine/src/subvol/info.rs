@@ -62,12 +62,15 @@ impl Forest {
         };
         let from = Key::new(id, kind::ROOT_BACKREF, 0);
         let backref = self.pending.range(core, from, Key { offset: u64::MAX, ..from })?;
-        let place = backref.iter().next().and_then(|(key, data)| Some((key.offset, root_ref(data)?)));
+        let place =
+            backref.iter().next().and_then(|(key, data)| Some((key.offset, root_ref(data)?)));
         if place.is_none() && id != objectid::FS_TREE {
             return Err(Error::User(Errno::NOENT));
         }
         let (parent, dir, index, name) = match place {
-            Some((parent, (head, name))) => (parent, head.dirid.get(), head.sequence.get(), name.to_vec()),
+            Some((parent, (head, name))) => {
+                (parent, head.dirid.get(), head.sequence.get(), name.to_vec())
+            }
             None => (0, 0, 0, Vec::new()),
         };
         Ok(describe(id, &item, parent, dir, index, name))
@@ -94,7 +97,10 @@ impl Forest {
             if key.kind != kind::ROOT_BACKREF {
                 continue;
             }
-            let (Some(item), Some((head, name))) = (roots.get(&key.objectid), root_ref(data)) else { continue };
+            let (Some(item), Some((head, name))) = (roots.get(&key.objectid), root_ref(data))
+            else {
+                continue;
+            };
             if item.refs.get() > 0 {
                 let (dir, index) = (head.dirid.get(), head.sequence.get());
                 found.push(describe(key.objectid, item, key.offset, dir, index, name.to_vec()));
@@ -104,7 +110,14 @@ impl Forest {
     }
 }
 
-fn describe(id: u64, item: &RootItem, parent: u64, dir: u64, index: u64, name: Vec<u8>) -> SubvolumeInfo {
+fn describe(
+    id: u64,
+    item: &RootItem,
+    parent: u64,
+    dir: u64,
+    index: u64,
+    name: Vec<u8>,
+) -> SubvolumeInfo {
     SubvolumeInfo {
         id,
         parent,

@@ -16,6 +16,8 @@ mod drop;
 mod forest;
 mod info;
 mod pending;
+#[cfg(test)]
+mod tests;
 
 pub use forest::{Forest, Subvolume};
 pub use info::SubvolumeInfo;

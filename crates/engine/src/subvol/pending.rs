@@ -81,7 +81,9 @@ impl Pending {
     pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<BTreeMap<Key, Vec<u8>>> {
         let (live, frozen) = {
             let layers = self.layers.lock();
-            let part = |items: &Items| items.range(from..=to).map(|(k, v)| (*k, v.clone())).collect::<Items>();
+            let part = |items: &Items| {
+                items.range(from..=to).map(|(k, v)| (*k, v.clone())).collect::<Items>()
+            };
             (part(&layers.live), part(&layers.frozen))
         };
         let mut items = BTreeMap::new();

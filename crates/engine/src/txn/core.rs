@@ -110,7 +110,11 @@ impl Roots {
             csum: need(objectid::CSUM_TREE)?,
             uuid: find(objectid::UUID_TREE)?,
             free_space: if ro & valid == valid { find(objectid::FREE_SPACE_TREE)? } else { None },
-            stale_free_space: if ro & valid == valid { None } else { find(objectid::FREE_SPACE_TREE)? },
+            stale_free_space: if ro & valid == valid {
+                None
+            } else {
+                find(objectid::FREE_SPACE_TREE)?
+            },
             block_group: if ro & compat_ro::BLOCK_GROUP_TREE != 0 {
                 Some(need(objectid::BLOCK_GROUP_TREE)?)
             } else {

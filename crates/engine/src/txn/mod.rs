@@ -18,7 +18,7 @@ mod exchange;
 mod settle;
 mod superblock;
 
-pub use self::commit::{Commit, Participant, commit};
+pub use self::commit::{Commit, Participant, UuidChange, commit};
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;

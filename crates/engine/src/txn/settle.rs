@@ -252,8 +252,10 @@ impl<'c, 'a> Settler<'c, 'a> {
             self.todo.root_items.insert(header.key(), None);
             let Some(found) = FreeSpaceHeader::of(header.data()) else { continue };
             let ino = Key::from(found.location).objectid;
-            let mut items =
-                view.range(Key::new(ino, kind::INODE_ITEM, 0), Key::new(ino, kind::EXTENT_DATA, u64::MAX));
+            let mut items = view.range(
+                Key::new(ino, kind::INODE_ITEM, 0),
+                Key::new(ino, kind::EXTENT_DATA, u64::MAX),
+            );
             while let Some(item) = items.next()? {
                 if let Some(target) = Target::of_item(&item.key(), item.data()) {
                     self.todo.refs.by_tree(target, objectid::ROOT_TREE, -1, 0);

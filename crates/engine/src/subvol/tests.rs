@@ -1,0 +1,178 @@
+//! The whole engine below the public API: what it commits, btrfs check calls clean.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use buttress_device::MemoryDevice;
+use buttress_volume::{Access, Volume};
+
+use super::Forest;
+use super::create::Place;
+use crate::env::Env;
+use crate::inode::{NewInode, NewKind, TOP};
+use crate::space::{Space, SpaceRoots};
+use crate::tree::Blocks;
+use crate::txn::{Core, Features, Op, Roots, commit};
+
+struct Fs {
+    core: Core,
+    forest: Forest,
+    device: Arc<MemoryDevice>,
+}
+
+fn make(nodesize: u32) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let mut options = buttress_mkfs::Options { nodesize: Some(nodesize), ..Default::default() };
+    let request =
+        buttress_mkfs::parse_features("^block-group-tree", options.features.clone()).unwrap();
+    let buttress_mkfs::FeatureRequest::Set(features) = request else { unreachable!() };
+    options.features = features;
+    buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Fs {
+    let opened = Volume::open(vec![device.clone()], Access::ReadWrite).unwrap();
+    let blocks = Blocks::new(Arc::new(opened.volume), 16 << 20);
+    let superblock = blocks.volume().superblock();
+    let roots = Roots::load(&blocks, &superblock).unwrap();
+    let places = SpaceRoots {
+        extent: roots.extent,
+        free_space: roots.free_space,
+        block_group: roots.block_group,
+        device: roots.dev,
+        chunk: roots.chunk,
+    };
+    let space = Space::load(&blocks, &places, true).unwrap();
+    let features = Features::of(&superblock, blocks.volume().checksum_kind());
+    let core = Core::new(blocks, space, features, Env::system(), roots, false);
+    let forest = Forest::load(&core).unwrap();
+    Fs { core, forest, device: device.clone() }
+}
+
+impl Fs {
+    fn commit(&self) {
+        commit(&self.core, &self.forest, false).unwrap();
+    }
+
+    fn op(&self) -> Op<'_> {
+        self.core.txn.join(&self.core).unwrap()
+    }
+
+    fn check(&self) {
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("image");
+        self.device.store(&image).unwrap();
+        check(&image);
+    }
+}
+
+fn check(image: &Path) {
+    let run = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output();
+    let Ok(out) = run else {
+        eprintln!("skipped: btrfs-progs is not here");
+        return;
+    };
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{text}");
+    assert!(text.contains("no error found") && !text.contains("mismatch"), "{text}");
+}
+
+fn file<'a>(permissions: u32) -> NewInode<'a> {
+    NewInode { kind: NewKind::File, permissions, uid: 0, gid: 0 }
+}
+
+fn fill(fs: &Fs, tree: u64, names: std::ops::Range<u32>, bytes: usize) {
+    for at in names {
+        let op = fs.op();
+        let subvolume = fs.forest.get(&fs.core, tree).unwrap();
+        let top = subvolume.tree.get(&op, TOP).unwrap();
+        let name = format!("file{at}");
+        let inode = subvolume.tree.create(&op, &top, name.as_bytes(), &file(0o644)).unwrap();
+        if bytes > 0 {
+            subvolume.tree.write(&op, &inode, 0, &vec![at as u8; bytes]).unwrap();
+        }
+    }
+}
+
+fn remove(fs: &Fs, tree: u64, names: std::ops::Range<u32>) {
+    for at in names {
+        let op = fs.op();
+        let subvolume = fs.forest.get(&fs.core, tree).unwrap();
+        let top = subvolume.tree.get(&op, TOP).unwrap();
+        subvolume.tree.unlink(&op, &top, format!("file{at}").as_bytes()).unwrap();
+    }
+}
+
+fn snapshot(fs: &Fs, source: u64, name: &str) -> u64 {
+    let id = fs.forest.request_snapshot(&fs.op(), source, false).unwrap();
+    fs.commit();
+    let op = fs.op();
+    let subvolume = fs.forest.get(&fs.core, 5).unwrap();
+    let dir = subvolume.tree.get(&op, TOP).unwrap();
+    let place = Place { subvolume: &subvolume, dir: &dir, name: name.as_bytes() };
+    fs.forest.name_snapshot(&op, id, place).unwrap();
+    id
+}
+
+fn delete(fs: &Fs, name: &str, id: u64) {
+    let op = fs.op();
+    let subvolume = fs.forest.get(&fs.core, 5).unwrap();
+    let dir = subvolume.tree.get(&op, TOP).unwrap();
+    let place = Place { subvolume: &subvolume, dir: &dir, name: name.as_bytes() };
+    fs.forest.delete(&op, place, id).unwrap();
+}
+
+#[test]
+fn files_come_and_go() {
+    for nodesize in [4096, 16384, 65536] {
+        let fs = open(&make(nodesize));
+        fill(&fs, 5, 0..3000, 100);
+        fs.commit();
+        fs.check();
+        fill(&fs, 5, 3000..3100, 10_000);
+        fill(&fs, 5, 3100..3110, 1_000_000);
+        remove(&fs, 5, 0..1500);
+        fs.commit();
+        fs.check();
+        let fs = open(&fs.device);
+        remove(&fs, 5, 1500..3110);
+        fs.commit();
+        fs.check();
+    }
+}
+
+#[test]
+fn snapshots_share_and_part() {
+    for nodesize in [4096, 16384] {
+        let fs = open(&make(nodesize));
+        fill(&fs, 5, 0..2000, 3000);
+        let first = snapshot(&fs, 5, "first");
+        fs.commit();
+        fs.check();
+        remove(&fs, 5, 0..500);
+        fill(&fs, first, 5000..5500, 3000);
+        remove(&fs, first, 100..150);
+        fs.commit();
+        fs.check();
+        let second = snapshot(&fs, first, "second");
+        fill(&fs, second, 7000..7100, 5000);
+        remove(&fs, 5, 1000..1100);
+        remove(&fs, first, 1500..1600);
+        fs.commit();
+        fs.check();
+        delete(&fs, "first", first);
+        while fs.forest.has_dead() {
+            fs.commit();
+            fs.check();
+        }
+        remove(&fs, second, 1700..1800);
+        fs.commit();
+        delete(&fs, "second", second);
+        while fs.forest.has_dead() {
+            fs.commit();
+        }
+        fs.check();
+    }
+}
