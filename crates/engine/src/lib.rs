@@ -9,6 +9,7 @@ pub mod inode;
 pub mod refs;
 pub mod space;
 pub mod subvol;
+mod sync;
 mod threads;
 pub mod tree;
 pub mod txn;

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buttress_ondisk::TreeBlock;
 use buttress_ondisk::check::Expect;
 use buttress_volume::Volume;
-use parking_lot::Mutex;
 
 use crate::error::Result;
+use crate::sync::Mutex;
 
 const SHARDS: usize = 64;
 

@@ -9,6 +9,8 @@
 
 mod blocks;
 mod merge;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 #[cfg(test)]
 mod tests;
 mod view;

@@ -14,12 +14,14 @@ use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
-struct Fake<'a> {
-    blocks: &'a Blocks,
-    generation: u64,
-    next: &'a mut u64,
-    live: &'a mut BTreeSet<u64>,
-    placed: usize,
+pub(super) struct Fake<'a> {
+    pub blocks: &'a Blocks,
+    pub generation: u64,
+    pub next: &'a mut u64,
+    pub live: &'a mut BTreeSet<u64>,
+    /// Addresses to take before new ones.
+    pub reusable: Vec<u64>,
+    pub placed: usize,
 }
 
 impl Exchange for Fake<'_> {
@@ -33,10 +35,20 @@ impl Exchange for Fake<'_> {
     }
 
     fn place(&mut self, _level: u8) -> Result<Stamp> {
-        *self.next += self.blocks.nodesize() as u64;
         self.placed += 1;
-        let (bytenr, generation) = (*self.next, self.generation);
-        Ok(Stamp { fsid: [1; 16], chunk_tree_uuid: [2; 16], bytenr, generation, owner: 5, flags: 1 })
+        let bytenr = self.reusable.pop().unwrap_or_else(|| {
+            *self.next += self.blocks.nodesize() as u64;
+            *self.next
+        });
+        let generation = self.generation;
+        Ok(Stamp {
+            fsid: [1; 16],
+            chunk_tree_uuid: [2; 16],
+            bytenr,
+            generation,
+            owner: 5,
+            flags: 1,
+        })
     }
 
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
@@ -46,7 +58,7 @@ impl Exchange for Fake<'_> {
     }
 }
 
-fn blocks() -> Blocks {
+pub(super) fn blocks() -> Blocks {
     let device = Arc::new(MemoryDevice::new(256 << 20));
     let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
     buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();
@@ -55,10 +67,10 @@ fn blocks() -> Blocks {
 }
 
 /// A small generator of pseudo-random numbers, so that a seed replays.
-struct Rng(u64);
+pub(super) struct Rng(pub u64);
 
 impl Rng {
-    fn next(&mut self, below: u64) -> u64 {
+    pub fn next(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (self.0 >> 33) % below
     }
@@ -92,6 +104,7 @@ impl Bench {
             generation: self.generation,
             next: &mut self.next,
             live: &mut self.live,
+            reusable: Vec::new(),
             placed: 0,
         };
         let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
@@ -204,7 +217,11 @@ fn appending_fills_every_leaf() {
     }
     let per_leaf = (4096 - 101) / 65;
     let least = 20_000 / per_leaf;
-    assert!(bench.live.len() <= least + least / 20 + 3, "{} blocks for {least} full leaves", bench.live.len());
+    assert!(
+        bench.live.len() <= least + least / 20 + 3,
+        "{} blocks for {least} full leaves",
+        bench.live.len()
+    );
     assert!(placed <= least + least / 10 + 80, "{placed} blocks written for {least} full leaves");
 }
 

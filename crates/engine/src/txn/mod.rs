@@ -26,11 +26,10 @@ pub use self::exchange::TreeCommit;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
-
 use crate::env::Time;
 use crate::error::{Error, Result};
 use crate::refs::RefLog;
+use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 use crate::tree::Merge;
 
 /// Which transaction runs, and who may join it.
@@ -85,8 +84,13 @@ impl Transactions {
 
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
     pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
-        let gate = self.gate.read();
+        let gate = self.enter();
         Ok(Op { core, transid: self.running(), now: core.env.now(), _gate: gate })
+    }
+
+    /// Holds the gate: no transaction ends while it is held.
+    pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read()
     }
 
     /// The running transaction.

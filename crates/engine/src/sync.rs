@@ -1,0 +1,50 @@
+//! Locks. Normally those of parking_lot; with the feature `shuttle`, ones that a test scheduler controls, so that it can try
+//! the orders in which threads may run (see `tree/schedules.rs`).
+
+#[cfg(not(feature = "shuttle"))]
+pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+#[cfg(feature = "shuttle")]
+pub use scheduled::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+
+#[cfg(feature = "shuttle")]
+mod scheduled {
+    pub use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+    /// A lock without poisoning, as parking_lot has it.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(shuttle::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        /// A lock around `value`.
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex(shuttle::sync::Mutex::new(value))
+        }
+
+        /// Waits for the lock.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("a thread that panics ends the test")
+        }
+    }
+
+    /// A shared lock without poisoning.
+    #[derive(Debug, Default)]
+    pub struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        /// A lock around `value`.
+        pub fn new(value: T) -> RwLock<T> {
+            RwLock(shuttle::sync::RwLock::new(value))
+        }
+
+        /// Waits for a share of the lock.
+        pub fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("a thread that panics ends the test")
+        }
+
+        /// Waits for the whole lock.
+        pub fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().expect("a thread that panics ends the test")
+        }
+    }
+}
