@@ -4,6 +4,7 @@
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
 //! messages). A filesystem is anything that implements [`session::Handler`].
 
+pub mod client;
 pub mod launch;
 pub mod mount;
 pub mod nodes;

@@ -41,20 +41,25 @@ pub trait Handler: Send + Sync + 'static {
     /// Answers one request. INIT, DESTROY and INTERRUPT are the session's own.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
 
-    /// Whether requests of this kind may wait for a disk or a commit, so that another thread
-    /// should go on reading.
-    fn may_wait(&self, opcode: u32) -> bool {
-        matches!(
-            opcode,
-            opcode::FSYNC
-                | opcode::FSYNCDIR
-                | opcode::SYNCFS
-                | opcode::IOCTL
-                | opcode::COPY_FILE_RANGE
-                | opcode::COPY_FILE_RANGE_64
-                | opcode::FALLOCATE
-        )
+    /// Whether this request may wait for a disk or a commit, so that another thread should go on
+    /// reading.
+    fn may_wait(&self, request: &Request<'_>) -> bool {
+        waits_by_nature(request.opcode())
     }
+}
+
+/// Whether requests of this kind usually wait.
+pub fn waits_by_nature(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::SYNCFS
+            | opcode::IOCTL
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64
+            | opcode::FALLOCATE
+    )
 }
 
 /// How a session is served.
@@ -237,7 +242,7 @@ impl Shared {
             opcode::DESTROY => reply.done(),
             // A request is never given up halfway; the kernel need not ask again.
             opcode::INTERRUPT | opcode::INIT => reply.refuse(Errno::NOSYS),
-            kind if self.handler.may_wait(kind) => {
+            _ if self.handler.may_wait(request) => {
                 if self.crew.leave() {
                     // Without a stand-in the others read on; nothing is lost but speed.
                     let _fewer_readers = Self::spawn_reader(self);

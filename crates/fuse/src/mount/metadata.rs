@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::control::{Control, words};
 use super::store::{Answer, Attributes, SetAttributes, SetTime, SetXattr, Store, Time};
 use super::{Mount, attributes, reply_sized};
 use crate::options::AccessTimes;
@@ -93,16 +94,6 @@ impl<S: Store> Mount<S> {
         Ok(attributes::statfs(&self.store.space()?))
     }
 
-    pub(super) fn getxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
-        let mut body = request.body();
-        let Ok(wish) = body.read::<abi::GetxattrIn>() else { return reply.refuse(Errno::INVAL) };
-        let value = body.text().and_then(|name| {
-            let node = self.node(request.nodeid())?;
-            self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
-        });
-        reply_sized(reply, wish.size, value);
-    }
-
     pub(super) fn listxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
         let Ok(wish) = request.body().read::<abi::GetxattrIn>() else {
             return reply.refuse(Errno::INVAL);
@@ -118,11 +109,44 @@ impl<S: Store> Mount<S> {
         reply_sized(reply, wish.size, list);
     }
 
-    pub(super) fn setxattr(&self, request: &Request<'_>) -> Answer<()> {
+    pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
+        let name = request.body().text()?;
+        self.store.remove_xattr(&self.node(request.nodeid())?, name)?;
+        self.file_changed(())
+    }
+}
+
+impl<S: Control> Mount<S> {
+    pub(super) fn getxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let mut body = request.body();
+        let Ok(wish) = body.read::<abi::GetxattrIn>() else { return reply.refuse(Errno::INVAL) };
+        let value = body.text().and_then(|name| match words::word(name) {
+            Some(word) => {
+                self.send_notices(reply.channel());
+                self.get_word(request, word)
+            }
+            None => {
+                let node = self.node(request.nodeid())?;
+                self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
+            }
+        });
+        reply_sized(reply, wish.size, value);
+    }
+
+    pub(super) fn setxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let channel = reply.channel();
+        reply.result(self.set_any_xattr(request));
+        self.send_notices(channel);
+    }
+
+    fn set_any_xattr(&self, request: &Request<'_>) -> Answer<()> {
         let mut body = request.body();
         let wish: abi::SetxattrIn = body.read()?;
         let name = body.text()?;
         let value = body.bytes(wish.size as usize)?;
+        if let Some(word) = words::word(name) {
+            return self.set_word(request, word, value);
+        }
         let node = self.node(request.nodeid())?;
         let how = match XattrFlags::from_bits_retain(wish.flags) {
             flags if flags.is_empty() => SetXattr::Any,
@@ -136,12 +160,6 @@ impl<S: Store> Mount<S> {
             let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
             self.store.set_attributes(&node, &change)?;
         }
-        self.file_changed(())
-    }
-
-    pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
-        let name = request.body().text()?;
-        self.store.remove_xattr(&self.node(request.nodeid())?, name)?;
         self.file_changed(())
     }
 }

@@ -11,14 +11,17 @@
 //! asking and keeps its caches across opens.
 //!
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
-//! requests by subject; `control` holds the ioctls.
+//! requests by subject; [`control`] holds what goes beyond files.
 
 mod attributes;
+pub mod control;
 mod data;
 mod lists;
 mod metadata;
 mod names;
 pub mod store;
+
+use std::sync::OnceLock;
 
 use rustix::io::Errno;
 
@@ -26,8 +29,9 @@ use crate::nodes::{Identity, NodeTable, SUBVOLUME_TOP};
 use crate::options::{AccessTimes, MountOptions};
 use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
 use crate::protocol::channel::{Reply, Request};
-use crate::session::{BASE_FLAGS, Handler};
+use crate::session::{self, BASE_FLAGS, Handler};
 use attributes::Shown;
+use control::{Control, Notices, words};
 use store::{Answer, NewInode, Store};
 
 /// A mounted filesystem.
@@ -35,6 +39,9 @@ pub struct Mount<S: Store> {
     store: S,
     nodes: NodeTable<S::Node>,
     policy: Policy,
+    /// `st_dev` of the mount, to tell its files from others.
+    device: OnceLock<(u32, u32)>,
+    notices: Notices,
 }
 
 /// What the mount options mean to requests.
@@ -48,6 +55,9 @@ struct Policy {
     synchronous: bool,
     /// Directory changes are durable before they are acknowledged.
     dirsync: bool,
+    /// The user who mounted.
+    owner: u32,
+    user_subvol_rm_allowed: bool,
 }
 
 impl Policy {
@@ -60,6 +70,8 @@ impl Policy {
             directory_access_times: !options.no_directory_access_times,
             synchronous: options.synchronous,
             dirsync: options.dirsync,
+            owner: rustix::process::geteuid().as_raw(),
+            user_subvol_rm_allowed: options.user_subvol_rm_allowed,
         }
     }
 }
@@ -87,7 +99,13 @@ impl<S: Store> Mount<S> {
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
         nodes.hold(ROOT_ID, &top);
-        Ok(Self { store, nodes, policy: Policy::new(options) })
+        let (device, notices) = (OnceLock::new(), Notices::default());
+        Ok(Self { store, nodes, policy: Policy::new(options), device, notices })
+    }
+
+    /// Learns which device number the mount has got.
+    pub fn set_device(&self, device: (u32, u32)) {
+        let _once = self.device.set(device);
     }
 
     /// The filesystem.
@@ -174,7 +192,9 @@ impl<S: Store> Mount<S> {
             _ => reply.refuse(Errno::NOSYS),
         }
     }
+}
 
+impl<S: Control> Mount<S> {
     fn handle_metadata(&self, request: &Request<'_>, reply: Reply<'_>) {
         match request.opcode() {
             opcode::GETATTR => reply.result(self.getattr(request)),
@@ -183,14 +203,21 @@ impl<S: Store> Mount<S> {
             opcode::STATFS => reply.result(self.statfs()),
             opcode::GETXATTR => self.getxattr(request, reply),
             opcode::LISTXATTR => self.listxattr(request, reply),
-            opcode::SETXATTR => reply.result(self.setxattr(request)),
+            opcode::SETXATTR => self.setxattr(request, reply),
             opcode::REMOVEXATTR => reply.result(self.removexattr(request)),
             _ => self.handle_names(request, reply),
         }
     }
 }
 
-impl<S: Store> Handler for Mount<S> {
+impl<S: Control> Handler for Mount<S> {
+    fn may_wait(&self, request: &Request<'_>) -> bool {
+        match request.opcode() {
+            opcode::SETXATTR | opcode::GETXATTR => words::is_control(request),
+            kind => session::waits_by_nature(kind),
+        }
+    }
+
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         match request.opcode() {
             opcode::READ => self.read(request, reply),
@@ -200,6 +227,7 @@ impl<S: Store> Handler for Mount<S> {
             opcode::COPY_FILE_RANGE => reply.result(self.copy_file_range(request)),
             opcode::COPY_FILE_RANGE_64 => reply.result(self.copy_file_range_64(request)),
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => reply.result(self.store.commit()),
+            opcode::IOCTL => self.ioctl(request, reply),
             opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
             opcode::OPEN | opcode::OPENDIR | opcode::FLUSH => reply.refuse(Errno::NOSYS),
             _ => self.handle_metadata(request, reply),

@@ -11,6 +11,8 @@ pub const FS_TYPE: &str = "fuse.buttress";
 /// One line of mountinfo, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
+    /// Number of this mount, as /proc/PID/fdinfo shows it.
+    pub id: u64,
     /// `st_dev` of the mount as major and minor number.
     pub device: (u32, u32),
     /// Directory it is mounted on.
@@ -29,11 +31,13 @@ impl MountEntry {
 
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let device = std::str::from_utf8(fields.nth(2)?).ok()?;
+        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let device = std::str::from_utf8(fields.nth(1)?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = unescape(fields.nth(1)?);
         let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
         Some(Self {
+            id,
             device: (major.parse().ok()?, minor.parse().ok()?),
             mountpoint: mountpoint.into(),
             fs_type: unescape(tail.next()?),
@@ -90,7 +94,7 @@ mod tests {
         let line =
             br"36 35 0:42 / /mnt/my\040disk rw,noatime shared:1 - fuse.buttress /a\134b.img rw";
         let entry = MountEntry::parse(line).unwrap();
-        assert_eq!(entry.device, (0, 42));
+        assert_eq!((entry.id, entry.device), (36, (0, 42)));
         assert_eq!(entry.mountpoint, Path::new("/mnt/my disk"));
         assert_eq!(entry.source, Path::new("/a\\b.img"));
         assert!(entry.is_ours());

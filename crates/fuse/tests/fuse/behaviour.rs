@@ -6,15 +6,16 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
+use buttress_fuse::client;
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, SeekFrom as Rustix,
     StatxFlags, XattrFlags,
 };
 use rustix::io::Errno;
 
-use crate::server::{Kind, Mount, USER, can_mount};
+use crate::server::{Kind, Mount, USER, can_mount, spawn};
 
 /// Mounts the model for everybody.
 fn mounted() -> Option<Mount> {
@@ -24,16 +25,10 @@ fn mounted() -> Option<Mount> {
 /// Runs a shell script in `top` as `uid`; what it prints on both streams.
 fn shell(top: &Path, uid: u32, script: &str) -> String {
     let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];
-    let output = Command::new("setpriv")
-        .args(ids)
-        .args([
-            "--clear-groups",
-            "sh",
-            "-c",
-            &format!("exec 2>&1; cd '{}'; {script}", top.display()),
-        ])
-        .output()
-        .unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(ids).args(["--clear-groups", "sh", "-c"]);
+    command.arg(format!("exec 2>&1; cd '{}'; {script}", top.display()));
+    let output = spawn(command.stdout(Stdio::piped())).wait_with_output().unwrap();
     String::from_utf8(output.stdout).unwrap().trim().to_owned()
 }
 
@@ -308,4 +303,62 @@ fn fakeroot_as_an_ordinary_user() {
                   mknod n b 8 1; mkdir d; stat -c '%u:%g' d";
     let said = shell(&mount.path(), USER, script);
     assert_eq!(said, "7:8 0\nmknod: n: Operation not permitted\n0:0");
+}
+
+#[test]
+fn control_attributes_and_the_kernels_caches() {
+    let Some(mount) = mounted() else { return };
+    let top = mount.path();
+    let path = top.join("sub");
+    assert!(client::is_live(&top) && !client::is_live(Path::new("/")));
+    assert!(!path.exists());
+    assert_eq!(fs::read_dir(&top).unwrap().count(), 0);
+    client::create_subvolume(&path).unwrap();
+    assert!(path.exists());
+    assert_eq!(fs::read_dir(&top).unwrap().count(), 1);
+    assert_eq!(client::create_subvolume(&path), Err(Errno::EXIST));
+    client::delete_subvolume(&path).unwrap();
+    assert!(!path.exists());
+    assert_eq!(fs::read_dir(&top).unwrap().count(), 0);
+    client::snapshot(&top, &path, true).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o555);
+    assert_eq!(client::snapshot(&path, &top.join("t"), true), Err(Errno::INVAL));
+    assert_eq!(client::subvolume(&path).unwrap().name, "a\nb");
+    assert_eq!(client::subvolumes(&top).unwrap().len(), 995);
+    assert_eq!(client::facts(&top).unwrap().label, b"model");
+    assert_eq!(client::spaces(&top), Err(Errno::NOTTY));
+    let names = shell(&top, 0, "getfattr -d -m - . ");
+    assert_eq!(names, "");
+}
+
+#[test]
+fn ioctls_of_btrfs() {
+    let Some(mount) = mounted() else { return };
+    let script = r#"
+import fcntl, os, struct
+d = os.open('.', os.O_RDONLY)
+info = bytearray(1024)
+fcntl.ioctl(d, 0x8400941f, info)
+print(info[16:32].hex(), struct.unpack_from('<I', info, 32)[0])
+def call(number, *args): fcntl.ioctl(d, number, bytearray(struct.pack(*args)))
+call(0x5000940e, '<q4088s', 0, b'made')
+print(os.path.isdir('made'))
+call(0x50009417, '<qQQ32x4040s', d, 0, 2, b'snap')
+print(oct(os.stat('snap').st_mode & 0o777))
+call(0x5000940f, '<q4088s', 0, b'made')
+print(os.path.exists('made'))
+for number in (0x5000940f, 0x9499):
+    try: call(number, '<q4088s', 0, b'none')
+    except OSError as e: print(e.errno)
+"#;
+    fs::write(mount.path().with_extension("py"), script).unwrap();
+    let said = shell(&mount.path(), 0, "python3 ../mnt.py");
+    if said.contains("not found") {
+        println!("skipped: needs python3");
+        return;
+    }
+    let want = "09090909090909090909090909090909 16384\nTrue\n0o555\nFalse\n2\n25";
+    assert_eq!(said, want);
+    let refused = shell(&mount.path(), USER, "python3 ../mnt.py");
+    assert!(refused.contains("PermissionError"), "{refused}");
 }

@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use buttress_fuse::mount::control::{Control, Facts, SubvolumeFacts};
 use buttress_fuse::mount::store::*;
 use buttress_fuse::nodes::{Identity, SUBVOLUME_TOP};
 use parking_lot::Mutex;
@@ -361,5 +362,35 @@ impl Store for Model {
 
     fn commit(&self) -> Answer<()> {
         Ok(())
+    }
+}
+
+/// Subvolumes of the model are directories, which shows that the kernel learns of the names.
+impl Control for Model {
+    fn create_subvolume(&self, directory: &Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+        self.insert(directory, name, new).map(drop)
+    }
+
+    fn snapshot(&self, source: u64, directory: &Node, name: &OsStr, ro: bool) -> Answer<()> {
+        assert_eq!(source, SUBVOLUME);
+        let mode = DIRECTORY | if ro { 0o555 } else { 0o755 };
+        self.insert(directory, name, &NewInode { mode, ..NewInode::default() }).map(drop)
+    }
+
+    fn delete_subvolume(&self, directory: &Node, name: &OsStr) -> Answer<()> {
+        self.remove(directory, name, true)
+    }
+
+    fn subvolume(&self, id: u64) -> Answer<SubvolumeFacts> {
+        let name = "a\nb".into();
+        Ok(SubvolumeFacts { id, name, generation: 7, ..SubvolumeFacts::default() })
+    }
+
+    fn subvolumes(&self, from: u64) -> Answer<Vec<u64>> {
+        Ok((from.max(5)..1000).collect())
+    }
+
+    fn facts(&self) -> Answer<Facts> {
+        Ok(Facts { fsid: [9; 16], nodesize: 16384, label: b"model".to_vec(), ..Facts::default() })
     }
 }

@@ -17,6 +17,8 @@ use buttress_fuse::protocol::mounts;
 use buttress_fuse::session::{Handler, Session, SessionOptions};
 use buttress_fuse::signals::stop_on_signals;
 
+use parking_lot::RwLock;
+
 use crate::filesystem::Null;
 use crate::model::{self, Model};
 
@@ -66,6 +68,16 @@ fn serve() {
     session.wait();
     fs::write(mountpoint.with_extension("ended"), "").unwrap();
     std::process::exit(0);
+}
+
+/// A child forked while a program is being copied would hold it open for writing, and running the
+/// program would fail with ETXTBSY; so copying and starting exclude each other.
+static SPAWNING: RwLock<()> = RwLock::new(());
+
+/// Starts a process.
+pub fn spawn(command: &mut Command) -> Child {
+    let _starting = SPAWNING.read();
+    command.spawn().unwrap()
 }
 
 /// What a server serves.
@@ -122,7 +134,9 @@ impl Mount {
     pub fn prepare(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let copying = SPAWNING.write();
         fs::copy(std::env::current_exe().unwrap(), directory.path().join("server")).unwrap();
+        drop(copying);
         let mount = Self { directory, server: None, kind, options };
         fs::create_dir(mount.path()).unwrap();
         std::os::unix::fs::chown(mount.path(), user, user).unwrap();
@@ -131,7 +145,7 @@ impl Mount {
 
     pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
         let mut mount = Self::prepare(kind, user, options);
-        let mut child = mount.command(user).stdout(Stdio::piped()).spawn().unwrap();
+        let mut child = spawn(mount.command(user).stdout(Stdio::piped()));
         let mut said = String::new();
         let mut stdout = child.stdout.take().unwrap();
         let mut buffer = [0u8; 256];

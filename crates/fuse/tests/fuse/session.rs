@@ -5,11 +5,12 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::process::Stdio;
 
 use buttress_fuse::protocol::connect::disconnect;
 use buttress_fuse::protocol::mounts;
 
-use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, users};
+use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, spawn, users};
 
 fn use_it(top: &Path) {
     fs::create_dir(top.join("dir")).unwrap();
@@ -101,7 +102,7 @@ fn the_background_process_is_ready_when_the_command_returns() {
     }
     for user in users() {
         let mount = Mount::prepare(Kind::Null, user, "");
-        let status = mount.command(user).env(BACKGROUND, "1").status().unwrap();
+        let status = spawn(mount.command(user).env(BACKGROUND, "1")).wait().unwrap();
         assert!(status.success());
         assert!(mounts::at(&mount.path()).unwrap().is_some());
         if user.is_none() {
@@ -119,7 +120,9 @@ fn the_command_says_why_the_background_process_could_not_mount() {
     }
     let mount = Mount::prepare(Kind::Null, None, "");
     fs::remove_dir(mount.path()).unwrap();
-    let output = mount.command(None).env(BACKGROUND, "1").output().unwrap();
+    let mut command = mount.command(None);
+    command.env(BACKGROUND, "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let output = spawn(&mut command).wait_with_output().unwrap();
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("No such file or directory"), "{said}");

@@ -1,0 +1,149 @@
+//! The other end of the control attributes: what a command does on a live mount, with no more than
+//! getxattr(2) and setxattr(2).
+//!
+//! Every function takes a path on the mount; errors are the kernel's, EOPNOTSUPP or ENODATA where
+//! the path is not on a buttress mount.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::io::Errno;
+
+use crate::mount::control::words::{PREFIX, Record};
+use crate::mount::control::{Facts, SpaceFacts, SubvolumeFacts};
+
+/// Most bytes of one attribute.
+const VALUE_BYTES_MAX: usize = 1 << 16;
+
+/// Whether `path` lies on a mount of ours that answers.
+pub fn is_live(path: &Path) -> bool {
+    get(path, "subvolume").is_ok()
+}
+
+/// Makes an empty subvolume at `path`.
+pub fn create_subvolume(path: &Path) -> Result<(), Errno> {
+    let (directory, name) = split(path)?;
+    set(directory, "subvolume", name.as_bytes())?;
+    settled(directory)
+}
+
+/// Makes a snapshot of the subvolume at `source` at `path`.
+pub fn snapshot(source: &Path, path: &Path, read_only: bool) -> Result<(), Errno> {
+    let (directory, name) = split(path)?;
+    let metadata = std::fs::metadata(source).map_err(errno)?;
+    if metadata.dev() != std::fs::metadata(directory).map_err(errno)?.dev() {
+        return Err(Errno::XDEV);
+    }
+    let kind = if read_only { "ro" } else { "rw" };
+    let head = format!("{} {kind} ", metadata.ino());
+    set(directory, "snapshot", &[head.as_bytes(), name.as_bytes()].concat())?;
+    settled(directory)
+}
+
+/// Deletes the subvolume at `path`.
+pub fn delete_subvolume(path: &Path) -> Result<(), Errno> {
+    let (directory, name) = split(path)?;
+    set(directory, "delete", name.as_bytes())?;
+    settled(directory)
+}
+
+/// Describes the subvolume `path` lies in.
+pub fn subvolume(path: &Path) -> Result<SubvolumeFacts, Errno> {
+    one_subvolume(&get(path, "subvolume")?)
+}
+
+/// Describes a subvolume by its id.
+pub fn subvolume_by_id(path: &Path, id: u64) -> Result<SubvolumeFacts, Errno> {
+    one_subvolume(&get(path, &format!("subvolume.{id}"))?)
+}
+
+/// All subvolumes in ascending order of their ids, the top level first.
+pub fn subvolumes(path: &Path) -> Result<Vec<SubvolumeFacts>, Errno> {
+    let mut all: Vec<SubvolumeFacts> = Vec::new();
+    loop {
+        let from = all.last().map_or(0, |last| last.id.saturating_add(1));
+        let records = Record::all(&get(path, &format!("subvolumes.{from}"))?);
+        if records.is_empty() {
+            return Ok(all);
+        }
+        for record in records {
+            all.push(record.subvolume().ok_or(Errno::PROTO)?);
+        }
+    }
+}
+
+/// The path of the file at `path` inside its subvolume.
+pub fn path_in_subvolume(path: &Path) -> Result<Vec<u8>, Errno> {
+    get(path, "path")
+}
+
+/// Makes the subvolume at `path` read-only or writable.
+pub fn set_read_only(path: &Path, read_only: bool) -> Result<(), Errno> {
+    set(path, "readonly", if read_only { b"1" } else { b"0" })
+}
+
+/// Id of the subvolume mounted by default.
+pub fn default_subvolume(path: &Path) -> Result<u64, Errno> {
+    let text = get(path, "default")?;
+    std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok()).ok_or(Errno::PROTO)
+}
+
+/// Makes the subvolume at `path` the default.
+pub fn set_default(path: &Path) -> Result<(), Errno> {
+    set(path, "default", b"")
+}
+
+/// Facts about the filesystem.
+pub fn facts(path: &Path) -> Result<Facts, Errno> {
+    Record::facts(&Record::all(&get(path, "facts")?)).ok_or(Errno::PROTO)
+}
+
+/// Space in use, by kind of block group.
+pub fn spaces(path: &Path) -> Result<Vec<SpaceFacts>, Errno> {
+    let records = Record::all(&get(path, "spaces")?);
+    records.iter().map(|record| record.space().ok_or(Errno::PROTO)).collect()
+}
+
+/// Renames the filesystem.
+pub fn set_label(path: &Path, label: &[u8]) -> Result<(), Errno> {
+    set(path, "label", label)
+}
+
+/// Makes everything durable that was done on the mount before.
+pub fn commit(path: &Path) -> Result<(), Errno> {
+    set(path, "commit", b"")
+}
+
+fn one_subvolume(answer: &[u8]) -> Result<SubvolumeFacts, Errno> {
+    Record::all(answer).first().and_then(Record::subvolume).ok_or(Errno::PROTO)
+}
+
+fn get(path: &Path, word: &str) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0u8; VALUE_BYTES_MAX];
+    let length = getxattr(path, format!("{PREFIX}{word}"), &mut buffer)?;
+    buffer.truncate(length);
+    Ok(buffer)
+}
+
+fn set(path: &Path, word: &str, value: &[u8]) -> Result<(), Errno> {
+    setxattr(path, format!("{PREFIX}{word}"), value, XattrFlags::empty())
+}
+
+/// Waits until the kernel sees what was done to names.
+fn settled(directory: &Path) -> Result<(), Errno> {
+    get(directory, "settled").map(drop)
+}
+
+/// Directory and name of something that is to be made or deleted.
+fn split(path: &Path) -> Result<(&Path, &OsStr), Errno> {
+    let name = path.file_name().ok_or(Errno::INVAL)?;
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    Ok((directory.unwrap_or(Path::new(".")), name))
+}
+
+fn errno(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}

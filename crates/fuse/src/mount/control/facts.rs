@@ -1,0 +1,127 @@
+//! The filesystem as a whole: sizes, UUIDs, features, label, devices, and inode flags.
+
+use std::os::unix::ffi::OsStrExt;
+
+use rustix::io::Errno;
+
+use super::abi::{self, DevInfo, FsInfo, FsXattr};
+use super::ioctl::{input, output};
+use super::{Control, Mount};
+use crate::mount::store::Answer;
+use crate::protocol::channel::Request;
+
+/// `BTRFS_FS_INFO_FLAG_*`: checksum kind, generation and metadata UUID are filled in.
+const INFO_FLAGS: u64 = 0b111;
+/// Longest label with its nul byte.
+const LABEL_BYTES: usize = 256;
+/// Inode flags and the FS_XFLAG_* bits that say the same.
+const XFLAGS: [(u32, u32); 5] =
+    [(0x8, 0x20), (0x10, 0x8), (0x20, 0x10), (0x40, 0x80), (0x80, 0x40)];
+
+impl<S: Control> Mount<S> {
+    pub(super) fn fs_info(&self) -> Answer<Vec<u8>> {
+        let facts = self.store.facts()?;
+        output(&FsInfo {
+            max_id: facts.devices.iter().map(|device| device.id).max().unwrap_or(0),
+            num_devices: facts.devices.len() as u64,
+            fsid: facts.fsid,
+            nodesize: facts.nodesize,
+            sectorsize: facts.sectorsize,
+            clone_alignment: facts.sectorsize,
+            csum_type: facts.csum_type,
+            csum_size: facts.csum_size,
+            flags: INFO_FLAGS,
+            generation: facts.generation,
+            metadata_uuid: facts.metadata_uuid,
+            reserved: [0; 944],
+        })
+    }
+
+    pub(super) fn dev_info(&self, bytes: &[u8]) -> Answer<Vec<u8>> {
+        let wish: DevInfo = input(bytes)?;
+        let by_uuid = wish.devid == 0;
+        let facts = self.store.facts()?;
+        let wanted = |device: &&super::DeviceFacts| {
+            if by_uuid { device.uuid == wish.uuid } else { device.id == wish.devid }
+        };
+        let device = facts.devices.iter().find(wanted).ok_or(Errno::NODEV)?;
+        let mut path = [0; 1024];
+        copy_text(&mut path, device.path.as_bytes());
+        output(&DevInfo {
+            devid: device.id,
+            uuid: device.uuid,
+            bytes_used: device.used,
+            total_bytes: device.total,
+            unused: [0; 379],
+            path,
+        })
+    }
+
+    pub(super) fn get_features(&self) -> Answer<Vec<u8>> {
+        output(&self.store.facts()?.features)
+    }
+
+    pub(super) fn get_label(&self) -> Answer<Vec<u8>> {
+        let mut label = [0; LABEL_BYTES];
+        copy_text(&mut label, &self.store.facts()?.label);
+        output(&label)
+    }
+
+    pub(super) fn set_label(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        let label: [u8; LABEL_BYTES] = input(bytes)?;
+        let end = label.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
+        self.relabel(request, label.get(..end).unwrap_or_default())
+    }
+
+    pub(super) fn relabel(&self, request: &Request<'_>, label: &[u8]) -> Answer<()> {
+        self.require_master(request)?;
+        if label.len() >= LABEL_BYTES || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return Err(Errno::INVAL);
+        }
+        self.store.set_label(label)
+    }
+
+    /// START_SYNC and WAIT_SYNC are one here: the commit is over when the first returns.
+    pub(super) fn start_sync(&self) -> Answer<Vec<u8>> {
+        self.store.commit()?;
+        output(&self.store.facts()?.generation)
+    }
+
+    pub(super) fn get_flags(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+        let flags = self.store.attributes(&self.node(request.nodeid())?)?.flags;
+        output(&u64::from(flags))
+    }
+
+    pub(super) fn set_flags(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        let flags: u32 = input(bytes)?;
+        let node = self.node(request.nodeid())?;
+        self.require_owner(request, &node)?;
+        self.store.set_flags(&node, flags)
+    }
+
+    pub(super) fn get_version(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+        output(&self.store.attributes(&self.node(request.nodeid())?)?.generation)
+    }
+
+    pub(super) fn get_fsxattr(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+        let flags = self.store.attributes(&self.node(request.nodeid())?)?.flags;
+        let same = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0);
+        let xflags = same.fold(0, |all, (_, xflag)| all | xflag);
+        output(&FsXattr { xflags, ..FsXattr::default() })
+    }
+}
+
+/// The features that could be switched on and off while mounted: none.
+pub(super) fn supported_features() -> Vec<u8> {
+    vec![0; size_of::<[[u64; 3]; 3]>()]
+}
+
+/// Copies as much of `text` as leaves room for a nul byte.
+pub(super) fn copy_text(target: &mut [u8], text: &[u8]) {
+    let room = target.len().saturating_sub(1);
+    for (to, from) in target.iter_mut().take(room).zip(text) {
+        *to = *from;
+    }
+}
+
+const _: () = assert!(abi::GET_FSLABEL >> 16 & 0x3fff == 256);

@@ -1,0 +1,82 @@
+//! IOCTL: which number means what.
+
+use rustix::io::Errno;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+use super::abi;
+use super::{Control, Mount};
+use crate::mount::store::Answer;
+use crate::protocol::abi::{IOCTL_32BIT, IoctlIn, IoctlOut};
+use crate::protocol::channel::{Reply, Request};
+
+impl<S: Control> Mount<S> {
+    pub(in crate::mount) fn ioctl(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let mut body = request.body();
+        let Ok(wish) = body.read::<IoctlIn>() else { return reply.refuse(Errno::INVAL) };
+        if wish.flags & IOCTL_32BIT != 0 {
+            return reply.refuse(Errno::NOTTY);
+        }
+        let input = body.rest();
+        let result = self.dispatch(request, wish.cmd, input);
+        self.send_notices(reply.channel());
+        match result {
+            Ok(output) => {
+                let output = output.get(..wish.out_size as usize).unwrap_or(&output);
+                reply.parts(&[IoctlOut::default().as_bytes(), output]);
+            }
+            Err(errno) => reply.refuse(errno),
+        }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Vec<u8>> {
+        match number {
+            abi::SUBVOL_CREATE => done(self.subvol_create(request, input)),
+            abi::SUBVOL_CREATE_V2 => done(self.subvol_create_v2(request, input)),
+            abi::SNAP_CREATE_V2 => done(self.snap_create_v2(request, input)),
+            abi::SNAP_DESTROY => done(self.snap_destroy(request, input)),
+            abi::SNAP_DESTROY_V2 => done(self.snap_destroy_v2(request, input)),
+            abi::SUBVOL_GETFLAGS => self.subvol_getflags(request),
+            abi::SUBVOL_SETFLAGS => done(self.subvol_setflags(request, input)),
+            abi::DEFAULT_SUBVOL => done(self.default_subvol(request, input)),
+            abi::GET_SUBVOL_INFO => self.get_subvol_info(request),
+            abi::GET_SUBVOL_ROOTREF => self.get_subvol_rootref(request, input),
+            abi::INO_LOOKUP => self.ino_lookup(request, input),
+            abi::INO_LOOKUP_USER => self.ino_lookup_user(request, input),
+            abi::TREE_SEARCH => self.tree_search(request, input),
+            _ => self.dispatch_facts(request, number, input),
+        }
+    }
+
+    fn dispatch_facts(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Vec<u8>> {
+        match number {
+            abi::FS_INFO => self.fs_info(),
+            abi::DEV_INFO => self.dev_info(input),
+            abi::GET_FEATURES => self.get_features(),
+            abi::GET_SUPPORTED_FEATURES => Ok(super::facts::supported_features()),
+            abi::GET_FSLABEL => self.get_label(),
+            abi::SET_FSLABEL => done(self.set_label(request, input)),
+            abi::SYNC | abi::WAIT_SYNC => done(self.store.commit()),
+            abi::START_SYNC => self.start_sync(),
+            abi::FS_GETFLAGS => self.get_flags(request),
+            abi::FS_SETFLAGS => done(self.set_flags(request, input)),
+            abi::FS_GETVERSION => self.get_version(request),
+            abi::FS_GETXATTR => self.get_fsxattr(request),
+            _ => Err(Errno::NOTTY),
+        }
+    }
+}
+
+/// Success without output.
+fn done(result: Answer<()>) -> Answer<Vec<u8>> {
+    result.map(|()| Vec::new())
+}
+
+/// The struct an ioctl was called with.
+pub(super) fn input<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Answer<T> {
+    T::read_from_prefix(bytes).map(|(value, _)| value).map_err(|_| Errno::INVAL)
+}
+
+/// The struct an ioctl returns.
+pub(super) fn output<T: IntoBytes + Immutable>(value: &T) -> Answer<Vec<u8>> {
+    Ok(value.as_bytes().to_vec())
+}

@@ -1,0 +1,276 @@
+//! What goes beyond files: subvolumes, labels, facts about the filesystem, by two ways.
+//!
+//! Programs written for btrfs use its ioctls (`ioctl`). FUSE carries only those whose struct says
+//! by its size all there is to copy, so the ones with pointers or trailing buffers answer ENOTTY.
+//!
+//! Our own command uses extended attributes with the prefix `buttress.` (`words`, and
+//! [`crate::client`] is the other end): getting and setting them needs no ioctl numbers, no unsafe
+//! code, and works through every language's standard library. They are never listed.
+//!
+//! Permissions here are the server's business, as the kernel cannot know what an ioctl does: what
+//! changes subvolumes is for root, for the user who mounted, and for the owner of the directory.
+
+mod abi;
+mod facts;
+mod ioctl;
+mod search;
+mod subvolumes;
+pub(crate) mod words;
+
+use std::ffi::{OsStr, OsString};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::Mount;
+use super::store::{Answer, NewInode, Store, Time};
+use crate::nodes::{Identity, SUBVOLUME_TOP};
+use crate::protocol::channel::{Channel, Request};
+
+/// A subvolume, as its root item and root reference describe it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SubvolumeFacts {
+    /// Id of its tree.
+    pub id: u64,
+    /// Its name; empty for the top level.
+    pub name: OsString,
+    /// Id of the subvolume it lies in; 0 for the top level.
+    pub parent: u64,
+    /// Inode number of the directory it lies in; 0 for the top level.
+    pub directory: u64,
+    /// Transaction of its last change.
+    pub generation: u64,
+    /// Whether it is read-only.
+    pub read_only: bool,
+    /// Its own UUID.
+    pub uuid: [u8; 16],
+    /// UUID of the subvolume it is a snapshot of, or zeroes.
+    pub parent_uuid: [u8; 16],
+    /// UUID of the subvolume it was received from, or zeroes.
+    pub received_uuid: [u8; 16],
+    /// Transactions of its last change, creation, sending and receiving.
+    pub transids: [u64; 4],
+    /// Times of its last change, creation, sending and receiving.
+    pub times: [Time; 4],
+}
+
+/// One device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// Its id.
+    pub id: u64,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Size in bytes.
+    pub total: u64,
+    /// Bytes in chunks.
+    pub used: u64,
+    /// Where it was found.
+    pub path: OsString,
+}
+
+/// The filesystem as a whole, mostly from the superblock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// Its UUID.
+    pub fsid: [u8; 16],
+    /// UUID written into its metadata.
+    pub metadata_uuid: [u8; 16],
+    /// Bytes in a tree block.
+    pub nodesize: u32,
+    /// Bytes in a sector.
+    pub sectorsize: u32,
+    /// Kind of checksum, as on disk.
+    pub csum_type: u16,
+    /// Bytes in a checksum.
+    pub csum_size: u16,
+    /// Last transaction.
+    pub generation: u64,
+    /// The compat, compat_ro and incompat bits.
+    pub features: [u64; 3],
+    /// Its label.
+    pub label: Vec<u8>,
+    /// Its devices.
+    pub devices: Vec<DeviceFacts>,
+}
+
+/// Space of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceFacts {
+    /// Block group type and profile bits, as on disk.
+    pub flags: u64,
+    /// Bytes in block groups.
+    pub total: u64,
+    /// Bytes in use.
+    pub used: u64,
+}
+
+/// A key of a tree.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TreeKey {
+    /// First part.
+    pub objectid: u64,
+    /// Second part.
+    pub kind: u8,
+    /// Third part.
+    pub offset: u64,
+}
+
+/// An item found by a search.
+#[derive(Clone, Copy, Debug)]
+pub struct FoundItem<'a> {
+    /// Its key.
+    pub key: TreeKey,
+    /// Transaction that wrote its leaf.
+    pub transid: u64,
+    /// Its bytes.
+    pub data: &'a [u8],
+}
+
+/// What a filesystem offers beyond files. What is not implemented answers ENOTTY.
+#[allow(unused_variables, reason = "the names document the parameters")]
+pub trait Control: Store {
+    /// Makes an empty subvolume.
+    fn create_subvolume(&self, directory: &Self::Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Makes a snapshot of subvolume `source`.
+    fn snapshot(
+        &self,
+        source: u64,
+        directory: &Self::Node,
+        name: &OsStr,
+        read_only: bool,
+    ) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Deletes a subvolume by its name.
+    fn delete_subvolume(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Describes a subvolume.
+    fn subvolume(&self, id: u64) -> Answer<SubvolumeFacts> {
+        Err(Errno::NOTTY)
+    }
+    /// Ids of all subvolumes from `from` on, ascending, the top level among them.
+    fn subvolumes(&self, from: u64) -> Answer<Vec<u64>> {
+        Err(Errno::NOTTY)
+    }
+    /// Makes a subvolume read-only or writable.
+    fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// The subvolume mounted by default.
+    fn default_subvolume(&self) -> Answer<u64> {
+        Err(Errno::NOTTY)
+    }
+    /// Chooses the subvolume mounted by default.
+    fn set_default(&self, id: u64) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// One path of an inode inside its subvolume, without leading slash; empty for the top.
+    fn path_in_subvolume(&self, identity: Identity) -> Answer<Vec<u8>> {
+        Err(Errno::NOTTY)
+    }
+    /// Facts about the filesystem.
+    fn facts(&self) -> Answer<Facts> {
+        Err(Errno::NOTTY)
+    }
+    /// Total and used space by kind.
+    fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
+        Err(Errno::NOTTY)
+    }
+    /// Renames the filesystem.
+    fn set_label(&self, label: &[u8]) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Sets inode flags (FS_IOC_SETFLAGS bits).
+    fn set_flags(&self, node: &Self::Node, flags: u32) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Items of a tree between two keys, both inclusive, until `each` returns false.
+    fn search(
+        &self,
+        tree: u64,
+        from: TreeKey,
+        to: TreeKey,
+        each: &mut dyn FnMut(FoundItem<'_>) -> bool,
+    ) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+}
+
+impl<S: Control> Mount<S> {
+    /// Root, or the user this mount belongs to.
+    fn is_master(&self, request: &Request<'_>) -> bool {
+        request.uid() == 0 || request.uid() == self.policy.owner
+    }
+
+    /// For what concerns the whole filesystem.
+    fn require_master(&self, request: &Request<'_>) -> Answer<()> {
+        if self.is_master(request) { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// For what changes entries of a directory, or a subvolume through its top.
+    fn require_owner(&self, request: &Request<'_>, node: &S::Node) -> Answer<()> {
+        if self.is_master(request) || self.store.attributes(node)?.uid == request.uid() {
+            return Ok(());
+        }
+        Err(Errno::PERM)
+    }
+
+    /// For deleting: who does not own the filesystem needs `user_subvol_rm_allowed`.
+    fn require_deleter(&self, request: &Request<'_>, directory: &S::Node) -> Answer<()> {
+        if self.is_master(request) {
+            return Ok(());
+        }
+        if !self.policy.user_subvol_rm_allowed {
+            return Err(Errno::PERM);
+        }
+        self.require_owner(request, directory)
+    }
+
+    /// The subvolume whose top `node` is.
+    fn subvolume_top(&self, node: &S::Node) -> Answer<u64> {
+        let Identity { subvolume, ino } = self.store.identity(node);
+        if ino == SUBVOLUME_TOP { Ok(subvolume) } else { Err(Errno::INVAL) }
+    }
+
+    /// Notes that the kernel must be told of a changed name in `directory`.
+    fn name_changed(&self, directory: u64, name: &OsStr) {
+        self.notices.waiting.lock().push((directory, name.to_owned()));
+    }
+
+    /// Tells the kernel of all changed names. On return it has been told of those noted before.
+    ///
+    /// To tell it, the kernel locks the directory. So this must not run while a request waits for
+    /// its answer whose caller holds a directory: setxattr(2) does, ioctl(2) and getxattr(2) do not.
+    pub(in crate::mount) fn send_notices(&self, channel: &Channel) {
+        let _in_order = self.notices.sending.lock();
+        let waiting = std::mem::take(&mut *self.notices.waiting.lock());
+        for (directory, name) in waiting {
+            // Fails only where the mount is going away, and its caches with it.
+            let _gone = channel.inval_entry(directory, &name);
+            let _gone = channel.inval_inode(directory, 0, 0);
+        }
+    }
+}
+
+/// Names the kernel must be told of.
+#[derive(Default)]
+pub(in crate::mount) struct Notices {
+    /// Directory and name, not sent yet.
+    waiting: Mutex<Vec<(u64, OsString)>>,
+    /// Held while sending; never while anything else is locked.
+    sending: Mutex<()>,
+}
+
+/// Whether a name may stand for one entry of a directory.
+fn check_name(name: &OsStr) -> Answer<()> {
+    match name.as_encoded_bytes() {
+        b"" | b"." | b".." => Err(Errno::INVAL),
+        bytes if bytes.contains(&b'/') => Err(Errno::INVAL),
+        bytes if bytes.len() > 255 => Err(Errno::NAMETOOLONG),
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,369 @@
+//! The extended attributes `buttress.*`, through which our own command talks to a live mount.
+//!
+//! | attribute | get | set |
+//! |---|---|---|
+//! | `subvolume` | the subvolume this file lies in | a new subvolume; value: name |
+//! | `subvolume.ID` | the subvolume ID | |
+//! | `subvolumes.ID` | all from ID on, as many as fit | |
+//! | `snapshot` | | a snapshot; value: source's shown inode number, `ro` or `rw`, name |
+//! | `delete` | | deletes a subvolume; value: name |
+//! | `readonly` | | of the subvolume whose top this is; value: `0` or `1` |
+//! | `default` | id of the default subvolume | makes this subvolume the default |
+//! | `path` | path inside the subvolume | |
+//! | `facts`, `spaces` | the filesystem as a whole | |
+//! | `label` | | the label |
+//! | `commit` | | makes everything durable |
+//! | `settled` | empty, once the kernel knows of all names changed before | |
+//!
+//! The kernel holds the directory's lock during setxattr(2), so it cannot be told of a new or
+//! deleted name before that returns; who wants to be sure gets `settled` afterwards.
+//!
+//! Records are lines `key=value`, ended by an empty line; backslash and newline are escaped.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use rustix::io::Errno;
+
+use super::{Control, DeviceFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
+use crate::mount::store::{Answer, Time};
+use crate::nodes::id_of_shown;
+use crate::protocol::abi::{GetxattrIn, SetxattrIn, opcode};
+use crate::protocol::channel::Request;
+
+/// What every control attribute's name begins with.
+pub(crate) const PREFIX: &str = "buttress.";
+/// Most bytes of records in one answer, below the kernel's limit of 64 KiB.
+const ANSWER_BYTES: usize = 60_000;
+
+/// The rest of a control attribute's name.
+pub(in crate::mount) fn word(name: &OsStr) -> Option<&str> {
+    name.to_str()?.strip_prefix(PREFIX)
+}
+
+/// Whether a GETXATTR or SETXATTR is about a control attribute.
+pub(in crate::mount) fn is_control(request: &Request<'_>) -> bool {
+    let head = match request.opcode() {
+        opcode::SETXATTR => size_of::<SetxattrIn>(),
+        _ => size_of::<GetxattrIn>(),
+    };
+    let name = request.body().rest().get(head..).unwrap_or_default();
+    name.starts_with(PREFIX.as_bytes())
+}
+
+impl<S: Control> Mount<S> {
+    /// Gets a control attribute.
+    pub(in crate::mount) fn get_word(&self, request: &Request<'_>, word: &str) -> Answer<Vec<u8>> {
+        let node = self.node(request.nodeid())?;
+        let identity = self.store.identity(&node);
+        let (word, number) = match word.rsplit_once('.') {
+            Some((word, number)) => (word, Some(number.parse().map_err(|_| Errno::NODATA)?)),
+            None => (word, None),
+        };
+        let text = match (word, number) {
+            ("subvolume", id) => {
+                subvolume_record(&self.store.subvolume(id.unwrap_or(identity.subvolume))?)
+            }
+            ("subvolumes", Some(from)) => return self.list_subvolumes(from),
+            ("default", None) => self.store.default_subvolume()?.to_string().into_bytes(),
+            ("path", None) => self.store.path_in_subvolume(identity)?,
+            ("settled", None) => Vec::new(),
+            ("facts", None) => facts_record(&self.store.facts()?),
+            ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
+            _ => return Err(Errno::NODATA),
+        };
+        Ok(text)
+    }
+
+    fn list_subvolumes(&self, from: u64) -> Answer<Vec<u8>> {
+        let mut answer = Vec::new();
+        for id in self.store.subvolumes(from)? {
+            let record = subvolume_record(&self.store.subvolume(id)?);
+            if answer.len() + record.len() > ANSWER_BYTES {
+                break;
+            }
+            answer.extend(record);
+        }
+        Ok(answer)
+    }
+
+    /// Sets a control attribute.
+    pub(in crate::mount) fn set_word(
+        &self,
+        request: &Request<'_>,
+        word: &str,
+        value: &[u8],
+    ) -> Answer<()> {
+        let name = OsStr::from_bytes(value);
+        match word {
+            "subvolume" => self.make_subvolume(request, name),
+            "snapshot" => self.snapshot_word(request, value),
+            "delete" => self.delete_named(request, request.nodeid(), name),
+            "readonly" => match value {
+                b"0" | b"1" => self.make_read_only(request, value == b"1"),
+                _ => Err(Errno::INVAL),
+            },
+            "default" => {
+                self.require_master(request)?;
+                self.store.set_default(self.subvolume_top(&self.node(request.nodeid())?)?)
+            }
+            "label" => self.relabel(request, value),
+            "commit" => self.store.commit(),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn snapshot_word(&self, request: &Request<'_>, value: &[u8]) -> Answer<()> {
+        let mut parts = value.splitn(3, |&byte| byte == b' ');
+        let mut next = || parts.next().ok_or(Errno::INVAL);
+        let (source, kind, name) = (next()?, next()?, next()?);
+        let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
+        let source = self.node(id_of_shown(source.ok_or(Errno::INVAL)?))?;
+        let read_only = match kind {
+            b"ro" => true,
+            b"rw" => false,
+            _ => return Err(Errno::INVAL),
+        };
+        self.make_snapshot(request, &source, OsStr::from_bytes(name), read_only)
+    }
+}
+
+/// Writes lines of a record.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn bytes(&mut self, key: &str, value: &[u8]) -> &mut Self {
+        self.0.extend_from_slice(key.as_bytes());
+        self.0.push(b'=');
+        for &byte in value {
+            match byte {
+                b'\n' => self.0.extend_from_slice(b"\\n"),
+                b'\\' => self.0.extend_from_slice(b"\\\\"),
+                _ => self.0.push(byte),
+            }
+        }
+        self.0.push(b'\n');
+        self
+    }
+
+    fn show(&mut self, key: &str, value: impl std::fmt::Display) -> &mut Self {
+        self.bytes(key, value.to_string().as_bytes())
+    }
+
+    fn hex(&mut self, key: &str, value: &[u8; 16]) -> &mut Self {
+        self.show(key, format_args!("{:032x}", u128::from_be_bytes(*value)))
+    }
+
+    fn numbers(&mut self, key: &str, values: &[u64]) -> &mut Self {
+        let words: Vec<String> = values.iter().map(u64::to_string).collect();
+        self.show(key, words.join(" "))
+    }
+
+    fn end(&mut self) -> Vec<u8> {
+        self.0.push(b'\n');
+        std::mem::take(&mut self.0)
+    }
+}
+
+fn subvolume_record(facts: &SubvolumeFacts) -> Vec<u8> {
+    let times: Vec<String> =
+        facts.times.iter().map(|time| format!("{}.{:09}", time.sec, time.nsec)).collect();
+    Writer::default()
+        .show("id", facts.id)
+        .bytes("name", facts.name.as_bytes())
+        .show("parent", facts.parent)
+        .show("directory", facts.directory)
+        .show("generation", facts.generation)
+        .show("readonly", u8::from(facts.read_only))
+        .hex("uuid", &facts.uuid)
+        .hex("parent_uuid", &facts.parent_uuid)
+        .hex("received_uuid", &facts.received_uuid)
+        .numbers("transids", &facts.transids)
+        .show("times", times.join(" "))
+        .end()
+}
+
+fn facts_record(facts: &Facts) -> Vec<u8> {
+    let mut record = Writer::default()
+        .hex("fsid", &facts.fsid)
+        .hex("metadata_uuid", &facts.metadata_uuid)
+        .show("nodesize", facts.nodesize)
+        .show("sectorsize", facts.sectorsize)
+        .show("csum_type", facts.csum_type)
+        .show("csum_size", facts.csum_size)
+        .show("generation", facts.generation)
+        .numbers("features", &facts.features)
+        .bytes("label", &facts.label)
+        .end();
+    for device in &facts.devices {
+        let device = Writer::default()
+            .show("id", device.id)
+            .hex("uuid", &device.uuid)
+            .show("total", device.total)
+            .show("used", device.used)
+            .bytes("path", device.path.as_bytes())
+            .end();
+        record.extend(device);
+    }
+    record
+}
+
+fn space_record(space: &SpaceFacts) -> Vec<u8> {
+    Writer::default()
+        .show("flags", space.flags)
+        .show("total", space.total)
+        .show("used", space.used)
+        .end()
+}
+
+/// One record as it was written.
+pub(crate) struct Record(Vec<(String, Vec<u8>)>);
+
+impl Record {
+    /// Takes the records of an answer apart.
+    pub(crate) fn all(answer: &[u8]) -> Vec<Self> {
+        let mut records = Vec::new();
+        let mut lines = Vec::new();
+        for line in answer.split(|&byte| byte == b'\n') {
+            match line.iter().position(|&byte| byte == b'=') {
+                Some(at) => {
+                    let (key, value) = line.split_at(at);
+                    let key = String::from_utf8_lossy(key).into_owned();
+                    lines.push((key, unescape(value.get(1..).unwrap_or_default())));
+                }
+                None if !lines.is_empty() => records.push(Self(std::mem::take(&mut lines))),
+                None => {}
+            }
+        }
+        records
+    }
+
+    fn bytes(&self, key: &str) -> Option<&[u8]> {
+        self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_slice())
+    }
+
+    fn text(&self, key: &str) -> Option<&str> {
+        std::str::from_utf8(self.bytes(key)?).ok()
+    }
+
+    fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
+        self.text(key)?.parse().ok()
+    }
+
+    fn hex(&self, key: &str) -> Option<[u8; 16]> {
+        Some(u128::from_str_radix(self.text(key)?, 16).ok()?.to_be_bytes())
+    }
+
+    fn numbers<const N: usize>(&self, key: &str) -> Option<[u64; N]> {
+        let words: Option<Vec<u64>> =
+            self.text(key)?.split(' ').map(|word| word.parse().ok()).collect();
+        words?.try_into().ok()
+    }
+
+    /// Reads a subvolume.
+    pub(crate) fn subvolume(&self) -> Option<SubvolumeFacts> {
+        let times: Option<Vec<Time>> = self.text("times")?.split(' ').map(parse_time).collect();
+        Some(SubvolumeFacts {
+            id: self.number("id")?,
+            name: OsString::from_vec(self.bytes("name")?.to_vec()),
+            parent: self.number("parent")?,
+            directory: self.number("directory")?,
+            generation: self.number("generation")?,
+            read_only: self.number::<u8>("readonly")? != 0,
+            uuid: self.hex("uuid")?,
+            parent_uuid: self.hex("parent_uuid")?,
+            received_uuid: self.hex("received_uuid")?,
+            transids: self.numbers("transids")?,
+            times: times?.try_into().ok()?,
+        })
+    }
+
+    /// Reads the facts from their record and those of the devices.
+    pub(crate) fn facts(records: &[Self]) -> Option<Facts> {
+        let (first, devices) = records.split_first()?;
+        let devices: Option<Vec<DeviceFacts>> = devices.iter().map(Self::device).collect();
+        Some(Facts {
+            fsid: first.hex("fsid")?,
+            metadata_uuid: first.hex("metadata_uuid")?,
+            nodesize: first.number("nodesize")?,
+            sectorsize: first.number("sectorsize")?,
+            csum_type: first.number("csum_type")?,
+            csum_size: first.number("csum_size")?,
+            generation: first.number("generation")?,
+            features: first.numbers("features")?,
+            label: first.bytes("label")?.to_vec(),
+            devices: devices?,
+        })
+    }
+
+    fn device(&self) -> Option<DeviceFacts> {
+        Some(DeviceFacts {
+            id: self.number("id")?,
+            uuid: self.hex("uuid")?,
+            total: self.number("total")?,
+            used: self.number("used")?,
+            path: OsString::from_vec(self.bytes("path")?.to_vec()),
+        })
+    }
+
+    /// Reads space of one kind.
+    pub(crate) fn space(&self) -> Option<SpaceFacts> {
+        Some(SpaceFacts {
+            flags: self.number("flags")?,
+            total: self.number("total")?,
+            used: self.number("used")?,
+        })
+    }
+}
+
+fn parse_time(text: &str) -> Option<Time> {
+    let (sec, nsec) = text.split_once('.')?;
+    Some(Time { sec: sec.parse().ok()?, nsec: nsec.parse().ok()? })
+}
+
+fn unescape(value: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(value.len());
+    let mut bytes = value.iter();
+    while let Some(&byte) = bytes.next() {
+        match byte {
+            b'\\' => match bytes.next() {
+                Some(b'n') => out.push(b'\n'),
+                Some(&other) => out.push(other),
+                None => {}
+            },
+            _ => out.push(byte),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_come_back_as_they_went() {
+        let facts = SubvolumeFacts {
+            id: 257,
+            name: OsString::from_vec(b"two\nlines=\\ \xff".to_vec()),
+            parent: 5,
+            uuid: [7; 16],
+            read_only: true,
+            transids: [1, 2, 3, u64::MAX],
+            times: [Time { sec: -3, nsec: 7 }; 4],
+            ..SubvolumeFacts::default()
+        };
+        let answer = [subvolume_record(&facts), subvolume_record(&SubvolumeFacts::default())];
+        let records = Record::all(&answer.concat());
+        let back: Vec<_> = records.iter().map(|record| record.subvolume().unwrap()).collect();
+        assert_eq!(back, [facts, SubvolumeFacts::default()]);
+    }
+
+    #[test]
+    fn the_filesystem_comes_back_with_its_devices() {
+        let device = DeviceFacts { id: 1, total: 5, path: "/a b".into(), ..Default::default() };
+        let facts = Facts { label: b"x".to_vec(), devices: vec![device], ..Facts::default() };
+        assert_eq!(Record::facts(&Record::all(&facts_record(&facts))), Some(facts));
+    }
+}
