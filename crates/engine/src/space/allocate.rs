@@ -69,8 +69,11 @@ impl Space {
     }
 
     /// Makes a chunk for a class, unless another thread has made one since `seen` was read. Whether
-    /// there is a new one.
+    /// there is a new one, or other room that was not there.
     fn grow(&self, class: Class, seen: u64) -> bool {
+        if self.thaw() {
+            return true;
+        }
         let mut pool = self.pool.lock();
         if self.slot(class).grown.load(Relaxed) != seen {
             return true;
@@ -158,7 +161,20 @@ impl Space {
     pub fn freeze(&self) {
         self.pool.lock().freeze();
         for slot in &self.slots {
-            slot.set.lock().unpin(&slot.counters);
+            slot.set.lock().freeze(&slot.counters);
         }
+    }
+
+    /// Makes free what was pinned before the last freeze, a group at a time. Whether there was any.
+    ///
+    /// Allocation does so by itself when it needs to; the freeze does not, to be short.
+    pub(crate) fn thaw(&self) -> bool {
+        let mut any = false;
+        for slot in &self.slots {
+            while slot.set.lock().thaw_one(&slot.counters) {
+                any = true;
+            }
+        }
+        any
     }
 }

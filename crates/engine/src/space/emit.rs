@@ -75,6 +75,7 @@ impl Space {
     /// What changed since the last call. The first call after a freeze also decides which vacant
     /// groups are given back. For the running commit only.
     pub fn take_dirty(&self) -> Dirty {
+        self.thaw();
         let mut pool = self.pool.lock();
         if std::mem::take(&mut pool.plan_removals) {
             self.remove_vacant(&mut pool);

@@ -69,7 +69,7 @@ fn set_bits(bits: &mut [u8], from: u64, to: u64) {
 /// are set.
 fn runs_of(covers: Range, bits: &[u8]) -> Option<Vec<Range>> {
     let sectors = covers.len / SECTOR;
-    if covers.len % SECTOR != 0 || bits.len() as u64 != sectors.div_ceil(8) {
+    if !covers.len.is_multiple_of(SECTOR) || bits.len() as u64 != sectors.div_ceil(8) {
         return None;
     }
     let is_set = |bit: u64| bits.get((bit / 8) as usize).is_some_and(|b| b >> (bit % 8) & 1 != 0);
@@ -166,8 +166,8 @@ impl Said {
         let covers = Range::new(key.objectid, key.offset);
         let inside = group.contains(covers)
             && key.objectid.checked_add(key.offset).is_some()
-            && covers.start % SECTOR == 0
-            && covers.len % SECTOR == 0;
+            && covers.start.is_multiple_of(SECTOR)
+            && covers.len.is_multiple_of(SECTOR);
         match key.kind {
             kind::FREE_SPACE_INFO if covers == group && self.info.is_none() => {
                 self.info =

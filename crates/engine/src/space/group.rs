@@ -1,15 +1,16 @@
 //! One block group: which of its bytes are taken, seen in two ways.
 //!
 //! Operations of the next transaction allocate data while a commit still describes the state at its
-//! own end. A group therefore keeps three disjoint sets of ranges that the commit counts as free:
+//! own end. A group therefore keeps disjoint sets of ranges that the commit counts as free:
 //!
 //! - *free*: what allocation takes from,
 //! - *pinned*: let go, but the last durable commit or a reader of it may still reach it; becomes free
-//!   at the next freeze,
+//!   at the next freeze (or soon after: at the freeze, when nobody can work, it is only set aside as
+//!   *thawing*),
 //! - *promised*: data allocated, but no commit has referred to it yet.
 //!
 //! Everything else is *used*, or *excluded*: the copies of the superblock lie on it. So
-//! `used = length - excluded - free - pinned - promised`, at every moment.
+//! `used = length - excluded - free - pinned - thawing - promised`, at every moment.
 
 use super::extents::{Extents, FreeExtents, Range};
 
@@ -29,6 +30,7 @@ pub(crate) struct Group {
     excluded: Vec<Range>,
     free: FreeExtents,
     pinned: Extents,
+    thawing: Extents,
     promised: Extents,
     /// Where the last allocation ended.
     cursor: u64,
@@ -46,6 +48,7 @@ impl Group {
             excluded,
             free: FreeExtents::new(node),
             pinned: Extents::default(),
+            thawing: Extents::default(),
             promised: Extents::default(),
             cursor: range.start,
             node,
@@ -110,9 +113,9 @@ impl Group {
         &self.free
     }
 
-    /// Bytes let go that become free at the next freeze.
+    /// Bytes let go that become free at the next freeze, or soon.
     pub fn pinned_bytes(&self) -> u64 {
-        self.pinned.bytes()
+        self.pinned.bytes() + self.thawing.bytes()
     }
 
     /// Bytes of data allocated that no commit refers to yet.
@@ -122,7 +125,7 @@ impl Group {
 
     /// Whether nothing is in it, for anyone.
     pub fn is_vacant(&self) -> bool {
-        self.used == 0 && self.pinned.is_empty() && self.promised.is_empty()
+        self.used == 0 && self.pinned_bytes() == 0 && self.promised.is_empty()
     }
 
     /// A run of `want` bytes for data.
@@ -187,13 +190,17 @@ impl Group {
         self.is_used(range) && self.add_free(range)
     }
 
-    /// At the freeze: what was pinned is free. Whether there was any.
-    pub fn unpin(&mut self) -> bool {
-        let pinned = std::mem::take(&mut self.pinned);
-        for range in pinned.iter() {
+    /// At the freeze: what was pinned may become free.
+    pub fn freeze(&mut self) {
+        self.thaw();
+        self.thawing = std::mem::take(&mut self.pinned);
+    }
+
+    /// What was pinned at the last freeze is free now.
+    pub fn thaw(&mut self) {
+        for range in std::mem::take(&mut self.thawing).iter() {
             self.free.insert(range);
         }
-        !pinned.is_empty()
     }
 
     fn is_used(&self, range: Range) -> bool {
@@ -206,15 +213,16 @@ impl Group {
             && self.allows(range)
             && clear(self.free.set())
             && clear(&self.pinned)
+            && clear(&self.thawing)
             && clear(&self.promised)
     }
 
-    /// What the commit writes down as free: all three sets, and what is excluded, joined, rising.
+    /// What the commit writes down as free: all sets, and what is excluded, joined, rising.
     ///
     /// The kernel's free space tree is the complement of the extents alone: the stripes under
     /// superblocks stand in it as free, and are left out by whoever reads it.
     pub fn free_on_disk(&self) -> Vec<Range> {
-        let sets = [self.free.set(), &self.pinned, &self.promised];
+        let sets = [self.free.set(), &self.pinned, &self.thawing, &self.promised];
         if self.excluded.is_empty() && sets[1..].iter().all(|set| set.is_empty()) {
             return self.free.set().iter().collect();
         }

@@ -296,7 +296,7 @@ pub(crate) fn scan_extents(tree: &dyn Items, group: &mut Group, node: u64) -> Re
             _ => return Ok(()),
         };
         let extent = Range::new(key.objectid, len);
-        let aligned = extent.start % SECTOR == 0 && extent.len % SECTOR == 0;
+        let aligned = extent.start.is_multiple_of(SECTOR) && extent.len.is_multiple_of(SECTOR);
         if extent.start < at || !range.contains(extent) || !aligned {
             let what = "an extent overlaps another, leaves its block group, or is not aligned";
             return Err(Error::inconsistent(objectid::EXTENT_TREE, what, key));

@@ -245,6 +245,7 @@ impl Space {
         let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
         let mut outlook = self.outlook(&pool, false);
         if !outlook.fits(wanted, need.deleting) {
+            self.thaw();
             outlook = self.outlook(&pool, true);
             if !outlook.fits(wanted, need.deleting) {
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };

@@ -99,7 +99,10 @@ pub(crate) struct Set {
     current: u64,
     /// Groups of which the disk does not know everything.
     dirty: BTreeSet<u64>,
+    /// Groups with pinned ranges.
     pinned: BTreeSet<u64>,
+    /// Groups whose ranges pinned before the last freeze are not free yet.
+    thawing: BTreeSet<u64>,
 }
 
 fn room_of(longest: u64) -> Option<usize> {
@@ -132,6 +135,7 @@ impl Set {
         self.place(start, room_of(group.free().longest()), None);
         self.dirty.remove(&start);
         self.pinned.remove(&start);
+        self.thawing.remove(&start);
         Some(group)
     }
 
@@ -162,11 +166,10 @@ impl Set {
         let room = room_of(group.free().longest());
         let answer = change(group);
         let after = Sums::of(group);
-        let pinned = after.pinned > 0;
         let room_after = room_of(group.free().longest());
         counters.shift(before, after);
         self.place(start, room, room_after);
-        if before.pinned == 0 && pinned {
+        if before.pinned < after.pinned {
             self.pinned.insert(start);
         }
         if before.used != after.used {
@@ -185,10 +188,19 @@ impl Set {
         std::mem::take(&mut self.dirty)
     }
 
-    /// At the freeze: what was pinned becomes free.
-    pub fn unpin(&mut self, counters: &Counters) {
+    /// At the freeze: what was pinned is set aside, to become free one group after the other.
+    pub fn freeze(&mut self, counters: &Counters) {
         for start in std::mem::take(&mut self.pinned) {
-            self.change(counters, start, Group::unpin);
+            self.change(counters, start, Group::freeze);
+            self.thawing.insert(start);
+        }
+    }
+
+    /// Frees what one group had pinned before the last freeze. Whether there was such a group.
+    pub fn thaw_one(&mut self, counters: &Counters) -> bool {
+        match self.thawing.pop_first() {
+            Some(start) => self.change(counters, start, Group::thaw).is_some(),
+            None => false,
         }
     }
 
@@ -208,6 +220,7 @@ impl Set {
 
     /// One run of `want` bytes for data.
     pub fn take_data(&mut self, counters: &Counters, want: u64) -> Option<Range> {
+        self.thaw_one(counters);
         let start = self.fitting(want, |group| group.free().longest() >= want)?;
         self.current = start;
         self.change(counters, start, |group| group.take_data(want)).flatten()
@@ -224,6 +237,7 @@ impl Set {
 
     /// The address of a tree block of `node` bytes, near the last one.
     pub fn take_block(&mut self, counters: &Counters, node: u64) -> Option<u64> {
+        self.thaw_one(counters);
         let fits = |group: &Group| group.free().nodes() > 0;
         let start = self.fitting(node, fits).or_else(|| {
             let any = self.groups.iter().find(|(_, group)| fits(group));
