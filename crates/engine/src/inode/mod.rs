@@ -140,9 +140,9 @@ impl Inode {
     }
 }
 
-/// The largest item that fits in a leaf of `nodesize` bytes with room left for the head of another, as Linux has it.
+/// The largest item that fits in a leaf of `nodesize` bytes.
 fn item_len_max(nodesize: usize) -> usize {
-    buttress_ondisk::LeafBuilder::room(nodesize).saturating_sub(2 * buttress_ondisk::ITEM_LEN)
+    buttress_ondisk::LeafBuilder::room(nodesize).saturating_sub(buttress_ondisk::ITEM_LEN)
 }
 
 /// Appends a directory entry or an xattr as items hold them.

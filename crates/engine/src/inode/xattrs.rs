@@ -166,7 +166,10 @@ impl FileTree {
         let mut state = inode.write();
         let view = self.view(op.core);
         state.alive()?;
-        let property = property_flags(name.bytes, value, &state)?;
+        let meaning = meaning(name.bytes, value, &state)?;
+        if let Meaning::Ignored = meaning {
+            return Ok(());
+        }
         if expect != SetXattr::Any {
             let there = state.find_xattr(inode.ino, &view, name)?.is_some();
             match expect {
@@ -177,12 +180,12 @@ impl FileTree {
         }
         state.room_for_xattr(inode.ino, &view, name, value)?;
         state.touch(inode, self, op)?;
-        // An empty value of a property resets it.
-        let kept = if property.is_some() && value.is_empty() { None } else { Some(value.into()) };
-        state.xattrs().set(name.bytes, kept);
-        if let Some(flags) = property {
+        let mut kept = Some(value.into());
+        if let Meaning::Property(flags) = meaning {
             state.attributes.flags = flags;
+            kept = kept.filter(|_| !value.is_empty());
         }
+        state.xattrs().set(name.bytes, kept);
         state.attributes.ctime = op.now;
         Ok(())
     }
@@ -194,13 +197,13 @@ impl FileTree {
         let mut state = inode.write();
         let view = self.view(op.core);
         state.alive()?;
-        let property = property_flags(name.bytes, b"", &state)?;
+        let meaning = meaning(name.bytes, b"", &state)?;
         if state.find_xattr(inode.ino, &view, name)?.is_none() {
             return Err(Error::User(Errno::NODATA));
         }
         state.touch(inode, self, op)?;
         state.xattrs().set(name.bytes, None);
-        if let Some(flags) = property {
+        if let Meaning::Property(flags) = meaning {
             state.attributes.flags = flags;
         }
         state.attributes.ctime = op.now;
@@ -216,21 +219,32 @@ fn xattr_name(name: &[u8]) -> Result<Hashed<'_>> {
     }
 }
 
-/// The inode flags after a property is set; `None` for an xattr that is no property.
-fn property_flags(name: &[u8], value: &[u8], state: &State) -> Result<Option<u64>> {
+/// What setting an xattr means.
+enum Meaning {
+    /// Nothing to the filesystem.
+    Plain,
+    /// A property; the inode flags are these afterwards.
+    Property(u64),
+    /// A property that this kind of inode does not have: ignored, as Linux does.
+    Ignored,
+}
+
+/// What setting `name` to `value` means; an empty value resets a property.
+fn meaning(name: &[u8], value: &[u8], state: &State) -> Result<Meaning> {
     if !name.starts_with(b"btrfs.") {
-        return Ok(None);
+        return Ok(Meaning::Plain);
     }
-    let kind_fits = state.attributes.is_regular() || state.attributes.is_directory();
-    if name != COMPRESSION || !kind_fits {
-        return Err(Error::User(Errno::INVAL));
+    let compressed = [&b"zlib"[..], b"lzo", b"zstd"].iter().any(|kind| value.starts_with(kind));
+    let set = match value {
+        _ if name != COMPRESSION => return Err(Error::User(Errno::INVAL)),
+        b"" => 0,
+        b"no" | b"none" => inode_flags::NOCOMPRESS,
+        _ if compressed => inode_flags::COMPRESS,
+        _ => return Err(Error::User(Errno::INVAL)),
+    };
+    if !state.attributes.is_regular() && !state.attributes.is_directory() {
+        return Ok(Meaning::Ignored);
     }
-    let flags = state.attributes.flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
-    let kind = value.split(|&byte| byte == b':').next().unwrap_or_default();
-    match kind {
-        b"" => Ok(Some(flags)),
-        b"no" | b"none" => Ok(Some(flags | inode_flags::NOCOMPRESS)),
-        b"zlib" | b"lzo" | b"zstd" => Ok(Some(flags | inode_flags::COMPRESS)),
-        _ => Err(Error::User(Errno::INVAL)),
-    }
+    let kept = state.attributes.flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
+    Ok(Meaning::Property(kept | set))
 }

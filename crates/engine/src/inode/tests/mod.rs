@@ -1,8 +1,10 @@
 //! The module under a commit that keeps its blocks in memory: operations, layers, emission and publishing, step by step.
 
+mod data;
 mod facts;
 mod model;
 mod operations;
+mod threads;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
