@@ -5,6 +5,7 @@ use std::sync::Arc;
 use buttress_ondisk::item::inode_flags;
 use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind};
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::Inode;
 use super::attributes::mode;
@@ -30,8 +31,7 @@ pub struct Source<'a> {
 
 impl Source<'_> {
     fn share(&self, op: &Op<'_>, state: &mut State, len: u64) -> Result<Shared> {
-        let pending = !state.live.file.is_empty();
-        if pending {
+        if state.live.file.as_ref().is_some_and(|file| !file.is_empty()) {
             state.touch(self.inode, self.tree, op)?;
         }
         let size = state.attributes.size;
@@ -65,14 +65,34 @@ fn must_be_file(state: &State) -> Result<()> {
     }
 }
 
+impl State {
+    /// The live layer of the data, which [`readable`] has made sure of.
+    fn file(&self) -> &FileChanges {
+        self.live.file.as_deref().expect("made before anything is read")
+    }
+}
+
+/// The state of a file to read from: its live layer of data is there, if only to cache what was read.
+fn readable(inode: &Inode) -> Result<RwLockReadGuard<'_, State>> {
+    let state = inode.read();
+    must_be_file(&state)?;
+    if state.live.file.is_some() {
+        return Ok(state);
+    }
+    drop(state);
+    let mut state = inode.write();
+    must_be_file(&state)?;
+    state.live.file.get_or_insert_default();
+    Ok(RwLockWriteGuard::downgrade(state))
+}
+
 impl FileTree {
     /// Reads up to `buf.len()` bytes at `offset`; how many there were is returned, 0 at the end of the file.
     pub fn read(&self, op: &Op<'_>, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
         let plan = {
-            let state = inode.read();
-            must_be_file(&state)?;
+            let state = readable(inode)?;
             let layers = state.layers(inode.ino, self.view(op.core));
-            state.live.file.plan(layers, state.attributes.size, offset, buf)?
+            state.file().plan(layers, state.attributes.size, offset, buf)?
         };
         plan.run(op.core, buf)
     }
@@ -216,10 +236,9 @@ impl FileTree {
 
     /// The first data or hole at or after `offset`; ENXIO behind the end of the file.
     pub fn seek(&self, op: &Op<'_>, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
-        let state = inode.read();
-        must_be_file(&state)?;
+        let state = readable(inode)?;
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.live.file.seek(layers, state.attributes.size, offset, what)
+        state.file().seek(layers, state.attributes.size, offset, what)
     }
 
     /// What a range of the file has, in order, without holes.
@@ -230,10 +249,9 @@ impl FileTree {
         start: u64,
         end: u64,
     ) -> Result<Vec<Mapping>> {
-        let state = inode.read();
-        must_be_file(&state)?;
+        let state = readable(inode)?;
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.live.file.extents(layers, start, end)
+        state.file().extents(layers, start, end)
     }
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the

@@ -66,7 +66,7 @@ impl FileTree {
         }
         let created = state.live.created;
         let orphan = if state.orphan { Some(false) } else { None };
-        let file = std::mem::take(&mut state.live.file);
+        let file = state.live.file.take();
         state.live = Changes { created, deleted: true, orphan, file, ..Changes::default() };
         state.dead = true;
         inode.gone.store(true, Ordering::Release);

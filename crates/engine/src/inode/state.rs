@@ -30,8 +30,8 @@ pub struct Changes {
     pub entries: Option<Box<Entries>>,
     /// Where a symbolic link that this layer makes leads.
     pub symlink: Option<Box<[u8]>>,
-    /// Data of a file.
-    pub file: FileChanges,
+    /// Data of a file, once somebody has used it. Nobody else holds it before it is frozen.
+    pub file: Option<Arc<FileChanges>>,
 }
 
 /// The layer of the transaction that is being committed.
@@ -126,17 +126,15 @@ impl State {
         }
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
-        let file = std::mem::take(&mut changes.file);
+        let file = changes.file.take_if(|file| !file.is_empty());
+        self.live.file = changes.file.take();
         match changes.orphan {
             Some(true) => self.orphan = true,
             Some(false) => self.orphan = false,
             None => {}
         }
-        self.frozen = Some(Frozen {
-            attributes: self.attributes,
-            changes: Arc::new(changes),
-            file: (!file.is_empty()).then(|| Arc::new(file)),
-        });
+        self.frozen =
+            Some(Frozen { attributes: self.attributes, changes: Arc::new(changes), file });
     }
 
     /// The entries of the live layer, to be changed.
@@ -162,7 +160,9 @@ impl State {
     ) -> (&'a mut FileChanges, Layers<'a>) {
         let State { live, frozen, on_disk, attributes, .. } = self;
         let frozen = frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
-        (&mut live.file, Layers { ino, in_tree: *on_disk, frozen, view, flags: attributes.flags })
+        let layers = Layers { ino, in_tree: *on_disk, frozen, view, flags: attributes.flags };
+        let file = Arc::get_mut(live.file.get_or_insert_default());
+        (file.expect("the live layer is shared with nobody"), layers)
     }
 
     /// The same, to read.
@@ -175,6 +175,7 @@ impl State {
     pub fn bytes_not_placed(&self) -> u64 {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
         let frozen = frozen.map_or(0, FileChanges::unsettled_bytes);
-        self.live.file.unsettled_bytes().saturating_add(frozen)
+        let live = self.live.file.as_deref().map_or(0, FileChanges::unsettled_bytes);
+        live.saturating_add(frozen)
     }
 }

@@ -64,7 +64,7 @@ fn threads_and_commits_together() {
         let workers: Vec<_> = (1..5u64)
             .map(|seed| {
                 let lab = &lab;
-                scope.spawn(move || work(lab, seed * 7919, 4000))
+                scope.spawn(move || work(lab, seed * 7919, 2000))
             })
             .collect();
         let committer = scope.spawn(|| {
