@@ -9,6 +9,7 @@ use crate::item::{
     InodeExtref, InodeRef, RootRef, SharedDataRef, StripeItem, TreeBlockInfo, extent_flags, split,
 };
 use crate::key::{Key, kind};
+use buttress_codec::crc32c::extent_data_ref_hash;
 use zerocopy::FromBytes;
 
 /// The first `len` bytes of `data` and the rest; `None` when there are fewer.
@@ -181,6 +182,18 @@ impl InlineRef {
             InlineRef::ExtentData { .. } => kind::EXTENT_DATA_REF,
             InlineRef::SharedData { .. } => kind::SHARED_DATA_REF,
             InlineRef::Owner { .. } => kind::EXTENT_OWNER_REF,
+        }
+    }
+
+    /// What orders references of one kind within an extent item, largest first: the tree or the parent, or the hash
+    /// of tree, inode and offset.
+    pub fn rank(&self) -> u64 {
+        match *self {
+            InlineRef::TreeBlock { root } | InlineRef::Owner { root } => root,
+            InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => parent,
+            InlineRef::ExtentData { root, objectid, offset, .. } => {
+                extent_data_ref_hash(root, objectid, offset)
+            }
         }
     }
 

@@ -42,13 +42,6 @@ pub(super) fn block_group(item: &Item<'_>) -> Checked {
 fn flags(flags: u64, gate: &Gate) -> Checked {
     let (kind, profile) = (flags & chunk_type::TYPE_MASK, flags & chunk_type::PROFILE_MASK);
     let shown = format_args!("{flags:#x}");
-    let known = chunk_type::TYPE_MASK | chunk_type::PROFILE_MASK;
-    ensure!(
-        flags & !known == 0 || gate.feature(incompat::REMAP_TREE),
-        "unknown chunk type",
-        shown,
-        format_args!("bits of {known:#x}")
-    );
     ensure!(profile.count_ones() <= 1, "several profiles", shown, "at most one");
     let mixed = kind == chunk_type::DATA | chunk_type::METADATA;
     ensure!(
@@ -116,7 +109,15 @@ pub(super) fn chunk(key: &Key, head: &ChunkItem, stripes: &[StripeItem], gate: &
     );
     let most = STRIPE_LEN * u64::from(u32::MAX);
     ensure!(length <= most, "chunk too long", length, format_args!("at most {most}"));
-    flags(head.chunk_type.get(), gate)?;
+    let bits = head.chunk_type.get();
+    let known = chunk_type::TYPE_MASK | chunk_type::PROFILE_MASK;
+    ensure!(
+        bits & !known == 0 || gate.feature(incompat::REMAP_TREE),
+        "unknown chunk type",
+        format_args!("{bits:#x}"),
+        format_args!("bits of {known:#x}")
+    );
+    flags(bits, gate)?;
     stripe_count(head)?;
     stripes.iter().try_for_each(|stripe| stripe_rules(stripe, gate))
 }

@@ -28,8 +28,10 @@ pub(super) fn extent_item(item: &Item<'_>) -> Checked {
         both => ensure!(false, "invalid extent flags", format_args!("{both:#x}"), "1 or 2"),
     }
     let mut sum = 0u64;
+    let mut last = None;
     for found in refs.by_ref() {
         inline_ref(item, &found, flags)?;
+        in_order(&found, &mut last)?;
         sum = sum.saturating_add(found.count());
     }
     ensure!(refs.rest().is_empty(), "invalid inline reference", first(refs.rest()), "a known kind");
@@ -123,13 +125,29 @@ fn inline_ref(item: &Item<'_>, found: &InlineRef, flags: u64) -> Checked {
     }
 }
 
+/// Inline references stand by ascending kind, and within a kind by descending rank (see [`InlineRef::rank`]).
+fn in_order(found: &InlineRef, last: &mut Option<(u8, u64)>) -> Checked {
+    let (kind, rank) = (found.kind(), found.rank());
+    if let Some((before, most)) = last.replace((kind, rank)) {
+        ensure!(
+            before < kind || (before == kind && rank <= most),
+            "inline references out of order",
+            format_args!("kind {kind} rank {rank:#x}"),
+            format_args!("after kind {before} rank {most:#x}")
+        );
+    }
+    Ok(())
+}
+
 fn counted(count: u32) -> Checked {
     ensure!(count != 0, "reference with a count of zero", 0, "one or more");
     Ok(())
 }
 
 fn data_ref_fields(item: &Item<'_>, root: u64, inode: u64, offset: u64) -> Checked {
-    ensure!(root != 0, "data reference without a tree", 0, "a tree");
+    let holds_files = super::is_subvolume(root)
+        || matches!(root, objectid::ROOT_TREE | objectid::DATA_RELOC_TREE);
+    ensure!(holds_files, "invalid tree in a data reference", root, "a tree with files");
     let known = (objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&inode)
         || inode == objectid::FREE_INO
         || root == objectid::ROOT_TREE;

@@ -118,10 +118,10 @@ fn dir_entry(item: &Item<'_>, entry: &DirEntry<'_>) -> Checked {
     location(&entry.location, xattr)?;
     let file_type = entry.file_type & !TYPE_ENCRYPTED;
     ensure!(
-        file_type <= file_type::XATTR && (file_type == file_type::XATTR) == xattr,
+        (1..=file_type::XATTR).contains(&file_type) && (file_type == file_type::XATTR) == xattr,
         "invalid type of a dir entry",
         entry.file_type,
-        if xattr { "8, an xattr" } else { "0 to 7, a name" }
+        if xattr { "8, an xattr" } else { "1 to 7, a name" }
     );
     let name_len = entry.name.len();
     ensure!(
@@ -153,7 +153,7 @@ fn dir_entry(item: &Item<'_>, entry: &DirEntry<'_>) -> Checked {
 
 fn location(location: &Key, xattr: bool) -> Checked {
     let known = if xattr {
-        location.kind == 0
+        *location == Key::MIN
     } else {
         matches!(location.kind, kind::INODE_ITEM | kind::ROOT_ITEM)
     };
@@ -165,7 +165,7 @@ fn location(location: &Key, xattr: bool) -> Checked {
     );
     if location.kind == kind::ROOT_ITEM {
         ensure!(
-            objectid::is_subvolume(location.objectid),
+            super::is_subvolume(location.objectid),
             "dir entry points to a tree that is no subvolume",
             location,
             "a subvolume"

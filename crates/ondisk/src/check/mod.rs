@@ -116,6 +116,11 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
+/// Whether a tree id is that of a subvolume, and no qgroup of a higher level (their ids share the number space).
+fn is_subvolume(id: u64) -> bool {
+    objectid::is_subvolume(id) && id >> 48 == 0
+}
+
 /// What the reader of a block knows about it beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
@@ -335,7 +340,7 @@ impl Gate {
         match wanted {
             0 | objectid::TREE_RELOC => {}
             id if objectid::is_subvolume(id) => ensure!(
-                objectid::is_subvolume(owner) || owner == objectid::TREE_RELOC,
+                is_subvolume(owner) || owner == objectid::TREE_RELOC,
                 "wrong owner",
                 owner,
                 "a subvolume"

@@ -127,6 +127,7 @@ fn directory_entries() {
     );
     let wrong = "invalid type of a dir entry";
     assert_eq!(one(256, DIR_ITEM, hash, &entry(INODE_ITEM, 8, b"name", b"")), wrong);
+    assert_eq!(one(256, DIR_ITEM, hash, &entry(INODE_ITEM, 0, b"name", b"")), wrong);
     assert_eq!(one(256, DIR_INDEX, 2, &entry(INODE_ITEM, 9, b"name", b"")), wrong);
     assert_eq!(
         one(256, DIR_INDEX, 2, &entry(INODE_REF, 1, b"name", b"")),
@@ -203,6 +204,12 @@ fn extent_items() {
         "reference with a count of zero"
     );
     assert_eq!(data(1, &[&inline(SHARED_DATA_REF, 1, &[1; 4])]), "unaligned parent");
+    let two = |first, second| {
+        let one = |parent| inline(SHARED_DATA_REF, parent, &1u32.to_le_bytes());
+        data(2, &[&one(first), &one(second)])
+    };
+    assert_eq!(two(8192, 4096), "");
+    assert_eq!(two(4096, 8192), "inline references out of order");
     let owner = inline(EXTENT_OWNER_REF, 5, b"");
     assert_eq!(data(1, &[&owner]), "owner reference without the simple-quota feature");
     let block = |level, flags, parts: &[&[u8]]| {
