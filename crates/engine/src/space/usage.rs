@@ -21,9 +21,9 @@ pub struct ClassUsage {
 /// What `statfs` says, in bytes: as the kernel counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StatBytes {
-    /// The device, without the global reserve.
+    /// The device.
     pub total: u64,
-    /// What of that no extent takes.
+    /// What of that neither an extent nor the global reserve takes.
     pub free: u64,
     /// What file data can still take.
     pub available: u64,
@@ -59,8 +59,8 @@ impl Usage {
     /// What `statfs` says.
     pub fn stat(&self) -> StatBytes {
         let used = self.data.device_used + self.metadata.device_used + self.system.device_used;
-        let total = self.device_total.saturating_sub(self.global_reserve);
-        let free = total.saturating_sub(used);
+        let total = self.device_total;
+        let free = total.saturating_sub(used).saturating_sub(self.global_reserve);
         StatBytes { total, free, available: self.data_available.min(free) }
     }
 }

@@ -11,7 +11,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::oracle::{KernelMount, mkfs, root_or_skip, temp_dir};
 use buttress_volume::{TreeRoot, Volume};
 
-use super::super::{Dirty, Range};
+use super::super::{Dirty, Range, Usage};
 use super::{Disk, Tree, free_of};
 
 fn read_tree(volume: &Volume, root: &TreeRoot) -> Tree {
@@ -128,8 +128,22 @@ fn used_image(
     for n in (0..files).step_by(2) {
         std::fs::remove_file(mount.path().join(format!("f{n}"))).unwrap();
     }
+    mount.sync().unwrap();
+    let stat = rustix::fs::statvfs(mount.path()).unwrap();
     mount.finish().unwrap();
+    let ours = usage(&image).stat();
+    assert_eq!(ours.total, stat.f_blocks * stat.f_bsize);
+    // The kernel keeps back another amount.
+    let near = |a: u64, b: u64| a.abs_diff(b * stat.f_bsize) < size / 8;
+    assert!(near(ours.free, stat.f_bfree), "{ours:?} {} {}", stat.f_bfree, stat.f_bavail);
+    assert!(near(ours.available, stat.f_bavail), "{ours:?} {} {}", stat.f_bfree, stat.f_bavail);
     image
+}
+
+fn usage(image: &Path) -> Usage {
+    let (volume, disk) = read_disk(image);
+    let node = u64::from(volume.nodesize());
+    disk.load_chunks(volume.chunks(), node, false).unwrap().usage()
 }
 
 #[test]
