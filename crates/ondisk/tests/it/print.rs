@@ -73,7 +73,9 @@ fn options(image: &Image) -> Vec<(Vec<String>, DumpTree)> {
 
 pub fn dump_tree_is_that_of_progs(images: &[(String, Image)]) {
     for (name, image) in images {
-        for (words, options) in options(image) {
+        // What the live image adds is in the whole dump and in the short one.
+        let take = if name.ends_with(".live") { 5 } else { usize::MAX };
+        for (words, options) in options(image).into_iter().take(take) {
             let mut args = vec!["dump-tree"];
             args.extend(words.iter().map(String::as_str));
             same(&format!("{name} {words:?}"), &ours(image, &options), &progs(&args, image));
