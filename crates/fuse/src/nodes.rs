@@ -55,6 +55,7 @@ type Shard<N> = HashMap<u64, Held<N>, BuildHasherDefault<Mixer>>;
 struct Held<N> {
     node: N,
     count: u64,
+    marked: bool,
 }
 
 /// Ids for what does not fit. They are never reused while mounted.
@@ -113,7 +114,22 @@ impl<N: Clone> NodeTable<N> {
     /// Counts one more entry given to the kernel.
     pub fn hold(&self, id: u64, node: &N) {
         let mut shard = self.shard(id).lock();
-        shard.entry(id).or_insert_with(|| Held { node: node.clone(), count: 0 }).count += 1;
+        shard
+            .entry(id)
+            .or_insert_with(|| Held { node: node.clone(), count: 0, marked: false })
+            .count += 1;
+    }
+
+    /// Remembers one thing about a node for as long as it is held.
+    pub fn mark(&self, id: u64, mark: bool) {
+        if let Some(held) = self.shard(id).lock().get_mut(&id) {
+            held.marked = mark;
+        }
+    }
+
+    /// What [`Self::mark`] remembered; false at first.
+    pub fn is_marked(&self, id: u64) -> bool {
+        self.shard(id).lock().get(&id).is_some_and(|held| held.marked)
     }
 
     /// Takes `count` entries back; the inode, if that were the last ones.

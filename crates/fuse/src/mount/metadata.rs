@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::control::{Control, words};
 use super::store::{Answer, Attributes, SetAttributes, SetTime, SetXattr, Store, Time};
-use super::{Mount, attributes, reply_sized};
+use super::{Mount, acl, attributes, reply_sized};
 use crate::options::AccessTimes;
 use crate::protocol::abi::{self, fattr};
 use crate::protocol::channel::{Reply, Request};
@@ -57,6 +57,9 @@ impl<S: Store> Mount<S> {
             }
         }
         self.store.set_attributes(&node, &change)?;
+        if let Some(mode) = change.mode.filter(|_| wish.valid & fattr::MODE != 0) {
+            self.chmod_acl(&node, mode)?;
+        }
         self.file_changed(())?;
         let attributes = self.store.attributes(&node)?;
         Ok(self.policy.shown.attr_out(request.nodeid(), &attributes))
@@ -154,7 +157,14 @@ impl<S: Control> Mount<S> {
             XattrFlags::REPLACE => SetXattr::Replace,
             _ => return Err(Errno::INVAL),
         };
-        self.store.set_xattr(&node, name, value, how)?;
+        match name.to_str() {
+            Some(acl::ACCESS) => self.set_access_acl(&node, value)?,
+            Some(acl::DEFAULT) => {
+                self.store.set_xattr(&node, name, value, how)?;
+                self.nodes.mark(request.nodeid(), false);
+            }
+            _ => self.store.set_xattr(&node, name, value, how)?,
+        }
         if wish.setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0 {
             let mode = self.store.attributes(&node)?.mode & PERMISSIONS & !SET_GID;
             let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };

@@ -13,6 +13,7 @@
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
 //! requests by subject; [`control`] holds what goes beyond files.
 
+mod acl;
 mod attributes;
 pub mod control;
 mod data;
@@ -143,10 +144,9 @@ impl<S: Store> Mount<S> {
     }
 
     /// How an inode begins that the caller of `request` asks for.
-    fn new_inode(&self, request: &Request<'_>, mode: u32, umask: u32) -> NewInode {
+    fn new_inode(&self, request: &Request<'_>, mode: u32) -> NewInode {
         let (uid, gid) = if self.policy.fakeroot { (0, 0) } else { (request.uid(), request.gid()) };
-        // Without DONT_MASK the kernel has applied the umask already; twice is the same as once.
-        NewInode { mode, umask, uid, gid, device: (0, 0) }
+        NewInode { mode, uid, gid, device: (0, 0) }
     }
 
     /// What `sync` and `dirsync` add to a change of a directory.

@@ -82,9 +82,11 @@ impl<S: Store> Mount<S> {
         device: u32,
     ) -> Answer<EntryOut> {
         let directory = self.node(request.nodeid())?;
-        let mut new = self.new_inode(request, mode, umask);
+        let mut new = self.new_inode(request, mode);
         new.device = decode_device(device);
+        let lists = self.inherit(request.nodeid(), &directory, &mut new, umask)?;
         let node = self.store.create(&directory, name, &new)?;
+        self.pass_on(&node, &lists)?;
         self.directory_changed(self.entry(&node)?)
     }
 
@@ -92,7 +94,7 @@ impl<S: Store> Mount<S> {
         let mut body = request.body();
         let (name, target) = (body.text()?, body.text()?);
         let directory = self.node(request.nodeid())?;
-        let new = self.new_inode(request, SYMLINK | 0o777, 0);
+        let new = self.new_inode(request, SYMLINK | 0o777);
         let node = self.store.symlink(&directory, name, target, &new)?;
         self.directory_changed(self.entry(&node)?)
     }
@@ -100,8 +102,10 @@ impl<S: Store> Mount<S> {
     pub(super) fn temporary(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let wish: abi::CreateIn = request.body().read()?;
         let directory = self.node(request.nodeid())?;
-        let new = self.new_inode(request, wish.mode & !TYPE | REGULAR, wish.umask);
+        let mut new = self.new_inode(request, wish.mode & !TYPE | REGULAR);
+        let lists = self.inherit(request.nodeid(), &directory, &mut new, wish.umask)?;
         let node = self.store.temporary(&directory, &new)?;
+        self.pass_on(&node, &lists)?;
         self.entry(&node)
     }
 

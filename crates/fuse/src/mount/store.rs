@@ -53,10 +53,8 @@ pub struct Attributes {
 /// How a new inode begins.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NewInode {
-    /// Type and permissions as asked for.
+    /// Type and permissions.
     pub mode: u32,
-    /// Permissions to leave out, unless the directory has a default ACL.
-    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory is set-group-ID.
@@ -238,7 +236,7 @@ pub trait Store: Send + Sync + 'static {
     fn xattr(&self, node: &Self::Node, name: &OsStr) -> Answer<Option<Vec<u8>>>;
     /// The names of all extended attributes.
     fn xattrs(&self, node: &Self::Node) -> Answer<Vec<Vec<u8>>>;
-    /// Sets an extended attribute; an access ACL also changes the mode.
+    /// Sets an extended attribute.
     fn set_xattr(&self, node: &Self::Node, name: &OsStr, value: &[u8], how: SetXattr)
     -> Answer<()>;
     /// Removes an extended attribute; ENODATA if there is none.

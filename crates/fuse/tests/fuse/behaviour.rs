@@ -362,3 +362,27 @@ for number in (0x5000940f, 0x9499):
     let refused = shell(&mount.path(), USER, "python3 ../mnt.py");
     assert!(refused.contains("PermissionError"), "{refused}");
 }
+
+#[test]
+fn access_control_lists() {
+    let Some(mount) = mounted() else { return };
+    let top = mount.path();
+    let script = "mkdir d; setfacl -m u:1001:rwx d && setfacl -d -m u:1001:rx,g::r d; umask 077; \
+                  : >d/f; mkdir d/s; stat -c %a d d/f d/s; getfacl -cp d/f; getfacl -cp d/s; \
+                  chmod 604 d/f; getfacl -cp d/f | grep mask; setfacl -b d/f; stat -c %a d/f; \
+                  getfattr -d -m - d/f";
+    let said = shell(&top, USER, script);
+    if said.contains("not found") {
+        println!("skipped: needs setfacl");
+        return;
+    }
+    let want = "775\n644\n755\n\
+                user::rw-\nuser:1001:r-x\t#effective:r--\ngroup::r--\nmask::r--\nother::r--\n\n\
+                user::rwx\nuser:1001:r-x\ngroup::r--\nmask::r-x\nother::r-x\n\
+                default:user::rwx\ndefault:user:1001:r-x\ndefault:group::r--\n\
+                default:mask::r-x\ndefault:other::r-x\n\n\
+                mask::---\n604";
+    assert_eq!(said, want);
+    assert_eq!(shell(&top, USER + 1, ": >d/by-acl; stat -c %u d/by-acl"), "1001");
+    assert!(shell(&top, USER + 2, ": >d/no").contains("Permission denied"));
+}

@@ -87,7 +87,7 @@ impl Model {
         inodes.next += 1;
         let attributes = Attributes {
             generation: 1,
-            mode: new.mode & !new.umask,
+            mode: new.mode,
             nlink: 1,
             uid: new.uid,
             gid: new.gid,

@@ -49,7 +49,7 @@ impl<S: Control> Mount<S> {
         check_name(name)?;
         let directory = self.node(request.nodeid())?;
         self.require_owner(request, &directory)?;
-        let new = self.new_inode(request, DIRECTORY | 0o777, caller_umask(request.pid()));
+        let new = self.new_inode(request, DIRECTORY | 0o777 & !caller_umask(request.pid()));
         self.store.create_subvolume(&directory, name, &new)?;
         self.name_changed(request.nodeid(), name);
         Ok(())

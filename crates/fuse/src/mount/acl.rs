@@ -1,0 +1,225 @@
+//! Access control lists, where FUSE leaves them to the server. The kernel reads them to check
+//! permissions; here they are passed on to new inodes and kept in step with the mode.
+//!
+//! An ACL is stored as the xattr value that acl(5) tools write and btrfs keeps on disk: a version,
+//! then entries of tag, permissions and id, all little endian.
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+use zerocopy::little_endian::{U16, U32};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::Mount;
+use super::store::{Answer, NewInode, SetAttributes, SetXattr, Store};
+
+/// The xattr of the ACL that is checked.
+pub(super) const ACCESS: &str = "system.posix_acl_access";
+/// The xattr of the ACL that new inodes in a directory get.
+pub(super) const DEFAULT: &str = "system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const TYPE: u32 = 0o170_000;
+const DIRECTORY: u32 = 0o040_000;
+const SYMLINK: u32 = 0o120_000;
+const RWX: u16 = 7;
+
+const OWNER: u16 = 0x01;
+const GROUP: u16 = 0x04;
+const MASK: u16 = 0x10;
+const OTHER: u16 = 0x20;
+
+/// One entry as it is stored.
+#[repr(C)]
+#[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+struct Entry {
+    tag: U16,
+    permissions: U16,
+    id: U32,
+}
+
+/// An access control list.
+pub(super) struct Acl {
+    entries: Vec<Entry>,
+}
+
+impl Acl {
+    pub(super) fn parse(value: &[u8]) -> Answer<Self> {
+        let (version, rest) = U32::read_from_prefix(value).map_err(|_| Errno::INVAL)?;
+        if version.get() != VERSION {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let entries = <[Entry]>::ref_from_bytes(rest).map_err(|_| Errno::INVAL)?;
+        Ok(Self { entries: entries.to_vec() })
+    }
+
+    pub(super) fn value(&self) -> Vec<u8> {
+        [U32::new(VERSION).as_bytes(), self.entries.as_bytes()].concat()
+    }
+
+    fn entry(&mut self, tag: u16) -> Option<&mut Entry> {
+        self.entries.iter_mut().find(|entry| entry.tag == tag)
+    }
+
+    /// The entry that shows in the mode's group bits.
+    fn group_class(&mut self) -> Option<&mut Entry> {
+        let tag = if self.entry(MASK).is_some() { MASK } else { GROUP };
+        self.entry(tag)
+    }
+
+    /// Whether the mode says all that the list says.
+    fn is_minimal(&self) -> bool {
+        self.entries.iter().all(|entry| [OWNER, GROUP, OTHER].contains(&entry.tag.get()))
+    }
+
+    /// Applies `change` to the permissions of each class and that of the mode beside it, from the
+    /// owner's to those of others; returns the nine bits the classes have then.
+    fn classes(&mut self, mode: u32, change: impl Fn(u16, u16) -> u16) -> u32 {
+        let mut bits = 0;
+        for shift in [6, 3, 0] {
+            let class = match shift {
+                6 => self.entry(OWNER),
+                3 => self.group_class(),
+                _ => self.entry(OTHER),
+            };
+            let Some(class) = class else { continue };
+            let asked = (mode >> shift) as u16 & RWX;
+            class.permissions = change(class.permissions.get() & RWX, asked).into();
+            bits |= u32::from(class.permissions.get()) << shift;
+        }
+        bits
+    }
+
+    /// What a new inode gets that asks for `mode` in a directory with this default: permissions
+    /// that both grant. Returns the mode.
+    fn inherit(&mut self, mode: u32) -> u32 {
+        mode & !0o777 | self.classes(mode, |has, asked| has & asked)
+    }
+
+    /// The nine permission bits this list stands for.
+    fn mode_bits(&mut self) -> u32 {
+        self.classes(0, |has, _| has)
+    }
+
+    /// Follows a chmod.
+    fn chmod(&mut self, mode: u32) {
+        self.classes(mode, |_, asked| asked);
+    }
+}
+
+/// The lists of a new inode.
+#[derive(Default)]
+pub(super) struct Inherited {
+    access: Option<Vec<u8>>,
+    default: Option<Vec<u8>>,
+}
+
+impl<S: Store> Mount<S> {
+    /// Takes from `new.mode` what the umask, or the directory's default ACL in its place, takes
+    /// away. Returns the lists the new inode gets.
+    pub(super) fn inherit(
+        &self,
+        id: u64,
+        directory: &S::Node,
+        new: &mut NewInode,
+        umask: u32,
+    ) -> Answer<Inherited> {
+        let value =
+            if new.mode & TYPE == SYMLINK { None } else { self.default_acl(id, directory)? };
+        let Some(value) = value else {
+            new.mode &= !(umask & 0o777);
+            return Ok(Inherited::default());
+        };
+        let mut acl = Acl::parse(&value)?;
+        new.mode = acl.inherit(new.mode);
+        Ok(Inherited {
+            access: (!acl.is_minimal()).then(|| acl.value()),
+            default: (new.mode & TYPE == DIRECTORY).then_some(value),
+        })
+    }
+
+    /// The default ACL of a directory. That there is none is remembered while the kernel holds it.
+    fn default_acl(&self, id: u64, directory: &S::Node) -> Answer<Option<Vec<u8>>> {
+        if self.nodes.is_marked(id) {
+            return Ok(None);
+        }
+        let value = self.store.xattr(directory, OsStr::new(DEFAULT))?;
+        if value.is_none() {
+            self.nodes.mark(id, true);
+        }
+        Ok(value)
+    }
+
+    /// Gives a new inode its lists.
+    pub(super) fn pass_on(&self, node: &S::Node, lists: &Inherited) -> Answer<()> {
+        for (name, value) in [(ACCESS, &lists.access), (DEFAULT, &lists.default)] {
+            if let Some(value) = value {
+                self.store.set_xattr(node, OsStr::new(name), value, SetXattr::Any)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets the access ACL, and the mode with it. A list that says no more than the mode is not
+    /// stored.
+    pub(super) fn set_access_acl(&self, node: &S::Node, value: &[u8]) -> Answer<()> {
+        let mut acl = Acl::parse(value)?;
+        let name = OsStr::new(ACCESS);
+        if acl.is_minimal() {
+            match self.store.remove_xattr(node, name) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(errno) => return Err(errno),
+            }
+        } else {
+            self.store.set_xattr(node, name, value, SetXattr::Any)?;
+        }
+        let mode = self.store.attributes(node)?.mode & 0o7000 | acl.mode_bits();
+        self.store.set_attributes(node, &SetAttributes { mode: Some(mode), ..Default::default() })
+    }
+
+    /// Makes the access ACL follow a new mode.
+    pub(super) fn chmod_acl(&self, node: &S::Node, mode: u32) -> Answer<()> {
+        let name = OsStr::new(ACCESS);
+        let Some(value) = self.store.xattr(node, name)? else { return Ok(()) };
+        let mut acl = Acl::parse(&value)?;
+        acl.chmod(mode);
+        self.store.set_xattr(node, name, &acl.value(), SetXattr::Any)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(u16, u16)]) -> Acl {
+        let entry = |&(tag, permissions): &(u16, u16)| Entry {
+            tag: tag.into(),
+            permissions: permissions.into(),
+            id: U32::new(u32::MAX),
+        };
+        Acl { entries: entries.iter().map(entry).collect() }
+    }
+
+    #[test]
+    fn a_mask_stands_for_the_group() {
+        let mut list = acl(&[(OWNER, 7), (2, 6), (GROUP, 5), (MASK, 7), (OTHER, 1)]);
+        assert_eq!(list.mode_bits(), 0o771);
+        assert_eq!(list.inherit(0o100_640), 0o100_640);
+        assert_eq!(list.entry(GROUP).unwrap().permissions, 5);
+        assert_eq!(list.entry(MASK).unwrap().permissions, 4);
+        list.chmod(0o4717);
+        assert_eq!(list.mode_bits(), 0o717);
+        assert!(!list.is_minimal());
+    }
+
+    #[test]
+    fn a_minimal_list_is_a_mode() {
+        let mut list = acl(&[(OWNER, 6), (GROUP, 4), (OTHER, 0)]);
+        assert!(list.is_minimal());
+        assert_eq!(list.mode_bits(), 0o640);
+        let again = Acl::parse(&list.value()).unwrap();
+        assert_eq!(again.entries.len(), 3);
+        assert!(Acl::parse(&list.value()[..9]).is_err());
+        assert!(Acl::parse(b"").is_err());
+    }
+}
