@@ -1,0 +1,149 @@
+//! The content of files by number.
+
+use buttress_ondisk::SECTOR;
+
+use super::nodes::dropping;
+use super::run::{deleting, need};
+use super::types::{Allocate, Node};
+use super::{Filesystem, Mapping, Seek};
+use crate::error::{Errno, Error, Result};
+use crate::inode::file::DIRECT_MIN;
+use crate::space::Need;
+
+/// Bytes that one operation writes at most.
+const WRITE_LEN: usize = 8 << 20;
+/// Bytes that one operation allocates, clones or clears at most.
+const SHAPE_LEN: u64 = 256 << 20;
+/// Leaves that a write may touch: of the file, of references to the new and the old extent, of their checksums.
+const WRITE_LEAVES: u32 = 6;
+
+impl Filesystem {
+    /// Reads up to `buf.len()` bytes at `offset`; answers how many there were, 0 at the end.
+    pub fn read(&self, node: Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.read(op, &inode, offset, buf)
+        })
+    }
+
+    /// Writes `data` at `offset`; answers how much was written: less than all only when there was no more room.
+    pub fn write(&self, node: Node, offset: u64, data: &[u8]) -> Result<usize> {
+        let mut done = 0;
+        for part in data.chunks(WRITE_LEN) {
+            match self.write_part(node, offset.saturating_add(done as u64), part) {
+                Ok(()) => done += part.len(),
+                Err(error) if done == 0 => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
+        let inner = self.inner();
+        let need = self.write_need(data.len() as u64);
+        inner.change_at(node, need, |op, subvolume, inode| {
+            let buffered = subvolume.tree.write(op, inode, offset, data)?;
+            // What overwrites a buffer needs no more room than that had.
+            if (data.len() as u64) < DIRECT_MIN as u64 {
+                let spare = need.data.saturating_sub(buffered);
+                op.core.space.unreserve(Need { data: spare, ..Need::default() });
+            }
+            Ok(())
+        })
+    }
+
+    /// What writing `len` bytes may take.
+    fn write_need(&self, len: u64) -> Need {
+        let sectors = len.div_ceil(SECTOR) + 2;
+        let sums = sectors as usize * self.core().features.csum.size();
+        Need { data: sectors * SECTOR, ..need(WRITE_LEAVES, 300 + sums) }
+    }
+
+    /// Gives a range space, or takes it away.
+    pub fn fallocate(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {
+        let end = offset.checked_add(len).filter(|end| *end <= i64::MAX as u64);
+        let end = end.ok_or(Error::User(Errno::FBIG))?;
+        if len == 0 {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let mut at = offset;
+        while at < end {
+            let to = match mode {
+                // A hole costs nothing, and its edges must be where the caller wants them.
+                Allocate::PunchHole => end,
+                _ => end.min((at + SHAPE_LEN) / SECTOR * SECTOR),
+            };
+            self.shape(node, mode, at, to - at)?;
+            at = to;
+        }
+        Ok(())
+    }
+
+    fn shape(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {
+        let inner = self.inner();
+        let leaves = dropping(len.min(SHAPE_LEN));
+        let need = match mode {
+            Allocate::PunchHole => Need { data: 2 * SECTOR, ..deleting(leaves, 400) },
+            _ => Need { data: len + 2 * SECTOR, ..need(leaves, 4000) },
+        };
+        inner.change_at(node, need, |op, subvolume, inode| match mode {
+            Allocate::Reserve { keep_size } => subvolume.tree.allocate(op, inode, offset, len, keep_size),
+            Allocate::PunchHole => subvolume.tree.punch(op, inode, offset, len),
+            Allocate::ZeroRange { keep_size } => {
+                subvolume.tree.zero_range(op, inode, offset, len, keep_size)
+            }
+        })
+    }
+
+    /// Makes `len` bytes of `to` at `to_offset` share their extents with those of `from`; what lies beyond the end of
+    /// `from` is left out. Offsets are starts of sectors, and the range ends with a sector or with `from`. Answers how many
+    /// bytes are shared now.
+    pub fn clone_range(
+        &self,
+        from: Node,
+        from_offset: u64,
+        len: u64,
+        to: Node,
+        to_offset: u64,
+    ) -> Result<u64> {
+        let inner = self.inner();
+        let size = self.attributes(from)?.size;
+        let len = len.min(size.saturating_sub(from_offset));
+        if from == to && from_offset.abs_diff(to_offset) < len {
+            return Err(Error::User(Errno::INVAL));
+        }
+        inner.ready(from.min(to))?;
+        let mut done = 0;
+        while done < len {
+            let part = (len - done).min(SHAPE_LEN);
+            let need = Need { data: 4 * SECTOR, ..need(dropping(part), 4000) };
+            inner.change_at(to, need, |op, target, inode| {
+                let (source, other) = inner.find(op, from)?;
+                let source = (&source.tree, &other, from_offset + done);
+                target.tree.clone_range(op, source, part, inode, to_offset + done)
+            })?;
+            done += part;
+        }
+        Ok(len)
+    }
+
+    /// The first data or hole at or after `offset`; ENXIO when there is none before the end.
+    pub fn seek(&self, node: Node, offset: u64, what: Seek) -> Result<u64> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.seek(op, &inode, offset, what)
+        })
+    }
+
+    /// What the file has in a range, in order, without holes.
+    pub fn extents(&self, node: Node, range: std::ops::Range<u64>) -> Result<Vec<Mapping>> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.extents(op, &inode, range.start, range.end)
+        })
+    }
+}

@@ -1,0 +1,179 @@
+//! Open files, for programs: the standard library's `Read`, `Write` and `Seek`.
+
+use std::io;
+use std::path::Path;
+
+use super::Filesystem;
+use super::types::{Attributes, Change, FileKind, New, Node};
+use crate::error::{Errno, Error, Result};
+
+/// How a file is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Writing is allowed.
+    pub write: bool,
+    /// Makes the file, with this mode, when there is none.
+    pub create: Option<u32>,
+    /// There must be none (EEXIST).
+    pub exclusive: bool,
+    /// Cuts the file to nothing.
+    pub truncate: bool,
+    /// Writes go to the end.
+    pub append: bool,
+}
+
+impl OpenMode {
+    /// Reading only.
+    pub fn read() -> OpenMode {
+        OpenMode::default()
+    }
+
+    /// Reading and writing what is there.
+    pub fn read_write() -> OpenMode {
+        OpenMode { write: true, ..OpenMode::default() }
+    }
+
+    /// Writing a file from its start, making it with this mode when there is none.
+    pub fn create(mode: u32) -> OpenMode {
+        OpenMode { write: true, create: Some(mode), truncate: true, ..OpenMode::default() }
+    }
+}
+
+/// An open regular file. It stays when its last name goes, until this is dropped.
+#[derive(Debug)]
+pub struct File {
+    filesystem: Filesystem,
+    node: Node,
+    position: u64,
+    mode: OpenMode,
+}
+
+impl Filesystem {
+    /// Opens the regular file at `path`.
+    pub fn open_file(&self, path: impl AsRef<Path>, mode: OpenMode) -> Result<File> {
+        let path = path.as_ref();
+        let node = match (self.resolve(path), mode.create) {
+            (Err(Error::User(Errno::NOENT)), Some(permissions)) => {
+                let (dir, name) = self.resolve_parent(path)?;
+                self.create(dir, &name, &New::file(permissions))?.node
+            }
+            (Ok(_), Some(_)) if mode.exclusive => return Err(Error::User(Errno::EXIST)),
+            (node, _) => node?,
+        };
+        self.open_node(node, mode)
+    }
+
+    /// Opens a regular file to write it from its start, making it with this mode when there is none.
+    pub fn create_file(&self, path: impl AsRef<Path>, mode: u32) -> Result<File> {
+        self.open_file(path, OpenMode::create(mode))
+    }
+
+    /// Opens a regular file by number.
+    pub fn open_node(&self, node: Node, mode: OpenMode) -> Result<File> {
+        let attributes = self.attributes(node)?;
+        match attributes.kind {
+            FileKind::Regular => {}
+            FileKind::Directory => return Err(Error::User(Errno::ISDIR)),
+            _ => return Err(Error::User(Errno::INVAL)),
+        }
+        self.hold(node)?;
+        let file = File { filesystem: self.clone(), node, position: 0, mode };
+        if file.mode.truncate && file.mode.write && attributes.size > 0 {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+}
+
+impl File {
+    /// Its number.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+
+    /// What `stat` tells.
+    pub fn attributes(&self) -> Result<Attributes> {
+        self.filesystem.attributes(self.node)
+    }
+
+    /// Bytes.
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.attributes()?.size)
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Cuts or grows it.
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        self.may_write()?;
+        let change = Change { size: Some(size), ..Change::default() };
+        self.filesystem.set_attributes(self.node, &change).map(|_| ())
+    }
+
+    /// Reads up to `buf.len()` bytes at `offset`; answers how many there were, 0 at the end.
+    pub fn read_at(&self, buf: &mut [u8], offset: u64) -> Result<usize> {
+        self.filesystem.read(self.node, offset, buf)
+    }
+
+    /// Writes `data` at `offset`; answers how much was written.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        self.may_write()?;
+        self.filesystem.write(self.node, offset, data)
+    }
+
+    /// Makes what was written durable.
+    pub fn sync(&self) -> Result<()> {
+        self.filesystem.commit().map(|_| ())
+    }
+
+    fn may_write(&self) -> Result<()> {
+        if self.mode.write { Ok(()) } else { Err(Error::User(Errno::BADF)) }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // A file without a name that cannot be deleted now is an orphan that the next open deletes.
+        let _ = self.filesystem.release(self.node);
+    }
+}
+
+impl io::Read for File {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let read = self.read_at(buf, self.position)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl io::Write for File {
+    fn write(&mut self, data: &[u8]) -> io::Result<usize> {
+        if self.mode.append {
+            self.position = self.len()?;
+        }
+        let written = self.write_at(data, self.position)?;
+        self.position += written as u64;
+        Ok(written)
+    }
+
+    /// Nothing is kept back here; durable it is after [`File::sync`].
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl io::Seek for File {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        let position = match to {
+            io::SeekFrom::Start(position) => Some(position),
+            io::SeekFrom::Current(by) => self.position.checked_add_signed(by),
+            io::SeekFrom::End(by) => self.len()?.checked_add_signed(by),
+        };
+        let position = position.filter(|position| *position <= i64::MAX as u64);
+        self.position = position.ok_or(Error::User(Errno::INVAL))?;
+        Ok(self.position)
+    }
+}

@@ -1,0 +1,157 @@
+//! Facts about the filesystem as a whole, and a look at its trees.
+
+use std::sync::Arc;
+
+use buttress_codec::ChecksumKind;
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_volume::Volume;
+
+use super::run::need;
+use super::{Filesystem, Inner, Usage};
+use crate::error::{Errno, Error, Result};
+use crate::tree::{Root, View};
+use crate::txn::Core;
+
+/// A filesystem as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// Its uuid.
+    pub fsid: [u8; 16],
+    /// The uuid in its blocks.
+    pub metadata_uuid: [u8; 16],
+    /// Its label.
+    pub label: Vec<u8>,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Bytes of a sector.
+    pub sectorsize: u32,
+    /// The last durable transaction.
+    pub generation: u64,
+    /// Its checksums.
+    pub checksum: ChecksumKind,
+    /// Feature bits: compatible.
+    pub compat: u64,
+    /// Feature bits: compatible for reading.
+    pub compat_ro: u64,
+    /// Feature bits: incompatible.
+    pub incompat: u64,
+    /// Its devices.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// A device of a filesystem.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Its number.
+    pub id: u64,
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// Where it was found.
+    pub path: String,
+    /// Bytes that the filesystem has of it.
+    pub total: u64,
+    /// Bytes in chunks.
+    pub used: u64,
+}
+
+impl Filesystem {
+    /// Space, as `statfs` and `filesystem usage` tell it.
+    pub fn usage(&self) -> Usage {
+        self.inner().core.space.usage()
+    }
+
+    /// What there is to know about the filesystem as a whole.
+    pub fn info(&self) -> Info {
+        let inner = self.inner();
+        let (volume, usage) = (&inner.core.volume, self.usage());
+        let superblock = volume.superblock();
+        let device = |member: &buttress_volume::Member| DeviceInfo {
+            id: member.devid,
+            uuid: member.uuid,
+            path: member.device.name().to_string(),
+            total: member.total_bytes,
+            used: usage.device_total.saturating_sub(usage.unallocated),
+        };
+        let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
+        Info {
+            fsid: superblock.fsid,
+            metadata_uuid: superblock.metadata_fsid(),
+            label: inner.forest.pending_label().unwrap_or(label),
+            nodesize: volume.nodesize(),
+            sectorsize: volume.sectorsize(),
+            generation: inner.core.txn.committed(),
+            checksum: volume.checksum_kind(),
+            compat: superblock.compat_flags.get(),
+            compat_ro: superblock.compat_ro_flags.get(),
+            incompat: superblock.incompat_flags.get(),
+            devices: volume.devices().iter().map(device).collect(),
+        }
+    }
+
+    /// Changes the label: at most 255 bytes, no newline, no zero.
+    pub fn set_label(&self, label: &[u8]) -> Result<()> {
+        self.inner().change(need(0, 0), |_| self.inner().forest.set_label(label))
+    }
+
+    /// The devices, for tools.
+    pub fn volume(&self) -> &Arc<Volume> {
+        &self.inner().core.volume
+    }
+
+    /// What all layers share, for tools.
+    #[doc(hidden)]
+    pub fn core(&self) -> &Core {
+        &self.inner().core
+    }
+
+    /// The last committed version of the tree `id`.
+    pub fn tree(&self, id: u64) -> Result<Option<Root>> {
+        self.inner().read(|_| self.inner().tree(id))
+    }
+
+    /// Items of the last committed version of a tree, from `from` to `to`, both included, until `each` answers `false`. It
+    /// is given the key, the transaction that wrote the leaf, and the item, and must not call into the filesystem.
+    pub fn search(
+        &self,
+        tree: u64,
+        from: Key,
+        to: Key,
+        mut each: impl FnMut(Key, u64, &[u8]) -> bool,
+    ) -> Result<()> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let root = inner.tree(tree)?.ok_or(Error::User(Errno::NOENT))?;
+            let mut cursor = View::new(&op.core.blocks, tree, root).range(from, to);
+            while let Some(item) = cursor.next()? {
+                if !each(item.key(), item.leaf().generation(), item.data()) {
+                    return Ok(());
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+impl Inner {
+    fn tree(&self, id: u64) -> Result<Option<Root>> {
+        let roots = self.core.roots();
+        match id {
+            objectid::ROOT_TREE => return Ok(Some(roots.root)),
+            objectid::CHUNK_TREE => return Ok(Some(roots.chunk)),
+            _ => {}
+        }
+        if let Some((_, root)) = roots.by_id().into_iter().find(|(tree, _)| *tree == id) {
+            return Ok(root);
+        }
+        let key = Key::new(id, kind::ROOT_ITEM, u64::MAX);
+        let item = self.core.root_view().last_at_or_before(&key)?;
+        let item = item.filter(|it| it.key().objectid == id && it.key().kind == kind::ROOT_ITEM);
+        let root = item.as_ref().and_then(|item| RootItem::read(item.data()));
+        Ok(root.map(|item| Root {
+            bytenr: item.bytenr.get(),
+            generation: item.generation.get(),
+            level: item.level,
+        }))
+    }
+}

@@ -1,0 +1,135 @@
+//! The public interface: an open filesystem, its files by number and by path, its subvolumes.
+//!
+//! Nothing here knows how anything is stored. Each operation is the same few steps ([`run`]): join the running
+//! transaction, reserve what its commit may need, let the layer below do it; and when space is short, let go of
+//! everything, commit and try again. A thread of its own ([`worker`]) commits from time to time and drops deleted
+//! subvolumes.
+//!
+//! Permissions are not checked here: front ends that have users do that.
+
+pub mod acl;
+mod convert;
+mod data;
+mod file;
+mod info;
+mod nodes;
+mod open;
+mod options;
+mod paths;
+mod rename;
+mod run;
+mod subvolumes;
+mod types;
+mod worker;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::error::Result;
+use crate::subvol::Forest;
+use crate::txn::{self, Core};
+
+pub use file::{File, OpenMode};
+pub use info::{DeviceInfo, Info};
+pub use options::Options;
+pub use types::{
+    Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times,
+};
+
+pub use crate::inode::file::{Mapping, Place, Seek};
+pub use crate::inode::{Rename, SetXattr};
+pub use crate::space::{ClassUsage, Usage};
+pub use crate::subvol::SubvolumeInfo;
+
+/// An open filesystem. Cheap to clone; the last clone that goes away commits and ends the background work.
+#[derive(Clone)]
+pub struct Filesystem {
+    handle: Arc<Handle>,
+}
+
+/// What the clones share; its end is the filesystem's end.
+struct Handle {
+    inner: Arc<Inner>,
+    worker: Mutex<Option<worker::Worker>>,
+}
+
+/// What the clones and the worker share.
+struct Inner {
+    core: Core,
+    forest: Forest,
+    options: Options,
+    warnings: Vec<String>,
+    pressure: run::Pressure,
+    wake: Arc<worker::Wake>,
+    /// Subvolumes whose files without names, left by a crash, have been deleted.
+    cleaned: Mutex<HashSet<u64>>,
+}
+
+impl fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let generation = self.handle.inner.core.txn.committed();
+        f.debug_struct("Filesystem").field("generation", &generation).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // `close` reports errors; whoever just drops the filesystem is not interested.
+        let _ = self.end();
+    }
+}
+
+impl Handle {
+    /// Ends the background work and commits.
+    fn end(&self) -> Result<()> {
+        if let Some(worker) = self.worker.lock().take() {
+            worker.stop();
+        }
+        if self.inner.core.read_only {
+            return Ok(());
+        }
+        self.inner.commit().map(|_| ())
+    }
+}
+
+impl Inner {
+    /// Commits what has changed; answers the last durable transaction.
+    fn commit(&self) -> Result<u64> {
+        if self.core.read_only {
+            return Ok(self.core.txn.committed());
+        }
+        self.pressure.reset();
+        txn::commit(&self.core, &self.forest, false)
+    }
+}
+
+impl Filesystem {
+    fn inner(&self) -> &Inner {
+        &self.handle.inner
+    }
+
+    /// Makes everything durable that was done before, and answers the transaction that is durable now. Writes nothing
+    /// when nothing has changed.
+    pub fn commit(&self) -> Result<u64> {
+        self.inner().commit()
+    }
+
+    /// Commits and ends the background work. Other clones can still be used; what they do is committed when the last one
+    /// goes away.
+    pub fn close(self) -> Result<()> {
+        self.handle.end()
+    }
+
+    /// What is not as it should be, though it could be opened.
+    pub fn warnings(&self) -> &[String] {
+        &self.inner().warnings
+    }
+
+    /// Whether nothing can be changed: opened so, or because a commit failed.
+    pub fn is_read_only(&self) -> bool {
+        self.inner().core.check_writable().is_err()
+    }
+}

@@ -1,0 +1,366 @@
+//! Files by number: attributes, names, directories, xattrs, holds.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::run::{deleting, need};
+use super::types::{Attributes, Change, Entry, FileKind, New, Node};
+use super::{Filesystem, Inner, acl};
+use crate::error::{Errno, Error, Result};
+use crate::inode::{Cleanup, Inode, Location, SetAttributes, SetXattr};
+use crate::space::Need;
+use crate::subvol::Subvolume;
+use crate::txn::Op;
+
+/// Items of a new inode and its name, without the lengths of names.
+const CREATE_LEN: usize = 420;
+/// Entries that are listed at a time.
+const LIST_LEN: usize = 256;
+
+/// What letting go of a file's data may touch.
+pub(super) fn dropping(nbytes: u64) -> u32 {
+    8 + u32::try_from(nbytes >> 20).unwrap_or(u32::MAX).min(248)
+}
+
+impl Inner {
+    pub(super) fn subvolume(&self, id: u64) -> Result<Arc<Subvolume>> {
+        self.forest.get(&self.core, id)
+    }
+
+    /// The inode and its subvolume. ENOENT for stubs, too: what they can do is decided before.
+    pub(super) fn find(&self, op: &Op<'_>, node: Node) -> Result<(Arc<Subvolume>, Arc<Inode>)> {
+        let subvolume = self.subvolume(node.subvolume)?;
+        let inode = subvolume.tree.get(op, node.ino)?;
+        Ok((subvolume, inode))
+    }
+
+    /// To be called before the first change of a subvolume: deletes the files without names that a crash has left.
+    pub(super) fn ready(&self, node: Node) -> Result<()> {
+        self.core.check_writable()?;
+        if node.is_stub() {
+            return Err(Error::User(Errno::ROFS));
+        }
+        let mut cleaned = self.cleaned.lock();
+        if cleaned.contains(&node.subvolume) {
+            return Ok(());
+        }
+        let subvolume = self.subvolume(node.subvolume)?;
+        if subvolume.tree.is_read_only() {
+            return Err(Error::User(Errno::ROFS));
+        }
+        for ino in self.read(|op| subvolume.tree.orphans(op))? {
+            let step = || self.change(deleting(256, 0), |op| subvolume.tree.cleanup(op, ino));
+            while step()? == Cleanup::Again {}
+        }
+        cleaned.insert(node.subvolume);
+        Ok(())
+    }
+
+    /// Runs an operation that changes the subvolume of `node`.
+    pub(super) fn change_at<T>(
+        &self,
+        node: Node,
+        need: Need,
+        mut work: impl FnMut(&Op<'_>, &Subvolume, &Arc<Inode>) -> Result<T>,
+    ) -> Result<T> {
+        self.ready(node)?;
+        self.change(need, |op| {
+            let (subvolume, inode) = self.find(op, node)?;
+            work(op, &subvolume, &inode)
+        })
+    }
+
+    /// Where an entry of a directory in `subvolume` leads.
+    fn node_of(&self, subvolume: u64, location: Location) -> Result<Node> {
+        Ok(match location {
+            Location::Inode(ino) => Node { subvolume, ino },
+            Location::Subvolume(id) => {
+                let named = self.forest.is_named(&self.core, subvolume, id)?;
+                if named { Node::top(id) } else { Node { ino: super::types::STUB, ..Node::top(id) } }
+            }
+        })
+    }
+
+    pub(super) fn lookup_in(&self, op: &Op<'_>, dir: Node, name: &[u8]) -> Result<Option<Entry>> {
+        if dir.is_stub() {
+            return Ok(None);
+        }
+        let (subvolume, inode) = self.find(op, dir)?;
+        let found = match subvolume.tree.lookup(op, &inode, name) {
+            Err(Error::User(Errno::NOENT)) => return Ok(None),
+            found => found?,
+        };
+        let node = self.node_of(dir.subvolume, found.location)?;
+        let kind = FileKind::of_entry(found.file_type);
+        Ok(Some(Entry { name: name.to_vec(), index: 0, node, kind }))
+    }
+
+    /// What a name must lead to for something to be done with it.
+    pub(super) fn must_find(&self, dir: Node, name: &[u8]) -> Result<Entry> {
+        self.read(|op| self.lookup_in(op, dir, name))?.ok_or(Error::User(Errno::NOENT))
+    }
+
+    pub(super) fn attributes_of(&self, op: &Op<'_>, node: Node) -> Result<Attributes> {
+        if node.is_stub() {
+            return Ok(Attributes::of_stub(node));
+        }
+        let (subvolume, inode) = self.find(op, node)?;
+        Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))
+    }
+
+    /// Makes what `new` describes: with a name, or without one and held.
+    fn make(&self, dir: Node, name: Option<&[u8]>, new: &New) -> Result<Attributes> {
+        let len = CREATE_LEN + 3 * name.map_or(0, <[u8]>::len) + new.target.len();
+        self.ready(dir)?;
+        let default = if new.inherit { self.default_acl(dir)? } else { None };
+        let born = acl::inherit(default.as_deref(), new)?;
+        let len = len + born.xattrs_len();
+        self.change_at(dir, need(6, len), |op, subvolume, parent| {
+            let made = match name {
+                Some(name) => subvolume.tree.create(op, parent, name, &new.inode(born.mode)?)?,
+                None => subvolume.tree.create_unnamed(op, parent, &new.inode(born.mode)?)?,
+            };
+            for (name, value) in &born.xattrs {
+                subvolume.tree.set_xattr(op, &made, name, value, SetXattr::Any)?;
+            }
+            if let Some(times) = &new.times {
+                let now = subvolume.tree.attributes(&made);
+                let set = Change::to_times(times).against(&now);
+                subvolume.tree.set_attributes(op, &made, &set)?;
+            }
+            let node = Node { ino: made.ino, ..dir };
+            Ok(Attributes::of(node, &subvolume.tree.attributes(&made)))
+        })
+    }
+
+    fn default_acl(&self, dir: Node) -> Result<Option<Vec<u8>>> {
+        self.read(|op| {
+            let (subvolume, inode) = self.find(op, dir)?;
+            match subvolume.tree.xattr(op, &inode, acl::DEFAULT) {
+                Err(Error::User(Errno::NODATA)) => Ok(None),
+                found => found.map(Some),
+            }
+        })
+    }
+
+    /// Bytes that the content of a file takes, for what deleting it may touch.
+    fn nbytes(&self, node: Node) -> Result<u64> {
+        self.read(|op| Ok(self.attributes_of(op, node)?.blocks_bytes))
+    }
+
+    fn list(&self, dir: Node, from: u64) -> Result<Vec<Entry>> {
+        if dir.is_stub() {
+            return Ok(Vec::new());
+        }
+        self.read(|op| {
+            let (subvolume, inode) = self.find(op, dir)?;
+            let mut found = Vec::new();
+            subvolume.tree.read_directory(op, &inode, from, |entry| {
+                let (name, kind) = (entry.name.to_vec(), FileKind::of_entry(entry.file_type));
+                found.push((name, entry.index, entry.location, kind));
+                if found.len() < LIST_LEN { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+            let entry = |(name, index, location, kind)| {
+                let node = self.node_of(dir.subvolume, location)?;
+                Ok(Entry { name, index, node, kind })
+            };
+            found.into_iter().map(entry).collect()
+        })
+    }
+}
+
+impl Filesystem {
+    /// What `name` in `dir` leads to.
+    pub fn lookup(&self, dir: Node, name: &[u8]) -> Result<Option<Entry>> {
+        self.inner().read(|op| self.inner().lookup_in(op, dir, name))
+    }
+
+    /// What `stat` tells.
+    pub fn attributes(&self, node: Node) -> Result<Attributes> {
+        self.inner().read(|op| self.inner().attributes_of(op, node))
+    }
+
+    /// Changes what `change` names; answers the attributes after.
+    pub fn set_attributes(&self, node: Node, change: &Change) -> Result<Attributes> {
+        let inner = self.inner();
+        let need = match change.size {
+            Some(_) => Need { data: 2 * buttress_ondisk::SECTOR, ..deleting(dropping(inner.nbytes(node)?), 200) },
+            None => need(1, 0),
+        };
+        inner.change_at(node, need, |op, subvolume, inode| {
+            let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
+            Ok(Attributes::of(node, &subvolume.tree.set_attributes(op, inode, &set)?))
+        })
+    }
+
+    /// Makes a file, directory, symbolic link or special file. EEXIST when the name is taken.
+    pub fn create(&self, dir: Node, name: &[u8], new: &New) -> Result<Attributes> {
+        self.inner().make(dir, Some(name), new)
+    }
+
+    /// Makes a regular file without a name, which [`Filesystem::link`] may give it. It comes held: it is deleted with the
+    /// last [`Filesystem::release`] unless it has a name then.
+    pub fn create_unnamed(&self, dir: Node, new: &New) -> Result<Attributes> {
+        self.inner().make(dir, None, new)
+    }
+
+    /// Gives a file a name more. EXDEV in another subvolume.
+    pub fn link(&self, node: Node, dir: Node, name: &[u8]) -> Result<Attributes> {
+        if node.subvolume != dir.subvolume {
+            return Err(Error::User(Errno::XDEV));
+        }
+        self.inner().change_at(dir, need(5, 260 + 3 * name.len()), |op, subvolume, parent| {
+            let inode = subvolume.tree.get(op, node.ino)?;
+            subvolume.tree.link(op, &inode, parent, name)?;
+            Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))
+        })
+    }
+
+    /// Removes a name that is not a directory's. Answers what it led to, which is gone when that was its last name and
+    /// nobody holds it.
+    pub fn unlink(&self, dir: Node, name: &[u8]) -> Result<Node> {
+        let inner = self.inner();
+        let entry = inner.must_find(dir, name)?;
+        if entry.kind == FileKind::Directory {
+            return Err(Error::User(Errno::ISDIR));
+        }
+        let leaves = 5 + dropping(inner.nbytes(entry.node)?);
+        inner.change_at(dir, deleting(leaves, 0), |op, subvolume, parent| {
+            let inode = subvolume.tree.unlink(op, parent, name)?;
+            Ok(Node { ino: inode.ino, ..dir })
+        })
+    }
+
+    /// Removes an empty directory; an empty subvolume, too.
+    pub fn rmdir(&self, dir: Node, name: &[u8]) -> Result<Node> {
+        let inner = self.inner();
+        let entry = inner.must_find(dir, name)?;
+        if entry.kind != FileKind::Directory {
+            return Err(Error::User(Errno::NOTDIR));
+        }
+        if entry.node.is_stub() || entry.node.is_top() {
+            if self.attributes(entry.node)?.size > 0 {
+                return Err(Error::User(Errno::NOTEMPTY));
+            }
+            self.delete_subvolume(dir, name)?;
+            return Ok(entry.node);
+        }
+        inner.change_at(dir, deleting(6, 0), |op, subvolume, parent| {
+            let inode = subvolume.tree.rmdir(op, parent, name)?;
+            Ok(Node { ino: inode.ino, ..dir })
+        })
+    }
+
+    /// Where a symbolic link leads.
+    pub fn read_link(&self, node: Node) -> Result<Vec<u8>> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.read_link(op, &inode)
+        })
+    }
+
+    /// Lists a directory in the order of indexes, from `from` on (0 for all), without "." and "..", until `each` answers
+    /// `false`. `each` may call into the filesystem.
+    pub fn read_dir(
+        &self,
+        dir: Node,
+        from: u64,
+        each: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<()> {
+        let mut from = from;
+        loop {
+            let entries = self.inner().list(dir, from)?;
+            let full = entries.len() == LIST_LEN;
+            for entry in entries {
+                from = entry.index.saturating_add(1);
+                if !each(entry) {
+                    return Ok(());
+                }
+            }
+            if !full {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The value of an xattr.
+    pub fn get_xattr(&self, node: Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        let inner = self.inner();
+        if node.is_stub() {
+            return Ok(None);
+        }
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            match subvolume.tree.xattr(op, &inode, name) {
+                Err(Error::User(Errno::NODATA)) => Ok(None),
+                found => found.map(Some),
+            }
+        })
+    }
+
+    /// The names of all xattrs, sorted.
+    pub fn list_xattrs(&self, node: Node) -> Result<Vec<Vec<u8>>> {
+        let inner = self.inner();
+        if node.is_stub() {
+            return Ok(Vec::new());
+        }
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            let names = subvolume.tree.xattrs(op, &inode)?;
+            Ok(names.iter().map(|name| name.as_bytes().to_vec()).collect())
+        })
+    }
+
+    /// Sets an xattr. What an ACL means for the mode is the caller's business.
+    pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        let need = need(2, 60 + name.len() + value.len());
+        self.inner().change_at(node, need, |op, subvolume, inode| {
+            subvolume.tree.set_xattr(op, inode, name, value, how)
+        })
+    }
+
+    /// Removes an xattr; ENODATA when there is none.
+    pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
+        self.inner().change_at(node, deleting(2, 0), |op, subvolume, inode| {
+            subvolume.tree.remove_xattr(op, inode, name)
+        })
+    }
+
+    /// Keeps a file, named or not, until [`Filesystem::release`]. ENOENT when it is gone already.
+    pub fn hold(&self, node: Node) -> Result<()> {
+        let inner = self.inner();
+        if node.is_stub() {
+            return Ok(());
+        }
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.hold(&inode)
+        })
+    }
+
+    /// Ends a hold. The last one deletes a file that has no name.
+    pub fn release(&self, node: Node) -> Result<()> {
+        let inner = self.inner();
+        if node.is_stub() {
+            return Ok(());
+        }
+        let release = |op: &Op<'_>| match inner.find(op, node) {
+            Ok((subvolume, inode)) => subvolume.tree.release(op, &inode),
+            // Its subvolume was deleted.
+            Err(Error::User(Errno::NOENT)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        let nameless = inner.read(|op| match inner.attributes_of(op, node) {
+            Ok(attributes) => Ok((attributes.nlink == 0).then_some(attributes.blocks_bytes)),
+            Err(Error::User(Errno::NOENT)) => Ok(None),
+            Err(error) => Err(error),
+        })?;
+        match nameless {
+            Some(nbytes) if inner.core.check_writable().is_ok() => {
+                inner.change(deleting(dropping(nbytes), 0), release)
+            }
+            _ => inner.read(release),
+        }
+    }
+}

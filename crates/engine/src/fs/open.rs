@@ -1,0 +1,132 @@
+//! Opening: the device, the volume, what forbids writing, the trees.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_volume::{Volume, VolumeError};
+use parking_lot::Mutex;
+
+use super::{Filesystem, Handle, Inner, Options, worker};
+use crate::error::{Error, Result};
+use crate::space::{Space, SpaceRoots};
+use crate::subvol::Forest;
+use crate::tree::{Blocks, View};
+use crate::txn::{Core, Features, Roots};
+
+impl Filesystem {
+    /// Opens the filesystem in a file or on a block device.
+    pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Filesystem> {
+        let failed = |error: DeviceError| Error::from(VolumeError::from(error));
+        let device = FileDevice::open(path, access(&options)).map_err(failed)?;
+        let mut device: Arc<dyn BlockDevice> = Arc::new(device);
+        if options.offset > 0 {
+            let window = OffsetDevice::new(device, options.offset, None).map_err(failed)?;
+            device = Arc::new(window);
+        }
+        Filesystem::open_device(device, options)
+    }
+
+    /// Opens the filesystem on a device. The option `offset` does not count here.
+    pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<Filesystem> {
+        let opened = Volume::open(vec![device], access(&options))?;
+        let warnings = opened.warnings.iter().map(ToString::to_string).collect();
+        let core = load(Arc::new(opened.volume), &options)?;
+        let forest = Forest::load(&core)?;
+        let inner = Inner {
+            core,
+            forest,
+            options,
+            warnings,
+            pressure: Default::default(),
+            wake: Default::default(),
+            cleaned: Mutex::default(),
+        };
+        let inner = Arc::new(inner);
+        let worker = match inner.options.write && inner.options.background {
+            true => worker::Worker::start(&inner),
+            false => None,
+        };
+        Ok(Filesystem { handle: Arc::new(Handle { inner, worker: Mutex::new(worker) }) })
+    }
+}
+
+fn access(options: &Options) -> Access {
+    if options.write { Access::ReadWrite } else { Access::ReadOnly }
+}
+
+fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
+    let superblock = volume.superblock();
+    let features = Features::of(&superblock, volume.checksum_kind());
+    let blocks = Blocks::new(volume, options.cache_bytes);
+    let roots = Roots::load(&blocks, &superblock)?;
+    if options.write {
+        refuse_writing(&blocks, &roots)?;
+    }
+    let quota = if options.write { quota(&blocks, &roots)? } else { Quota::Off };
+    if quota == Quota::Simple || quota == Quota::On && !options.mark_quota_inconsistent {
+        return Err(Error::Unsupported("writing to a filesystem with quotas".into()));
+    }
+    let trees = SpaceRoots {
+        extent: roots.extent,
+        free_space: roots.free_space,
+        block_group: roots.block_group,
+        device: roots.dev,
+        chunk: roots.chunk,
+    };
+    let space = Space::load(&blocks, &trees, options.write)?;
+    let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
+    core.mark_quota_inconsistent = quota == Quota::On;
+    Ok(core)
+}
+
+/// What another program has begun and not finished, and only it can go on with.
+fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
+    let root = View::new(blocks, objectid::ROOT_TREE, roots.root);
+    if root.get(&Key::new(objectid::BALANCE, kind::TEMPORARY_ITEM, 0))?.is_some() {
+        return Err(Error::Unsupported("writing while a balance is under way".into()));
+    }
+    let key = |offset| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, offset);
+    if root.range(key(0), key(u64::MAX)).next()?.is_some() {
+        return Err(Error::Unsupported("writing with relocation trees left over".into()));
+    }
+    let dev = View::new(blocks, objectid::DEV_TREE, roots.dev);
+    if let Some(item) = dev.get(&Key::new(0, kind::DEV_REPLACE, 0))?
+        && replace_goes_on(item.data())
+    {
+        return Err(Error::Unsupported("writing while a device is being replaced".into()));
+    }
+    Ok(())
+}
+
+/// Whether a device replacement was started and neither finished nor cancelled: its state is the fifth word of the item.
+fn replace_goes_on(item: &[u8]) -> bool {
+    const STARTED: u64 = 1;
+    const SUSPENDED: u64 = 4;
+    let state = item.get(32..40).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+    matches!(state, Some(STARTED | SUSPENDED))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Quota {
+    Off,
+    On,
+    Simple,
+}
+
+/// Whether quotas are counted, as their status item says.
+fn quota(blocks: &Blocks, roots: &Roots) -> Result<Quota> {
+    const ON: u64 = 1;
+    const SIMPLE_MODE: u64 = 8;
+    let Some(root) = roots.quota else { return Ok(Quota::Off) };
+    let view = View::new(blocks, objectid::QUOTA_TREE, root);
+    let Some(item) = view.get(&Key::new(0, kind::QGROUP_STATUS, 0))? else { return Ok(Quota::Off) };
+    // The version, the generation, then the flags, a word each.
+    let flags = item.data().get(16..24).and_then(|word| word.try_into().ok());
+    Ok(match flags.map_or(0, u64::from_le_bytes) {
+        flags if flags & ON == 0 => Quota::Off,
+        flags if flags & SIMPLE_MODE != 0 => Quota::Simple,
+        _ => Quota::On,
+    })
+}

@@ -1,0 +1,79 @@
+//! How a filesystem is opened.
+
+use std::time::Duration;
+
+use crate::env::Env;
+
+/// How a filesystem is opened: a builder, from [`Options::read_only`] or [`Options::read_write`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(super) write: bool,
+    pub(super) offset: u64,
+    pub(super) commit_interval: Duration,
+    pub(super) cache_bytes: u64,
+    pub(super) dirty_bytes_max: u64,
+    pub(super) background: bool,
+    pub(super) mark_quota_inconsistent: bool,
+    pub(super) env: Env,
+}
+
+impl Options {
+    fn new(write: bool) -> Options {
+        Options {
+            write,
+            offset: 0,
+            commit_interval: Duration::from_secs(30),
+            cache_bytes: 256 << 20,
+            dirty_bytes_max: 128 << 20,
+            background: true,
+            mark_quota_inconsistent: false,
+            env: Env::system(),
+        }
+    }
+
+    /// Writes nothing at all.
+    pub fn read_only() -> Options {
+        Options::new(false)
+    }
+
+    /// Reads and writes, and has the device for itself.
+    pub fn read_write() -> Options {
+        Options::new(true)
+    }
+
+    /// Bytes of the file or device before the filesystem.
+    pub fn offset(self, offset: u64) -> Options {
+        Options { offset, ..self }
+    }
+
+    /// How long a change waits at most for the commit that the worker makes.
+    pub fn commit_interval(self, commit_interval: Duration) -> Options {
+        Options { commit_interval, ..self }
+    }
+
+    /// Bytes of tree blocks kept in memory.
+    pub fn cache_bytes(self, cache_bytes: u64) -> Options {
+        Options { cache_bytes, ..self }
+    }
+
+    /// Bytes of file data kept in memory before a commit is made.
+    pub fn dirty_bytes_max(self, dirty_bytes_max: u64) -> Options {
+        Options { dirty_bytes_max, ..self }
+    }
+
+    /// Whether a thread commits from time to time and drops deleted subvolumes. It does by default when writing.
+    pub fn background(self, background: bool) -> Options {
+        Options { background, ..self }
+    }
+
+    /// Writes to a filesystem with quotas all the same, and marks its quotas as inconsistent: they count nothing right
+    /// before the next rescan.
+    pub fn mark_quota_inconsistent(self, mark_quota_inconsistent: bool) -> Options {
+        Options { mark_quota_inconsistent, ..self }
+    }
+
+    /// Where time and randomness come from.
+    pub fn env(self, env: Env) -> Options {
+        Options { env, ..self }
+    }
+}

@@ -1,0 +1,91 @@
+//! Files by path: bytes, names separated by slashes, across subvolumes, through symbolic links.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::Filesystem;
+use super::types::{FileKind, Node};
+use crate::error::{Errno, Error, Result};
+
+/// Symbolic links that one path may go through.
+const LINKS_MAX: u32 = 40;
+
+impl Filesystem {
+    /// What `path` leads to, from the top directory of the filesystem; a symbolic link at its end is followed.
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Result<Node> {
+        self.resolve_at(Node::ROOT, path.as_ref().as_os_str().as_bytes(), true)
+    }
+
+    /// The same, but a symbolic link at its end is what is looked for.
+    pub fn resolve_no_follow(&self, path: impl AsRef<Path>) -> Result<Node> {
+        self.resolve_at(Node::ROOT, path.as_ref().as_os_str().as_bytes(), false)
+    }
+
+    /// The directory that holds what `path` leads to, or would, and the last name. EBUSY for the top directory, and names
+    /// that are `.` or `..`.
+    pub fn resolve_parent(&self, path: impl AsRef<Path>) -> Result<(Node, Vec<u8>)> {
+        self.resolve_parent_at(Node::ROOT, path.as_ref().as_os_str().as_bytes())
+    }
+
+    /// [`Filesystem::resolve_parent`] from a directory on.
+    pub fn resolve_parent_at(&self, start: Node, path: &[u8]) -> Result<(Node, Vec<u8>)> {
+        let end = path.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
+        let path = &path[..end];
+        let (dir, name) = match path.iter().rposition(|byte| *byte == b'/') {
+            Some(slash) => (&path[..slash + 1], &path[slash + 1..]),
+            None => (&[][..], path),
+        };
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Error::User(Errno::BUSY));
+        }
+        let dir = if dir.is_empty() { start } else { self.resolve_at(start, dir, true)? };
+        if self.attributes(dir)?.kind != FileKind::Directory {
+            return Err(Error::User(Errno::NOTDIR));
+        }
+        Ok((dir, name.to_vec()))
+    }
+
+    /// What `path` leads to from the directory `start` on; a path that starts with a slash starts at the top directory of
+    /// the filesystem. `follow`: a symbolic link at its end, too.
+    pub fn resolve_at(&self, start: Node, path: &[u8], follow: bool) -> Result<Node> {
+        let mut at = if path.starts_with(b"/") { Node::ROOT } else { start };
+        // Names still to be gone through, the next one last; the last of the path itself is marked.
+        let mut names: Vec<Vec<u8>> = split(path);
+        let must_be_directory = path.ends_with(b"/");
+        let mut links = 0;
+        while let Some(name) = names.pop() {
+            if name == b".." {
+                at = self.parent(at)?;
+                continue;
+            }
+            let entry = self.lookup(at, &name)?.ok_or(Error::User(Errno::NOENT))?;
+            let last = names.is_empty();
+            if entry.kind != FileKind::Symlink || (last && !follow && !must_be_directory) {
+                if !last && entry.kind != FileKind::Directory {
+                    return Err(Error::User(Errno::NOTDIR));
+                }
+                at = entry.node;
+                continue;
+            }
+            links += 1;
+            if links > LINKS_MAX {
+                return Err(Error::User(Errno::LOOP));
+            }
+            let target = self.read_link(entry.node)?;
+            if target.starts_with(b"/") {
+                at = Node::ROOT;
+            }
+            names.extend(split(&target));
+        }
+        if must_be_directory && self.attributes(at)?.kind != FileKind::Directory {
+            return Err(Error::User(Errno::NOTDIR));
+        }
+        Ok(at)
+    }
+}
+
+/// The names in a path, the first one last.
+fn split(path: &[u8]) -> Vec<Vec<u8>> {
+    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
+    names.rev().map(<[u8]>::to_vec).collect()
+}

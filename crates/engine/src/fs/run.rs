@@ -1,0 +1,121 @@
+//! How an operation is run: it joins the running transaction, reserves what its commit may need, and does its work.
+//!
+//! The reservation is made after joining, so that it counts for the same transaction as the work. When there is no room,
+//! everything is let go of, a commit makes what is freed usable, and the operation is tried again from its start; after
+//! a few commits that did not help there is no space. An operation that failed has changed nothing that a second try
+//! would not do again.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::Inner;
+use crate::error::{Error, Result};
+use crate::space::{Need, Shortage};
+use crate::txn::Op;
+
+/// Commits that one operation makes in search of room.
+const COMMITS_MAX: u32 = 4;
+/// Changes of metadata, not of data, before the worker is asked for a commit.
+const CHANGES_MAX: u64 = 100_000;
+
+/// What waits in memory for the next commit.
+#[derive(Debug, Default)]
+pub(super) struct Pressure {
+    bytes: AtomicU64,
+    changes: AtomicU64,
+}
+
+impl Pressure {
+    /// A commit begins.
+    pub fn reset(&self) {
+        self.bytes.store(0, Ordering::Relaxed);
+        self.changes.store(0, Ordering::Relaxed);
+    }
+
+    /// Adds an operation; answers how full the memory set aside for this is, in percent.
+    fn add(&self, bytes: u64, bytes_max: u64) -> u64 {
+        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
+        let changes = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
+        let part = |some: u64, all: u64| some.saturating_mul(100) / all.max(1);
+        part(bytes, bytes_max).max(part(changes, CHANGES_MAX))
+    }
+}
+
+enum Failure {
+    Shortage(Shortage),
+    Other(Error),
+}
+
+impl Inner {
+    /// Runs an operation that changes nothing.
+    pub fn read<T>(&self, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
+        let op = self.core.txn.join(&self.core)?;
+        work(&op)
+    }
+
+    /// Runs an operation that changes something and may need `need` for its commit.
+    pub fn change<T>(&self, need: Need, mut work: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        self.core.check_writable()?;
+        let done = self.retry(need, &mut work)?;
+        self.relieve(need.data)?;
+        Ok(done)
+    }
+
+    fn retry<T>(&self, need: Need, work: &mut impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        let mut commits = 0;
+        loop {
+            let shortage = match self.attempt(need, work) {
+                Ok(done) => return Ok(done),
+                Err(Failure::Other(error)) => return Err(error),
+                Err(Failure::Shortage(shortage)) => shortage,
+            };
+            if shortage == Shortage::NoSpace && commits > 0 || commits == COMMITS_MAX {
+                return Err(Error::NoSpace);
+            }
+            // Deleted subvolumes give space back, too.
+            if shortage == Shortage::NoSpace && !self.forest.has_dead() {
+                return Err(Error::NoSpace);
+            }
+            self.commit()?;
+            commits += 1;
+        }
+    }
+
+    fn attempt<T>(
+        &self,
+        need: Need,
+        work: &mut impl FnMut(&Op<'_>) -> Result<T>,
+    ) -> std::result::Result<T, Failure> {
+        let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
+        self.core.space.reserve(need).map_err(Failure::Shortage)?;
+        work(&op).map_err(|error| {
+            self.core.space.unreserve(need);
+            match error {
+                Error::NoSpace => Failure::Shortage(Shortage::CommitFirst),
+                other => Failure::Other(other),
+            }
+        })
+    }
+
+    /// Keeps what waits in memory within bounds: asks for a commit in time, and makes one itself when that comes too late.
+    fn relieve(&self, bytes: u64) -> Result<()> {
+        let full = self.pressure.add(bytes, self.options.dirty_bytes_max);
+        if full < 100 {
+            return Ok(());
+        }
+        if full >= 200 || !self.options.background {
+            return self.commit().map(|_| ());
+        }
+        self.wake.wake();
+        Ok(())
+    }
+}
+
+/// An operation that touches `leaves` leaves of trees and adds `bytes` bytes of items.
+pub(super) fn need(leaves: u32, bytes: usize) -> Need {
+    Need { leaves, bytes: u32::try_from(bytes).unwrap_or(u32::MAX), ..Need::default() }
+}
+
+/// The same for an operation that gives space back.
+pub(super) fn deleting(leaves: u32, bytes: usize) -> Need {
+    Need { deleting: true, ..need(leaves, bytes) }
+}

@@ -1,0 +1,110 @@
+//! Subvolumes, snapshots, deletion.
+
+use super::run::{deleting, need};
+use super::types::{Node, Owner};
+use super::{Filesystem, Inner};
+use crate::error::{Errno, Error, Result};
+use crate::subvol::{Place, SubvolumeInfo};
+
+impl Inner {
+    /// Refuses a name that is taken.
+    fn must_be_free(&self, dir: Node, name: &[u8]) -> Result<()> {
+        match self.read(|op| self.lookup_in(op, dir, name))? {
+            Some(_) => Err(Error::User(Errno::EXIST)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Filesystem {
+    /// All subvolumes but the top one, by id.
+    pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
+        self.inner().read(|op| self.inner().forest.list(op.core))
+    }
+
+    /// What there is to know about a subvolume; the top one, 5, too. ENOENT when there is none.
+    pub fn subvolume_info(&self, id: u64) -> Result<SubvolumeInfo> {
+        self.inner().read(|op| self.inner().forest.info(op.core, id))
+    }
+
+    /// The path of a subvolume from the top directory of the filesystem, without a slash at its start.
+    pub fn subvolume_path(&self, id: u64) -> Result<Vec<u8>> {
+        Ok(self.path_of(Node::top(id))?.split_off(1))
+    }
+
+    /// The subvolume that is mounted when none is named.
+    pub fn default_subvolume(&self) -> Result<u64> {
+        self.inner().read(|op| self.inner().forest.default_id(op.core))
+    }
+
+    /// Makes `id` the subvolume that is mounted when none is named.
+    pub fn set_default_subvolume(&self, id: u64) -> Result<()> {
+        self.inner().change(need(1, 100), |op| self.inner().forest.set_default(op, id))
+    }
+
+    /// Makes an empty subvolume with the name `name` in `dir`; its id.
+    pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
+        let inner = self.inner();
+        inner.must_be_free(dir, name)?;
+        let id = inner.change_at(dir, need(10, 1400 + 4 * name.len()), |op, subvolume, parent| {
+            let place = Place { subvolume, dir: parent, name };
+            inner.forest.create(op, place, 0o755, owner.uid, owner.gid)
+        })?;
+        Ok(id)
+    }
+
+    /// Makes a snapshot of subvolume `source` with the name `name` in `dir`; its id. It is durable when this returns.
+    pub fn snapshot(&self, source: u64, dir: Node, name: &[u8], read_only: bool) -> Result<u64> {
+        let inner = self.inner();
+        inner.ready(dir)?;
+        inner.must_be_free(dir, name)?;
+        let request = need(6, 700);
+        let id = inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
+        inner.commit()?;
+        let named = inner.change_at(dir, need(8, 300 + 4 * name.len()), |op, subvolume, parent| {
+            inner.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
+        });
+        if let Err(error) = named {
+            inner.forest.abandon_snapshot(id);
+            inner.wake.wake();
+            return Err(error);
+        }
+        inner.commit()?;
+        Ok(id)
+    }
+
+    /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,
+    /// ENOTEMPTY for one that holds others.
+    pub fn delete_subvolume(&self, dir: Node, name: &[u8]) -> Result<u64> {
+        let inner = self.inner();
+        let entry = inner.must_find(dir, name)?;
+        if !entry.node.is_top() && !entry.node.is_stub() {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let id = entry.node.subvolume;
+        inner.change_at(dir, deleting(10, 600), |op, subvolume, parent| {
+            let place = Place { subvolume, dir: parent, name };
+            match entry.node.is_stub() {
+                true => inner.forest.remove_stub(op, place, id),
+                false => inner.forest.delete(op, place, id),
+            }
+        })?;
+        inner.wake.wake();
+        Ok(id)
+    }
+
+    /// Makes a subvolume read-only, or writable again.
+    pub fn set_subvolume_read_only(&self, id: u64, read_only: bool) -> Result<()> {
+        self.inner()
+            .change(need(1, 0), |op| self.inner().forest.set_read_only(op, id, read_only))
+    }
+
+    /// Drops deleted subvolumes to the end, and commits.
+    pub fn clean(&self) -> Result<()> {
+        self.commit()?;
+        while self.inner().forest.has_dead() {
+            self.commit()?;
+        }
+        Ok(())
+    }
+}
