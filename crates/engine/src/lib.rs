@@ -5,6 +5,7 @@
 
 pub mod env;
 pub mod error;
+pub mod fs;
 pub mod inode;
 pub mod refs;
 pub mod space;
@@ -13,4 +14,10 @@ mod sync;
 mod threads;
 pub mod tree;
 pub mod txn;
+pub use env::{Env, Time};
 pub use error::{Errno, Error, Result};
+pub use fs::{
+    Allocate, Attributes, Change, ClassUsage, DeviceInfo, Entry, File, FileKind, Filesystem, Info,
+    Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, SubvolumeInfo,
+    Times, Usage, acl,
+};

@@ -63,7 +63,8 @@ pub(super) fn inherit(default: Option<&[u8]>, new: &New) -> Result<Born> {
 /// (if not, it need not be kept).
 pub fn mode_of(acl: &[u8], mode: u32) -> Result<(u32, bool)> {
     let entries = parse(acl)?;
-    let of = |tag| entries.iter().find(|entry| entry.tag == tag).map(|it| u32::from(it.permissions));
+    let of =
+        |tag| entries.iter().find(|entry| entry.tag == tag).map(|it| u32::from(it.permissions));
     let user = of(USER_OBJ).unwrap_or(0);
     let group = of(MASK).or(of(GROUP_OBJ)).unwrap_or(0);
     let other = of(OTHER).unwrap_or(0);

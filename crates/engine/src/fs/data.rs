@@ -7,6 +7,7 @@ use super::run::{deleting, need};
 use super::types::{Allocate, Node};
 use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
+use crate::inode::Source;
 use crate::inode::file::DIRECT_MIN;
 use crate::space::Need;
 
@@ -46,7 +47,7 @@ impl Filesystem {
         inner.change_at(node, need, |op, subvolume, inode| {
             let buffered = subvolume.tree.write(op, inode, offset, data)?;
             // What overwrites a buffer needs no more room than that had.
-            if (data.len() as u64) < DIRECT_MIN as u64 {
+            if (data.len() as u64) < DIRECT_MIN {
                 let spare = need.data.saturating_sub(buffered);
                 op.core.space.unreserve(Need { data: spare, ..Need::default() });
             }
@@ -89,7 +90,9 @@ impl Filesystem {
             _ => Need { data: len + 2 * SECTOR, ..need(leaves, 4000) },
         };
         inner.change_at(node, need, |op, subvolume, inode| match mode {
-            Allocate::Reserve { keep_size } => subvolume.tree.allocate(op, inode, offset, len, keep_size),
+            Allocate::Reserve { keep_size } => {
+                subvolume.tree.allocate(op, inode, offset, len, keep_size)
+            }
             Allocate::PunchHole => subvolume.tree.punch(op, inode, offset, len),
             Allocate::ZeroRange { keep_size } => {
                 subvolume.tree.zero_range(op, inode, offset, len, keep_size)
@@ -114,15 +117,15 @@ impl Filesystem {
         if from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Error::User(Errno::INVAL));
         }
-        inner.ready(from.min(to))?;
         let mut done = 0;
         while done < len {
             let part = (len - done).min(SHAPE_LEN);
             let need = Need { data: 4 * SECTOR, ..need(dropping(part), 4000) };
             inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
-                let source = (&source.tree, &other, from_offset + done);
-                target.tree.clone_range(op, source, part, inode, to_offset + done)
+                let offset = from_offset + done;
+                let source = Source { tree: &source.tree, inode: &other, offset };
+                target.tree.clone_range(op, source, inode, to_offset + done, part)
             })?;
             done += part;
         }

@@ -35,9 +35,7 @@ use crate::txn::{self, Core};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;
-pub use types::{
-    Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times,
-};
+pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
 
 pub use crate::inode::file::{Mapping, Place, Seek};
 pub use crate::inode::{Rename, SetXattr};

@@ -76,7 +76,11 @@ impl Inner {
             Location::Inode(ino) => Node { subvolume, ino },
             Location::Subvolume(id) => {
                 let named = self.forest.is_named(&self.core, subvolume, id)?;
-                if named { Node::top(id) } else { Node { ino: super::types::STUB, ..Node::top(id) } }
+                if named {
+                    Node::top(id)
+                } else {
+                    Node { ino: super::types::STUB, ..Node::top(id) }
+                }
             }
         })
     }
@@ -158,7 +162,11 @@ impl Inner {
             subvolume.tree.read_directory(op, &inode, from, |entry| {
                 let (name, kind) = (entry.name.to_vec(), FileKind::of_entry(entry.file_type));
                 found.push((name, entry.index, entry.location, kind));
-                if found.len() < LIST_LEN { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+                if found.len() < LIST_LEN {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
             })?;
             let entry = |(name, index, location, kind)| {
                 let node = self.node_of(dir.subvolume, location)?;
@@ -184,7 +192,10 @@ impl Filesystem {
     pub fn set_attributes(&self, node: Node, change: &Change) -> Result<Attributes> {
         let inner = self.inner();
         let need = match change.size {
-            Some(_) => Need { data: 2 * buttress_ondisk::SECTOR, ..deleting(dropping(inner.nbytes(node)?), 200) },
+            Some(_) => Need {
+                data: 2 * buttress_ondisk::SECTOR,
+                ..deleting(dropping(inner.nbytes(node)?), 200)
+            },
             None => need(1, 0),
         };
         inner.change_at(node, need, |op, subvolume, inode| {

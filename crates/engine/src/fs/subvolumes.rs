@@ -46,10 +46,11 @@ impl Filesystem {
     pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
         let inner = self.inner();
         inner.must_be_free(dir, name)?;
-        let id = inner.change_at(dir, need(10, 1400 + 4 * name.len()), |op, subvolume, parent| {
-            let place = Place { subvolume, dir: parent, name };
-            inner.forest.create(op, place, 0o755, owner.uid, owner.gid)
-        })?;
+        let id =
+            inner.change_at(dir, need(10, 1400 + 4 * name.len()), |op, subvolume, parent| {
+                let place = Place { subvolume, dir: parent, name };
+                inner.forest.create(op, place, 0o755, owner.uid, owner.gid)
+            })?;
         Ok(id)
     }
 
@@ -59,7 +60,8 @@ impl Filesystem {
         inner.ready(dir)?;
         inner.must_be_free(dir, name)?;
         let request = need(6, 700);
-        let id = inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
+        let id =
+            inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
         inner.commit()?;
         let named = inner.change_at(dir, need(8, 300 + 4 * name.len()), |op, subvolume, parent| {
             inner.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
@@ -95,8 +97,7 @@ impl Filesystem {
 
     /// Makes a subvolume read-only, or writable again.
     pub fn set_subvolume_read_only(&self, id: u64, read_only: bool) -> Result<()> {
-        self.inner()
-            .change(need(1, 0), |op| self.inner().forest.set_read_only(op, id, read_only))
+        self.inner().change(need(1, 0), |op| self.inner().forest.set_read_only(op, id, read_only))
     }
 
     /// Drops deleted subvolumes to the end, and commits.

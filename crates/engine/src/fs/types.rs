@@ -178,7 +178,7 @@ pub struct Times {
 
 impl New {
     /// Something of this kind and mode, owned by root.
-    pub fn new(kind: FileKind, mode: u32) -> New {
+    pub fn of(kind: FileKind, mode: u32) -> New {
         New {
             kind,
             mode,
@@ -194,17 +194,17 @@ impl New {
 
     /// A regular file.
     pub fn file(mode: u32) -> New {
-        New::new(FileKind::Regular, mode)
+        New::of(FileKind::Regular, mode)
     }
 
     /// A directory.
     pub fn directory(mode: u32) -> New {
-        New::new(FileKind::Directory, mode)
+        New::of(FileKind::Directory, mode)
     }
 
     /// A symbolic link to `target`.
     pub fn symlink(target: impl Into<Vec<u8>>) -> New {
-        New { target: target.into(), ..New::new(FileKind::Symlink, 0o777) }
+        New { target: target.into(), ..New::of(FileKind::Symlink, 0o777) }
     }
 
     /// Owned by `uid` and `gid`.

@@ -97,8 +97,8 @@ impl FileTree {
         plan.run(op.core, buf)
     }
 
-    /// Writes all of `data` at `offset`.
-    pub fn write(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<()> {
+    /// Writes all of `data` at `offset`. By how many bytes that made grow what is buffered and will need space is returned.
+    pub fn write(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<u64> {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
@@ -122,18 +122,19 @@ impl FileTree {
         state: &mut State,
         offset: u64,
         data: &[u8],
-    ) -> Result<()> {
+    ) -> Result<u64> {
         let end = range_end(offset, data.len() as u64)?;
         if data.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         state.touch(inode, self, op)?;
+        let before = state.live.file.dirty_bytes();
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         file.write(op, layers, size, offset, data)?;
         state.attributes.size = size.max(end);
         state.attributes.modified(op.now);
-        Ok(())
+        Ok(state.live.file.dirty_bytes().saturating_sub(before))
     }
 
     /// Cuts or grows a regular file; the caller has touched it.

@@ -19,5 +19,6 @@ mod pending;
 #[cfg(test)]
 mod tests;
 
+pub use create::Place;
 pub use forest::{Forest, Subvolume};
 pub use info::SubvolumeInfo;

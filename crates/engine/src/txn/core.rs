@@ -155,6 +155,8 @@ pub struct Core {
     pub txn: Transactions,
     /// Whether nothing may be written.
     pub read_only: bool,
+    /// Whether the first commit marks the quotas as inconsistent: nothing here counts them.
+    pub mark_quota_inconsistent: bool,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -180,6 +182,7 @@ impl Core {
             env,
             txn,
             read_only,
+            mark_quota_inconsistent: false,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }

@@ -41,6 +41,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
         todo: commit.take_gathered(),
     };
     settler.settle_uuids()?;
+    settler.settle_quotas()?;
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
@@ -223,6 +224,23 @@ impl<'c, 'a> Settler<'c, 'a> {
                 change_uuid(merge, same)?;
             }
             Ok(())
+        })
+    }
+
+    /// Marks quotas as inconsistent, when the core says so: Linux counts them anew then.
+    fn settle_quotas(&mut self) -> Result<()> {
+        const INCONSISTENT: u8 = 1 << 2;
+        if !self.commit.core().mark_quota_inconsistent {
+            return Ok(());
+        }
+        let key = Key::new(0, kind::QGROUP_STATUS, 0);
+        self.merge(objectid::QUOTA_TREE, |merge| {
+            let Some(mut status) = merge.find(&key)?.map(<[u8]>::to_vec) else { return Ok(()) };
+            // After version and generation, the lowest byte of the flags.
+            if let Some(flags) = status.get_mut(16) {
+                *flags |= INCONSISTENT;
+            }
+            merge.put(key, &status)
         })
     }
 

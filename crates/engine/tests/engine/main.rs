@@ -1,0 +1,8 @@
+//! The engine through its public interface, with btrfs-progs and the kernel as judges.
+
+#![allow(clippy::unwrap_used, reason = "a test says by failing what went wrong")]
+
+mod basic;
+mod judge;
+
+mod subvolumes;

@@ -1,0 +1,103 @@
+//! Subvolumes and snapshots.
+
+use buttress::{Errno, New, Node, Owner, Rename};
+
+use crate::judge::{Image, bytes, content, names, put};
+
+#[test]
+fn snapshots_keep_what_was() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let home = fs.create_subvolume(Node::ROOT, b"home", Owner::default()).unwrap();
+    for number in 0..300 {
+        put(&fs, &format!("/home/{number}"), &bytes(number * 50, number as u32));
+    }
+    let monday = fs.snapshot(home, Node::ROOT, b"monday", true).unwrap();
+    for number in 0..300 {
+        let path = format!("/home/{number}");
+        match number % 3 {
+            0 => put(&fs, &path, b"new"),
+            1 => fs.unlink(Node::top(home), &path.as_bytes()[6..]).map(|_| ()).unwrap(),
+            _ => {}
+        }
+    }
+    let tuesday = fs.snapshot(home, Node::top(home), b"tuesday", false).unwrap();
+    put(&fs, "/home/tuesday/0", b"changed in the snapshot");
+    let refused = fs.create(Node::top(monday), b"x", &New::file(0o644));
+    assert_eq!(refused.unwrap_err().errno(), Errno::ROFS);
+    let list: Vec<_> = fs.subvolumes().unwrap().into_iter().map(|it| (it.id, it.parent)).collect();
+    assert_eq!(list, [(home, 5), (monday, 5), (tuesday, home)]);
+    assert_eq!(fs.subvolume_path(tuesday).unwrap(), b"home/tuesday");
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open_read_only();
+    for number in 0..300 {
+        assert!(content(&fs, &format!("/monday/{number}")) == bytes(number * 50, number as u32));
+    }
+    assert_eq!(content(&fs, "/home/0"), b"new");
+    assert_eq!(content(&fs, "/home/tuesday/0"), b"changed in the snapshot");
+    assert!(fs.subvolume_info(monday).unwrap().is_read_only());
+    image.mounted(|top| {
+        assert_eq!(std::fs::read_dir(top.join("monday")).unwrap().count(), 300);
+        assert_eq!(std::fs::read_dir(top.join("home/tuesday")).unwrap().count(), 200);
+        assert!(std::fs::write(top.join("monday/x"), b"").is_err());
+    });
+}
+
+#[test]
+fn deleted_subvolumes_give_their_space_back() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    for number in 0..400 {
+        put(&fs, &format!("/one/{number}"), &bytes(20_000, number));
+    }
+    fs.commit().unwrap();
+    let used = fs.usage().used();
+    fs.snapshot(one, Node::ROOT, b"two", false).unwrap();
+    put(&fs, "/two/0", &bytes(30_000, 9));
+    fs.set_default_subvolume(one).unwrap();
+    assert_eq!(fs.delete_subvolume(Node::ROOT, b"one").unwrap_err().errno(), Errno::PERM);
+    fs.set_default_subvolume(5).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"one").unwrap();
+    assert_eq!(names(&fs, "/"), ["two"]);
+    fs.clean().unwrap();
+    image.check();
+    assert!(content(&fs, "/two/7") == bytes(20_000, 7));
+    fs.delete_subvolume(Node::ROOT, b"two").unwrap();
+    fs.clean().unwrap();
+    assert!(fs.usage().used() < used / 4, "{:?}", fs.usage());
+    fs.close().unwrap();
+    image.check();
+    image.mounted(|top| assert_eq!(std::fs::read_dir(top).unwrap().count(), 0));
+}
+
+#[test]
+fn subvolumes_move_and_leave_stubs_in_snapshots() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let outer = fs.create_subvolume(Node::ROOT, b"outer", Owner::default()).unwrap();
+    let inner = fs.create_subvolume(Node::top(outer), b"inner", Owner { uid: 1, gid: 2 }).unwrap();
+    put(&fs, "/outer/inner/file", b"content");
+    let refused = fs.delete_subvolume(Node::ROOT, b"outer").unwrap_err();
+    assert_eq!(refused.errno(), Errno::NOTEMPTY);
+    let copy = fs.snapshot(outer, Node::ROOT, b"copy", false).unwrap();
+    let stub = fs.resolve("/copy/inner").unwrap();
+    assert!(stub.is_stub() && names(&fs, "/copy/inner").is_empty());
+    fs.rmdir(Node::top(copy), b"inner").unwrap();
+    let into_itself =
+        fs.rename(Node::ROOT, b"outer", Node::top(inner), b"x", Rename::Replace).unwrap_err();
+    assert_eq!(into_itself.errno(), Errno::INVAL);
+    fs.rename(Node::top(outer), b"inner", Node::ROOT, b"moved", Rename::NoReplace).unwrap();
+    assert_eq!(content(&fs, "/moved/file"), b"content");
+    assert_eq!(fs.parent(Node::top(inner)).unwrap(), Node::ROOT);
+    let file = fs.resolve("/moved/file").unwrap();
+    assert_eq!(fs.path_of(file).unwrap(), b"/moved/file");
+    fs.close().unwrap();
+    image.check();
+    image.mounted(|top| {
+        assert_eq!(std::fs::read(top.join("moved/file")).unwrap(), b"content");
+        assert_eq!(std::fs::read_dir(top.join("outer")).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(top.join("copy")).unwrap().count(), 0);
+    });
+}
