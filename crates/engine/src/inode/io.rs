@@ -56,6 +56,11 @@ fn clone_len(state: &State, offset: u64, len: u64) -> Result<u64> {
     }
 }
 
+/// Bytes that the running transaction has buffered.
+fn buffered(state: &State) -> u64 {
+    state.live.file.as_deref().map_or(0, FileChanges::dirty_bytes)
+}
+
 fn must_be_file(state: &State) -> Result<()> {
     state.alive()?;
     match state.attributes.kind() {
@@ -128,13 +133,13 @@ impl FileTree {
             return Ok(0);
         }
         state.touch(inode, self, op)?;
-        let before = state.live.file.dirty_bytes();
+        let before = buffered(state);
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         file.write(op, layers, size, offset, data)?;
         state.attributes.size = size.max(end);
         state.attributes.modified(op.now);
-        Ok(state.live.file.dirty_bytes().saturating_sub(before))
+        Ok(buffered(state).saturating_sub(before))
     }
 
     /// Cuts or grows a regular file; the caller has touched it.
