@@ -75,7 +75,7 @@ impl Inner {
             if shortage == Shortage::NoSpace && !self.forest.has_dead() {
                 return Err(Error::NoSpace);
             }
-            self.commit()?;
+            self.commit_for_space()?;
             commits += 1;
         }
     }

@@ -5,4 +5,5 @@
 mod basic;
 mod judge;
 
+mod space;
 mod subvolumes;
