@@ -195,6 +195,12 @@ impl Pool {
         self.promises.freeze();
     }
 
+    /// Bytes of the device that chunks on their way out still have: commits make them free.
+    pub fn leaving(&self) -> u64 {
+        let chunks = self.removed.iter().chain(&self.returning);
+        chunks.flat_map(device_ranges).map(|range| range.len).sum()
+    }
+
     /// Chunks added and removed since the last call; the caller writes them.
     pub fn take_changes(&mut self) -> (Vec<Chunk>, Vec<Chunk>) {
         let added = std::mem::take(&mut self.added);

@@ -249,6 +249,7 @@ impl Space {
             outlook = self.outlook(&pool, true);
             if !outlook.fits(wanted, need.deleting) {
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };
+                outlook.room += pool.leaving();
                 return match outlook.after_commits().fits(alone, need.deleting) {
                     true => Err(Shortage::CommitFirst),
                     false => Err(Shortage::NoSpace),

@@ -36,9 +36,7 @@ fn full_and_empty_again() {
         }
         fs.commit().unwrap();
         fs.commit().unwrap();
-        println!("{first} {:?}", fs.usage());
         let second = fill(&fs, len);
-        println!("{second} {:?}", fs.usage());
         assert!(second * 10 > first * 8, "{first} files fitted first, {second} later");
         fs.close().unwrap();
         image.check();
