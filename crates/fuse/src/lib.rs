@@ -5,6 +5,7 @@
 //! messages). A filesystem is anything that implements [`session::Handler`].
 
 pub mod client;
+pub mod daemon;
 pub mod launch;
 pub mod mount;
 pub mod nodes;

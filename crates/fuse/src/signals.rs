@@ -15,19 +15,31 @@ pub struct SignalWatch {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Begins to watch for signals on behalf of a session.
-pub fn stop_on_signals(stopper: Stopper) -> io::Result<SignalWatch> {
-    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])?;
-    let handle = signals.handle();
-    let watch = move || {
-        for _signal in signals.forever() {
-            if let Err(error) = stopper.stop() {
-                eprintln!("buttress: {error}");
+/// Signals that are kept from ending the process, and wait for a session to end in its place.
+pub struct HeldSignals {
+    signals: Signals,
+}
+
+impl HeldSignals {
+    /// Holds the signals from here on. To be called before a mount is attached, as from then on
+    /// only an orderly end takes it off again.
+    pub fn hold() -> io::Result<Self> {
+        Ok(Self { signals: Signals::new([SIGTERM, SIGINT, SIGHUP])? })
+    }
+
+    /// Stops the session when a signal comes, or has come since they were held.
+    pub fn stop(mut self, stopper: Stopper) -> io::Result<SignalWatch> {
+        let handle = self.signals.handle();
+        let watch = move || {
+            for _signal in self.signals.forever() {
+                if let Err(error) = stopper.stop() {
+                    eprintln!("buttress: {error}");
+                }
             }
-        }
-    };
-    let thread = std::thread::Builder::new().name("buttress-signal".to_owned()).spawn(watch)?;
-    Ok(SignalWatch { handle, thread: Some(thread) })
+        };
+        let thread = std::thread::Builder::new().name("buttress-signal".to_owned()).spawn(watch)?;
+        Ok(SignalWatch { handle, thread: Some(thread) })
+    }
 }
 
 impl Drop for SignalWatch {

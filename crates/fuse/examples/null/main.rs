@@ -15,17 +15,18 @@ use std::sync::Arc;
 
 use buttress_fuse::protocol::connect::{ConnectOptions, connect};
 use buttress_fuse::session::{Session, SessionOptions};
-use buttress_fuse::signals::stop_on_signals;
+use buttress_fuse::signals::HeldSignals;
 use filesystem::Null;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mountpoint = std::env::args_os().nth(1).ok_or("usage: null MOUNTPOINT")?;
     let mountpoint = Path::new(&mountpoint).canonicalize()?;
     let options = ConnectOptions { source: "/null.img".into(), ..ConnectOptions::default() };
+    let signals = HeldSignals::hold()?;
     let channel = connect(&mountpoint, &options)?;
     let handler = Arc::new(Null::new());
     let session = Session::start(channel, &mountpoint, handler, &SessionOptions::default())?;
-    let watch = stop_on_signals(session.stopper())?;
+    let watch = signals.stop(session.stopper())?;
     session.wait();
     drop(watch);
     Ok(())

@@ -2,20 +2,19 @@
 //! itself: this program starts itself again with [`SERVE`] set, as the user in question.
 
 use std::fs;
-use std::io::Read;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buttress_fuse::launch::{self, Role};
-use buttress_fuse::mount;
+use buttress_fuse::daemon::{self, MountError, Place};
+use buttress_fuse::launch::{self, Readiness, Role};
 use buttress_fuse::options::MountOptions;
 use buttress_fuse::protocol::connect::{ConnectOptions, connect, disconnect};
 use buttress_fuse::protocol::mounts;
-use buttress_fuse::session::{Handler, Session, SessionOptions};
-use buttress_fuse::signals::stop_on_signals;
+use buttress_fuse::session::{Session, SessionOptions};
+use buttress_fuse::signals::HeldSignals;
 
 use parking_lot::RwLock;
 
@@ -41,33 +40,36 @@ fn serve() {
     let mountpoint = PathBuf::from(mountpoint);
     let mut words = MountOptions::default();
     words.apply(&std::env::var(OPTIONS).unwrap()).unwrap();
-    let options = ConnectOptions {
-        source: SOURCE.into(),
-        default_permissions: words.default_permissions,
-        allow_other: words.allow_other,
-        read_only: words.read_only,
-        ..Default::default()
+    let place = Place { source: SOURCE.into(), mountpoint };
+    let mut readiness = readiness;
+    let served = match std::env::var(KIND).unwrap().as_str() {
+        "Null" => serve_null(&place, &mut readiness),
+        _ => daemon::serve(Model::new(), model::SUBVOLUME, &place, &words, &mut readiness),
     };
-    let channel = match connect(&mountpoint, &options) {
-        Ok(channel) => channel,
-        Err(error) => {
-            if let Some(readiness) = readiness {
-                readiness.failed(&error);
-            }
-            eprintln!("{error}");
-            std::process::exit(1);
+    if let Err(error) = served {
+        if let Some(readiness) = readiness {
+            readiness.failed(&error);
         }
-    };
-    let (handler, session_options) = handler(&words);
-    let session = Session::start(channel, &mountpoint, handler, &session_options).unwrap();
-    let _watch = stop_on_signals(session.stopper()).unwrap();
-    match readiness {
-        Some(readiness) => readiness.ready().unwrap(),
-        None => println!("ready"),
+        eprintln!("{error}");
+        std::process::exit(1);
+    }
+    fs::write(place.mountpoint.with_extension("ended"), "").unwrap();
+    std::process::exit(0);
+}
+
+/// The session alone.
+fn serve_null(place: &Place, readiness: &mut Option<Readiness>) -> Result<(), MountError> {
+    let options = ConnectOptions { source: SOURCE.into(), ..Default::default() };
+    let signals = HeldSignals::hold()?;
+    let channel = connect(&place.mountpoint, &options)?;
+    let handler = Arc::new(Null::new());
+    let session = Session::start(channel, &place.mountpoint, handler, &SessionOptions::default())?;
+    let _watch = signals.stop(session.stopper())?;
+    if let Some(readiness) = readiness.take() {
+        readiness.ready()?;
     }
     session.wait();
-    fs::write(mountpoint.with_extension("ended"), "").unwrap();
-    std::process::exit(0);
+    Ok(())
 }
 
 /// A child forked while a program is being copied would hold it open for writing, and running the
@@ -87,15 +89,6 @@ pub enum Kind {
     Null,
     /// The model behind the real translation of requests.
     Model,
-}
-
-fn handler(words: &MountOptions) -> (Arc<dyn Handler>, SessionOptions) {
-    if std::env::var(KIND).unwrap() == "Null" {
-        return (Arc::new(Null::new()), SessionOptions::default());
-    }
-    let mount = mount::Mount::new(Model::new(), model::SUBVOLUME, words).unwrap();
-    let init_flags = mount::init_flags(words);
-    (Arc::new(mount), SessionOptions { init_flags, ..Default::default() })
 }
 
 pub struct Mount {
@@ -145,16 +138,14 @@ impl Mount {
 
     pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
         let mut mount = Self::prepare(kind, user, options);
-        let mut child = spawn(mount.command(user).stdout(Stdio::piped()));
-        let mut said = String::new();
-        let mut stdout = child.stdout.take().unwrap();
-        let mut buffer = [0u8; 256];
-        while !said.contains("ready") {
-            let length = stdout.read(&mut buffer).unwrap();
-            assert_ne!(length, 0, "the server ended: {said}");
-            said.push_str(&String::from_utf8_lossy(&buffer[..length]));
+        let mut child = spawn(&mut mount.command(user));
+        while mounts::at(&mount.path()).unwrap().is_none() {
+            assert!(child.try_wait().unwrap().is_none(), "the server ended");
+            std::thread::sleep(Duration::from_millis(2));
         }
         mount.server = Some(child);
+        // Waits for INIT to be answered; whether the answer is for us does not matter.
+        let _answers = fs::metadata(mount.path());
         mount
     }
 

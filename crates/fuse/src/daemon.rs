@@ -1,0 +1,172 @@
+//! A mount from the command to its end.
+//!
+//! Order of the beginning: the filesystem is opened (and its device locked), the mount is attached,
+//! INIT is answered, and only then does the command return: what comes after `mount` in a script
+//! finds the mount answering. Order of the end: the mount is gone, the last request is answered,
+//! the inodes the kernel held are let go, the last commit is durable, the device is unlocked, the
+//! process exits. So whoever waits for the lock, as [`unmount`] does, finds all data on the device.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use crate::launch::{LaunchError, Readiness};
+use crate::mount::control::Control;
+use crate::mount::{Mount, init_flags};
+use crate::options::{MountOptions, OptionError};
+use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
+use crate::protocol::mounts;
+use crate::session::{Session, SessionError, SessionOptions};
+use crate::signals::HeldSignals;
+
+/// How often a block device is tried again while somebody holds it.
+const DEVICE_WAIT: Duration = Duration::from_millis(20);
+
+/// Why a mount failed, or did not end well.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// An option.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// The mount point or the device does not exist, or cannot be reached.
+    #[error("{path}: {source}")]
+    Path {
+        /// As given.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// The filesystem cannot be opened, or its last commit failed.
+    #[error("{0}")]
+    Filesystem(#[from] buttress::Error),
+    /// The subvolume to mount cannot be loaded.
+    #[error("subvolume {id}: {reason}")]
+    Subvolume {
+        /// Its id.
+        id: u64,
+        /// Why.
+        reason: Errno,
+    },
+    /// Attaching or taking off.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// Serving.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    /// Going to the background.
+    #[error(transparent)]
+    Launch(#[from] LaunchError),
+    /// The path is not a mount of ours.
+    #[error("{0} is not mounted by buttress")]
+    NotMounted(PathBuf),
+    /// Signals, threads and the like.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+/// Where a filesystem is mounted.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The image or block device, absolute.
+    pub source: PathBuf,
+    /// The directory, absolute.
+    pub mountpoint: PathBuf,
+}
+
+impl Place {
+    /// Resolves both paths, which must exist.
+    pub fn new(device: &Path, mountpoint: &Path) -> Result<Self, MountError> {
+        Ok(Self { source: absolute(device)?, mountpoint: absolute(mountpoint)? })
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, MountError> {
+    path.canonicalize().map_err(|source| MountError::Path { path: path.to_owned(), source })
+}
+
+/// Serves `store` until the mount ends. Then nothing refers to its inodes any more, and the caller
+/// makes the last commit.
+pub fn serve<S: Control>(
+    store: S,
+    subvolume: u64,
+    place: &Place,
+    options: &MountOptions,
+    readiness: &mut Option<Readiness>,
+) -> Result<(), MountError> {
+    let mount = Mount::new(store, subvolume, options)
+        .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
+    let mount = Arc::new(mount);
+    let signals = HeldSignals::hold()?;
+    let channel = connect(&place.mountpoint, &connect_options(place, options))?;
+    if let Some(entry) = mounts::at(&place.mountpoint)? {
+        mount.set_device(entry.device);
+    }
+    let session_options = SessionOptions { init_flags: init_flags(options), readers: 0 };
+    let handler = Arc::clone(&mount);
+    let started = Session::start(channel, &place.mountpoint, handler, &session_options);
+    let session = started.inspect_err(|_| take_off(&place.mountpoint))?;
+    let watch = signals.stop(session.stopper()).inspect_err(|_| take_off(&place.mountpoint))?;
+    if let Some(readiness) = readiness.take() {
+        readiness.ready()?;
+    }
+    session.wait();
+    drop(watch);
+    mount.release();
+    Ok(())
+}
+
+/// Removes a mount that will not be served, so that nobody waits for it.
+fn take_off(mountpoint: &Path) {
+    let _the_first_error_counts = disconnect(mountpoint, true);
+}
+
+fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
+    ConnectOptions {
+        source: place.source.clone(),
+        read_only: options.read_only,
+        nosuid: !options.suid,
+        nodev: !options.dev,
+        noexec: !options.exec,
+        synchronous: options.synchronous,
+        dirsync: options.dirsync,
+        allow_other: options.allow_other,
+        default_permissions: options.default_permissions,
+        max_read: options.max_read,
+    }
+}
+
+/// Takes a mount off. With `wait`, returns only when its last commit is on the device, which is
+/// when its process lets go of the device's lock.
+pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountError> {
+    // A path whose server died cannot be resolved, but is a mount point all the same.
+    let path = mountpoint.canonicalize().or_else(|_| std::path::absolute(mountpoint))?;
+    let entry = mounts::at(&path)?.filter(mounts::MountEntry::is_ours);
+    let entry = entry.ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
+    disconnect(&path, lazy)?;
+    if wait && !lazy {
+        wait_for_device(&entry.source)?;
+    }
+    Ok(())
+}
+
+/// Waits until nobody holds the device. One that cannot be opened is not waited for.
+fn wait_for_device(source: &Path) -> io::Result<()> {
+    let Ok(metadata) = std::fs::metadata(source) else { return Ok(()) };
+    if !metadata.file_type().is_block_device() {
+        return File::open(source).map_or(Ok(()), |file| file.lock_shared());
+    }
+    let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
+    loop {
+        let tried = OpenOptions::new().read(true).custom_flags(flags).open(source);
+        match tried.err().and_then(|error| Errno::from_io_error(&error)) {
+            Some(Errno::BUSY) => std::thread::sleep(DEVICE_WAIT),
+            _ => return Ok(()),
+        }
+    }
+}
