@@ -1,0 +1,79 @@
+//! The other side: the kernel's btrfs on a loop device over an image in RAM.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A mounted filesystem, unmounted and detached at the end.
+pub struct Mount {
+    dir: tempfile::TempDir,
+    image: PathBuf,
+}
+
+/// Runs a command; its output, or why it failed.
+pub fn run(program: &str, args: &[&str]) -> Result<String, String> {
+    let out = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    if out.status.success() {
+        return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
+    }
+    Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim()))
+}
+
+/// A directory in RAM.
+pub fn ram() -> tempfile::TempDir {
+    let shm = Path::new("/dev/shm");
+    let made = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
+    made.expect("a temporary directory can be made")
+}
+
+/// Makes a filesystem with mkfs.btrfs on a new file of `size` bytes.
+pub fn make(image: &Path, size: u64) -> Result<(), String> {
+    let file = std::fs::File::create(image).map_err(|error| error.to_string())?;
+    file.set_len(size).map_err(|error| error.to_string())?;
+    run("mkfs.btrfs", &["-q", "-f", &image.to_string_lossy()]).map(drop)
+}
+
+impl Mount {
+    /// A fresh filesystem of `size` bytes, mounted.
+    pub fn fresh(size: u64) -> Result<Mount, String> {
+        if !rustix::process::geteuid().is_root() {
+            return Err("the kernel's side needs root".to_owned());
+        }
+        let dir = ram();
+        let image = dir.path().join("image");
+        make(&image, size)?;
+        std::fs::create_dir(dir.path().join("mnt")).map_err(|error| error.to_string())?;
+        let mount = Mount { dir, image };
+        mount.attach()?;
+        Ok(mount)
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("mnt")
+    }
+
+    fn attach(&self) -> Result<(), String> {
+        let path = self.path();
+        run("mount", &["-o", "loop", &self.image.to_string_lossy(), &path.to_string_lossy()]).map(drop)
+    }
+
+    /// Unmounts and mounts again: nothing is cached.
+    pub fn again(&self) -> Result<(), String> {
+        run("umount", &[&self.path().to_string_lossy()])?;
+        self.attach()
+    }
+
+    /// Everything is on the disk.
+    pub fn sync(&self) -> Result<(), String> {
+        let dir = std::fs::File::open(self.path()).map_err(|error| error.to_string())?;
+        rustix::fs::syncfs(&dir).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Err(error) = run("umount", &[&self.path().to_string_lossy()]) {
+            eprintln!("bench: {error}");
+        }
+    }
+}

@@ -1,0 +1,33 @@
+//! Row 3: one delayed reference: its size, and the time to append it and to sort and fold its share.
+
+use buttress::refs::{RefLog, Record, Target};
+
+use crate::{Row, Scale, median, seconds};
+
+/// Bytes and nanoseconds of a record.
+pub fn row(scale: Scale) -> Row {
+    let records: u64 = 1_000_000;
+    let (mut appends, mut alls) = (Vec::new(), Vec::new());
+    for round in 0..scale.rounds {
+        let mut log = RefLog::default();
+        let mut at = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(round as u64);
+        let append = seconds(|| {
+            for number in 0..records {
+                at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let bytenr = (at >> 30) << 12;
+                let target = Target::Data { bytenr, sectors: 1, ino: 257 + number, offset: 0 };
+                log.by_tree(target, 5, 1, Record::NEW);
+            }
+        });
+        let fold = seconds(|| assert!(!log.fold().is_empty()));
+        appends.push(append / records as f64 * 1e9);
+        alls.push((append + fold) / records as f64 * 1e9);
+    }
+    let figures = vec![
+        ("a record".to_owned(), size_of::<Record>() as f64, "bytes"),
+        ("append".to_owned(), median(appends), "ns"),
+        ("append, sort and fold".to_owned(), median(alls), "ns"),
+    ];
+    let notes = vec![format!("{records} records with random addresses, the worst order for a sort")];
+    Row { number: 3, work: "one delayed reference".to_owned(), figures, notes }
+}
