@@ -27,7 +27,9 @@ pub fn row(scale: Scale) -> Row {
         figures.push(("Linux, fs_mark, 2 threads".to_owned(), median(there), "files/s"));
         figures.push(("ratio".to_owned(), figures[0].1 / figures[1].1, "x"));
     }
-    for (size, threads) in [(10_000, 1), (100_000, 1), (scale.of(1_000_000), 1), (scale.of(1_000_000), 2)] {
+    for (size, threads) in
+        [(10_000, 1), (100_000, 1), (scale.of(1_000_000), 1), (scale.of(1_000_000), 2)]
+    {
         let rates = (0..scale.rounds.min(3)).map(|_| creates(size, threads)).collect();
         figures.push((format!("here, {size} files, {threads} threads"), median(rates), "files/s"));
     }
@@ -47,7 +49,8 @@ fn creates(files: u64, threads: u64) -> f64 {
                 let fs = &fs;
                 scope.spawn(move || {
                     let name = format!("dir{thread}");
-                    let dir = fs.create(top, name.as_bytes(), &New::directory(0o755)).expect("room").node;
+                    let dir =
+                        fs.create(top, name.as_bytes(), &New::directory(0o755)).expect("room").node;
                     for file in 0..files / threads {
                         let name = format!("{file:016x}~~~~~~~~~~~~");
                         fs.create(dir, name.as_bytes(), &New::file(0o600)).expect("room");

@@ -40,7 +40,8 @@ pub fn row(scale: Scale) -> Row {
         notes.extend(failed);
         sizes.0 = used(&image);
         let image = dir.path().join("theirs");
-        let (path, root) = (image.to_string_lossy().into_owned(), tree.path().to_string_lossy().into_owned());
+        let (path, root) =
+            (image.to_string_lossy().into_owned(), tree.path().to_string_lossy().into_owned());
         let made = fs::File::create(&image).and_then(|file| file.set_len(4 << 30));
         let mut result = made.map_err(|error| error.to_string());
         let took = seconds(|| {
@@ -74,6 +75,7 @@ fn ours(image: &Path, tree: &Path) -> Result<(), String> {
     if !command.exists() {
         return Err("build the command first: cargo build --release".to_owned());
     }
-    let (command, image, tree) = (command.to_string_lossy(), image.to_string_lossy(), tree.to_string_lossy());
+    let (command, image, tree) =
+        (command.to_string_lossy(), image.to_string_lossy(), tree.to_string_lossy());
     linux::run(&command, &["mkfs", "-q", "--size", "4G", "--rootdir", &tree, &image]).map(drop)
 }

@@ -22,7 +22,11 @@ pub fn row(scale: Scale) -> Row {
     let (index, all) = fill(&fs);
     let figures = vec![
         ("directory-index leaves".to_owned(), index.len() as f64, "leaves"),
-        ("items in each, median".to_owned(), crate::median(index.iter().map(|leaf| leaf.0).collect()), "items"),
+        (
+            "items in each, median".to_owned(),
+            crate::median(index.iter().map(|leaf| leaf.0).collect()),
+            "items",
+        ),
         ("full, mean of directory-index leaves".to_owned(), mean(&index), "%"),
         ("full, mean of all leaves".to_owned(), mean(&all), "%"),
     ];
@@ -46,9 +50,9 @@ fn fill(fs: &Filesystem) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
     let room = LeafBuilder::room(core.features.nodesize) as f64;
     while let Some(item) = cursor.next().expect("readable") {
         let leaf = item.leaf();
-        let entry = leaves.entry(leaf.bytenr()).or_insert_with(|| {
-            (leaf.len() as f64, leaf.leaf_used() as f64 / room * 100.0, true)
-        });
+        let entry = leaves
+            .entry(leaf.bytenr())
+            .or_insert_with(|| (leaf.len() as f64, leaf.leaf_used() as f64 / room * 100.0, true));
         entry.2 &= item.key().kind == kind::DIR_INDEX;
     }
     let all = leaves.values().map(|leaf| (leaf.0, leaf.1)).collect();

@@ -11,7 +11,8 @@ pub struct Mount {
 
 /// Runs a command; its output, or why it failed.
 pub fn run(program: &str, args: &[&str]) -> Result<String, String> {
-    let out = Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
+    let out =
+        Command::new(program).args(args).output().map_err(|error| format!("{program}: {error}"))?;
     if out.status.success() {
         return Ok(String::from_utf8_lossy(&out.stdout).into_owned());
     }
@@ -54,7 +55,8 @@ impl Mount {
 
     fn attach(&self) -> Result<(), String> {
         let path = self.path();
-        run("mount", &["-o", "loop", &self.image.to_string_lossy(), &path.to_string_lossy()]).map(drop)
+        run("mount", &["-o", "loop", &self.image.to_string_lossy(), &path.to_string_lossy()])
+            .map(drop)
     }
 
     /// Unmounts and mounts again: nothing is cached.

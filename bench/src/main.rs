@@ -99,8 +99,11 @@ fn write(rows: &[Row], scale: Scale) {
     let rows: Vec<Value> = rows
         .iter()
         .map(|row| {
-            let figures: Map<String, Value> =
-                row.figures.iter().map(|(name, figure, unit)| (format!("{name} [{unit}]"), json!(figure))).collect();
+            let figures: Map<String, Value> = row
+                .figures
+                .iter()
+                .map(|(name, figure, unit)| (format!("{name} [{unit}]"), json!(figure)))
+                .collect();
             json!({ "row": row.number, "work": row.work, "figures": figures, "notes": row.notes })
         })
         .collect();

@@ -1,6 +1,6 @@
 //! Row 3: one delayed reference: its size, and the time to append it and to sort and fold its share.
 
-use buttress::refs::{RefLog, Record, Target};
+use buttress::refs::{Record, RefLog, Target};
 
 use crate::{Row, Scale, median, seconds};
 
@@ -28,6 +28,7 @@ pub fn row(scale: Scale) -> Row {
         ("append".to_owned(), median(appends), "ns"),
         ("append, sort and fold".to_owned(), median(alls), "ns"),
     ];
-    let notes = vec![format!("{records} records with random addresses, the worst order for a sort")];
+    let notes =
+        vec![format!("{records} records with random addresses, the worst order for a sort")];
     Row { number: 3, work: "one delayed reference".to_owned(), figures, notes }
 }

@@ -29,7 +29,8 @@ pub fn row(scale: Scale) -> Row {
         }
     }
     notes.dedup();
-    let names = ["here, write and commit", "here, read cold", "Linux, write and fsync", "Linux, read cold"];
+    let names =
+        ["here, write and commit", "here, read cold", "Linux, write and fsync", "Linux, read cold"];
     let mut figures: Vec<(String, f64, &str)> = Vec::new();
     for (name, rates) in names.iter().zip(rates) {
         if !rates.is_empty() {
@@ -59,7 +60,8 @@ fn here(size: u64, pieces: u64) -> (f64, f64) {
     crate::create::fresh(&image, size);
     let data: Vec<Vec<u8>> = (0..8).map(piece).collect();
     let fs = Filesystem::open(&image, Options::read_write()).expect("a fresh image opens");
-    let file = fs.create(Node { subvolume: 5, ino: 256 }, b"file", &New::file(0o600)).expect("room").node;
+    let file =
+        fs.create(Node { subvolume: 5, ino: 256 }, b"file", &New::file(0o600)).expect("room").node;
     let write = seconds(|| {
         for at in 0..pieces {
             fs.write(file, at << 20, &data[at as usize % 8]).expect("room");
@@ -85,7 +87,9 @@ fn there(size: u64, pieces: u64) -> Result<(f64, f64), String> {
     let mut file = File::create(&path).map_err(text)?;
     let mut result = Ok(());
     let write = seconds(|| {
-        result = (0..pieces).try_for_each(|at| file.write_all(&data[at as usize % 8])).and_then(|()| file.sync_all());
+        result = (0..pieces)
+            .try_for_each(|at| file.write_all(&data[at as usize % 8]))
+            .and_then(|()| file.sync_all());
     });
     result.map_err(text)?;
     drop(file);

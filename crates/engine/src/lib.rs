@@ -21,3 +21,7 @@ pub use fs::{
     Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, SubvolumeInfo,
     Times, Usage, acl,
 };
+
+pub use buttress_device as device;
+pub use buttress_ondisk as ondisk;
+pub use buttress_volume as volume;
