@@ -9,6 +9,7 @@
 mod content;
 mod diff;
 mod host;
+mod library;
 mod text;
 
 use std::collections::BTreeMap;
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 pub use content::{BLOCK_BYTES, Digest};
 pub use diff::diff;
 pub use host::{HostError, facts_of_dir};
+pub use library::{facts_of_library, facts_of_node};
 pub use text::{from_text, to_text};
 
 /// Inode number of the directory that stands where a subvolume is not present

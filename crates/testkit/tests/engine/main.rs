@@ -1,0 +1,5 @@
+//! The library against the images that the kernel made.
+#![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
+
+mod corpus;
+mod each;
