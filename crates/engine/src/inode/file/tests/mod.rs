@@ -1,8 +1,10 @@
 //! Files on a real filesystem in memory, made by `mkfs.btrfs`, against byte vectors; `btrfs check` has the last word.
 
 mod cases;
+mod kernel;
 mod random;
 
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 
@@ -131,18 +133,28 @@ impl Fixture {
         std::fs::File::create(&image).and_then(|file| file.set_len(size)).expect("image");
         let path = image.to_string_lossy();
         run("mkfs.btrfs", &[&["-q", "-f"], mkfs, &[&*path]].concat());
-        let device = Arc::new(MemoryDevice::load(&image).expect("loads"));
-        let (core, root) = open(&device);
         let new = |ino| File { ino, flags, ..File::default() };
+        Fixture::load(&image, (0..count).map(|at| new(ROOT_DIR + 1 + at)).collect())
+    }
+
+    /// The filesystem in an image, of which `files` are some.
+    pub fn load(image: &Path, files: Vec<File>) -> Fixture {
+        let device = Arc::new(MemoryDevice::load(image).expect("loads"));
+        let (core, root) = open(&device);
         Fixture {
-            dir,
+            dir: tempfile::tempdir().expect("temp dir"),
             device,
             core,
             root: Mutex::new(root),
-            files: Mutex::new((0..count).map(|at| new(ROOT_DIR + 1 + at)).collect()),
+            files: Mutex::new(files),
             during: Mutex::default(),
             merged: Mutex::default(),
         }
+    }
+
+    /// Stores the last commit as an image.
+    pub fn store(&self, image: &Path) {
+        self.device.store(image).expect("stores");
     }
 
     /// Runs one operation on file `at`.
@@ -226,7 +238,7 @@ impl Fixture {
     pub fn check(self) -> Fixture {
         self.commit();
         let image = self.dir.path().join("image");
-        self.device.store(&image).expect("stores");
+        self.store(&image);
         let path = image.to_string_lossy();
         run("btrfs", &["check", "--check-data-csum", &path]);
         let Fixture { dir, device, files, .. } = self;

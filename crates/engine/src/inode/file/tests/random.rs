@@ -106,7 +106,7 @@ fn seek(fixture: &Fixture, random: &mut Random, at: usize) {
     });
 }
 
-fn step(fixture: &Fixture, random: &mut Random) {
+pub fn step(fixture: &Fixture, random: &mut Random) {
     let count = fixture.files.lock().len() as u64;
     let at = random.below(count) as usize;
     match random.below(12) {
@@ -186,6 +186,18 @@ fn random_with_small_nodes_and_long_checksums() {
 #[test]
 fn random_with_mixed_groups() {
     run(0xabad_1dea_0001, &["-M", "-n", "4096", "-O", "^no-holes"], 0, 24);
+}
+
+#[test]
+#[ignore = "takes minutes: BUTTRESS_SEEDS=from..to"]
+fn random_with_many_seeds() {
+    let seeds = std::env::var("BUTTRESS_SEEDS").unwrap_or_default();
+    let (from, to) = seeds.split_once("..").unwrap_or(("1", "20"));
+    let forms: [&[&str]; 3] = [&[], &["-O", "^no-holes"], &["-M", "-n", "4096"]];
+    for seed in from.parse().unwrap_or(1)..to.parse().unwrap_or(20) {
+        let flags = if seed % 5 == 0 { NODATASUM } else { 0 };
+        run(seed * 0x9e37_79b9_7f4a_7c15, forms[seed as usize % 3], flags, 16);
+    }
 }
 
 #[test]
