@@ -15,6 +15,8 @@ use crate::txn::Core;
 pub(super) const FILE_END: u64 = 1 << 63;
 /// Bytes of a buffered run beyond which it is not extended.
 const BUFFER_RUN_MAX: usize = 1 << 20;
+/// Bytes of checksums beyond which a run of them is not extended: cutting one copies the half of it.
+const DIGEST_RUN_MAX: usize = 16 << 10;
 
 /// The start of the sector that holds `pos`.
 pub(super) fn round_down(pos: u64) -> u64 {
@@ -24,6 +26,12 @@ pub(super) fn round_down(pos: u64) -> u64 {
 /// The end of the sector that `pos` ends in.
 pub(super) fn round_up(pos: u64) -> u64 {
     pos.div_ceil(SECTOR).saturating_mul(SECTOR)
+}
+
+/// The most bytes of space that changing `len` bytes at `offset` may take: whole sectors, and one for a file that leaves
+/// its item. For reservations.
+pub fn space_needed(offset: u64, len: u64) -> u64 {
+    round_up(offset.saturating_add(len)).saturating_sub(round_down(offset)).saturating_add(SECTOR)
 }
 
 /// Buffered bytes of whole sectors.
@@ -285,8 +293,11 @@ impl FileChanges {
         let span = bytenr..bytenr.saturating_add(sectors * SECTOR);
         self.digests.cut(&span);
         let joined = self.digests.extend(&span, |_, before| {
-            before.bytes.extend_from_slice(&bytes);
-            true
+            let fits = before.bytes.len() + bytes.len() <= DIGEST_RUN_MAX;
+            if fits {
+                before.bytes.extend_from_slice(&bytes);
+            }
+            fits
         });
         if !joined {
             self.digests.insert(span, Digests { bytes, size });

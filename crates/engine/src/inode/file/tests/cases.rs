@@ -144,3 +144,45 @@ fn unwritten_space_comes_back() {
     fixture.commit();
     assert_eq!(free(&fixture), before);
 }
+
+#[test]
+fn a_full_filesystem_takes_nothing_and_loses_nothing() {
+    if !tools() {
+        return;
+    }
+    let fixture = Fixture::new(&[], 128 << 20, 2, 0);
+    let chunk = vec![9; 3 << 20];
+    let write = |fixture: &Fixture, at: usize, offset: u64, data: &[u8]| {
+        fixture.op(at, |file, op, root| {
+            let size = file.size();
+            let done =
+                file.with(op.core, root, |live, layers| live.write(op, layers, size, offset, data));
+            if done.is_ok() {
+                assert_eq!(offset, size);
+                file.model.extend_from_slice(data);
+            }
+            done
+        })
+    };
+    let size = |fixture: &Fixture, at: usize| fixture.files.lock()[at].size();
+    let fill = |fixture: &Fixture, at: usize| {
+        for len in [chunk.len(), 100_000, 65_536, 4096 * 17] {
+            while write(fixture, at, size(fixture, at), &chunk[..len / 4096 * 4096]).is_ok() {}
+        }
+    };
+    fill(&fixture, 0);
+    // What was taken ahead of the stream comes back with the commit.
+    fixture.commit();
+    fill(&fixture, 1);
+    assert_eq!(
+        write(&fixture, 1, size(&fixture, 1), &chunk).expect_err("full").errno(),
+        Errno::NOSPC
+    );
+    let fixture = fixture.check();
+    fixture.truncate(0, 10 << 20);
+    fixture.commit();
+    fixture.commit();
+    fill(&fixture, 0);
+    assert!(size(&fixture, 0) > 20 << 20);
+    fixture.check();
+}

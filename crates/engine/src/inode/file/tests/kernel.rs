@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use super::{File, Fixture, Random, run, tools};
 
@@ -12,18 +13,27 @@ impl Mount {
     fn new(image: &Path, at: &Path, options: &str) -> Mount {
         std::fs::create_dir_all(at).expect("mount point");
         let options = format!("loop,{options}");
-        run(
-            "mount",
-            &["-t", "btrfs", "-o", &options, &image.to_string_lossy(), &at.to_string_lossy()],
-        );
+        patiently("mount", &["-t", "btrfs", "-o", &options], &[image, at]);
         Mount(at.to_path_buf())
     }
 }
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        run("umount", &[&self.0.to_string_lossy()]);
+        patiently("umount", &[], &[&self.0]);
     }
+}
+
+/// Tries again while other tests have loop devices or, between fork and exec, the mount's files.
+fn patiently(program: &str, args: &[&str], paths: &[&Path]) {
+    for _ in 0..200 {
+        let done = Command::new(program).args(args).args(paths).output().expect("runs");
+        if done.status.success() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    panic!("{program} {args:?} {paths:?} fails again and again");
 }
 
 /// Content that compresses well in parts.

@@ -196,7 +196,7 @@ fn random_with_many_seeds() {
     let forms: [&[&str]; 3] = [&[], &["-O", "^no-holes"], &["-M", "-n", "4096"]];
     for seed in from.parse().unwrap_or(1)..to.parse().unwrap_or(20) {
         let flags = if seed % 5 == 0 { NODATASUM } else { 0 };
-        run(seed * 0x9e37_79b9_7f4a_7c15, forms[seed as usize % 3], flags, 16);
+        run(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15), forms[seed as usize % 3], flags, 16);
     }
 }
 
