@@ -198,12 +198,11 @@ impl FileChanges {
         done
     }
 
-    /// Gives back the space that was allocated and is not used.
+    /// Gives back the space that was allocated and is not used. What was written may still be read by an operation that
+    /// looked it up before: it waits for the next freeze.
     pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
-        self.loose
-            .drain(..)
-            .chain(self.ahead.take())
-            .try_for_each(|range| core.space.give_back(range))
+        self.loose.drain(..).try_for_each(|range| core.space.release(range))?;
+        self.ahead.take().map_or(Ok(()), |range| core.space.give_back(range))
     }
 
     /// Removes what this layer holds of `span`, so that lower layers show again.
