@@ -135,6 +135,16 @@ pub enum MkfsError {
         /// The system's answer.
         source: Arc<io::Error>,
     },
+    /// What was read could not be written into the filesystem.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Filesystem {
+        /// What was tried: "copy", "link"…
+        action: &'static str,
+        /// What was to be copied.
+        path: PathBuf,
+        /// The engine's answer.
+        source: buttress::Error,
+    },
     /// `--subvol` with a type that nobody knows, or a directory that cannot become a subvolume.
     #[error("subvolume {text:?}: {why}")]
     Subvolume {

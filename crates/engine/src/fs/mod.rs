@@ -26,7 +26,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use crate::subvol::Forest;
@@ -63,7 +63,7 @@ struct Inner {
     pressure: run::Pressure,
     wake: Arc<worker::Wake>,
     /// Subvolumes whose files without names, left by a crash, have been deleted.
-    cleaned: Mutex<HashSet<u64>>,
+    cleaned: RwLock<HashSet<u64>>,
 }
 
 impl fmt::Debug for Filesystem {

@@ -40,7 +40,10 @@ impl Inner {
         if node.is_stub() {
             return Err(Error::User(Errno::ROFS));
         }
-        let mut cleaned = self.cleaned.lock();
+        if self.cleaned.read().contains(&node.subvolume) {
+            return Ok(());
+        }
+        let mut cleaned = self.cleaned.write();
         if cleaned.contains(&node.subvolume) {
             return Ok(());
         }

@@ -41,7 +41,7 @@ impl Filesystem {
             warnings,
             pressure: Default::default(),
             wake: Default::default(),
-            cleaned: Mutex::default(),
+            cleaned: Default::default(),
         };
         let inner = Arc::new(inner);
         let worker = match inner.options.write && inner.options.background {

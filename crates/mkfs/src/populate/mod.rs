@@ -1,17 +1,99 @@
 //! Fills a new filesystem from a directory tree, as an ordinary user.
 //!
 //! Three stages: [`walk`] lists directories in a fixed order, [`read`] reads what the names stand for on several
-//! threads, and the caller's thread creates everything through the public interface of the engine. The order of
-//! creation, and with it inode numbers and the layout, depends on the source's names only.
-
-#![allow(dead_code, reason = "the writing stage waits for the engine")]
+//! threads, and the caller's thread creates everything through the public interface of the engine ([`write`]). The
+//! order of creation, and with it inode numbers and the layout, depends on the source only.
 
 pub(crate) mod pipeline;
 pub(crate) mod read;
 pub(crate) mod subvolumes;
-pub(crate) mod walk;
-
 #[cfg(test)]
 mod tests;
+pub(crate) mod walk;
+mod write;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress::{Env, Filesystem, Options, Time};
+use buttress_device::BlockDevice;
+
+use crate::environment::Environment;
+use crate::error::MkfsError;
 
 pub use subvolumes::{Subvolume, SubvolumeKind, parse_subvolume};
+
+/// Bytes of content in memory before a commit is made.
+const DIRTY_BYTES_MAX: u64 = 256 << 20;
+
+/// How a filesystem is filled.
+#[derive(Clone, Debug, Default)]
+pub struct Populate {
+    /// Directories of the source that become subvolumes.
+    pub subvolumes: Vec<Subvolume>,
+    /// Threads that read the source; 0 for as many as there are processors.
+    pub threads: usize,
+}
+
+/// What was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Populated {
+    /// Directories, subvolumes included.
+    pub directories: u64,
+    /// Everything that is no directory, further links not counted.
+    pub files: u64,
+    /// Further links of files.
+    pub links: u64,
+    /// Subvolumes.
+    pub subvolumes: u64,
+    /// Bytes of content.
+    pub bytes: u64,
+}
+
+/// Fills the filesystem on `device`, which [`make`](crate::make) has made, from the directory `source`: `--rootdir`.
+///
+/// The same source, options and environment make the same bytes.
+pub fn rootdir(
+    device: Arc<dyn BlockDevice>,
+    source: &Path,
+    options: &Populate,
+    env: &mut Environment,
+) -> Result<Populated, MkfsError> {
+    let open = Options::read_write()
+        .background(false)
+        .dirty_bytes_max(DIRTY_BYTES_MAX)
+        .env(engine_env(env));
+    let failed =
+        |action, error| MkfsError::Filesystem { action, path: source.into(), source: error };
+    let opened = Filesystem::open_device(device, open);
+    let fs = opened.map_err(|error| failed("open the filesystem for", error))?;
+    let done = populate(&fs, source, options)?;
+    fs.close().map_err(|error| failed("commit", error))?;
+    Ok(done)
+}
+
+/// Fills the top directory of an open filesystem from the directory `source`.
+pub fn populate(
+    fs: &Filesystem,
+    source: &Path,
+    options: &Populate,
+) -> Result<Populated, MkfsError> {
+    subvolumes::check(source, &options.subvolumes)?;
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from).min(16),
+        threads => threads,
+    };
+    let mut writer = write::Writer::new(fs, source, options)?;
+    pipeline::stream(source, threads, |batch| writer.batch(batch))?;
+    writer.finish()
+}
+
+/// The same time and a sequence of random bytes for the engine.
+fn engine_env(env: &mut Environment) -> Env {
+    let now = env.timespec();
+    let now = Time { sec: now.sec.get() as i64, nsec: now.nsec.get() };
+    let mut seed = [0; 8];
+    (env.random)(&mut seed);
+    let mut random = Environment::seeded(u64::from_le_bytes(seed)).random;
+    Env::new(move || now, move |bytes| random(bytes))
+}

@@ -89,10 +89,8 @@ pub(crate) struct Stat {
     pub allocated: u64,
     /// Names a file of the source: device and inode.
     pub identity: (u64, u64),
-    /// Seconds and nanoseconds.
-    pub atime: (i64, u32),
+    /// Seconds and nanoseconds of the last change of content.
     pub mtime: (i64, u32),
-    pub ctime: (i64, u32),
 }
 
 impl Stat {
@@ -156,9 +154,7 @@ fn stat_of(metadata: &std::fs::Metadata) -> Stat {
         size: metadata.size(),
         allocated: metadata.blocks().saturating_mul(512),
         identity: (metadata.dev(), metadata.ino()),
-        atime: (metadata.atime(), metadata.atime_nsec() as u32),
         mtime: (metadata.mtime(), metadata.mtime_nsec() as u32),
-        ctime: (metadata.ctime(), metadata.ctime_nsec() as u32),
     }
 }
 

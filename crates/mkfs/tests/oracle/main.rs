@@ -5,3 +5,4 @@
 mod host;
 mod make;
 mod matrix;
+mod rootdir;
