@@ -1,11 +1,12 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build test lint demo bench clean
+.PHONY: help deps build demo test lint bench long clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
 	@echo "make test   everything that must hold before a change lands"
 	@echo "make lint   formatting and clippy"
 	@echo "make bench  the figures of this machine, both sides in one run"
+	@echo "make long   the suites that take hours"
 
 deps:
 	@scripts/deps
@@ -13,15 +14,26 @@ deps:
 build: deps
 	cargo build --workspace
 
+demo: deps
+	cargo build --release -p buttress-cli
+	@scripts/demo
+
 test: deps
 	cargo test --workspace --no-fail-fast
+	cargo test -p buttress --features shuttle --lib schedules
 
 lint:
 	cargo fmt --all -- --check
 	cargo clippy --workspace --all-targets -- -D warnings
 
 bench: deps
-	cargo run --release -p buttress-bench
+	cargo build --release -p buttress-cli -p buttress-bench
+	target/release/buttress-bench
+
+# What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
+long: deps
+	BUTTRESS_LONG=1 cargo test --release -p buttress-testkit --no-fail-fast
+	cargo run --release -p buttress-testkit --bin modelrun -- --seed 1 --ops 1000000
 
 clean:
 	cargo clean
