@@ -102,7 +102,8 @@ impl FileTree {
         plan.run(op.core, buf)
     }
 
-    /// Writes all of `data` at `offset`. By how many bytes that made grow what is buffered and will need space is returned.
+    /// Writes all of `data` at `offset`. By how many bytes that made grow what is buffered and will need space is returned; the
+    /// largest number when the buffers were written.
     pub fn write(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<u64> {
         self.writable()?;
         let mut state = inode.write();
@@ -139,7 +140,8 @@ impl FileTree {
         file.write(op, layers, size, offset, data)?;
         state.attributes.size = size.max(end);
         state.attributes.modified(op.now);
-        Ok(buffered(state).saturating_sub(before))
+        // Less than before: it went to the disk, and this write with it has used what was promised.
+        Ok(buffered(state).checked_sub(before).unwrap_or(u64::MAX))
     }
 
     /// Cuts or grows a regular file; the caller has touched it.

@@ -206,7 +206,10 @@ impl FileTree {
             return Ok(());
         };
         let Attributes { size, flags, .. } = frozen.attributes;
-        let Some(file) = frozen.file.as_mut().and_then(Arc::get_mut) else { return Ok(()) };
+        let Some(file) = &mut frozen.file else { return Ok(()) };
+        // Whoever looks at the layer does so under the lock. A commit without these data would lose them.
+        let file = Arc::get_mut(file)
+            .ok_or_else(|| Error::inconsistent(self.id, "a frozen layer is in use", inode.ino))?;
         if frozen.changes.deleted {
             return file.abandon(core);
         }

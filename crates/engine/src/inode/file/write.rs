@@ -189,7 +189,7 @@ impl FileChanges {
         Ok(())
     }
 
-    /// The content of a sector before it is partly overwritten; `None` when it is buffered.
+    /// The content of a sector before it is partly overwritten; `None` when it is buffered, or behind the end of the file.
     fn old_sector(
         &self,
         core: &Core,
@@ -197,7 +197,7 @@ impl FileChanges {
         size: u64,
         start: u64,
     ) -> Result<Option<Vec<u8>>> {
-        if self.buffers.at(start).is_some() {
+        if start >= size || self.buffers.at(start).is_some() {
             return Ok(None);
         }
         self.sector(core, layers, size, start).map(Some)
