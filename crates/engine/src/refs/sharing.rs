@@ -72,8 +72,9 @@ impl<'a> Sharing<'a> {
         Sharing { extents, transid, states: Mutex::default() }
     }
 
-    /// Tree `tree` is about to replace `old` by a copy of its own: settles the references to the children of `old`. The
-    /// tree's own reference to `old` is the caller's to drop (by [`Sharing::lose`]).
+    /// Tree `tree` is about to replace `old` by a copy of its own: settles the references to the children of `old`, and
+    /// drops the tree's own reference to it. Both under one lock: another tree that does the same at the same time must
+    /// see either none of it or all.
     pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<()> {
         let mut states = self.states.lock();
         let (refs, full) = self.lookup(&mut states, old)?;
@@ -87,6 +88,8 @@ impl<'a> Sharing<'a> {
             self.give(&mut states, log, old, By::Tree(tree), 1);
             self.give(&mut states, log, old, By::Block(old.bytenr()), -1);
         }
+        states.entry(old.bytenr()).or_default().delta -= 1;
+        log.by_tree(Target::Block(old.bytenr(), old.level()), tree, -1, 0);
         Ok(())
     }
 

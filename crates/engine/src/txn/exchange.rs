@@ -98,9 +98,7 @@ impl Exchange for TreeCommit<'_, '_> {
             return Ok(());
         }
         if shared {
-            let sharing = self.commit.sharing();
-            sharing.unshare(&mut self.refs, old, self.tree)?;
-            sharing.lose(&mut self.refs, old.bytenr(), old.level(), self.tree);
+            self.commit.sharing().unshare(&mut self.refs, old, self.tree)?;
         } else {
             self.refs.by_tree(Target::Block(old.bytenr(), old.level()), self.tree, -1, 0);
         }
