@@ -13,13 +13,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress::{Filesystem, Options};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
-use crate::launch::{LaunchError, Readiness};
+use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
+use crate::mount::engine::Engine;
 use crate::mount::{Mount, init_flags};
-use crate::options::{MountOptions, OptionError};
+use crate::options::{MountOptions, OptionError, SubvolumeChoice};
 use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
 use crate::protocol::mounts;
 use crate::session::{Session, SessionError, SessionOptions};
@@ -53,6 +55,9 @@ pub enum MountError {
         /// Why.
         reason: Errno,
     },
+    /// The path given as `subvol=` is an ordinary directory or file.
+    #[error("{0} is not a subvolume")]
+    NoSubvolume(PathBuf),
     /// Attaching or taking off.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -88,6 +93,85 @@ impl Place {
 
 fn absolute(path: &Path) -> Result<PathBuf, MountError> {
     path.canonicalize().map_err(|source| MountError::Path { path: path.to_owned(), source })
+}
+
+/// Where the process that serves a mount runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ground {
+    /// This process serves, and [`mount`] returns when the mount has ended.
+    Foreground,
+    /// A process in the background serves, and [`mount`] returns when the mount answers. The
+    /// program is started again with the same arguments for that, and must come to the same call.
+    Background,
+}
+
+/// Mounts the filesystem in the file or block device `device` on the directory `mountpoint`.
+pub fn mount(
+    device: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+    ground: Ground,
+) -> Result<(), MountError> {
+    if ground == Ground::Foreground {
+        return mount_here(device, mountpoint, options, &mut None);
+    }
+    let mut readiness = match launch::split() {
+        Role::Command(result) => return Ok(result?),
+        Role::Daemon(readiness) => Some(readiness),
+    };
+    match (mount_here(device, mountpoint, options, &mut readiness), readiness) {
+        (Err(error), Some(readiness)) => {
+            readiness.failed(&error);
+            // The command has the error and says it.
+            std::process::exit(1);
+        }
+        (result, _) => result,
+    }
+}
+
+fn mount_here(
+    device: &Path,
+    mountpoint: &Path,
+    options: &MountOptions,
+    readiness: &mut Option<Readiness>,
+) -> Result<(), MountError> {
+    let place = Place::new(device, mountpoint)?;
+    let fs = Filesystem::open(&place.source, engine_options(options))?;
+    for warning in fs.warnings() {
+        eprintln!("buttress: {}: {warning}", place.source.display());
+    }
+    let mut options = options.clone();
+    options.read_only |= fs.is_read_only();
+    let subvolume = chosen_subvolume(&fs, &options.subvolume)?;
+    let served = serve(Engine::new(fs.clone()), subvolume, &place, &options, readiness);
+    // Also after an error: what was done before it is kept.
+    let closed = fs.close();
+    served?;
+    Ok(closed?)
+}
+
+fn engine_options(options: &MountOptions) -> Options {
+    let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
+    let mode = mode.offset(options.offset);
+    match options.commit_seconds {
+        Some(seconds) => mode.commit_interval(Duration::from_secs(seconds.into())),
+        None => mode,
+    }
+}
+
+/// The id of the subvolume to mount.
+fn chosen_subvolume(fs: &Filesystem, choice: &SubvolumeChoice) -> Result<u64, MountError> {
+    match choice {
+        SubvolumeChoice::Default => Ok(fs.default_subvolume()?),
+        SubvolumeChoice::Id(id) => Ok(fs.subvolume_info(*id)?.id),
+        SubvolumeChoice::Path(path) => {
+            let node = fs.resolve(path)?;
+            if !node.is_top() {
+                return Err(MountError::NoSubvolume(path.clone()));
+            }
+            Ok(node.subvolume)
+        }
+    }
 }
 
 /// Serves `store` until the mount ends. Then nothing refers to its inodes any more, and the caller

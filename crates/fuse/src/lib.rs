@@ -2,7 +2,8 @@
 //!
 //! Downward: [`options`] (the `-o` words) and [`launch`] (the background process) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
-//! messages). A filesystem is anything that implements [`session::Handler`].
+//! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
+//! kernel holds, and [`daemon`] puts it all together. [`client`] is for commands on a live mount.
 
 pub mod client;
 pub mod daemon;
@@ -13,3 +14,6 @@ pub mod options;
 pub mod protocol;
 pub mod session;
 pub mod signals;
+
+pub use daemon::{Ground, MountError, mount, unmount};
+pub use options::MountOptions;

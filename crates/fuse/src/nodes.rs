@@ -111,13 +111,22 @@ impl<N: Clone> NodeTable<N> {
         self.shard(id).lock().get(&id).map(|held| held.node.clone())
     }
 
-    /// Counts one more entry given to the kernel.
-    pub fn hold(&self, id: u64, node: &N) {
+    /// Counts one more entry given to the kernel. Before the first, `hold` must take hold of the
+    /// inode.
+    pub fn hold<E>(
+        &self,
+        id: u64,
+        node: &N,
+        hold: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut shard = self.shard(id).lock();
-        shard
-            .entry(id)
-            .or_insert_with(|| Held { node: node.clone(), count: 0, marked: false })
-            .count += 1;
+        if let Some(held) = shard.get_mut(&id) {
+            held.count += 1;
+            return Ok(());
+        }
+        hold()?;
+        shard.insert(id, Held { node: node.clone(), count: 1, marked: false });
+        Ok(())
     }
 
     /// Remembers one thing about a node for as long as it is held.
@@ -227,8 +236,10 @@ mod tests {
     #[test]
     fn a_node_lives_until_its_last_forget() {
         let table = NodeTable::new(5);
-        table.hold(300, &"inode");
-        table.hold(300, &"inode");
+        assert_eq!(table.hold(300, &"inode", || Err(())), Err(()));
+        assert_eq!(table.get(300), None);
+        table.hold(300, &"inode", || Ok::<_, ()>(())).unwrap();
+        table.hold(300, &"inode", || Err(())).unwrap();
         assert_eq!(table.forget(300, 1), None);
         assert_eq!(table.get(300), Some("inode"));
         assert_eq!(table.forget(300, 1), Some("inode"));

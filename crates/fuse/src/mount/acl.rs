@@ -11,17 +11,14 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Mount;
-use super::store::{Answer, NewInode, SetAttributes, SetXattr, Store};
+use super::store::{Answer, SetAttributes, SetXattr, Store};
 
 /// The xattr of the ACL that is checked.
-pub(super) const ACCESS: &str = "system.posix_acl_access";
+pub const ACCESS: &str = "system.posix_acl_access";
 /// The xattr of the ACL that new inodes in a directory get.
-pub(super) const DEFAULT: &str = "system.posix_acl_default";
+pub const DEFAULT: &str = "system.posix_acl_default";
 
 const VERSION: u32 = 2;
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
-const SYMLINK: u32 = 0o120_000;
 const RWX: u16 = 7;
 
 const OWNER: u16 = 0x01;
@@ -107,57 +104,24 @@ impl Acl {
     }
 }
 
-/// The lists of a new inode.
-#[derive(Default)]
-pub(super) struct Inherited {
-    access: Option<Vec<u8>>,
-    default: Option<Vec<u8>>,
+/// What a new inode of mode `mode` takes over from the default ACL `default` of its directory: its
+/// mode then, and its access ACL if that says more than the mode.
+pub fn inherited(default: &[u8], mode: u32) -> Answer<(u32, Option<Vec<u8>>)> {
+    let mut acl = Acl::parse(default)?;
+    let mode = acl.inherit(mode);
+    Ok((mode, (!acl.is_minimal()).then(|| acl.value())))
 }
 
 impl<S: Store> Mount<S> {
-    /// Takes from `new.mode` what the umask, or the directory's default ACL in its place, takes
-    /// away. Returns the lists the new inode gets.
-    pub(super) fn inherit(
-        &self,
-        id: u64,
-        directory: &S::Node,
-        new: &mut NewInode,
-        umask: u32,
-    ) -> Answer<Inherited> {
-        let value =
-            if new.mode & TYPE == SYMLINK { None } else { self.default_acl(id, directory)? };
-        let Some(value) = value else {
-            new.mode &= !(umask & 0o777);
-            return Ok(Inherited::default());
-        };
-        let mut acl = Acl::parse(&value)?;
-        new.mode = acl.inherit(new.mode);
-        Ok(Inherited {
-            access: (!acl.is_minimal()).then(|| acl.value()),
-            default: (new.mode & TYPE == DIRECTORY).then_some(value),
-        })
-    }
-
-    /// The default ACL of a directory. That there is none is remembered while the kernel holds it.
-    fn default_acl(&self, id: u64, directory: &S::Node) -> Answer<Option<Vec<u8>>> {
+    /// Whether a directory has a default ACL. That it has none is remembered while the kernel holds
+    /// it.
+    pub(super) fn has_default_acl(&self, id: u64, directory: &S::Node) -> Answer<bool> {
         if self.nodes.is_marked(id) {
-            return Ok(None);
+            return Ok(false);
         }
-        let value = self.store.xattr(directory, OsStr::new(DEFAULT))?;
-        if value.is_none() {
-            self.nodes.mark(id, true);
-        }
-        Ok(value)
-    }
-
-    /// Gives a new inode its lists.
-    pub(super) fn pass_on(&self, node: &S::Node, lists: &Inherited) -> Answer<()> {
-        for (name, value) in [(ACCESS, &lists.access), (DEFAULT, &lists.default)] {
-            if let Some(value) = value {
-                self.store.set_xattr(node, OsStr::new(name), value, SetXattr::Any)?;
-            }
-        }
-        Ok(())
+        let has = self.store.xattr(directory, OsStr::new(DEFAULT))?.is_some();
+        self.nodes.mark(id, !has);
+        Ok(has)
     }
 
     /// Sets the access ACL, and the mode with it. A list that says no more than the mode is not
@@ -174,7 +138,8 @@ impl<S: Store> Mount<S> {
             self.store.set_xattr(node, name, value, SetXattr::Any)?;
         }
         let mode = self.store.attributes(node)?.mode & 0o7000 | acl.mode_bits();
-        self.store.set_attributes(node, &SetAttributes { mode: Some(mode), ..Default::default() })
+        let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        self.store.set_attributes(node, &change).map(drop)
     }
 
     /// Makes the access ACL follow a new mode.

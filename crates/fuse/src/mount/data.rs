@@ -52,8 +52,9 @@ impl<S: Store> Mount<S> {
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.clear_set_ids(&node, SetIds::Write)?;
         }
-        self.store.write(&node, wish.offset, data)?;
-        self.file_changed(abi::WriteOut { size: wish.size, padding: 0 })
+        let written = self.store.write(&node, wish.offset, data)?;
+        let size = u32::try_from(written).map_err(|_| Errno::IO)?;
+        self.file_changed(abi::WriteOut { size, padding: 0 })
     }
 
     pub(super) fn fallocate(&self, request: &Request<'_>) -> Answer<()> {

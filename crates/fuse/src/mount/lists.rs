@@ -15,7 +15,7 @@ use zerocopy::IntoBytes;
 use super::Mount;
 use super::store::{Answer, Store};
 use crate::nodes::{Identity, shown_ino};
-use crate::protocol::abi::{self, Dirent, EntryOut};
+use crate::protocol::abi::{self, Dirent, EntryOut, ROOT_ID};
 use crate::protocol::channel::{Reply, Request};
 
 /// `DT_DIR`.
@@ -112,7 +112,8 @@ impl<S: Store> Mount<S> {
         node: &S::Node,
         after: u64,
     ) -> Answer<()> {
-        let dots = [(OsStr::new("."), id), (OsStr::new(".."), self.id(&self.store.parent(node)?))];
+        let above = if id == ROOT_ID { id } else { self.id(&self.store.parent(node)?) };
+        let dots = [(OsStr::new("."), id), (OsStr::new(".."), above)];
         for ((name, id), cookie) in dots.into_iter().zip(1..) {
             if cookie > after {
                 if !listing.fits(name) {

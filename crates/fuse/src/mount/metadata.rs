@@ -56,20 +56,19 @@ impl<S: Store> Mount<S> {
                 change.mode = Some(kept);
             }
         }
-        self.store.set_attributes(&node, &change)?;
+        let after = self.store.set_attributes(&node, &change)?;
         if let Some(mode) = change.mode.filter(|_| wish.valid & fattr::MODE != 0) {
             self.chmod_acl(&node, mode)?;
         }
-        self.file_changed(())?;
-        let attributes = self.store.attributes(&node)?;
-        Ok(self.policy.shown.attr_out(request.nodeid(), &attributes))
+        self.file_changed(self.policy.shown.attr_out(request.nodeid(), &after))
     }
 
     /// Takes set-id bits away where the rules say so.
     pub(super) fn clear_set_ids(&self, node: &S::Node, why: SetIds) -> Answer<()> {
         let mode = self.store.attributes(node)?.mode;
         let Some(mode) = without_set_ids(mode, why) else { return Ok(()) };
-        self.store.set_attributes(node, &SetAttributes { mode: Some(mode), ..Default::default() })
+        let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        self.store.set_attributes(node, &change).map(drop)
     }
 
     /// Moves the access time after a read, as `relatime` and its like say. That it cannot be moved

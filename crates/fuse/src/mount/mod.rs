@@ -13,10 +13,11 @@
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
 //! requests by subject; [`control`] holds what goes beyond files.
 
-mod acl;
+pub mod acl;
 mod attributes;
 pub mod control;
 mod data;
+pub mod engine;
 mod lists;
 mod metadata;
 mod names;
@@ -33,7 +34,7 @@ use crate::protocol::channel::{Reply, Request};
 use crate::session::{self, BASE_FLAGS, Handler};
 use attributes::Shown;
 use control::{Control, Notices, words};
-use store::{Answer, NewInode, Store};
+use store::{Answer, Attributes, NewInode, Store};
 
 /// A mounted filesystem.
 pub struct Mount<S: Store> {
@@ -99,7 +100,7 @@ impl<S: Store> Mount<S> {
     pub fn new(store: S, subvolume: u64, options: &MountOptions) -> Answer<Self> {
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
-        nodes.hold(ROOT_ID, &top);
+        nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
         let (device, notices) = (OnceLock::new(), Notices::default());
         Ok(Self { store, nodes, policy: Policy::new(options), device, notices })
     }
@@ -117,7 +118,7 @@ impl<S: Store> Mount<S> {
     /// Lets go of all inodes the kernel held, once the mount is gone.
     pub fn release(&self) {
         for node in self.nodes.drain() {
-            self.store.forgotten(node);
+            self.store.release(node);
         }
     }
 
@@ -138,15 +139,20 @@ impl<S: Store> Mount<S> {
     /// The entry for `node`, which the kernel holds once more from here on.
     fn entry(&self, node: &S::Node) -> Answer<EntryOut> {
         let attributes = self.store.attributes(node)?;
+        self.entry_with(node, &attributes)
+    }
+
+    /// The same, where the attributes are known.
+    fn entry_with(&self, node: &S::Node, attributes: &Attributes) -> Answer<EntryOut> {
         let id = self.id(node);
-        self.nodes.hold(id, node);
-        Ok(self.policy.shown.entry(id, &attributes))
+        self.nodes.hold(id, node, || self.store.hold(node))?;
+        Ok(self.policy.shown.entry(id, attributes))
     }
 
     /// How an inode begins that the caller of `request` asks for.
     fn new_inode(&self, request: &Request<'_>, mode: u32) -> NewInode {
         let (uid, gid) = if self.policy.fakeroot { (0, 0) } else { (request.uid(), request.gid()) };
-        NewInode { mode, uid, gid, device: (0, 0) }
+        NewInode { mode, uid, gid, ..NewInode::default() }
     }
 
     /// What `sync` and `dirsync` add to a change of a directory.

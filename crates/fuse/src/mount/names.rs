@@ -25,6 +25,7 @@ impl<S: Store> Mount<S> {
         // The dots come only with file handles, to find the way from a forgotten node to the top.
         let found = match name.as_encoded_bytes() {
             b"." => Some(directory),
+            b".." if request.nodeid() == abi::ROOT_ID => Some(directory),
             b".." => Some(self.store.parent(&directory)?),
             _ => self.store.lookup(&directory, name)?,
         };
@@ -51,7 +52,7 @@ impl<S: Store> Mount<S> {
         if id != abi::ROOT_ID
             && let Some(node) = self.nodes.forget(id, count)
         {
-            self.store.forgotten(node);
+            self.store.release(node);
         }
     }
 
@@ -84,10 +85,10 @@ impl<S: Store> Mount<S> {
         let directory = self.node(request.nodeid())?;
         let mut new = self.new_inode(request, mode);
         new.device = decode_device(device);
-        let lists = self.inherit(request.nodeid(), &directory, &mut new, umask)?;
-        let node = self.store.create(&directory, name, &new)?;
-        self.pass_on(&node, &lists)?;
-        self.directory_changed(self.entry(&node)?)
+        new.umask = umask;
+        new.inherit = self.has_default_acl(request.nodeid(), &directory)?;
+        let (node, attributes) = self.store.create(&directory, name, &new)?;
+        self.directory_changed(self.entry_with(&node, &attributes)?)
     }
 
     pub(super) fn symlink(&self, request: &Request<'_>) -> Answer<EntryOut> {
@@ -95,26 +96,28 @@ impl<S: Store> Mount<S> {
         let (name, target) = (body.text()?, body.text()?);
         let directory = self.node(request.nodeid())?;
         let new = self.new_inode(request, SYMLINK | 0o777);
-        let node = self.store.symlink(&directory, name, target, &new)?;
-        self.directory_changed(self.entry(&node)?)
+        let (node, attributes) = self.store.symlink(&directory, name, target, &new)?;
+        self.directory_changed(self.entry_with(&node, &attributes)?)
     }
 
     pub(super) fn temporary(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let wish: abi::CreateIn = request.body().read()?;
         let directory = self.node(request.nodeid())?;
         let mut new = self.new_inode(request, wish.mode & !TYPE | REGULAR);
-        let lists = self.inherit(request.nodeid(), &directory, &mut new, wish.umask)?;
-        let node = self.store.temporary(&directory, &new)?;
-        self.pass_on(&node, &lists)?;
-        self.entry(&node)
+        new.umask = wish.umask;
+        new.inherit = self.has_default_acl(request.nodeid(), &directory)?;
+        let (node, attributes) = self.store.temporary(&directory, &new)?;
+        let entry = self.entry_with(&node, &attributes);
+        self.store.release(node);
+        entry
     }
 
     pub(super) fn link(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let mut body = request.body();
         let abi::LinkIn { oldnodeid } = body.read()?;
         let (node, directory) = (self.node(oldnodeid)?, self.node(request.nodeid())?);
-        self.store.link(&node, &directory, body.text()?)?;
-        self.directory_changed(self.entry(&node)?)
+        let attributes = self.store.link(&node, &directory, body.text()?)?;
+        self.directory_changed(self.entry_with(&node, &attributes)?)
     }
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {

@@ -61,6 +61,10 @@ pub struct NewInode {
     pub gid: u32,
     /// Device number of a device file: major and minor.
     pub device: (u32, u32),
+    /// Permissions to leave out; not where ACLs are inherited.
+    pub umask: u32,
+    /// The directory has a default ACL, which the inode takes over.
+    pub inherit: bool,
 }
 
 /// A time to set.
@@ -167,27 +171,34 @@ pub enum SetXattr {
 
 /// A filesystem that can be mounted. Permission checks are not its business: the kernel makes them.
 pub trait Store: Send + Sync + 'static {
-    /// A loaded inode; while it lives, an unlinked file keeps its contents.
+    /// What names an inode.
     type Node: Clone + Send + Sync + 'static;
 
     /// The inode with this identity.
     fn load(&self, identity: Identity) -> Answer<Self::Node>;
     /// Which inode it is.
     fn identity(&self, node: &Self::Node) -> Identity;
-    /// The kernel holds it no longer.
-    fn forgotten(&self, node: Self::Node);
+    /// Keeps an inode, named or not, until it is released. ENOENT if it is gone already.
+    fn hold(&self, node: &Self::Node) -> Answer<()>;
+    /// Ends a hold.
+    fn release(&self, node: Self::Node);
 
     /// What stat shows.
     fn attributes(&self, node: &Self::Node) -> Answer<Attributes>;
-    /// Changes what stat shows.
-    fn set_attributes(&self, node: &Self::Node, change: &SetAttributes) -> Answer<()>;
+    /// Changes what stat shows; what it shows then.
+    fn set_attributes(&self, node: &Self::Node, change: &SetAttributes) -> Answer<Attributes>;
 
     /// The inode a name leads to.
     fn lookup(&self, directory: &Self::Node, name: &OsStr) -> Answer<Option<Self::Node>>;
     /// The directory a directory lies in; the top of a filesystem lies in itself.
     fn parent(&self, directory: &Self::Node) -> Answer<Self::Node>;
     /// A new file, directory or special file.
-    fn create(&self, directory: &Self::Node, name: &OsStr, new: &NewInode) -> Answer<Self::Node>;
+    fn create(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        new: &NewInode,
+    ) -> Answer<(Self::Node, Attributes)>;
     /// A new symbolic link.
     fn symlink(
         &self,
@@ -195,14 +206,15 @@ pub trait Store: Send + Sync + 'static {
         name: &OsStr,
         target: &OsStr,
         new: &NewInode,
-    ) -> Answer<Self::Node>;
-    /// A new file without a name.
-    fn temporary(&self, directory: &Self::Node, new: &NewInode) -> Answer<Self::Node>;
+    ) -> Answer<(Self::Node, Attributes)>;
+    /// A new file without a name, held once.
+    fn temporary(&self, directory: &Self::Node, new: &NewInode)
+    -> Answer<(Self::Node, Attributes)>;
     /// One more name for a file.
-    fn link(&self, node: &Self::Node, directory: &Self::Node, name: &OsStr) -> Answer<()>;
+    fn link(&self, node: &Self::Node, directory: &Self::Node, name: &OsStr) -> Answer<Attributes>;
     /// Removes a name that is not a directory's.
     fn unlink(&self, directory: &Self::Node, name: &OsStr) -> Answer<()>;
-    /// Removes an empty directory, or a subvolume if `subvolumes` allows.
+    /// Removes an empty directory or subvolume.
     fn rmdir(&self, directory: &Self::Node, name: &OsStr) -> Answer<()>;
     /// Moves a name.
     fn rename(
@@ -223,8 +235,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Reads up to the end of the file; returns how much of `buffer` was filled.
     fn read(&self, node: &Self::Node, offset: u64, buffer: &mut [u8]) -> Answer<usize>;
-    /// Writes all of `data`.
-    fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<()>;
+    /// Writes `data`; returns how much, which is less only where space ran out.
+    fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize>;
     /// Reserves, frees or clears a range.
     fn allocate(&self, node: &Self::Node, offset: u64, length: u64, how: Allocate) -> Answer<()>;
     /// Copies a range, sharing extents where it can; returns how much was copied.

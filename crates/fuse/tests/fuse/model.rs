@@ -5,6 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
+use buttress_fuse::mount::acl;
 use buttress_fuse::mount::control::{Control, Facts, SubvolumeFacts};
 use buttress_fuse::mount::store::*;
 use buttress_fuse::nodes::{Identity, SUBVOLUME_TOP};
@@ -43,6 +44,7 @@ struct State {
     names: BTreeMap<u64, (OsString, u64)>,
     data: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
+    holds: u64,
 }
 
 fn now() -> Time {
@@ -87,7 +89,7 @@ impl Model {
         inodes.next += 1;
         let attributes = Attributes {
             generation: 1,
-            mode: new.mode,
+            mode: if new.inherit { new.mode } else { new.mode & !new.umask },
             nlink: 1,
             uid: new.uid,
             gid: new.gid,
@@ -123,6 +125,16 @@ impl Model {
         }
         let node = self.add(&new);
         node.state.lock().parent = directory.ino;
+        if new.inherit {
+            let default = self.xattr(directory, OsStr::new(acl::DEFAULT))?.unwrap();
+            let (mode, access) = acl::inherited(&default, new.mode)?;
+            let mut state = node.state.lock();
+            state.attributes.mode = mode;
+            state.xattrs.extend(access.map(|value| (acl::ACCESS.into(), value)));
+            if mode & TYPE == DIRECTORY {
+                state.xattrs.insert(acl::DEFAULT.into(), default);
+            }
+        }
         directory.state.lock().add(name, node.ino);
         Ok(node)
     }
@@ -159,8 +171,15 @@ impl Store for Model {
         Identity { subvolume: SUBVOLUME, ino: node.ino }
     }
 
-    fn forgotten(&self, node: Node) {
-        if node.state.lock().attributes.nlink == 0 {
+    fn hold(&self, node: &Node) -> Answer<()> {
+        node.state.lock().holds += 1;
+        Ok(())
+    }
+
+    fn release(&self, node: Node) {
+        let mut state = node.state.lock();
+        state.holds = state.holds.checked_sub(1).unwrap();
+        if state.attributes.nlink == 0 && state.holds == 0 {
             self.inodes.lock().by_ino.remove(&node.ino);
         }
     }
@@ -169,7 +188,7 @@ impl Store for Model {
         Ok(node.state.lock().attributes)
     }
 
-    fn set_attributes(&self, node: &Node, change: &SetAttributes) -> Answer<()> {
+    fn set_attributes(&self, node: &Node, change: &SetAttributes) -> Answer<Attributes> {
         let mut state = node.state.lock();
         if let Some(size) = change.size {
             state.data.resize(size as usize, 0);
@@ -186,7 +205,7 @@ impl Store for Model {
         a.atime = change.atime.map_or(a.atime, set);
         a.mtime = change.mtime.map_or(a.mtime, set);
         a.ctime = change.ctime.unwrap_or_else(now);
-        Ok(())
+        Ok(*a)
     }
 
     fn lookup(&self, directory: &Node, name: &OsStr) -> Answer<Option<Node>> {
@@ -199,26 +218,39 @@ impl Store for Model {
         self.by_ino(if parent == 0 { SUBVOLUME_TOP } else { parent })
     }
 
-    fn create(&self, directory: &Node, name: &OsStr, new: &NewInode) -> Answer<Node> {
-        self.insert(directory, name, new)
+    fn create(&self, directory: &Node, name: &OsStr, new: &NewInode) -> Answer<(Node, Attributes)> {
+        let node = self.insert(directory, name, new)?;
+        let attributes = self.attributes(&node)?;
+        Ok((node, attributes))
     }
 
-    fn symlink(&self, dir: &Node, name: &OsStr, target: &OsStr, new: &NewInode) -> Answer<Node> {
+    fn symlink(
+        &self,
+        dir: &Node,
+        name: &OsStr,
+        target: &OsStr,
+        new: &NewInode,
+    ) -> Answer<(Node, Attributes)> {
         let node = self.insert(dir, name, new)?;
         let mut state = node.state.lock();
         state.data = target.as_bytes().to_vec();
         state.changed();
+        let attributes = state.attributes;
         drop(state);
-        Ok(node)
+        Ok((node, attributes))
     }
 
-    fn temporary(&self, _directory: &Node, new: &NewInode) -> Answer<Node> {
+    fn temporary(&self, _directory: &Node, new: &NewInode) -> Answer<(Node, Attributes)> {
         let node = self.add(new);
-        node.state.lock().attributes.nlink = 0;
-        Ok(node)
+        let mut state = node.state.lock();
+        state.attributes.nlink = 0;
+        state.holds = 1;
+        let attributes = state.attributes;
+        drop(state);
+        Ok((node, attributes))
     }
 
-    fn link(&self, node: &Node, directory: &Node, name: &OsStr) -> Answer<()> {
+    fn link(&self, node: &Node, directory: &Node, name: &OsStr) -> Answer<Attributes> {
         if directory.state.lock().find(name).is_some() {
             return Err(Errno::EXIST);
         }
@@ -227,7 +259,7 @@ impl Store for Model {
         state.attributes.ctime = now();
         drop(state);
         directory.state.lock().add(name, node.ino);
-        Ok(())
+        self.attributes(node)
     }
 
     fn unlink(&self, directory: &Node, name: &OsStr) -> Answer<()> {
@@ -292,14 +324,14 @@ impl Store for Model {
         Ok(length)
     }
 
-    fn write(&self, node: &Node, offset: u64, data: &[u8]) -> Answer<()> {
+    fn write(&self, node: &Node, offset: u64, data: &[u8]) -> Answer<usize> {
         let mut state = node.state.lock();
         let end = offset as usize + data.len();
         let length = state.data.len().max(end);
         state.data.resize(length, 0);
         state.data[offset as usize..end].copy_from_slice(data);
         state.changed();
-        Ok(())
+        Ok(data.len())
     }
 
     fn allocate(&self, node: &Node, offset: u64, length: u64, how: Allocate) -> Answer<()> {

@@ -1,14 +1,14 @@
 //! Servers for the tests, in processes of their own, so that a mistake cannot make a test wait for
 //! itself: this program starts itself again with [`SERVE`] set, as the user in question.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use buttress_fuse::daemon::{self, MountError, Place};
+use buttress_fuse::daemon::{self, Ground, MountError, Place};
 use buttress_fuse::launch::{self, Readiness, Role};
 use buttress_fuse::options::MountOptions;
 use buttress_fuse::protocol::connect::{ConnectOptions, connect, disconnect};
@@ -44,6 +44,10 @@ fn serve() {
     let mut readiness = readiness;
     let served = match std::env::var(KIND).unwrap().as_str() {
         "Null" => serve_null(&place, &mut readiness),
+        "Engine" => {
+            let image = place.mountpoint.with_extension("img");
+            buttress_fuse::mount(&image, &place.mountpoint, &words, Ground::Foreground)
+        }
         _ => daemon::serve(Model::new(), model::SUBVOLUME, &place, &words, &mut readiness),
     };
     if let Err(error) = served {
@@ -89,12 +93,14 @@ pub enum Kind {
     Null,
     /// The model behind the real translation of requests.
     Model,
+    /// The engine, on an image that mkfs.btrfs has made.
+    Engine,
 }
 
 pub struct Mount {
     directory: tempfile::TempDir,
     pub server: Option<Child>,
-    kind: Kind,
+    pub kind: Kind,
     options: &'static str,
 }
 
@@ -133,7 +139,47 @@ impl Mount {
         let mount = Self { directory, server: None, kind, options };
         fs::create_dir(mount.path()).unwrap();
         std::os::unix::fs::chown(mount.path(), user, user).unwrap();
+        if kind == Kind::Engine {
+            mount.make_image(user);
+        }
         mount
+    }
+
+    /// Where the filesystem of the engine lies.
+    pub fn image(&self) -> PathBuf {
+        self.path().with_extension("img")
+    }
+
+    fn make_image(&self, user: Option<u32>) {
+        File::create(self.image()).unwrap().set_len(512 << 20).unwrap();
+        std::os::unix::fs::chown(self.image(), user, user).unwrap();
+        let mut mkfs = Command::new("mkfs.btrfs");
+        let made = spawn(mkfs.arg("-q").arg(self.image())).wait().unwrap();
+        assert!(made.success());
+    }
+
+    /// Unmounts, waits for the end, and lets btrfs-progs check what is left.
+    pub fn end(self) {
+        let image = (self.kind == Kind::Engine).then(|| self.image());
+        // A child another test has just forked holds our files until it runs its program.
+        let wait = self.kind == Kind::Engine;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = buttress_fuse::unmount(&self.path(), false, wait) {
+            let busy = matches!(&error, MountError::Connect(error) if error.is_busy());
+            assert!(busy && Instant::now() < deadline, "{error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // The directory stays until the image has been checked.
+        let directory = self.finish();
+        if let Some(image) = image {
+            let mut check = Command::new("btrfs");
+            check.args(["check", "--check-data-csum"]).arg(image);
+            check.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let output = spawn(&mut check).wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
+        }
+        drop(directory);
     }
 
     pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
@@ -150,7 +196,7 @@ impl Mount {
     }
 
     /// The server must end by itself, with exit code 0.
-    pub fn finish(mut self) {
+    pub fn finish(mut self) -> Self {
         let deadline = Instant::now() + Duration::from_secs(20);
         while !self.ended().exists() {
             assert!(Instant::now() < deadline, "the server does not end");
@@ -160,6 +206,7 @@ impl Mount {
             assert!(server.wait().unwrap().success());
         }
         assert_eq!(mounts::at(&self.path()).unwrap(), None);
+        self
     }
 }
 

@@ -38,8 +38,7 @@ fn root_mounts_and_unmounts() {
     let entry = mounts::at(&mount.path()).unwrap().unwrap();
     assert!(entry.is_ours());
     assert_eq!(entry.source, Path::new(SOURCE));
-    disconnect(&mount.path(), false).unwrap();
-    mount.finish();
+    mount.end();
 }
 
 #[test]
@@ -91,8 +90,7 @@ fn waiting_requests_do_not_keep_others_out() {
         thread.join().unwrap();
     }
     use_it(&mount.path());
-    disconnect(&mount.path(), false).unwrap();
-    mount.finish();
+    mount.end();
 }
 
 #[test]
@@ -108,8 +106,7 @@ fn the_background_process_is_ready_when_the_command_returns() {
         if user.is_none() {
             use_it(&mount.path());
         }
-        disconnect(&mount.path(), false).unwrap();
-        mount.finish();
+        mount.end();
     }
 }
 

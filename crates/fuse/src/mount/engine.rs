@@ -1,0 +1,530 @@
+//! The engine's filesystem as a [`Store`]: the two vocabularies side by side, and no more.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+use buttress::ondisk::Key;
+use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
+use rustix::io::Errno;
+
+use super::control::{Control, DeviceFacts, Facts, FoundItem, SpaceFacts, SubvolumeFacts, TreeKey};
+use super::store::{
+    Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
+    SetXattr, SpaceNumbers, Store, Time,
+};
+use crate::nodes::Identity;
+
+/// Most bytes that one request copies where extents cannot be shared.
+const COPY_BYTES: u64 = 8 << 20;
+/// Bytes read and written at a time then.
+const COPY_STEP: usize = 1 << 20;
+/// `BTRFS_SPACE_INFO_GLOBAL_RSV`: the part of metadata that only deletions may use.
+const GLOBAL_RESERVE: u64 = 1 << 49;
+
+/// Inode flags on disk and the FS_*_FL bits that say the same.
+const FLAGS: [(u64, u32); 8] = [
+    (1 << 5, 0x8),
+    (1 << 6, 0x10),
+    (1 << 7, 0x20),
+    (1 << 8, 0x40),
+    (1 << 9, 0x80),
+    (1 << 10, 0x1_0000),
+    (1 << 1, 0x80_0000),
+    (1 << 11, 0x4),
+];
+/// The FS_*_FL bits that can be changed: sync, no-dump, no-atime, dirsync. The others would need
+/// the engine (compression, no copy-on-write) or the kernel (immutable, append-only) to act on them.
+const SETTABLE: u32 = 0x8 | 0x40 | 0x80 | 0x1_0000;
+
+/// The engine behind a mount.
+pub struct Engine {
+    fs: Filesystem,
+    clock: Env,
+    sector: u32,
+}
+
+impl Engine {
+    /// Serves `fs`; other clones of it go on to work.
+    pub fn new(fs: Filesystem) -> Self {
+        let sector = fs.info().sectorsize;
+        Self { fs, clock: Env::system(), sector }
+    }
+
+    fn time(&self, time: SetTime) -> buttress::Time {
+        match time {
+            SetTime::Now => self.clock.now(),
+            SetTime::To(time) => buttress::Time { sec: time.sec, nsec: time.nsec },
+        }
+    }
+
+    /// How much of a copy can share extents: from sector to sector, and up to the end of the source
+    /// only where the target does not go on.
+    fn shareable(
+        &self,
+        from: (buttress::Node, u64),
+        to: (buttress::Node, u64),
+        length: u64,
+    ) -> Answer<u64> {
+        let sector = u64::from(self.sector);
+        if !from.1.is_multiple_of(sector) || !to.1.is_multiple_of(sector) {
+            return Ok(0);
+        }
+        let size = |node| self.fs.attributes(node).map(|found| found.size).map_err(errno);
+        let reaches_end = from.1.saturating_add(length) >= size(from.0)?;
+        if reaches_end && to.1.saturating_add(length) >= size(to.0)? {
+            return Ok(length);
+        }
+        Ok(length - length % sector)
+    }
+
+    fn copy_bytes(
+        &self,
+        from: (buttress::Node, u64),
+        to: (buttress::Node, u64),
+        length: u64,
+    ) -> Answer<u64> {
+        let mut buffer = vec![0; COPY_STEP];
+        let mut done = 0;
+        while done < length {
+            let part = usize::try_from(length - done).unwrap_or(COPY_STEP).min(COPY_STEP);
+            let target = buffer.get_mut(..part).ok_or(Errno::INVAL)?;
+            let read = self.fs.read(from.0, from.1 + done, target).map_err(errno)?;
+            let found = target.get(..read).ok_or(Errno::IO)?;
+            let written = self.fs.write(to.0, to.1 + done, found).map_err(errno);
+            match written {
+                Err(errno) if done == 0 => return Err(errno),
+                Err(_) => break,
+                Ok(written) => done += written as u64,
+            }
+            if read < part {
+                break;
+            }
+        }
+        Ok(done)
+    }
+}
+
+/// The number for the caller; what is more than the caller's mistake is also said in full, for the
+/// terminal of a mount in the foreground.
+fn errno(error: Error) -> Errno {
+    let errno = error.errno();
+    if matches!(errno, Errno::IO | Errno::UCLEAN) || matches!(error, Error::Aborted(_)) {
+        eprintln!("buttress: {error}");
+    }
+    errno
+}
+
+fn identity(node: buttress::Node) -> Identity {
+    Identity { subvolume: node.subvolume, ino: node.ino }
+}
+
+fn time(time: buttress::Time) -> Time {
+    Time { sec: time.sec, nsec: time.nsec }
+}
+
+/// Major and minor of the 12 and 20 bits of a device number on disk.
+fn device(rdev: u64) -> (u32, u32) {
+    ((rdev >> 20 & 0xfff) as u32, (rdev & 0xf_ffff) as u32)
+}
+
+fn rdev((major, minor): (u32, u32)) -> u64 {
+    u64::from(major) << 20 | u64::from(minor & 0xf_ffff)
+}
+
+fn attributes(found: &buttress::Attributes) -> Attributes {
+    let flags = FLAGS.iter().filter(|(disk, _)| found.flags & disk != 0);
+    Attributes {
+        generation: found.generation,
+        mode: found.kind.mode_bits() | found.mode,
+        nlink: found.nlink,
+        uid: found.uid,
+        gid: found.gid,
+        device: device(found.rdev),
+        size: found.size,
+        blocks: found.blocks_bytes.div_ceil(512),
+        atime: time(found.atime),
+        mtime: time(found.mtime),
+        ctime: time(found.ctime),
+        btime: time(found.otime),
+        flags: flags.fold(0, |all, (_, flag)| all | flag),
+    }
+}
+
+fn new_file(new: &NewInode) -> New {
+    New {
+        umask: new.umask,
+        inherit: new.inherit,
+        rdev: rdev(new.device),
+        ..New::of(FileKind::of_mode(new.mode), new.mode & 0o7777).owned(new.uid, new.gid)
+    }
+}
+
+fn made(result: buttress::Result<buttress::Attributes>) -> Answer<(buttress::Node, Attributes)> {
+    let found = result.map_err(errno)?;
+    Ok((found.node, attributes(&found)))
+}
+
+impl Store for Engine {
+    type Node = buttress::Node;
+
+    fn load(&self, wanted: Identity) -> Answer<Self::Node> {
+        let node = buttress::Node { subvolume: wanted.subvolume, ino: wanted.ino };
+        self.fs.attributes(node).map_err(errno)?;
+        Ok(node)
+    }
+
+    fn identity(&self, node: &Self::Node) -> Identity {
+        identity(*node)
+    }
+
+    fn hold(&self, node: &Self::Node) -> Answer<()> {
+        self.fs.hold(*node).map_err(errno)
+    }
+
+    fn release(&self, node: Self::Node) {
+        // What a failed deletion leaves is an orphan, which the next open deletes.
+        let _later = self.fs.release(node);
+    }
+
+    fn attributes(&self, node: &Self::Node) -> Answer<Attributes> {
+        self.fs.attributes(*node).map(|found| attributes(&found)).map_err(errno)
+    }
+
+    fn set_attributes(&self, node: &Self::Node, change: &SetAttributes) -> Answer<Attributes> {
+        let change = Change {
+            mode: change.mode,
+            uid: change.uid,
+            gid: change.gid,
+            size: change.size,
+            atime: change.atime.map(|time| self.time(time)),
+            mtime: change.mtime.map(|time| self.time(time)),
+            ctime: change.ctime.map(|time| self.time(SetTime::To(time))),
+            ..Change::default()
+        };
+        let after = self.fs.set_attributes(*node, &change).map_err(errno)?;
+        Ok(attributes(&after))
+    }
+
+    fn lookup(&self, directory: &Self::Node, name: &OsStr) -> Answer<Option<Self::Node>> {
+        let found = self.fs.lookup(*directory, name.as_bytes()).map_err(errno)?;
+        Ok(found.map(|entry| entry.node))
+    }
+
+    fn parent(&self, directory: &Self::Node) -> Answer<Self::Node> {
+        self.fs.parent(*directory).map_err(errno)
+    }
+
+    fn create(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        new: &NewInode,
+    ) -> Answer<(Self::Node, Attributes)> {
+        made(self.fs.create(*directory, name.as_bytes(), &new_file(new)))
+    }
+
+    fn symlink(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        target: &OsStr,
+        new: &NewInode,
+    ) -> Answer<(Self::Node, Attributes)> {
+        let link = New::symlink(target.as_bytes()).owned(new.uid, new.gid);
+        made(self.fs.create(*directory, name.as_bytes(), &link))
+    }
+
+    fn temporary(
+        &self,
+        directory: &Self::Node,
+        new: &NewInode,
+    ) -> Answer<(Self::Node, Attributes)> {
+        made(self.fs.create_unnamed(*directory, &new_file(new)))
+    }
+
+    fn link(&self, node: &Self::Node, directory: &Self::Node, name: &OsStr) -> Answer<Attributes> {
+        let after = self.fs.link(*node, *directory, name.as_bytes()).map_err(errno)?;
+        Ok(attributes(&after))
+    }
+
+    fn unlink(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
+        self.fs.unlink(*directory, name.as_bytes()).map(drop).map_err(errno)
+    }
+
+    fn rmdir(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
+        self.fs.rmdir(*directory, name.as_bytes()).map(drop).map_err(errno)
+    }
+
+    fn rename(
+        &self,
+        from: (&Self::Node, &OsStr),
+        to: (&Self::Node, &OsStr),
+        flags: RenameFlags,
+    ) -> Answer<()> {
+        // The kernel itself refuses to replace where a whiteout is to be left.
+        let how = match flags {
+            RenameFlags { exchange: true, .. } => Rename::Exchange,
+            RenameFlags { whiteout: true, .. } => Rename::Whiteout { uid: 0, gid: 0 },
+            RenameFlags { no_replace: true, .. } => Rename::NoReplace,
+            _ => Rename::Replace,
+        };
+        let (old, new) = (from.1.as_bytes(), to.1.as_bytes());
+        self.fs.rename(*from.0, old, *to.0, new, how).map_err(errno)
+    }
+
+    fn read_link(&self, node: &Self::Node) -> Answer<Vec<u8>> {
+        self.fs.read_link(*node).map_err(errno)
+    }
+
+    fn list(
+        &self,
+        directory: &Self::Node,
+        from: u64,
+        each: &mut dyn FnMut(ListEntry<'_>) -> bool,
+    ) -> Answer<()> {
+        let mut each = |entry: buttress::Entry| {
+            each(ListEntry {
+                index: entry.index,
+                name: OsStr::from_bytes(&entry.name),
+                identity: identity(entry.node),
+                kind: entry.kind.mode_bits() >> 12,
+            })
+        };
+        self.fs.read_dir(*directory, from, &mut each).map_err(errno)
+    }
+
+    fn read(&self, node: &Self::Node, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+        self.fs.read(*node, offset, buffer).map_err(errno)
+    }
+
+    fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize> {
+        self.fs.write(*node, offset, data).map_err(errno)
+    }
+
+    fn allocate(&self, node: &Self::Node, offset: u64, length: u64, how: Allocate) -> Answer<()> {
+        let how = match how {
+            Allocate::Reserve { keep_size } => buttress::Allocate::Reserve { keep_size },
+            Allocate::Punch => buttress::Allocate::PunchHole,
+            Allocate::Zero { keep_size } => buttress::Allocate::ZeroRange { keep_size },
+        };
+        self.fs.fallocate(*node, how, offset, length).map_err(errno)
+    }
+
+    fn copy(&self, from: (&Self::Node, u64), to: (&Self::Node, u64), length: u64) -> Answer<u64> {
+        let (from, to) = ((*from.0, from.1), (*to.0, to.1));
+        let size = self.fs.attributes(from.0).map_err(errno)?.size;
+        let length = length.min(size.saturating_sub(from.1));
+        let shared = self.shareable(from, to, length)?;
+        if shared > 0 {
+            match self.fs.clone_range(from.0, from.1, shared, to.0, to.1) {
+                Ok(shared) => return Ok(shared),
+                // Checksums on one side only, say.
+                Err(Error::User(Errno::INVAL | Errno::OPNOTSUPP)) => {}
+                Err(error) => return Err(errno(error)),
+            }
+        }
+        self.copy_bytes(from, to, length.min(COPY_BYTES))
+    }
+
+    fn seek(&self, node: &Self::Node, offset: u64, what: Seek) -> Answer<u64> {
+        let what = match what {
+            Seek::Data => buttress::Seek::Data,
+            Seek::Hole => buttress::Seek::Hole,
+        };
+        self.fs.seek(*node, offset, what).map_err(errno)
+    }
+
+    fn xattr(&self, node: &Self::Node, name: &OsStr) -> Answer<Option<Vec<u8>>> {
+        self.fs.get_xattr(*node, name.as_bytes()).map_err(errno)
+    }
+
+    fn xattrs(&self, node: &Self::Node) -> Answer<Vec<Vec<u8>>> {
+        self.fs.list_xattrs(*node).map_err(errno)
+    }
+
+    fn set_xattr(
+        &self,
+        node: &Self::Node,
+        name: &OsStr,
+        value: &[u8],
+        how: SetXattr,
+    ) -> Answer<()> {
+        let how = match how {
+            SetXattr::Any => buttress::SetXattr::Any,
+            SetXattr::Create => buttress::SetXattr::Create,
+            SetXattr::Replace => buttress::SetXattr::Replace,
+        };
+        self.fs.set_xattr(*node, name.as_bytes(), value, how).map_err(errno)
+    }
+
+    fn remove_xattr(&self, node: &Self::Node, name: &OsStr) -> Answer<()> {
+        self.fs.remove_xattr(*node, name.as_bytes()).map_err(errno)
+    }
+
+    fn space(&self) -> Answer<SpaceNumbers> {
+        let bytes = self.fs.usage().stat();
+        Ok(SpaceNumbers {
+            total: bytes.total,
+            free: bytes.free,
+            available: bytes.available,
+            sector: self.sector,
+        })
+    }
+
+    fn commit(&self) -> Answer<()> {
+        self.fs.commit().map(drop).map_err(errno)
+    }
+}
+
+fn subvolume_facts(info: SubvolumeInfo) -> SubvolumeFacts {
+    SubvolumeFacts {
+        id: info.id,
+        read_only: info.is_read_only(),
+        name: OsString::from_vec(info.name),
+        parent: info.parent,
+        directory: info.dir,
+        generation: info.generation,
+        uuid: info.uuid,
+        parent_uuid: info.parent_uuid,
+        received_uuid: info.received_uuid,
+        transids: [info.ctransid, info.otransid, info.stransid, info.rtransid],
+        times: info.times.map(time),
+    }
+}
+
+fn device_facts(device: buttress::DeviceInfo) -> DeviceFacts {
+    DeviceFacts {
+        id: device.id,
+        uuid: device.uuid,
+        total: device.total,
+        used: device.used,
+        path: device.path.into(),
+    }
+}
+
+impl Control for Engine {
+    fn create_subvolume(&self, directory: &Self::Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+        let owner = Owner { uid: new.uid, gid: new.gid };
+        self.fs.create_subvolume(*directory, name.as_bytes(), owner).map(drop).map_err(errno)
+    }
+
+    fn snapshot(
+        &self,
+        source: u64,
+        directory: &Self::Node,
+        name: &OsStr,
+        read_only: bool,
+    ) -> Answer<()> {
+        let made = self.fs.snapshot(source, *directory, name.as_bytes(), read_only);
+        made.map(drop).map_err(errno)
+    }
+
+    fn delete_subvolume(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
+        self.fs.delete_subvolume(*directory, name.as_bytes()).map(drop).map_err(errno)
+    }
+
+    fn subvolume(&self, id: u64) -> Answer<SubvolumeFacts> {
+        self.fs.subvolume_info(id).map(subvolume_facts).map_err(errno)
+    }
+
+    fn subvolumes(&self, from: u64) -> Answer<Vec<u64>> {
+        let top = buttress::Node::ROOT.subvolume;
+        let others = self.fs.subvolumes().map_err(errno)?;
+        let all = std::iter::once(top).chain(others.into_iter().map(|info| info.id));
+        Ok(all.filter(|id| *id >= from).collect())
+    }
+
+    fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
+        self.fs.set_subvolume_read_only(id, read_only).map_err(errno)
+    }
+
+    fn default_subvolume(&self) -> Answer<u64> {
+        self.fs.default_subvolume().map_err(errno)
+    }
+
+    fn set_default(&self, id: u64) -> Answer<()> {
+        self.fs.set_default_subvolume(id).map_err(errno)
+    }
+
+    fn path_in_subvolume(&self, wanted: Identity) -> Answer<Vec<u8>> {
+        let node = buttress::Node { subvolume: wanted.subvolume, ino: wanted.ino };
+        self.fs.path_in_subvolume(node).map_err(errno)
+    }
+
+    fn facts(&self) -> Answer<Facts> {
+        let info = self.fs.info();
+        Ok(Facts {
+            fsid: info.fsid,
+            metadata_uuid: info.metadata_uuid,
+            nodesize: info.nodesize,
+            sectorsize: info.sectorsize,
+            csum_type: info.checksum.to_u16(),
+            csum_size: u16::try_from(info.checksum.size()).unwrap_or(0),
+            generation: info.generation,
+            features: [info.compat, info.compat_ro, info.incompat],
+            label: info.label,
+            devices: info.devices.into_iter().map(device_facts).collect(),
+        })
+    }
+
+    fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
+        let usage = self.fs.usage();
+        let of = |class: buttress::ClassUsage| SpaceFacts {
+            flags: class.flags,
+            total: class.total,
+            used: class.used,
+        };
+        let mut spaces = vec![of(usage.data), of(usage.system)];
+        if !usage.mixed {
+            spaces.push(of(usage.metadata));
+        }
+        let reserve = SpaceFacts { flags: GLOBAL_RESERVE, total: usage.global_reserve, used: 0 };
+        spaces.push(reserve);
+        Ok(spaces)
+    }
+
+    fn set_label(&self, label: &[u8]) -> Answer<()> {
+        self.fs.set_label(label).map_err(errno)
+    }
+
+    fn set_flags(&self, node: &Self::Node, flags: u32) -> Answer<()> {
+        let now = self.fs.attributes(*node).map_err(errno)?;
+        if (attributes(&now).flags ^ flags) & !SETTABLE != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let mut disk = now.flags;
+        for (bit, flag) in FLAGS.iter().filter(|(_, flag)| flag & SETTABLE != 0) {
+            disk = if flags & flag != 0 { disk | bit } else { disk & !bit };
+        }
+        let change = Change { flags: Some(disk), ..Change::default() };
+        self.fs.set_attributes(*node, &change).map(drop).map_err(errno)
+    }
+
+    fn search(
+        &self,
+        tree: u64,
+        from: TreeKey,
+        to: TreeKey,
+        each: &mut dyn FnMut(FoundItem<'_>) -> bool,
+    ) -> Answer<()> {
+        let key = |key: TreeKey| Key::new(key.objectid, key.kind, key.offset);
+        let found = |key: Key, transid: u64, data: &[u8]| {
+            let key = TreeKey { objectid: key.objectid, kind: key.kind, offset: key.offset };
+            each(FoundItem { key, transid, data })
+        };
+        self.fs.search(tree, key(from), key(to), found).map_err(errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_on_disk() {
+        for numbers in [(0, 0), (8, 1), (259, 70_000), (0xfff, 0xf_ffff)] {
+            assert_eq!(device(rdev(numbers)), numbers);
+        }
+        assert_eq!(rdev((8, 1)), 0x80_0001);
+    }
+}
