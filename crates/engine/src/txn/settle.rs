@@ -49,6 +49,9 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
         if settler.round()? {
             continue;
         }
+        if settler.touch_root_tree()? {
+            continue;
+        }
         if !settler.drop_spares() {
             return Ok(settler.roots);
         }
@@ -194,6 +197,20 @@ impl<'c, 'a> Settler<'c, 'a> {
                 }
             }
             Ok(())
+        })?;
+        Ok(true)
+    }
+
+    /// The superblock and the root tree's root have one generation: a commit that changes nothing but the superblock (a
+    /// label) still writes the root tree anew. Whether it did.
+    fn touch_root_tree(&mut self) -> Result<bool> {
+        if self.roots.root.generation == self.commit.transid() {
+            return Ok(false);
+        }
+        let item = self.note(objectid::EXTENT_TREE, self.roots.extent)?;
+        let key = Key::new(objectid::EXTENT_TREE, kind::ROOT_ITEM, 0);
+        self.merge(objectid::ROOT_TREE, |merge| {
+            merge.put_with(key, item.len(), |data| data.copy_from_slice(&item))
         })?;
         Ok(true)
     }
