@@ -80,6 +80,11 @@ pub fn path_in_subvolume(path: &Path) -> Result<Vec<u8>, Errno> {
     get(path, "path")
 }
 
+/// Where a subvolume is, as a path inside the subvolume that holds it; empty for the top level.
+pub fn place_of_subvolume(path: &Path, id: u64) -> Result<Vec<u8>, Errno> {
+    get(path, &format!("place.{id}"))
+}
+
 /// Makes the subvolume at `path` read-only or writable.
 pub fn set_read_only(path: &Path, read_only: bool) -> Result<(), Errno> {
     set(path, "readonly", if read_only { b"1" } else { b"0" })

@@ -10,6 +10,7 @@
 //! | `readonly` | | of the subvolume whose top this is; value: `0` or `1` |
 //! | `default` | id of the default subvolume | makes this subvolume the default |
 //! | `path` | path inside the subvolume | |
+//! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `label` | | the label |
 //! | `commit` | | makes everything durable |
@@ -27,7 +28,7 @@ use rustix::io::Errno;
 
 use super::{Control, DeviceFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
 use crate::mount::store::{Answer, Time};
-use crate::nodes::id_of_shown;
+use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
 use crate::protocol::abi::{GetxattrIn, SetxattrIn, opcode};
 use crate::protocol::channel::Request;
 
@@ -67,12 +68,27 @@ impl<S: Control> Mount<S> {
             ("subvolumes", Some(from)) => return self.list_subvolumes(from),
             ("default", None) => self.store.default_subvolume()?.to_string().into_bytes(),
             ("path", None) => self.store.path_in_subvolume(identity)?,
+            ("place", Some(id)) => self.place_of(id)?,
             ("settled", None) => Vec::new(),
             ("facts", None) => facts_record(&self.store.facts()?),
             ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
             _ => return Err(Errno::NODATA),
         };
         Ok(text)
+    }
+
+    fn place_of(&self, id: u64) -> Answer<Vec<u8>> {
+        let facts = self.store.subvolume(id)?;
+        let directory = Identity { subvolume: facts.parent, ino: facts.directory };
+        let mut path = match directory.ino {
+            0 | SUBVOLUME_TOP => Vec::new(),
+            _ => self.store.path_in_subvolume(directory)?,
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(facts.name.as_bytes());
+        Ok(path)
     }
 
     fn list_subvolumes(&self, from: u64) -> Answer<Vec<u8>> {
