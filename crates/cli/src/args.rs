@@ -58,6 +58,31 @@ pub struct Globals {
 pub enum Command {
     /// Make a filesystem
     Mkfs(cmd::mkfs::Mkfs),
+    /// List directories
+    Ls(cmd::ls::Ls),
+    /// Print the content of files
+    Cat(cmd::cat::Cat),
+    /// Copy into, out of and within images
+    Cp(cmd::cp::Cp),
+    /// Make directories
+    Mkdir(cmd::mkdir::Mkdir),
+    /// Remove files and directories
+    Rm(cmd::rm::Rm),
+    /// Move and rename
+    Mv(cmd::mv::Mv),
+    /// Make links
+    Ln(cmd::ln::Ln),
+    /// Print all there is to know about files
+    Stat(cmd::stat::Stat),
+    /// Subvolumes and snapshots
+    #[command(subcommand, infer_subcommands = true)]
+    Subvolume(cmd::subvolume::Subvolume),
+    /// What can be read and set by name
+    #[command(subcommand, infer_subcommands = true)]
+    Property(cmd::property::Property),
+    /// The filesystem as a whole
+    #[command(subcommand, infer_subcommands = true)]
+    Filesystem(cmd::filesystem::Filesystem),
     /// Look at the bytes of a filesystem
     #[command(subcommand, infer_subcommands = true)]
     InspectInternal(cmd::inspect::Inspect),
@@ -114,4 +139,14 @@ fn message(error: &clap::Error) -> Parsed {
         None => text,
     };
     Parsed::Message { text, code: USAGE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_options_do_not_contradict_each_other() {
+        Cli::command().debug_assert();
+    }
 }

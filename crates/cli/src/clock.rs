@@ -141,6 +141,12 @@ impl Local {
         format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}.{nanos:09} {zone}")
     }
 
+    /// Date and time without a zone: `2026-11-21 19:25:38`.
+    pub fn date_and_time(&self) -> String {
+        let (year, month, day, hour, minute, second) = self.parts();
+        format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}")
+    }
+
     /// Date and time to the minute: `2026-11-21 19:25`.
     pub fn short(&self) -> String {
         let (year, month, day, hour, minute, _) = self.parts();

@@ -88,3 +88,11 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
         other => Failure::new("cannot open", path.display(), other),
     }
 }
+
+/// The engine's failure to open a filesystem as ours.
+pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
+    match error {
+        buttress::Error::Volume(error) => volume_failure(path, error),
+        other => Failure::new("cannot open", path.display(), other),
+    }
+}

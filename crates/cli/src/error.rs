@@ -4,11 +4,11 @@
 //! members by name, one object on one line.
 
 use std::fmt::{self, Display};
-use std::io;
+use std::io::{self, Write};
 
 use serde_json::json;
 
-use crate::output;
+use crate::output::{self, Format};
 
 /// Why a command did not do all it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,7 @@ pub struct Failure {
     hint: Option<String>,
     code: u8,
     broken_pipe: bool,
+    said: bool,
 }
 
 /// Exit code of a command that was not understood.
@@ -38,12 +39,28 @@ impl Failure {
             hint: None,
             code: 1,
             broken_pipe: false,
+            said: false,
         }
     }
 
     /// A command whose words make no sense together, exit code 2.
     pub fn usage(what: impl Into<String>, why: impl Display) -> Failure {
         Failure { code: USAGE, ..Failure::new(what, "", why) }
+    }
+
+    /// A failure whose parts have been said one by one already.
+    pub fn said() -> Failure {
+        Failure { said: true, ..Failure::new("", "", "") }
+    }
+
+    /// Whether nothing is left to say.
+    pub fn is_said(&self) -> bool {
+        self.said
+    }
+
+    /// Whether the reason is a certain system error.
+    pub fn is_about(&self, errno: rustix::io::Errno) -> bool {
+        self.why == text(&errno.into())
     }
 
     /// With a line that says what to do next.
@@ -60,6 +77,16 @@ impl Failure {
     /// Whether the reader of our output went away.
     pub fn is_broken_pipe(&self) -> bool {
         self.broken_pipe
+    }
+
+    /// Says it on standard error.
+    pub fn say(&self, format: Format) {
+        let text = match format {
+            Format::Text => self.text(),
+            Format::Json => self.json(),
+        };
+        // Without standard error there is nobody to tell.
+        let _nobody_listens = io::stderr().write_all(text.as_bytes());
     }
 
     /// The lines for standard error.

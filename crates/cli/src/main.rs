@@ -14,13 +14,15 @@ mod cmd;
 mod device;
 mod error;
 mod output;
+mod spot;
+mod units;
+mod whole;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
 use args::{Cli, Parsed};
 use error::Failure;
-use output::Format;
 
 fn main() -> ExitCode {
     let cli = match args::parse(std::env::args_os().collect()) {
@@ -32,7 +34,9 @@ fn main() -> ExitCode {
         // Whoever reads our output has enough of it.
         Err(failure) if failure.is_broken_pipe() => ExitCode::SUCCESS,
         Err(failure) => {
-            report(&failure, cli.globals.format);
+            if !failure.is_said() {
+                failure.say(cli.globals.format);
+            }
             ExitCode::from(failure.code())
         }
     }
@@ -54,13 +58,4 @@ fn say(text: &str, code: u8) -> ExitCode {
         Ok(()) => ExitCode::from(code),
         Err(_) => ExitCode::FAILURE,
     }
-}
-
-fn report(failure: &Failure, format: Format) {
-    let text = match format {
-        Format::Text => failure.text(),
-        Format::Json => failure.json(),
-    };
-    // Without standard error there is nobody to tell.
-    let _nobody_listens = io::stderr().write_all(text.as_bytes());
 }

@@ -1,9 +1,22 @@
 //! The subcommands, one file each.
 
+pub mod cat;
 pub mod completions;
+mod copy;
+pub mod cp;
+mod files;
+pub mod filesystem;
 pub mod inspect;
+pub mod ln;
+pub mod ls;
 pub mod man;
+pub mod mkdir;
 pub mod mkfs;
+pub mod mv;
+pub mod property;
+pub mod rm;
+pub mod stat;
+pub mod subvolume;
 
 use std::io::Write;
 
@@ -14,6 +27,17 @@ use crate::error::Failure;
 pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     match command {
         Command::Mkfs(args) => mkfs::run(args, globals, out),
+        Command::Ls(args) => ls::run(args, globals, out),
+        Command::Cat(args) => cat::run(args, globals, out),
+        Command::Cp(args) => cp::run(args, globals, out),
+        Command::Mkdir(args) => mkdir::run(args, globals, out),
+        Command::Rm(args) => rm::run(args, globals, out),
+        Command::Mv(args) => mv::run(args, globals, out),
+        Command::Ln(args) => ln::run(args, globals, out),
+        Command::Stat(args) => stat::run(args, globals, out),
+        Command::Subvolume(args) => subvolume::run(args, globals, out),
+        Command::Property(args) => property::run(args, globals, out),
+        Command::Filesystem(args) => filesystem::run(args, globals, out),
         Command::InspectInternal(args) => inspect::run(args, globals, out),
         Command::Completions(args) => completions::run(args, out),
         Command::Man(args) => man::run(args, out),

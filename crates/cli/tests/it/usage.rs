@@ -5,7 +5,7 @@ use crate::run::{Place, run_as};
 #[test]
 fn abbreviations_as_long_as_they_are_unambiguous() {
     let place = Place::new();
-    place.ok("mk -q --si 200M disk.img");
+    place.ok("mkf -q --si 200M disk.img");
     assert!(place.ok("i dump-s disk.img").starts_with("superblock: bytenr=65536"));
     let said = place.run("inspect dump disk.img");
     assert_eq!(said.code, 2);

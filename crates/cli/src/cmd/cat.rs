@@ -1,0 +1,61 @@
+//! `cat`: the content of files.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+
+use super::files::{Failures, session};
+use crate::args::Globals;
+use crate::error::Failure;
+use crate::spot::{Session, Target};
+
+/// Arguments of `cat`.
+#[derive(Debug, Args)]
+pub struct Cat {
+    /// DEVICE:PATH or a path on a live mount
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<OsString>,
+}
+
+/// Bytes read at a time.
+const PIECE: usize = 1 << 20;
+
+/// Prints the content.
+pub fn run(args: &Cat, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut failures = Failures::new(globals);
+    session(globals, Access::ReadOnly, |session| {
+        for target in &args.targets {
+            let done = one(&Target::any(target, globals), session, out);
+            failures.note(done, out)?;
+        }
+        Ok(())
+    })?;
+    failures.end()
+}
+
+fn one(target: &Target, session: &mut Session<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    let spot = session.find(target, true)?;
+    let refuse = |why| spot.failure("cannot read", why);
+    if spot.is_directory().map_err(refuse)? {
+        let failure = spot.failure("cannot read", "Is a directory");
+        return Err(match target {
+            Target::Image { device, path } if path.is_empty() => {
+                failure.hint(format!("Name a file in it: buttress cat {}:/PATH", device.display()))
+            }
+            _ => failure,
+        });
+    }
+    let mut reader = spot.reader().map_err(refuse)?;
+    let mut buffer = vec![0; PIECE];
+    let mut offset = 0u64;
+    loop {
+        let len = reader.read_at(offset, &mut buffer).map_err(refuse)?;
+        if len == 0 {
+            return Ok(());
+        }
+        out.write_all(buffer.get(..len).unwrap_or_default())?;
+        offset = offset.saturating_add(len as u64);
+    }
+}

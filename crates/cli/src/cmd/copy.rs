@@ -1,0 +1,409 @@
+//! Copying: what `cp` does, and `mv` where renaming does not reach.
+//!
+//! Directories are made first with permissions for the copier alone, and get their own mode and times when they are
+//! full. Holes stay holes. Data is shared instead of copied where source and destination are in one filesystem. A
+//! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one.
+
+use std::collections::HashMap;
+use std::io::{self, IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use rustix::io::Errno;
+
+use super::files::Failures;
+use super::ls::DEPTH_MAX;
+use crate::args::Globals;
+use crate::error::Failure;
+use crate::spot::{Facts, Kind, New, Session, Spot, Target, Trouble};
+
+/// Bytes moved at a time.
+const PIECE: u64 = 4 << 20;
+
+/// How to copy.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Owners, modes and times are kept.
+    pub preserve: bool,
+    /// Extended attributes and hard links are kept too.
+    pub everything: bool,
+    /// What is there is kept.
+    pub no_clobber: bool,
+}
+
+impl How {
+    /// Nothing may get lost.
+    pub fn everything() -> How {
+        How { preserve: true, everything: true, no_clobber: false }
+    }
+}
+
+/// How far a long copy has come, on standard error where that is a terminal.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// Shows nothing until there is something to show.
+    pub fn new(globals: &Globals) -> Progress {
+        let bar = ProgressBar::no_length();
+        if globals.quiet || !io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        } else if let Ok(style) = ProgressStyle::with_template(
+            "{spinner} {bytes} copied in {elapsed}, {bytes_per_sec}  {wide_msg}",
+        ) {
+            bar.set_style(style);
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Progress { bar }
+    }
+
+    fn file(&self, spot: &Spot) {
+        self.bar.set_message(spot.to_string());
+    }
+
+    fn bytes(&self, count: u64) {
+        self.bar.inc(count);
+    }
+
+    /// The work is done.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The last name of what a target names; `None` for the top of an image and for `.`, `..` and `/`.
+pub fn base_name(target: &Target) -> Option<Vec<u8>> {
+    let bytes = match target {
+        Target::Host(path) => {
+            let bytes = path.as_os_str().as_bytes();
+            // `dir/.` means what is in it.
+            if bytes.ends_with(b"/.") || bytes == b"." {
+                return None;
+            }
+            path.file_name()?.as_bytes().to_vec()
+        }
+        Target::Image { path, .. } => path.clone(),
+    };
+    let name = bytes.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty())?;
+    (!matches!(name, b"." | b"..")).then(|| name.to_vec())
+}
+
+/// Where something called `name` goes: into the target if that is a directory, otherwise it gets the target's name.
+pub fn destination(
+    session: &mut Session<'_>,
+    target: &Target,
+    name: Option<Vec<u8>>,
+    must_be_directory: bool,
+) -> Result<(Spot, Option<Vec<u8>>), Failure> {
+    match session.find(target, true) {
+        Ok(spot) if spot.is_directory().map_err(|why| spot.failure("cannot read", why))? => {
+            Ok((spot, name))
+        }
+        Ok(spot) if must_be_directory => Err(spot.failure("cannot copy to", "Not a directory")),
+        Err(failure) if must_be_directory => Err(failure),
+        _ => {
+            let (parent, name) = session.find_parent(target)?;
+            Ok((parent, Some(name)))
+        }
+    }
+}
+
+/// A copy under way.
+pub struct Copying<'a> {
+    how: How,
+    globals: &'a Globals,
+    progress: &'a Progress,
+    /// What went wrong so far.
+    pub failures: Failures<'a>,
+    /// Where files with several names went, by where they came from.
+    links: HashMap<(String, u64, u64), Spot>,
+    /// Directories that were made: their modes and times come last, the deepest first.
+    full: Vec<(Spot, Spot, Facts)>,
+    /// The directories made at the top, which a copy into itself would meet.
+    made: Vec<Spot>,
+    root: bool,
+}
+
+impl<'a> Copying<'a> {
+    /// Nothing copied yet.
+    pub fn new(how: How, globals: &'a Globals, progress: &'a Progress) -> Copying<'a> {
+        Copying {
+            how,
+            globals,
+            progress,
+            failures: Failures::new(globals),
+            links: HashMap::new(),
+            full: Vec::new(),
+            made: Vec::new(),
+            root: rustix::process::geteuid().is_root(),
+        }
+    }
+
+    /// Gives directories their own modes and times.
+    pub fn settle(&mut self) -> Result<(), Failure> {
+        while let Some((from, to, facts)) = self.full.pop() {
+            self.attributes(&from, &to, &facts)?;
+        }
+        Ok(())
+    }
+
+    /// Ends; fails if anything failed.
+    pub fn end(mut self) -> Result<(), Failure> {
+        self.settle()?;
+        self.failures.end()
+    }
+
+    /// Copies something into a directory under a name.
+    pub fn copy(
+        &mut self,
+        from: &Spot,
+        directory: &Spot,
+        name: &[u8],
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        self.node(from, directory, name, 0, out)
+    }
+
+    /// Copies what is in a directory into another one.
+    pub fn content(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<(), Failure> {
+        self.made.push(to.clone());
+        self.entries(from, to, 0, out)
+    }
+
+    fn node(
+        &mut self,
+        from: &Spot,
+        directory: &Spot,
+        name: &[u8],
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
+        let place = || directory.entry_name(name);
+        let existing =
+            directory.child(name).map_err(|why| Failure::new("cannot copy to", place(), why))?;
+        if let Some(existing) = &existing {
+            if facts.kind != Kind::Directory && self.how.no_clobber {
+                return Ok(());
+            }
+            if existing.is_same(from).map_err(|why| from.failure("cannot read", why))? {
+                let what = format!("cannot copy {from} to");
+                return Err(Failure::new(what, place(), "they are the same file"));
+            }
+        }
+        self.progress.file(from);
+        if self.globals.verbose {
+            writeln!(out, "{from} -> {}", place())?;
+        }
+        match facts.kind {
+            Kind::Directory => self.directory(from, &facts, directory, name, existing, depth, out),
+            _ => self.file(from, &facts, directory, name, existing),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "source, destination, and what is there already")]
+    fn directory(
+        &mut self,
+        from: &Spot,
+        facts: &Facts,
+        directory: &Spot,
+        name: &[u8],
+        existing: Option<Spot>,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let place = || directory.entry_name(name);
+        if depth > DEPTH_MAX {
+            return Err(from.failure("cannot copy", "directories are nested too deeply"));
+        }
+        let to = match existing {
+            Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
+                if self.how.preserve {
+                    self.full.push((from.clone(), to.clone(), *facts));
+                }
+                to
+            }
+            Some(to) => {
+                let why = "it is there and no directory";
+                return Err(Failure::new(format!("cannot copy {from} to"), to, why));
+            }
+            None => {
+                let new = New::plain(Kind::Directory, facts.mode & 0o777 | 0o700);
+                let made = directory.make(name, &new);
+                let to = made.map_err(|why| Failure::new("cannot make", place(), why))?;
+                if self.how.preserve {
+                    self.full.push((from.clone(), to.clone(), *facts));
+                }
+                to
+            }
+        };
+        if depth == 0 {
+            self.made.push(to.clone());
+        }
+        self.entries(from, &to, depth, out)
+    }
+
+    fn entries(
+        &mut self,
+        from: &Spot,
+        to: &Spot,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let entries = from.list().map_err(|why| from.failure("cannot list", why))?;
+        for (name, child) in entries {
+            if self.is_made(&child) {
+                let failure = child.failure("cannot copy", "a directory does not go into itself");
+                self.failures.note(Err(failure), out)?;
+                continue;
+            }
+            let done = self.node(&child, to, &name, depth + 1, out);
+            self.failures.note(done, out)?;
+        }
+        Ok(())
+    }
+
+    fn is_made(&self, spot: &Spot) -> bool {
+        self.made.iter().any(|made| made.is_same(spot).unwrap_or(false))
+    }
+
+    fn file(
+        &mut self,
+        from: &Spot,
+        facts: &Facts,
+        directory: &Spot,
+        name: &[u8],
+        existing: Option<Spot>,
+    ) -> Result<(), Failure> {
+        let refuse =
+            |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
+        let existing = self.clear(facts, directory, name, existing)?;
+        let key = (self.tree_of(from), facts.volume, facts.ino);
+        if self.how.everything && facts.nlink > 1 {
+            if let Some(first) = self.links.get(&key) {
+                if existing.is_some() {
+                    directory.unlink(name).map_err(refuse)?;
+                }
+                return directory.link(name, first).map_err(refuse);
+            }
+        }
+        let to = match existing {
+            Some(to) => to,
+            None => directory.make(name, &self.new_file(from, facts)?).map_err(refuse)?,
+        };
+        if facts.kind == Kind::Regular {
+            self.data(from, &to, facts).map_err(refuse)?;
+        }
+        if self.how.preserve {
+            self.attributes(from, &to, facts)?;
+        }
+        if self.how.everything && facts.nlink > 1 {
+            self.links.insert(key, to);
+        }
+        Ok(())
+    }
+
+    /// What tells the filesystem of a source from others.
+    fn tree_of(&self, spot: &Spot) -> String {
+        spot.image_node().map_or_else(String::new, |(image, _)| image.device().to_owned())
+    }
+
+    /// A regular file is written over; everything else that is no directory makes room.
+    fn clear(
+        &self,
+        facts: &Facts,
+        directory: &Spot,
+        name: &[u8],
+        existing: Option<Spot>,
+    ) -> Result<Option<Spot>, Failure> {
+        let Some(to) = existing else { return Ok(None) };
+        let kind = to.facts().map_err(|why| to.failure("cannot read", why))?.kind;
+        match (kind, facts.kind) {
+            (Kind::Directory, _) => Err(to.failure("cannot copy to", "Is a directory")),
+            (Kind::Regular, Kind::Regular) => Ok(Some(to)),
+            _ => {
+                directory.unlink(name).map_err(|why| to.failure("cannot replace", why))?;
+                Ok(None)
+            }
+        }
+    }
+
+    fn new_file(&self, from: &Spot, facts: &Facts) -> Result<New, Failure> {
+        if facts.kind == Kind::Symlink {
+            let target = from.read_link().map_err(|why| from.failure("cannot read", why))?;
+            return Ok(New::symlink(target));
+        }
+        // Until its owner is set, a file that is to keep its mode is for the copier alone.
+        let mode = if self.how.preserve { 0o600 } else { facts.mode & 0o777 };
+        Ok(New { device: facts.device, ..New::plain(facts.kind, mode) })
+    }
+
+    fn data(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Trouble> {
+        let mut writer = to.writer()?;
+        if to.share(from, facts.size)? {
+            self.progress.bytes(facts.size);
+            return Ok(());
+        }
+        let mut reader = from.reader()?;
+        let mut buffer = vec![0; PIECE.min(facts.size.max(1)) as usize];
+        let mut offset = 0;
+        while let Some((start, end)) = reader.next_data(offset)? {
+            offset = start;
+            while offset < end {
+                let want = (end - offset).min(buffer.len() as u64) as usize;
+                let buffer = buffer.get_mut(..want).unwrap_or_default();
+                let len = reader.read_at(offset, buffer)?;
+                if len == 0 {
+                    break;
+                }
+                writer.write_at(offset, buffer.get(..len).unwrap_or_default())?;
+                offset = offset.saturating_add(len as u64);
+                self.progress.bytes(len as u64);
+            }
+            if offset < end {
+                // It became shorter meanwhile.
+                return writer.set_len(offset);
+            }
+        }
+        writer.set_len(facts.size.max(offset))
+    }
+
+    /// Gives a copy what the original has: owner first (which clears set-user-id), times last.
+    fn attributes(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Failure> {
+        let refuse = |why| to.failure("cannot set attributes of", why);
+        let owned = match to.set_owner(facts.uid, facts.gid) {
+            // An ordinary user keeps what he may, as cp does.
+            Err(trouble) if !self.root && trouble.is(Errno::PERM) => false,
+            result => {
+                result.map_err(refuse)?;
+                true
+            }
+        };
+        if self.how.everything {
+            self.xattrs(from, to)?;
+        }
+        if facts.kind != Kind::Symlink {
+            let mode = if owned { facts.mode } else { facts.mode & 0o1777 };
+            to.set_mode(mode).map_err(refuse)?;
+        }
+        to.set_times(facts.atime, facts.mtime).map_err(refuse)
+    }
+
+    fn xattrs(&self, from: &Spot, to: &Spot) -> Result<(), Failure> {
+        for (name, value) in from.xattrs().map_err(|why| from.failure("cannot read", why))? {
+            match to.set_xattr(&name, &value) {
+                // Not every filesystem has every kind, and not every user may set them.
+                Err(trouble) if trouble.is(Errno::NOTSUP) || trouble.is(Errno::PERM) => {
+                    if !self.globals.quiet {
+                        let name = String::from_utf8_lossy(&name);
+                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {trouble}");
+                    }
+                }
+                result => result.map_err(|why| to.failure("cannot set attributes of", why))?,
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,112 @@
+//! `cp`: copies into, out of and within images.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+
+use super::copy::{Copying, How, Progress, base_name, destination};
+use super::files::session;
+use crate::args::Globals;
+use crate::error::Failure;
+use crate::spot::{Kind, Session, Target};
+
+/// Arguments of `cp`.
+#[derive(Debug, Args)]
+pub struct Cp {
+    /// What to copy, and where to as the last: DEVICE:PATH or ordinary paths
+    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    paths: Vec<OsString>,
+    /// Directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Directories too, and keep owners, modes, times, extended attributes and hard links
+    #[arg(short, long)]
+    archive: bool,
+    /// Keep owners, modes and times
+    #[arg(short, long)]
+    preserve: bool,
+    /// Keep what is there
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Follow symbolic links in SOURCE
+    #[arg(short = 'L', long)]
+    dereference: bool,
+    /// DESTINATION is the new name itself, never a directory to copy into
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+}
+
+/// Copies.
+pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let Some((last, sources)) = args.paths.split_last() else {
+        return Err(Failure::usage("cannot copy", "source and destination are needed"));
+    };
+    let last = Target::path(last);
+    let access = match last {
+        Target::Image { .. } => Access::ReadWrite,
+        Target::Host(_) => Access::ReadOnly,
+    };
+    let progress = Progress::new(globals);
+    let how = How {
+        preserve: args.preserve || args.archive,
+        everything: args.archive,
+        no_clobber: args.no_clobber,
+    };
+    let mut copying = Copying::new(how, globals, &progress);
+    session(globals, access, |session| {
+        for source in sources {
+            let source = Target::path(source);
+            let done = one(&source, &last, sources.len(), args, &mut copying, session, out);
+            copying.failures.note(done, out)?;
+        }
+        copying.settle()
+    })?;
+    progress.finish();
+    copying.end()
+}
+
+fn one(
+    source: &Target,
+    last: &Target,
+    sources: usize,
+    args: &Cp,
+    copying: &mut Copying<'_>,
+    session: &mut Session<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let follow = args.dereference || !(args.recursive || args.archive);
+    let from = session.find(source, follow)?;
+    let kind = from.facts().map_err(|why| from.failure("cannot read", why))?.kind;
+    if kind == Kind::Directory && !(args.recursive || args.archive) {
+        return Err(from
+            .failure("cannot copy", "Is a directory")
+            .hint("To copy it with all that is in it, add -r."));
+    }
+    let name = if args.no_target_directory { None } else { base_name(source) };
+    // The top of a filesystem has no name: what is in it goes into the destination.
+    if name.is_none() && kind == Kind::Directory {
+        return copying.content(&from, &directory(last, session)?, out);
+    }
+    let (to, name) = match args.no_target_directory {
+        true => session.find_parent(last)?,
+        false => {
+            let (to, name) = destination(session, last, name, sources > 1)?;
+            (to, name.unwrap_or_default())
+        }
+    };
+    copying.copy(&from, &to, &name, out)
+}
+
+/// The directory at a target, made if it is not there.
+fn directory(target: &Target, session: &mut Session<'_>) -> Result<crate::spot::Spot, Failure> {
+    if let Ok(spot) = session.find(target, true) {
+        return Ok(spot);
+    }
+    let (parent, name) = session.find_parent(target)?;
+    let new = crate::spot::New::plain(Kind::Directory, 0o777);
+    parent
+        .make(&name, &new)
+        .map_err(|why| Failure::new("cannot make", parent.entry_name(&name), why))
+}

@@ -1,0 +1,71 @@
+//! `filesystem`: the filesystem as a whole.
+
+pub mod df;
+pub mod label;
+pub mod show;
+pub mod usage;
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::{Args, Subcommand};
+
+use super::files::session;
+use crate::args::Globals;
+use crate::error::Failure;
+use crate::spot::Target;
+use crate::whole::{Info, Whole};
+
+/// The commands of this group.
+#[derive(Debug, Subcommand)]
+pub enum Filesystem {
+    /// Print uuid, label and devices
+    Show(show::Show),
+    /// Print how full it is, in detail
+    Usage(usage::UsageArgs),
+    /// Print how full it is
+    Df(df::Df),
+    /// Print or set the label
+    Label(label::Label),
+    /// Make everything durable that was done before
+    Sync(Sync),
+}
+
+/// Arguments of `filesystem sync`.
+#[derive(Debug, Args)]
+pub struct Sync {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+}
+
+/// Does what was asked.
+pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    match command {
+        Filesystem::Show(args) => show::run(args, globals, out),
+        Filesystem::Usage(args) => usage::run(args, globals, out),
+        Filesystem::Df(args) => df::run(args, globals, out),
+        Filesystem::Label(args) => label::run(args, globals, out),
+        Filesystem::Sync(args) => sync(args, globals),
+    }
+}
+
+/// What there is to know about the filesystem at a target.
+fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
+    session(globals, Access::ReadOnly, |session| {
+        let spot = session.find(&Target::any(target, globals), true)?;
+        Whole::of(&spot)?.info()
+    })
+}
+
+fn sync(args: &Sync, globals: &Globals) -> Result<(), Failure> {
+    // Nothing waits to be written in an unmounted image: reading it is enough to say so.
+    session(globals, Access::ReadOnly, |session| {
+        let spot = session.find(&Target::any(&args.target, globals), true)?;
+        match Whole::of(&spot)? {
+            Whole::Image(_) => Ok(()),
+            live => live.sync(),
+        }
+    })
+}

@@ -1,0 +1,164 @@
+//! `filesystem usage`, with the text of btrfs-progs.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_ondisk::item::chunk_type;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::df;
+use crate::args::Globals;
+use crate::error::Failure;
+use crate::output::{self, Format};
+use crate::units::{UnitArgs, Units};
+use crate::whole::{Info, Space};
+
+/// Arguments of `filesystem usage`.
+#[derive(Debug, Args)]
+pub struct UsageArgs {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    #[command(flatten)]
+    units: UnitArgs,
+}
+
+/// Sums over the whole filesystem, bytes of the device unless said otherwise.
+struct Overall {
+    size: u64,
+    allocated: u64,
+    unallocated: u64,
+    used: u64,
+    /// Bytes of data that fit, if all new chunks are data chunks.
+    free: u64,
+    /// The same if new chunks have the profile with most copies.
+    free_min: u64,
+    reserve: Space,
+    data_ratio: f64,
+    metadata_ratio: f64,
+    several_profiles: bool,
+}
+
+impl Overall {
+    fn of(info: &Info) -> Overall {
+        let groups = || info.spaces.iter().filter(|it| !it.is_global_reserve());
+        let of_kind = |kind: u64| groups().filter(move |it| it.flags & kind != 0);
+        let ratio = |kind: u64| {
+            let total: u64 = of_kind(kind).map(|it| it.total).sum();
+            let raw: u64 = of_kind(kind).map(|it| it.total.saturating_mul(it.copies())).sum();
+            if total == 0 { 1.0 } else { raw as f64 / total as f64 }
+        };
+        let size: u64 = info.devices.iter().map(|it| it.size).sum();
+        let allocated: u64 = info.devices.iter().map(|it| it.used).sum();
+        let unallocated = size.saturating_sub(allocated);
+        let none = Space { flags: 0, total: 0, used: 0 };
+        let reserve = info.spaces.iter().find(|it| it.is_global_reserve()).copied().unwrap_or(none);
+        let (data, data_ratio) = (chunk_type::DATA, ratio(chunk_type::DATA));
+        let mixed = of_kind(data).any(|it| it.flags & chunk_type::METADATA != 0);
+        let inside: u64 = of_kind(data).map(|it| it.total.saturating_sub(it.used)).sum();
+        let inside = inside.saturating_sub(if mixed { reserve.total } else { 0 });
+        let copies = groups().map(Space::copies).max().unwrap_or(1).max(1);
+        Overall {
+            size,
+            allocated,
+            unallocated,
+            used: groups().map(|it| it.used.saturating_mul(it.copies())).sum(),
+            free: inside.saturating_add((unallocated as f64 / data_ratio) as u64),
+            free_min: inside.saturating_add(unallocated / copies),
+            reserve,
+            data_ratio,
+            metadata_ratio: ratio(chunk_type::METADATA),
+            several_profiles: false,
+        }
+    }
+}
+
+/// Prints how full a filesystem is.
+pub fn run(args: &UsageArgs, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let info = super::info(&args.target, globals)?;
+    let overall = Overall::of(&info);
+    match globals.format {
+        Format::Json => Ok(output::write_json(out, "filesystem-usage", json(&info, &overall))?),
+        Format::Text => {
+            let units = args.units.units();
+            sums(&info, &overall, units, out)?;
+            groups(&info, units, out)
+        }
+    }
+}
+
+fn sums(info: &Info, it: &Overall, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
+    let show = |bytes| units.show(bytes);
+    let width = units.width();
+    writeln!(out, "Overall:")?;
+    writeln!(out, "    Device size:\t\t{:>width$}", show(it.size))?;
+    writeln!(out, "    Device allocated:\t\t{:>width$}", show(it.allocated))?;
+    writeln!(out, "    Device unallocated:\t\t{:>width$}", show(it.unallocated))?;
+    writeln!(out, "    Device missing:\t\t{:>width$}", show(0))?;
+    writeln!(out, "    Device slack:\t\t{:>width$}", show(0))?;
+    writeln!(out, "    Used:\t\t\t{:>width$}", show(it.used))?;
+    let (free, min) = (show(it.free), show(it.free_min));
+    writeln!(out, "    Free (estimated):\t\t{free:>width$}\t(min: {min})")?;
+    writeln!(out, "    Free (statfs, df):\t\t{:>width$}", show(info.available))?;
+    writeln!(out, "    Data ratio:\t\t\t{:>width$.2}", it.data_ratio)?;
+    writeln!(out, "    Metadata ratio:\t\t{:>width$.2}", it.metadata_ratio)?;
+    let (total, used) = (show(it.reserve.total), show(it.reserve.used));
+    writeln!(out, "    Global reserve:\t\t{total:>width$}\t(used: {used})")?;
+    let several = if it.several_profiles { "yes" } else { "no" };
+    Ok(writeln!(out, "    Multiple profiles:\t\t{several:>width$}")?)
+}
+
+fn groups(info: &Info, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
+    let path = info.devices.first().map_or("", |it| it.path.as_str());
+    let order = ["Data", "Data+Metadata", "Metadata", "System"];
+    for it in order.iter().filter_map(|kind| info.spaces.iter().find(|it| it.kind() == *kind)) {
+        let percent = if it.total == 0 { 0.0 } else { it.used as f64 * 100.0 / it.total as f64 };
+        let (total, used) = (units.show(it.total), units.show(it.used));
+        let on_device = units.show(it.total.saturating_mul(it.copies()));
+        let (kind, profile) = (it.kind(), it.profile());
+        writeln!(out, "\n{kind},{profile}: Size:{total}, Used:{used} ({percent:.2}%)")?;
+        writeln!(out, "   {path}\t{on_device:>10}")?;
+    }
+    writeln!(out, "\nUnallocated:")?;
+    for device in &info.devices {
+        let free = units.show(device.size.saturating_sub(device.used));
+        writeln!(out, "   {}\t{free:>10}", device.path)?;
+    }
+    Ok(())
+}
+
+fn json(info: &Info, it: &Overall) -> Value {
+    let groups: Vec<_> = info.spaces.iter().map(df::json).collect();
+    let device = |it: &crate::whole::Device| {
+        let unallocated = it.size.saturating_sub(it.used);
+        json!({
+            "devid": it.id,
+            "path": it.path,
+            "size": it.size,
+            "allocated": it.used,
+            "unallocated": unallocated,
+        })
+    };
+    let devices: Vec<_> = info.devices.iter().map(device).collect();
+    json!({
+        "overall": {
+            "device-size": it.size,
+            "device-allocated": it.allocated,
+            "device-unallocated": it.unallocated,
+            "device-missing": 0,
+            "device-slack": 0,
+            "used": it.used,
+            "free-estimated": it.free,
+            "free-estimated-min": it.free_min,
+            "free-statfs": info.available,
+            "data-ratio": it.data_ratio,
+            "metadata-ratio": it.metadata_ratio,
+            "global-reserve": it.reserve.total,
+            "global-reserve-used": it.reserve.used,
+            "multiple-profiles": it.several_profiles,
+        },
+        "block-groups": groups,
+        "devices": devices,
+    })
+}

@@ -1,0 +1,244 @@
+//! `ls`: the names in directories.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::files::{Failures, session};
+use super::stat;
+use crate::args::Globals;
+use crate::clock::Zone;
+use crate::error::Failure;
+use crate::output::{self, Format};
+use crate::spot::{Facts, Kind, Session, Spot, Target};
+
+/// Directories deeper than this are not gone into.
+pub const DEPTH_MAX: usize = 1000;
+
+/// Arguments of `ls`.
+#[derive(Debug, Args)]
+pub struct Ls {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<OsString>,
+    /// Mode, links, owner, size and time too
+    #[arg(short, long)]
+    long: bool,
+    /// Names that begin with a dot too
+    #[arg(short, long)]
+    all: bool,
+    /// Directories below too
+    #[arg(short = 'R', long)]
+    recursive: bool,
+    /// A directory itself, not what is in it
+    #[arg(short, long)]
+    directory: bool,
+    /// Inode numbers too
+    #[arg(short, long)]
+    inode: bool,
+}
+
+/// Something listed.
+struct Row {
+    name: Vec<u8>,
+    spot: Spot,
+    facts: Facts,
+}
+
+struct Listing<'a> {
+    args: &'a Ls,
+    globals: &'a Globals,
+    zone: Zone,
+    failures: Failures<'a>,
+    /// With JSON, what was found so far.
+    found: Vec<Value>,
+    /// Whether a directory must say its name above its content.
+    headings: bool,
+    blank: bool,
+}
+
+/// Lists.
+pub fn run(args: &Ls, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut listing = Listing {
+        args,
+        globals,
+        zone: Zone::local(),
+        failures: Failures::new(globals),
+        found: Vec::new(),
+        headings: args.recursive || args.targets.len() > 1,
+        blank: false,
+    };
+    session(globals, Access::ReadOnly, |session| {
+        for target in &args.targets {
+            let listed = listing.target(session, &Target::any(target, globals), out);
+            listing.failures.note(listed, out)?;
+        }
+        Ok(())
+    })?;
+    if globals.format == Format::Json {
+        output::write_json(out, "ls", listing.found.into())?;
+    }
+    listing.failures.end()
+}
+
+impl Listing<'_> {
+    fn target(
+        &mut self,
+        session: &mut Session<'_>,
+        target: &Target,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let spot = session.find(target, !self.args.long && !self.args.directory)?;
+        let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+        if facts.kind == Kind::Directory && !self.args.directory {
+            return self.directory(&spot, 0, out);
+        }
+        let name = spot.to_string().into_bytes();
+        self.rows(vec![Row { name, spot, facts }], out)
+    }
+
+    fn directory(&mut self, spot: &Spot, depth: usize, out: &mut dyn Write) -> Result<(), Failure> {
+        let refuse = |why: &dyn std::fmt::Display| spot.failure("cannot list", why);
+        if depth > DEPTH_MAX {
+            return Err(refuse(&"directories are nested too deeply"));
+        }
+        let entries = spot.list().map_err(|why| refuse(&why))?;
+        if self.headings && self.globals.format == Format::Text {
+            let blank = if self.blank { "\n" } else { "" };
+            writeln!(out, "{blank}{spot}:")?;
+        }
+        self.blank = true;
+        let mut rows = Vec::new();
+        for (name, spot) in entries {
+            if self.args.all || !name.starts_with(b".") {
+                match self.row(name, spot) {
+                    Ok(row) => rows.push(row),
+                    Err(failure) => self.failures.note(Err(failure), out)?,
+                }
+            }
+        }
+        let goes_on = |row: &&Row| self.args.recursive && row.facts.kind == Kind::Directory;
+        let below: Vec<Spot> = rows.iter().filter(goes_on).map(|row| row.spot.clone()).collect();
+        self.rows(rows, out)?;
+        for spot in below {
+            let listed = self.directory(&spot, depth + 1, out);
+            self.failures.note(listed, out)?;
+        }
+        Ok(())
+    }
+
+    fn row(&self, name: Vec<u8>, spot: Spot) -> Result<Row, Failure> {
+        let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+        Ok(Row { name, spot, facts })
+    }
+
+    fn rows(&mut self, rows: Vec<Row>, out: &mut dyn Write) -> Result<(), Failure> {
+        if self.globals.format == Format::Json {
+            for row in &rows {
+                self.found.push(stat::json(&row.name, &row.spot, &row.facts)?);
+            }
+            return Ok(());
+        }
+        let widths = Widths::of(&rows);
+        for row in &rows {
+            if self.args.inode {
+                write!(out, "{:>1$} ", row.facts.ino, widths.ino)?;
+            }
+            if self.args.long {
+                self.long(row, &widths, out)?;
+            }
+            out.write_all(&row.name)?;
+            if self.args.long && row.facts.kind == Kind::Symlink {
+                let target = row.spot.read_link();
+                out.write_all(b" -> ")?;
+                out.write_all(&target.map_err(|why| row.spot.failure("cannot read", why))?)?;
+            }
+            writeln!(out)?;
+        }
+        Ok(())
+    }
+
+    fn long(&self, row: &Row, widths: &Widths, out: &mut dyn Write) -> Result<(), Failure> {
+        let Facts { kind, mode, nlink, uid, gid, mtime, .. } = row.facts;
+        let time = self.zone.at(mtime.sec).short();
+        let size = size(&row.facts);
+        let mode = mode_text(kind, mode);
+        let Widths { nlink: a, uid: b, gid: c, size: d, .. } = *widths;
+        Ok(write!(out, "{mode} {nlink:>a$} {uid:>b$} {gid:>c$} {size:>d$} {time} ")?)
+    }
+}
+
+/// The size, or for a device what it stands for.
+fn size(facts: &Facts) -> String {
+    match facts.kind {
+        Kind::Character | Kind::Block => format!("{}, {}", facts.device.0, facts.device.1),
+        _ => facts.size.to_string(),
+    }
+}
+
+/// How wide each column is.
+struct Widths {
+    ino: usize,
+    nlink: usize,
+    uid: usize,
+    gid: usize,
+    size: usize,
+}
+
+impl Widths {
+    fn of(rows: &[Row]) -> Widths {
+        let widest = |text: &dyn Fn(&Facts) -> String| {
+            rows.iter().map(|row| text(&row.facts).len()).max().unwrap_or(0)
+        };
+        Widths {
+            ino: widest(&|it| it.ino.to_string()),
+            nlink: widest(&|it| it.nlink.to_string()),
+            uid: widest(&|it| it.uid.to_string()),
+            gid: widest(&|it| it.gid.to_string()),
+            size: widest(&size),
+        }
+    }
+}
+
+/// The mode as `ls -l` prints it: `drwxr-xr-x`.
+pub fn mode_text(kind: Kind, mode: u32) -> String {
+    let mut text = String::from(kind.letter());
+    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        let execute = bits & 1 != 0;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, execute) {
+            (false, false) => '-',
+            (false, true) => 'x',
+            (true, false) => letter.to_ascii_uppercase(),
+            (true, true) => letter,
+        });
+    }
+    text
+}
+
+/// A JSON value for a file's kind-specific size.
+pub fn device_json(facts: &Facts) -> Value {
+    match facts.kind {
+        Kind::Character | Kind::Block => json!([facts.device.0, facts.device.1]),
+        _ => Value::Null,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_as_ls_prints_them() {
+        assert_eq!(mode_text(Kind::Directory, 0o755), "drwxr-xr-x");
+        assert_eq!(mode_text(Kind::Regular, 0o4754), "-rwsr-xr--");
+        assert_eq!(mode_text(Kind::Regular, 0o6644), "-rwSr-Sr--");
+        assert_eq!(mode_text(Kind::Directory, 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(Kind::Directory, 0o1770), "drwxrwx--T");
+    }
+}

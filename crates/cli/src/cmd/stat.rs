@@ -1,0 +1,130 @@
+//! `stat`: all there is to know about a file.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::files::{Failures, session};
+use super::ls;
+use crate::args::Globals;
+use crate::clock::Zone;
+use crate::error::Failure;
+use crate::output::{self, Format};
+use crate::spot::{Facts, Kind, Session, Spot, Target};
+
+/// Arguments of `stat`.
+#[derive(Debug, Args)]
+pub struct Stat {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<OsString>,
+    /// What a symbolic link leads to
+    #[arg(short = 'L', long)]
+    dereference: bool,
+}
+
+/// Prints what there is to know.
+pub fn run(args: &Stat, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut failures = Failures::new(globals);
+    let mut list = Vec::new();
+    session(globals, Access::ReadOnly, |session| {
+        for target in &args.targets {
+            let target = Target::any(target, globals);
+            let done = one(&target, args, globals, session, &mut list, out);
+            failures.note(done, out)?;
+        }
+        Ok(())
+    })?;
+    if globals.format == Format::Json {
+        output::write_json(out, "stat", list.into())?;
+    }
+    failures.end()
+}
+
+fn one(
+    target: &Target,
+    args: &Stat,
+    globals: &Globals,
+    session: &mut Session<'_>,
+    list: &mut Vec<Value>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    let spot = session.find(target, args.dereference)?;
+    let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+    match globals.format {
+        Format::Json => {
+            list.push(json(spot.to_string().as_bytes(), &spot, &facts)?);
+            Ok(())
+        }
+        Format::Text => text(&spot, &facts, out),
+    }
+}
+
+fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
+    let zone = Zone::local();
+    let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
+    write!(out, "  File: {spot}")?;
+    if facts.kind == Kind::Symlink {
+        let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
+        write!(out, " -> ")?;
+        out.write_all(&target)?;
+    }
+    let Facts { kind, mode, uid, gid, nlink, size, allocated, ino, volume, .. } = *facts;
+    let (name, letters) = (kind.name(), ls::mode_text(kind, mode));
+    let volume = match spot.image_node() {
+        Some(_) => format!("Subvolume: {volume}"),
+        None => format!("Device: {volume}"),
+    };
+    writeln!(out, "\n  Size: {size:<15} Allocated: {allocated:<15} {name}")?;
+    write!(out, " Inode: {ino:<15} Links: {nlink:<7} {volume}")?;
+    if matches!(kind, Kind::Character | Kind::Block) {
+        write!(out, "   Device type: {},{}", facts.device.0, facts.device.1)?;
+    }
+    writeln!(out, "\n  Mode: ({mode:04o}/{letters})  Uid: {uid}  Gid: {gid}")?;
+    writeln!(out, "Access: {}", time(facts.atime))?;
+    writeln!(out, "Modify: {}", time(facts.mtime))?;
+    writeln!(out, "Change: {}", time(facts.ctime))?;
+    match facts.otime {
+        Some(otime) => writeln!(out, " Birth: {}", time(otime))?,
+        None => writeln!(out, " Birth: -")?,
+    }
+    for (name, value) in spot.xattrs().map_err(|why| spot.failure("cannot read", why))? {
+        writeln!(out, " Xattr: {} ({} bytes)", String::from_utf8_lossy(&name), value.len())?;
+    }
+    Ok(())
+}
+
+/// A file as JSON.
+pub fn json(name: &[u8], spot: &Spot, facts: &Facts) -> Result<Value, Failure> {
+    let zone = Zone::local();
+    let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
+    let target = match facts.kind {
+        Kind::Symlink => {
+            let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
+            output::text_json(&target)
+        }
+        _ => Value::Null,
+    };
+    Ok(json!({
+        "name": output::text_json(name),
+        "path": spot.to_string(),
+        "type": facts.kind.word(),
+        "target": target,
+        "mode": format!("{:04o}", facts.mode),
+        "uid": facts.uid,
+        "gid": facts.gid,
+        "links": facts.nlink,
+        "size": facts.size,
+        "allocated": facts.allocated,
+        "device": ls::device_json(facts),
+        "subvolume": spot.image_node().map(|_| facts.volume),
+        "inode": facts.ino,
+        "atime": time(facts.atime),
+        "mtime": time(facts.mtime),
+        "ctime": time(facts.ctime),
+        "otime": facts.otime.map(time),
+    }))
+}

@@ -1,0 +1,67 @@
+//! `subvolume create`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+use rustix::io::Errno;
+
+use crate::args::Globals;
+use crate::cmd::files::{Failures, session};
+use crate::error::Failure;
+use crate::spot::{Session, Spot, Target};
+use crate::whole::{self, Whole};
+
+/// Arguments of `subvolume create`.
+#[derive(Debug, Args)]
+pub struct Create {
+    /// Where: DEVICE:PATH or a path on a live mount
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<OsString>,
+    /// Directories above too where they are missing
+    #[arg(short, long)]
+    parents: bool,
+}
+
+/// Makes subvolumes.
+pub fn run(args: &Create, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut failures = Failures::new(globals);
+    session(globals, Access::ReadWrite, |session| {
+        for target in &args.targets {
+            let done = one(&Target::path(target), args, globals, session, out);
+            failures.note(done, out)?;
+        }
+        Ok(())
+    })?;
+    failures.end()
+}
+
+fn one(
+    target: &Target,
+    args: &Create,
+    globals: &Globals,
+    session: &mut Session<'_>,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    if args.parents {
+        crate::cmd::mkdir::parents_of(target, session)?;
+    }
+    let (directory, name) = session.find_parent(target)?;
+    Whole::of(&directory)?;
+    let made = whole::create_subvolume(&directory, &name);
+    made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
+    if !globals.quiet {
+        writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;
+    }
+    Ok(())
+}
+
+/// Why there is no new subvolume in a directory.
+pub fn refused(what: &str, directory: &Spot, name: &[u8], why: &crate::spot::Trouble) -> Failure {
+    let place = directory.entry_name(name);
+    match why {
+        why if why.is(Errno::EXIST) => Failure::new(what, place, "target path already exists"),
+        why => Failure::new(what, place, why),
+    }
+}

@@ -1,0 +1,77 @@
+//! `subvolume get-default` and `set-default`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use buttress_ondisk::objectid;
+use clap::Args;
+
+use super::{delete::by_id, list};
+use crate::args::Globals;
+use crate::clock::Zone;
+use crate::cmd::files::session;
+use crate::error::Failure;
+use crate::output::{self, Format};
+use crate::spot::Target;
+use crate::whole::{self, Whole};
+
+/// Arguments of `subvolume get-default`.
+#[derive(Debug, Args)]
+pub struct GetDefault {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+}
+
+/// Arguments of `subvolume set-default`.
+#[derive(Debug, Args)]
+pub struct SetDefault {
+    /// The subvolume: DEVICE[:PATH] or a path on a live mount; or its id, and then the filesystem
+    #[arg(value_name = "TARGET", num_args = 1..=2, required = true)]
+    targets: Vec<OsString>,
+}
+
+/// Prints the default subvolume.
+pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let (id, all) = session(globals, Access::ReadOnly, |session| {
+        let spot = session.find(&Target::any(&args.target, globals), true)?;
+        let whole = Whole::of(&spot)?;
+        Ok((whole.default_subvolume()?, whole.subvolumes()?))
+    })?;
+    let found = all.iter().find(|it| it.id == id);
+    if globals.format == Format::Json {
+        let value = found.map_or(id.into(), |it| list::json(it, &Zone::local()));
+        return Ok(output::write_json(out, "subvolume-default", value)?);
+    }
+    match found {
+        Some(it) if id != objectid::FS_TREE => {
+            let path = String::from_utf8_lossy(&it.path);
+            writeln!(out, "ID {id} gen {} top level {} path {path}", it.generation, it.parent)?;
+        }
+        Some(_) => writeln!(out, "ID {id} (FS_TREE)")?,
+        None => writeln!(out, "ID {id}")?,
+    }
+    Ok(())
+}
+
+/// Chooses the default subvolume.
+pub fn set(args: &SetDefault, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
+    session(globals, Access::ReadWrite, |session| {
+        let target = match args.targets.as_slice() {
+            [one] => Target::any(one, globals),
+            [id, filesystem] => {
+                let id = id.to_str().and_then(|id| id.parse().ok()).ok_or_else(|| {
+                    let why = format!("{} is no subvolume id", id.to_string_lossy());
+                    Failure::usage("cannot set the default subvolume", why)
+                })?;
+                by_id(&Target::any(filesystem, globals), id, session)?
+            }
+            _ => return Err(Failure::usage("cannot set the default subvolume", "none was named")),
+        };
+        let spot = session.find(&target, true)?;
+        Whole::of(&spot)?.subvolume_at(&spot)?;
+        whole::set_default(&spot)
+            .map_err(|why| spot.failure("cannot make the default subvolume of", why))
+    })
+}

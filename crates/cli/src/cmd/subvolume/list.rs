@@ -1,0 +1,275 @@
+//! `subvolume list`, with the columns of btrfs-progs.
+
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use buttress_ondisk::objectid;
+use clap::Args;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::args::Globals;
+use crate::clock::Zone;
+use crate::cmd::files::session;
+use crate::error::Failure;
+use crate::output::{self, Format};
+use crate::spot::Target;
+use crate::whole::{Subvolume, Whole};
+
+/// Arguments of `subvolume list`.
+#[derive(Debug, Args)]
+pub struct List {
+    /// DEVICE[:PATH] or a path on a live mount
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// Only subvolumes directly below the one at TARGET
+    #[arg(short = 'o')]
+    below: bool,
+    /// Tell paths inside the subvolume at TARGET from others
+    #[arg(short = 'a')]
+    all: bool,
+    /// Print the parent's id
+    #[arg(short = 'p', help_heading = "Columns")]
+    parent: bool,
+    /// Print the generation at creation
+    #[arg(short = 'c', help_heading = "Columns")]
+    ogeneration: bool,
+    /// Print the generation
+    #[arg(short = 'g', help_heading = "Columns")]
+    generation: bool,
+    /// Print the uuid
+    #[arg(short = 'u', help_heading = "Columns")]
+    uuid: bool,
+    /// Print the uuid of what it is a snapshot of
+    // Under the id of the option that -q is everywhere else, which it takes the place of here.
+    #[arg(id = "quiet", short = 'q', help_heading = "Columns")]
+    parent_uuid: bool,
+    /// Print the uuid of what it was received from
+    #[arg(short = 'R', help_heading = "Columns")]
+    received_uuid: bool,
+    /// Only snapshots
+    #[arg(short = 's', help_heading = "Filters")]
+    snapshots: bool,
+    /// Only read-only ones
+    #[arg(short = 'r', help_heading = "Filters")]
+    readonly: bool,
+    /// Only those with this generation, +GEN: or newer, -GEN: or older
+    #[arg(short = 'G', value_name = "[+|-]GEN", allow_hyphen_values = true, value_parser = parse_bound, help_heading = "Filters")]
+    generations: Option<Bound>,
+    /// Only those with this generation at creation, +GEN: or newer, -GEN: or older
+    #[arg(short = 'C', value_name = "[+|-]GEN", allow_hyphen_values = true, value_parser = parse_bound, help_heading = "Filters")]
+    ogenerations: Option<Bound>,
+    /// Print a table
+    #[arg(short = 't')]
+    table: bool,
+    /// Sort by these: gen, ogen, rootid, path, each with + or - before it
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', allow_hyphen_values = true, value_parser = parse_key)]
+    sort: Vec<SortKey>,
+}
+
+/// A bound on generations.
+#[derive(Clone, Copy, Debug)]
+pub enum Bound {
+    Exactly(u64),
+    AtLeast(u64),
+    AtMost(u64),
+}
+
+impl Bound {
+    fn holds(self, value: u64) -> bool {
+        match self {
+            Bound::Exactly(bound) => value == bound,
+            Bound::AtLeast(bound) => value >= bound,
+            Bound::AtMost(bound) => value <= bound,
+        }
+    }
+}
+
+fn parse_bound(text: &str) -> Result<Bound, std::num::ParseIntError> {
+    match (text.strip_prefix('+'), text.strip_prefix('-')) {
+        (Some(number), _) => number.parse().map(Bound::AtLeast),
+        (_, Some(number)) => number.parse().map(Bound::AtMost),
+        _ => text.parse().map(Bound::Exactly),
+    }
+}
+
+/// What to sort by.
+#[derive(Clone, Copy, Debug)]
+pub struct SortKey {
+    by: SortBy,
+    falling: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SortBy {
+    Generation,
+    Ogeneration,
+    Id,
+    Path,
+}
+
+fn parse_key(text: &str) -> Result<SortKey, String> {
+    let falling = text.starts_with('-');
+    let by = match text.trim_start_matches(['+', '-']) {
+        "gen" => SortBy::Generation,
+        "ogen" => SortBy::Ogeneration,
+        "rootid" => SortBy::Id,
+        "path" => SortBy::Path,
+        _ => return Err("there are gen, ogen, rootid and path".into()),
+    };
+    Ok(SortKey { by, falling })
+}
+
+impl SortKey {
+    fn compare(&self, one: &Subvolume, other: &Subvolume) -> Ordering {
+        let [made, ..] = one.transids;
+        let [other_made, ..] = other.transids;
+        let order = match self.by {
+            SortBy::Generation => one.generation.cmp(&other.generation),
+            SortBy::Ogeneration => made.cmp(&other_made),
+            SortBy::Id => one.id.cmp(&other.id),
+            SortBy::Path => one.path.cmp(&other.path),
+        };
+        if self.falling { order.reverse() } else { order }
+    }
+}
+
+/// Lists subvolumes.
+pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let (mut all, here) = session(globals, Access::ReadOnly, |session| {
+        let spot = session.find(&Target::any(&args.target, globals), true)?;
+        let whole = Whole::of(&spot)?;
+        Ok((whole.subvolumes()?, whole.subvolume_of(&spot)?))
+    })?;
+    all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
+    all.sort_by(|one, other| {
+        let orders = args.sort.iter().map(|key| key.compare(one, other));
+        orders.fold(Ordering::Equal, Ordering::then)
+    });
+    let zone = Zone::local();
+    if globals.format == Format::Json {
+        let list: Vec<_> = all.iter().map(|it| json(it, &zone)).collect();
+        return Ok(output::write_json(out, "subvolume-list", list.into())?);
+    }
+    let rows: Vec<Vec<(&str, String)>> =
+        all.iter().map(|it| columns(it, args, here, &zone)).collect();
+    match args.table {
+        true => table(&rows, args, out),
+        false => lines(&rows, out),
+    }
+}
+
+fn wanted(it: &Subvolume, args: &List, here: u64) -> bool {
+    let [made, ..] = it.transids;
+    (!args.below || it.parent == here)
+        && (!args.snapshots || !it.parent_uuid.is_nil())
+        && (!args.readonly || it.read_only)
+        && args.generations.is_none_or(|bound| bound.holds(it.generation))
+        && args.ogenerations.is_none_or(|bound| bound.holds(made))
+}
+
+/// The columns asked for, by name.
+fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Vec<(&'a str, String)> {
+    let [made, ..] = it.transids;
+    let [otime, ..] = it.times;
+    let uuid = |uuid: Uuid| match uuid.is_nil() {
+        true => format!("{:<36}", "-"),
+        false => uuid.to_string(),
+    };
+    let path = String::from_utf8_lossy(&it.path);
+    let path = match args.all && it.parent != here {
+        true => format!("<FS_TREE>/{path}"),
+        false => path.into_owned(),
+    };
+    let time = zone.at(otime.sec).date_and_time();
+    let all = [
+        (true, "ID", it.id.to_string()),
+        (true, "gen", it.generation.to_string()),
+        (args.ogeneration || args.snapshots, "cgen", made.to_string()),
+        (args.parent, "parent", it.parent.to_string()),
+        (true, "top level", it.parent.to_string()),
+        (args.snapshots, "otime", time),
+        (args.parent_uuid, "parent_uuid", uuid(it.parent_uuid)),
+        (args.received_uuid, "received_uuid", uuid(it.received_uuid)),
+        (args.uuid, "uuid", uuid(it.uuid)),
+        (true, "path", path),
+    ];
+    all.into_iter().filter(|(shown, ..)| *shown).map(|(_, name, text)| (name, text)).collect()
+}
+
+fn lines(rows: &[Vec<(&str, String)>], out: &mut dyn Write) -> Result<(), Failure> {
+    for row in rows {
+        let words: Vec<_> = row.iter().map(|(name, text)| format!("{name} {text}")).collect();
+        writeln!(out, "{}", words.join(" "))?;
+    }
+    Ok(())
+}
+
+fn table(rows: &[Vec<(&str, String)>], args: &List, out: &mut dyn Write) -> Result<(), Failure> {
+    // The names of the columns do not depend on what is in them.
+    let names = columns(&nothing(), args, 0, &Zone::default());
+    for (name, _) in &names {
+        write!(out, "{name}\t")?;
+    }
+    writeln!(out)?;
+    for (name, _) in &names {
+        write!(out, "{}\t", "-".repeat(name.len()))?;
+    }
+    writeln!(out)?;
+    for row in rows {
+        for (index, (name, text)) in row.iter().enumerate() {
+            let before = if index == 0 { "" } else { "\t" };
+            // A heading wider than a tab stop.
+            let after = if *name == "top level" { "\t" } else { "" };
+            write!(out, "{before}{text}{after}")?;
+        }
+        writeln!(out)?;
+    }
+    Ok(())
+}
+
+fn nothing() -> Subvolume {
+    Subvolume {
+        id: 0,
+        parent: 0,
+        name: Vec::new(),
+        path: Vec::new(),
+        generation: 0,
+        transids: [0; 3],
+        times: Default::default(),
+        uuid: Uuid::nil(),
+        parent_uuid: Uuid::nil(),
+        received_uuid: Uuid::nil(),
+        read_only: false,
+    }
+}
+
+/// A subvolume as JSON.
+pub fn json(it: &Subvolume, zone: &Zone) -> Value {
+    let [made, sent, received] = it.transids;
+    let [otime, stime, rtime] = it.times;
+    let time = |time: crate::spot::Time| match time.sec {
+        0 => Value::Null,
+        sec => zone.at(sec).to_string().into(),
+    };
+    json!({
+        "ID": it.id,
+        "gen": it.generation,
+        "cgen": made,
+        "parent": it.parent,
+        "top level": it.parent,
+        "otime": time(otime),
+        "stransid": sent,
+        "stime": time(stime),
+        "rtransid": received,
+        "rtime": time(rtime),
+        "parent_uuid": output::uuid_json(it.parent_uuid),
+        "received_uuid": output::uuid_json(it.received_uuid),
+        "uuid": output::uuid_json(it.uuid),
+        "readonly": it.read_only,
+        "name": output::text_json(&it.name),
+        "path": output::text_json(&it.path),
+    })
+}

@@ -1,0 +1,58 @@
+//! `subvolume snapshot`.
+
+use std::ffi::OsString;
+use std::io::Write;
+
+use buttress_device::Access;
+use clap::Args;
+use rustix::io::Errno;
+
+use super::create::refused;
+use crate::args::Globals;
+use crate::cmd::copy::{base_name, destination};
+use crate::cmd::files::session;
+use crate::error::Failure;
+use crate::spot::Target;
+use crate::whole::{self, Whole};
+
+/// Arguments of `subvolume snapshot`.
+#[derive(Debug, Args)]
+pub struct Snapshot {
+    /// The subvolume: DEVICE[:PATH] or a path on a live mount
+    source: OsString,
+    /// Where the snapshot goes: a new name, or the directory for it
+    destination: OsString,
+    /// Make it read-only
+    #[arg(short = 'r', long)]
+    readonly: bool,
+}
+
+/// Makes a snapshot.
+pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    session(globals, Access::ReadWrite, |session| {
+        let source = Target::any(&args.source, globals);
+        let target = Target::path(&args.destination);
+        let spot = session.find(&source, true)?;
+        let whole = Whole::of(&spot)?;
+        whole.subvolume_at(&spot)?;
+        let (directory, name) = destination(session, &target, base_name(&source), false)?;
+        let Some(name) = name else {
+            return Err(spot
+                .failure("cannot name a snapshot of", "the top level has no name")
+                .hint("Give the snapshot's own name in DESTINATION."));
+        };
+        let made = whole::snapshot(&spot, &directory, &name, args.readonly);
+        made.map_err(|why| match why.is(Errno::XDEV) {
+            true => {
+                let what = format!("cannot make a snapshot of {spot} at");
+                Failure::new(what, directory.entry_name(&name), "not in the same filesystem")
+            }
+            false => refused("cannot create", &directory, &name, &why),
+        })?;
+        if !globals.quiet {
+            let kind = if args.readonly { "readonly snapshot" } else { "snapshot" };
+            writeln!(out, "Create a {kind} of '{spot}' in '{}'", directory.entry_name(&name))?;
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,256 @@
+//! Spots inside an unmounted image, through the library.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::{At, Facts, Kind, New, Read, Result, Write};
+use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek};
+
+/// A device number on the disk is `major << MINOR_BITS | minor`.
+const MINOR_BITS: u32 = 20;
+
+/// Bytes moved at a time.
+const PIECE: u64 = 1 << 20;
+
+/// An open filesystem and what the user called it.
+#[derive(Clone)]
+pub struct Image {
+    fs: Filesystem,
+    name: Arc<str>,
+    /// Who new files belong to, and which permissions they do not get.
+    creator: Creator,
+}
+
+/// What new files get from whoever makes them.
+#[derive(Clone, Copy, Debug)]
+struct Creator {
+    uid: u32,
+    gid: u32,
+    umask: u32,
+}
+
+impl Creator {
+    fn this_process() -> Creator {
+        let umask = rustix::process::umask(rustix::fs::Mode::empty());
+        rustix::process::umask(umask);
+        Creator {
+            uid: rustix::process::geteuid().as_raw(),
+            gid: rustix::process::getegid().as_raw(),
+            umask: umask.as_raw_mode(),
+        }
+    }
+}
+
+impl fmt::Debug for Image {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Image").field(&self.name).finish()
+    }
+}
+
+impl Image {
+    /// An open filesystem under the name the user gave.
+    pub fn new(fs: Filesystem, name: &str) -> Image {
+        Image { fs, name: name.into(), creator: Creator::this_process() }
+    }
+
+    /// The filesystem.
+    pub fn fs(&self) -> &Filesystem {
+        &self.fs
+    }
+
+    /// The device, as the user gave it.
+    pub fn device(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether this is the same open filesystem.
+    pub fn is(&self, other: &Image) -> bool {
+        Arc::ptr_eq(&self.name, &other.name)
+    }
+
+    /// What messages call a path in it.
+    pub fn name_of(&self, path: &[u8]) -> String {
+        let path = String::from_utf8_lossy(path);
+        format!("{}:/{}", self.name, path.trim_start_matches('/'))
+    }
+
+    /// Owner and group of new files.
+    pub fn owner(&self) -> buttress::Owner {
+        buttress::Owner { uid: self.creator.uid, gid: self.creator.gid }
+    }
+
+    pub(super) fn facts(&self, node: Node) -> Result<Facts> {
+        Ok(facts(&self.fs.attributes(node)?))
+    }
+
+    pub(super) fn list(&self, node: Node) -> Result<Vec<(Vec<u8>, At)>> {
+        let mut names = Vec::new();
+        self.fs.read_dir(node, 0, &mut |entry| {
+            names.push((entry.name, At::Image(self.clone(), entry.node)));
+            true
+        })?;
+        Ok(names)
+    }
+
+    pub(super) fn child(&self, node: Node, name: &[u8]) -> Result<Option<At>> {
+        let found = self.fs.lookup(node, name)?;
+        Ok(found.map(|entry| At::Image(self.clone(), entry.node)))
+    }
+
+    pub(super) fn reader(&self, node: Node) -> Result<Box<dyn Read>> {
+        let attributes = self.fs.attributes(node)?;
+        if attributes.kind == FileKind::Directory {
+            return Err(Errno::ISDIR.into());
+        }
+        Ok(Box::new(Content { fs: self.fs.clone(), node, size: attributes.size }))
+    }
+
+    pub(super) fn writer(&self, node: Node) -> Result<Box<dyn Write>> {
+        let attributes = self.fs.attributes(node)?;
+        let mut content = Content { fs: self.fs.clone(), node, size: attributes.size };
+        if attributes.size > 0 {
+            content.set_len(0)?;
+        }
+        Ok(Box::new(content))
+    }
+
+    pub(super) fn make(&self, directory: Node, name: &[u8], new: &New) -> Result<At> {
+        let new = buttress::New {
+            kind: file_kind(new.kind),
+            mode: new.mode & 0o7777,
+            umask: self.creator.umask,
+            uid: self.creator.uid,
+            gid: self.creator.gid,
+            rdev: u64::from(new.device.0) << MINOR_BITS | u64::from(new.device.1),
+            target: new.target.clone(),
+            times: None,
+            inherit: true,
+        };
+        let made = self.fs.create(directory, name, &new)?;
+        Ok(At::Image(self.clone(), made.node))
+    }
+
+    pub(super) fn change(&self, node: Node, set: impl FnOnce(&mut Change)) -> Result<()> {
+        let mut change = Change::default();
+        set(&mut change);
+        self.fs.set_attributes(node, &change)?;
+        Ok(())
+    }
+
+    pub(super) fn xattrs(&self, node: Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut found = Vec::new();
+        for name in self.fs.list_xattrs(node)? {
+            if let Some(value) = self.fs.get_xattr(node, &name)? {
+                found.push((name, value));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Shares all data of a file with an empty one; `false` where the filesystem cannot.
+    pub(super) fn share(&self, from: Node, to: Node, len: u64) -> Result<bool> {
+        if len == 0 {
+            return Ok(true);
+        }
+        match self.fs.clone_range(from, 0, len, to, 0) {
+            Ok(_) => Ok(true),
+            Err(error) => match error.errno() {
+                Errno::INVAL | Errno::OPNOTSUPP | Errno::XDEV => Ok(false),
+                _ => Err(error.into()),
+            },
+        }
+    }
+}
+
+fn facts(it: &Attributes) -> Facts {
+    Facts {
+        kind: kind(it.kind),
+        mode: it.mode & 0o7777,
+        uid: it.uid,
+        gid: it.gid,
+        nlink: it.nlink.into(),
+        size: it.size,
+        allocated: it.blocks_bytes,
+        device: ((it.rdev >> MINOR_BITS) as u32, (it.rdev & ((1 << MINOR_BITS) - 1)) as u32),
+        atime: it.atime,
+        mtime: it.mtime,
+        ctime: it.ctime,
+        otime: Some(it.otime),
+        volume: it.node.subvolume,
+        ino: it.node.ino,
+    }
+}
+
+fn kind(kind: FileKind) -> Kind {
+    match kind {
+        FileKind::Regular => Kind::Regular,
+        FileKind::Directory => Kind::Directory,
+        FileKind::Symlink => Kind::Symlink,
+        FileKind::Character => Kind::Character,
+        FileKind::Block => Kind::Block,
+        FileKind::Fifo => Kind::Fifo,
+        FileKind::Socket => Kind::Socket,
+    }
+}
+
+fn file_kind(kind: Kind) -> FileKind {
+    match kind {
+        Kind::Regular => FileKind::Regular,
+        Kind::Directory => FileKind::Directory,
+        Kind::Symlink => FileKind::Symlink,
+        Kind::Character => FileKind::Character,
+        Kind::Block => FileKind::Block,
+        Kind::Fifo => FileKind::Fifo,
+        Kind::Socket => FileKind::Socket,
+    }
+}
+
+/// A regular file's content.
+struct Content {
+    fs: Filesystem,
+    node: Node,
+    /// Bytes when it was opened.
+    size: u64,
+}
+
+impl Read for Content {
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        Ok(self.fs.read(self.node, offset, buf)?)
+    }
+
+    fn next_data(&mut self, offset: u64) -> Result<Option<(u64, u64)>> {
+        if offset >= self.size {
+            return Ok(None);
+        }
+        let start = match self.fs.seek(self.node, offset, Seek::Data) {
+            Ok(start) => start,
+            Err(error) if error.errno() == Errno::NXIO => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let end = self.fs.seek(self.node, start, Seek::Hole)?;
+        Ok(Some((start, end)))
+    }
+}
+
+impl Write for Content {
+    fn write_at(&mut self, mut offset: u64, mut data: &[u8]) -> Result<()> {
+        while !data.is_empty() {
+            let piece = data.get(..PIECE as usize).unwrap_or(data);
+            let written = self.fs.write(self.node, offset, piece)?;
+            if written == 0 {
+                return Err(Errno::IO.into());
+            }
+            data = data.get(written..).unwrap_or_default();
+            offset = offset.saturating_add(written as u64);
+        }
+        Ok(())
+    }
+
+    fn set_len(&mut self, len: u64) -> Result<()> {
+        let change = Change { size: Some(len), ..Change::default() };
+        self.fs.set_attributes(self.node, &change)?;
+        Ok(())
+    }
+}

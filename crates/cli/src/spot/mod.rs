@@ -1,0 +1,481 @@
+//! Spots: files and directories, wherever they are, under one set of operations.
+//!
+//! A spot is either a path on this machine (a live mount is one of those) or a node inside an unmounted image. `ls`, `cp`
+//! and their like are written once, for spots. Symbolic links are never followed here: who wants that finds the spot with
+//! following, and gets what the link leads to.
+
+mod host;
+mod image;
+mod session;
+
+use std::fmt::{self, Display};
+use std::io;
+use std::path::PathBuf;
+
+pub use image::Image;
+pub use session::{Session, Target};
+
+use crate::error::{self, Failure};
+pub use buttress::Time;
+
+/// What a file is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Symlink,
+    /// A character device.
+    Character,
+    /// A block device.
+    Block,
+    /// A pipe with a name.
+    Fifo,
+    /// A socket.
+    Socket,
+}
+
+impl Kind {
+    /// The letter that `ls -l` begins with.
+    pub fn letter(self) -> char {
+        match self {
+            Kind::Regular => '-',
+            Kind::Directory => 'd',
+            Kind::Symlink => 'l',
+            Kind::Character => 'c',
+            Kind::Block => 'b',
+            Kind::Fifo => 'p',
+            Kind::Socket => 's',
+        }
+    }
+
+    /// The name, as `stat` prints it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Regular => "regular file",
+            Kind::Directory => "directory",
+            Kind::Symlink => "symbolic link",
+            Kind::Character => "character special file",
+            Kind::Block => "block special file",
+            Kind::Fifo => "fifo",
+            Kind::Socket => "socket",
+        }
+    }
+
+    /// The name for JSON.
+    pub fn word(self) -> &'static str {
+        match self {
+            Kind::Regular => "file",
+            Kind::Directory => "directory",
+            Kind::Symlink => "symlink",
+            Kind::Character => "character-device",
+            Kind::Block => "block-device",
+            Kind::Fifo => "fifo",
+            Kind::Socket => "socket",
+        }
+    }
+}
+
+/// What there is to know about a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, set-user-id, set-group-id and sticky.
+    pub mode: u32,
+    /// The owner.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+    /// Names.
+    pub nlink: u64,
+    /// Bytes, by its length.
+    pub size: u64,
+    /// Bytes, by the space it takes.
+    pub allocated: u64,
+    /// The device it stands for: major and minor number.
+    pub device: (u32, u32),
+    /// Last read.
+    pub atime: Time,
+    /// Content last changed.
+    pub mtime: Time,
+    /// Anything last changed.
+    pub ctime: Time,
+    /// When it was made, where that is known.
+    pub otime: Option<Time>,
+    /// The subvolume (in an image) or the device number (elsewhere) in which `ino` counts.
+    pub volume: u64,
+    /// The inode number.
+    pub ino: u64,
+}
+
+impl Facts {
+    /// Whether it is the top of a subvolume of an image or mount.
+    pub fn is_subvolume(&self) -> bool {
+        self.kind == Kind::Directory && self.ino == 256
+    }
+}
+
+/// Something new in a directory.
+#[derive(Clone, Debug)]
+pub struct New {
+    /// What it is.
+    pub kind: Kind,
+    /// Permission bits, before the umask.
+    pub mode: u32,
+    /// The device it stands for: major and minor number.
+    pub device: (u32, u32),
+    /// Where a symbolic link leads.
+    pub target: Vec<u8>,
+}
+
+impl New {
+    /// A regular file or directory.
+    pub fn plain(kind: Kind, mode: u32) -> New {
+        New { kind, mode, device: (0, 0), target: Vec::new() }
+    }
+
+    /// A symbolic link.
+    pub fn symlink(target: Vec<u8>) -> New {
+        New { kind: Kind::Symlink, mode: 0o777, device: (0, 0), target }
+    }
+}
+
+/// Why an operation on a spot failed.
+#[derive(Clone, Debug)]
+pub struct Trouble {
+    /// The number of the system error, 0 where it has none.
+    pub errno: i32,
+    text: String,
+}
+
+impl Trouble {
+    /// A system error by its number.
+    pub fn errno(errno: rustix::io::Errno) -> Trouble {
+        io::Error::from(errno).into()
+    }
+
+    /// Whether it is a certain system error.
+    pub fn is(&self, errno: rustix::io::Errno) -> bool {
+        self.errno == errno.raw_os_error()
+    }
+}
+
+impl Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl From<io::Error> for Trouble {
+    fn from(error: io::Error) -> Trouble {
+        Trouble { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
+    }
+}
+
+impl From<rustix::io::Errno> for Trouble {
+    fn from(errno: rustix::io::Errno) -> Trouble {
+        io::Error::from(errno).into()
+    }
+}
+
+impl From<buttress::Error> for Trouble {
+    fn from(error: buttress::Error) -> Trouble {
+        let errno = error.errno().raw_os_error();
+        match error {
+            buttress::Error::User(errno) => errno.into(),
+            other => Trouble { errno, text: other.to_string() },
+        }
+    }
+}
+
+/// Results of operations on spots.
+pub type Result<T> = std::result::Result<T, Trouble>;
+
+/// Reads a file's content.
+pub trait Read {
+    /// Reads at an offset; 0 at the end.
+    fn read_at(&mut self, offset: u64, buf: &mut [u8]) -> Result<usize>;
+    /// The next range at or after `offset` that is not a hole; `None` when only a hole follows.
+    fn next_data(&mut self, offset: u64) -> Result<Option<(u64, u64)>>;
+}
+
+/// Writes a file's content.
+pub trait Write {
+    /// Writes all of `data` at an offset.
+    fn write_at(&mut self, offset: u64, data: &[u8]) -> Result<()>;
+    /// Makes the file this long.
+    fn set_len(&mut self, len: u64) -> Result<()>;
+}
+
+/// A file or directory.
+#[derive(Clone, Debug)]
+pub struct Spot {
+    name: String,
+    at: At,
+}
+
+#[derive(Clone, Debug)]
+enum At {
+    Host(PathBuf),
+    Image(Image, buttress::Node),
+}
+
+impl Display for Spot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+impl Spot {
+    /// A path on this machine.
+    pub fn host(path: PathBuf) -> Spot {
+        Spot { name: path.display().to_string(), at: At::Host(path) }
+    }
+
+    /// Under the name that the user knows.
+    pub fn called(self, name: impl Display) -> Spot {
+        Spot { name: name.to_string(), ..self }
+    }
+
+    /// A node of an image.
+    pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Spot {
+        Spot { name: image.name_of(path), at: At::Image(image.clone(), node) }
+    }
+
+    /// The path on this machine.
+    pub fn host_path(&self) -> Option<&std::path::Path> {
+        match &self.at {
+            At::Host(path) => Some(path),
+            At::Image(..) => None,
+        }
+    }
+
+    /// Image and node.
+    pub fn image_node(&self) -> Option<(&Image, buttress::Node)> {
+        match &self.at {
+            At::Host(_) => None,
+            At::Image(image, node) => Some((image, *node)),
+        }
+    }
+
+    /// What the messages call an entry of this directory.
+    pub fn entry_name(&self, name: &[u8]) -> String {
+        let name = String::from_utf8_lossy(name);
+        match self.name.ends_with('/') {
+            true => format!("{}{name}", self.name),
+            false => format!("{}/{name}", self.name),
+        }
+    }
+
+    /// What there is to know about it.
+    pub fn facts(&self) -> Result<Facts> {
+        match &self.at {
+            At::Host(path) => host::facts(path),
+            At::Image(image, node) => image.facts(*node),
+        }
+    }
+
+    /// Whether it is a directory.
+    pub fn is_directory(&self) -> Result<bool> {
+        Ok(self.facts()?.kind == Kind::Directory)
+    }
+
+    /// The names in this directory and what they stand for, sorted by name.
+    pub fn list(&self) -> Result<Vec<(Vec<u8>, Spot)>> {
+        let mut names = match &self.at {
+            At::Host(path) => host::list(path)?,
+            At::Image(image, node) => image.list(*node)?,
+        };
+        names.sort_by(|(one, _), (other, _)| one.cmp(other));
+        let spot = |(name, at): (Vec<u8>, At)| {
+            let spot = Spot { name: self.entry_name(&name), at };
+            (name, spot)
+        };
+        Ok(names.into_iter().map(spot).collect())
+    }
+
+    /// An entry of this directory, if it is there.
+    pub fn child(&self, name: &[u8]) -> Result<Option<Spot>> {
+        let found = match &self.at {
+            At::Host(path) => host::child(path, name)?,
+            At::Image(image, node) => image.child(*node, name)?,
+        };
+        Ok(found.map(|at| Spot { name: self.entry_name(name), at }))
+    }
+
+    /// Where a symbolic link leads.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        match &self.at {
+            At::Host(path) => host::read_link(path),
+            At::Image(image, node) => Ok(image.fs().read_link(*node)?),
+        }
+    }
+
+    /// Opens a regular file for reading.
+    pub fn reader(&self) -> Result<Box<dyn Read>> {
+        match &self.at {
+            At::Host(path) => host::reader(path),
+            At::Image(image, node) => image.reader(*node),
+        }
+    }
+
+    /// Opens a regular file for writing; what it holds is lost.
+    pub fn writer(&self) -> Result<Box<dyn Write>> {
+        match &self.at {
+            At::Host(path) => host::writer(path),
+            At::Image(image, node) => image.writer(*node),
+        }
+    }
+
+    /// Makes something new in this directory.
+    pub fn make(&self, name: &[u8], new: &New) -> Result<Spot> {
+        check_name(name)?;
+        let at = match &self.at {
+            At::Host(path) => host::make(path, name, new)?,
+            At::Image(image, node) => image.make(*node, name, new)?,
+        };
+        Ok(Spot { name: self.entry_name(name), at })
+    }
+
+    /// Gives a file another name in this directory.
+    pub fn link(&self, name: &[u8], file: &Spot) -> Result<()> {
+        check_name(name)?;
+        match (&self.at, &file.at) {
+            (At::Host(directory), At::Host(path)) => host::link(directory, name, path),
+            (At::Image(image, directory), At::Image(other, node)) if image.is(other) => {
+                image.fs().link(*node, *directory, name)?;
+                Ok(())
+            }
+            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+        }
+    }
+
+    /// Removes a name of this directory that stands for anything but a directory.
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        match &self.at {
+            At::Host(path) => Ok(std::fs::remove_file(host::join(path, name))?),
+            At::Image(image, node) => {
+                image.fs().unlink(*node, name)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Removes an empty directory from this directory.
+    pub fn remove_directory(&self, name: &[u8]) -> Result<()> {
+        match &self.at {
+            At::Host(path) => Ok(std::fs::remove_dir(host::join(path, name))?),
+            At::Image(image, node) => {
+                image.fs().rmdir(*node, name)?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Moves an entry of this directory to another directory or name; what is there goes.
+    pub fn rename(&self, name: &[u8], to: &Spot, new_name: &[u8]) -> Result<()> {
+        check_name(new_name)?;
+        match (&self.at, &to.at) {
+            (At::Host(from), At::Host(to)) => {
+                Ok(std::fs::rename(host::join(from, name), host::join(to, new_name))?)
+            }
+            (At::Image(image, from), At::Image(other, to)) if image.is(other) => {
+                let how = buttress::Rename::Replace;
+                Ok(image.fs().rename(*from, name, *to, new_name, how)?)
+            }
+            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+        }
+    }
+
+    /// Changes owner and group.
+    pub fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
+        match &self.at {
+            At::Host(path) => Ok(std::os::unix::fs::lchown(path, Some(uid), Some(gid))?),
+            At::Image(image, node) => image.change(*node, |it| {
+                it.uid = Some(uid);
+                it.gid = Some(gid);
+            }),
+        }
+    }
+
+    /// Changes the permission bits; not of symbolic links.
+    pub fn set_mode(&self, mode: u32) -> Result<()> {
+        match &self.at {
+            At::Host(path) => host::set_mode(path, mode),
+            At::Image(image, node) => image.change(*node, |it| it.mode = Some(mode)),
+        }
+    }
+
+    /// Changes when it was read and changed.
+    pub fn set_times(&self, atime: Time, mtime: Time) -> Result<()> {
+        match &self.at {
+            At::Host(path) => host::set_times(path, atime, mtime),
+            At::Image(image, node) => image.change(*node, |it| {
+                it.atime = Some(atime);
+                it.mtime = Some(mtime);
+            }),
+        }
+    }
+
+    /// All extended attributes.
+    pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        match &self.at {
+            At::Host(path) => host::xattrs(path),
+            At::Image(image, node) => image.xattrs(*node),
+        }
+    }
+
+    /// Sets an extended attribute.
+    pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        match &self.at {
+            At::Host(path) => host::set_xattr(path, name, value),
+            At::Image(image, node) => {
+                Ok(image.fs().set_xattr(*node, name, value, buttress::SetXattr::Any)?)
+            }
+        }
+    }
+
+    /// Makes an empty file share the data of another one, where both are in one filesystem; whether it does.
+    pub fn share(&self, from: &Spot, len: u64) -> Result<bool> {
+        match (&self.at, &from.at) {
+            (At::Image(image, to), At::Image(other, from)) if image.is(other) => {
+                image.share(*from, *to, len)
+            }
+            (At::Host(to), At::Host(from)) => Ok(host::share(from, to)),
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether this is the same file as another spot, by a name or under another one.
+    pub fn is_same(&self, other: &Spot) -> Result<bool> {
+        let same_tree = match (&self.at, &other.at) {
+            (At::Host(_), At::Host(_)) => true,
+            (At::Image(one, _), At::Image(other, _)) => one.is(other),
+            _ => false,
+        };
+        if !same_tree {
+            return Ok(false);
+        }
+        let (one, other) = (self.facts()?, other.facts()?);
+        Ok((one.volume, one.ino) == (other.volume, other.ino))
+    }
+
+    /// A failure here: what was tried, this place, why not.
+    pub fn failure(&self, what: &str, why: impl Display) -> Failure {
+        Failure::new(what, &self.name, why)
+    }
+}
+
+/// Refuses names that could lead out of a directory, whatever an image calls its files.
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" | b"." | b".." => Err(Trouble::errno(rustix::io::Errno::INVAL)),
+        _ if name.contains(&b'/') || name.contains(&0) => {
+            Err(Trouble::errno(rustix::io::Errno::INVAL))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,220 @@
+//! From what the user wrote to spots, with every image opened once.
+//!
+//! `DEVICE[:PATH]` names something inside an image; a path that exists as such is taken as it is, so a colon in a file
+//! name does no harm. A file or disk without a colon stands for the whole filesystem in it, where there is one.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::{Path, PathBuf};
+
+use buttress_device::Access;
+use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
+
+use super::{Image, Spot, Trouble};
+use crate::args::Globals;
+use crate::device;
+use crate::error::Failure;
+use buttress::{Filesystem, Node, Options};
+
+/// What the user wrote, understood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A path on this machine, which need not exist.
+    Host(PathBuf),
+    /// A path inside an image or disk; empty for the top.
+    Image {
+        /// The image or disk.
+        device: PathBuf,
+        /// The path, without a slash in front.
+        path: Vec<u8>,
+    },
+}
+
+impl Target {
+    /// Understands `DEVICE:PATH`; everything else is a path on this machine.
+    pub fn path(text: &OsStr) -> Target {
+        if Path::new(text).symlink_metadata().is_ok() {
+            return Target::Host(text.into());
+        }
+        let bytes = text.as_bytes();
+        for at in bytes.iter().enumerate().filter(|(_, byte)| **byte == b':').map(|(at, _)| at) {
+            let (device, path) = bytes.split_at(at);
+            let device = Path::new(OsStr::from_bytes(device));
+            if is_device(device) {
+                return Target::Image { device: device.into(), path: after_colon(path) };
+            }
+        }
+        Target::Host(text.into())
+    }
+
+    /// Understands `DEVICE[:PATH]`: a file or disk with a btrfs filesystem in it stands for the filesystem.
+    pub fn any(text: &OsStr, globals: &Globals) -> Target {
+        match Target::path(text) {
+            Target::Host(path) if holds_btrfs(&path, globals.offset) => {
+                Target::Image { device: path, path: Vec::new() }
+            }
+            other => other,
+        }
+    }
+}
+
+/// What follows the colon, without the slashes in front.
+fn after_colon(text: &[u8]) -> Vec<u8> {
+    text.iter().copied().skip(1).skip_while(|byte| *byte == b'/').collect()
+}
+
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|it| it.is_file() || it.file_type().is_block_device())
+}
+
+/// Whether a file or disk has the mark of a superblock in one of its places.
+fn holds_btrfs(path: &Path, offset: u64) -> bool {
+    if !is_device(path) {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    SUPERBLOCK_OFFSETS.iter().any(|at| {
+        let mut magic = [0; 8];
+        let at = offset.saturating_add(at + 0x40);
+        file.read_exact_at(&mut magic, at).is_ok() && magic == MAGIC
+    })
+}
+
+/// Open images.
+pub struct Session<'a> {
+    globals: &'a Globals,
+    access: Access,
+    images: Vec<(PathBuf, Image)>,
+}
+
+impl<'a> Session<'a> {
+    /// Nothing open yet; images are opened for reading or for writing too.
+    pub fn new(globals: &'a Globals, access: Access) -> Session<'a> {
+        Session { globals, access, images: Vec::new() }
+    }
+
+    /// The image at a path, opened if it is not yet.
+    pub fn open(&mut self, path: &Path) -> Result<Image, Failure> {
+        let whole = path.canonicalize().unwrap_or_else(|_| path.into());
+        if let Some((_, image)) = self.images.iter().find(|(known, _)| *known == whole) {
+            return Ok(image.clone());
+        }
+        let device = device::open(path, self.access, self.globals)?;
+        let options = match self.access {
+            Access::ReadOnly => Options::read_only(),
+            Access::ReadWrite => Options::read_write(),
+        };
+        let fs = Filesystem::open_device(device, options)
+            .map_err(|error| device::engine_failure(path, &error))?;
+        for warning in fs.warnings() {
+            device::warn(self.globals, path, warning);
+        }
+        let image = Image::new(fs, &path.display().to_string());
+        self.images.push((whole, image.clone()));
+        Ok(image)
+    }
+
+    /// Finds what a target names; `follow`: what a symbolic link leads to.
+    pub fn find(&mut self, target: &Target, follow: bool) -> Result<Spot, Failure> {
+        match target {
+            Target::Host(path) => find_host(path, follow),
+            Target::Image { device, path } => {
+                let image = self.open(device)?;
+                let found = match follow {
+                    true => image.fs().resolve_at(Node::ROOT, path, true),
+                    false => image.fs().resolve_at(Node::ROOT, path, false),
+                };
+                let node = found.map_err(|error| {
+                    Failure::new("cannot find", image.name_of(path), Trouble::from(error))
+                })?;
+                Ok(Spot::image(&image, node, path))
+            }
+        }
+    }
+
+    /// The directory that holds (or will hold) what a target names, and the name there.
+    pub fn find_parent(&mut self, target: &Target) -> Result<(Spot, Vec<u8>), Failure> {
+        match target {
+            Target::Host(path) => host_parent(path),
+            Target::Image { device, path } => {
+                let image = self.open(device)?;
+                let refuse = |why: &dyn std::fmt::Display| {
+                    Failure::new("cannot find", image.name_of(path), why)
+                };
+                if path.is_empty() {
+                    return Err(refuse(&"this is the top directory of the filesystem"));
+                }
+                let (node, name) = image
+                    .fs()
+                    .resolve_parent_at(Node::ROOT, path)
+                    .map_err(|error| refuse(&Trouble::from(error)))?;
+                Ok((Spot::image(&image, node, directory_part(path)), name))
+            }
+        }
+    }
+
+    /// Makes what was done durable, and says so when it cannot be.
+    pub fn close(self) -> Result<(), Failure> {
+        for (path, image) in self.images {
+            let closed = image.fs().clone().close();
+            closed.map_err(|error| {
+                Failure::new("cannot write", path.display(), Trouble::from(error))
+            })?;
+        }
+        Ok(())
+    }
+}
+
+fn find_host(path: &Path, follow: bool) -> Result<Spot, Failure> {
+    let found = match follow {
+        true => path.metadata(),
+        false => path.symlink_metadata(),
+    };
+    if let Err(error) = found {
+        return Err(with_image_hint(
+            Failure::new("cannot find", path.display(), Trouble::from(error)),
+            path,
+        ));
+    }
+    let is_link = path.symlink_metadata().is_ok_and(|it| it.is_symlink());
+    match path.canonicalize() {
+        Ok(whole) if follow && is_link => Ok(Spot::host(whole).called(path.display())),
+        _ => Ok(Spot::host(path.into())),
+    }
+}
+
+/// A path with a colon that is not there was perhaps meant for an image that is not there.
+fn with_image_hint(failure: Failure, path: &Path) -> Failure {
+    match path.as_os_str().to_string_lossy().split_once(':') {
+        Some((device, _)) if !device.is_empty() => {
+            failure.hint(format!("There is no image or disk {device} either."))
+        }
+        _ => failure,
+    }
+}
+
+fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
+    let Some(name) = path.file_name() else {
+        return Err(Failure::new("cannot use", path.display(), "it has no name of its own"));
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    match parent.metadata() {
+        Ok(_) => Ok((Spot::host(parent.into()), name.as_bytes().to_vec())),
+        Err(error) => {
+            let failure = Failure::new("cannot find", parent.display(), Trouble::from(error));
+            Err(with_image_hint(failure, path))
+        }
+    }
+}
+
+/// A path without its last name.
+fn directory_part(path: &[u8]) -> &[u8] {
+    let path = path.strip_suffix(b"/").unwrap_or(path);
+    let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    path.get(..end).unwrap_or_default()
+}

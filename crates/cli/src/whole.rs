@@ -1,0 +1,482 @@
+//! A filesystem as a whole, unmounted or on a live mount: subvolumes, label, devices, space.
+//!
+//! An unmounted one is asked through the library, a live one through its mount, where the running daemon answers. The
+//! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use buttress_fuse::client;
+use buttress_ondisk::item::chunk_type;
+use buttress_ondisk::objectid;
+use uuid::Uuid;
+
+use crate::error::Failure;
+use crate::spot::{Image, Spot, Target, Time, Trouble};
+
+/// The inode number of a subvolume's top directory.
+const TOP: u64 = 256;
+/// The type bit under which the global reserve is reported.
+const GLOBAL_RESERVE: u64 = 1 << 49;
+
+/// A subvolume or snapshot.
+#[derive(Clone, Debug)]
+pub struct Subvolume {
+    /// Its id.
+    pub id: u64,
+    /// The subvolume that holds it; 0 for the top level.
+    pub parent: u64,
+    /// Its name; empty for the top level.
+    pub name: Vec<u8>,
+    /// Its path from the top level; empty for that itself.
+    pub path: Vec<u8>,
+    /// The transaction of its last change.
+    pub generation: u64,
+    /// The transactions that made, sent and received it.
+    pub transids: [u64; 3],
+    /// When it was made, sent and received.
+    pub times: [Time; 3],
+    /// Its uuid.
+    pub uuid: Uuid,
+    /// The uuid of what it is a snapshot of.
+    pub parent_uuid: Uuid,
+    /// The uuid of what it was received from.
+    pub received_uuid: Uuid,
+    /// Whether it cannot be changed.
+    pub read_only: bool,
+}
+
+/// A device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its number.
+    pub id: u64,
+    /// Its uuid.
+    pub uuid: Uuid,
+    /// Bytes that the filesystem uses of it.
+    pub size: u64,
+    /// Bytes of it in chunks.
+    pub used: u64,
+    /// Where it is.
+    pub path: String,
+}
+
+/// Space of one kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Space {
+    /// Type and profile bits.
+    pub flags: u64,
+    /// Bytes of its block groups, counted once.
+    pub total: u64,
+    /// Bytes used in them.
+    pub used: u64,
+}
+
+impl Space {
+    /// The type: `Data`, `Metadata`, `System`, `Data+Metadata` or `GlobalReserve`.
+    pub fn kind(&self) -> &'static str {
+        const MIXED: u64 = chunk_type::DATA | chunk_type::METADATA;
+        match self.flags & (chunk_type::TYPE_MASK | GLOBAL_RESERVE) {
+            chunk_type::DATA => "Data",
+            chunk_type::METADATA => "Metadata",
+            chunk_type::SYSTEM => "System",
+            MIXED => "Data+Metadata",
+            flags if flags & GLOBAL_RESERVE != 0 => "GlobalReserve",
+            _ => "unknown",
+        }
+    }
+
+    /// Whether it is the part of metadata kept for deletions.
+    pub fn is_global_reserve(&self) -> bool {
+        self.flags & GLOBAL_RESERVE != 0
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &'static str {
+        match self.flags & chunk_type::PROFILE_MASK {
+            0 => "single",
+            chunk_type::DUP => "DUP",
+            chunk_type::RAID0 => "RAID0",
+            chunk_type::RAID1 => "RAID1",
+            chunk_type::RAID10 => "RAID10",
+            chunk_type::RAID5 => "RAID5",
+            chunk_type::RAID6 => "RAID6",
+            chunk_type::RAID1C3 => "RAID1C3",
+            chunk_type::RAID1C4 => "RAID1C4",
+            _ => "unknown",
+        }
+    }
+
+    /// Bytes on the device for each byte in it.
+    pub fn copies(&self) -> u64 {
+        match self.flags & chunk_type::PROFILE_MASK {
+            chunk_type::DUP | chunk_type::RAID1 | chunk_type::RAID10 => 2,
+            chunk_type::RAID1C3 => 3,
+            chunk_type::RAID1C4 => 4,
+            _ => 1,
+        }
+    }
+}
+
+/// What there is to know about a filesystem.
+#[derive(Clone, Debug)]
+pub struct Info {
+    /// Its uuid.
+    pub fsid: Uuid,
+    /// Its label, empty for none.
+    pub label: Vec<u8>,
+    /// Its devices.
+    pub devices: Vec<Device>,
+    /// Its space, by kind.
+    pub spaces: Vec<Space>,
+    /// Bytes that file data can still take.
+    pub available: u64,
+}
+
+impl Info {
+    /// Bytes used, copies not counted.
+    pub fn used(&self) -> u64 {
+        self.spaces.iter().filter(|it| !it.is_global_reserve()).map(|it| it.used).sum()
+    }
+}
+
+/// A filesystem.
+#[derive(Clone, Debug)]
+pub enum Whole {
+    /// An unmounted one.
+    Image(Image),
+    /// A live mount, by a path on it.
+    Live(PathBuf),
+}
+
+impl Whole {
+    /// The filesystem that holds a spot.
+    pub fn of(spot: &Spot) -> Result<Whole, Failure> {
+        if let Some((image, _)) = spot.image_node() {
+            return Ok(Whole::Image(image.clone()));
+        }
+        let path = spot.host_path().unwrap_or(Path::new("."));
+        if client::is_live(path) {
+            return Ok(Whole::Live(path.into()));
+        }
+        Err(spot.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
+            "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
+        ))
+    }
+
+    /// What messages call it.
+    pub fn name(&self) -> String {
+        match self {
+            Whole::Image(image) => image.device().to_owned(),
+            Whole::Live(path) => path.display().to_string(),
+        }
+    }
+
+    fn failure(&self, what: &str, why: impl Display) -> Failure {
+        Failure::new(what, self.name(), why)
+    }
+
+    /// All subvolumes by rising id, the top level (5) among them.
+    pub fn subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
+        let refuse = |why: Trouble| self.failure("cannot list the subvolumes of", why);
+        let mut all = match self {
+            Whole::Image(image) => image_subvolumes(image).map_err(refuse)?,
+            Whole::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
+        };
+        all.sort_by_key(|it| it.id);
+        Ok(all)
+    }
+
+    /// The subvolume whose top a spot is.
+    pub fn subvolume_at(&self, spot: &Spot) -> Result<u64, Failure> {
+        match self.place_of(spot)? {
+            (id, path) if path.is_empty() => Ok(id),
+            _ => Err(spot.failure("cannot use", "it is not a subvolume")),
+        }
+    }
+
+    /// The subvolume that holds a spot, and whether that is its top (an empty path).
+    fn place_of(&self, spot: &Spot) -> Result<(u64, Vec<u8>), Failure> {
+        let refuse = |why: Trouble| spot.failure("cannot read", why);
+        match (spot.image_node(), spot.host_path()) {
+            (Some((_, node)), _) => {
+                let path = if node.ino == TOP { Vec::new() } else { b"?".to_vec() };
+                Ok((node.subvolume, path))
+            }
+            (_, Some(path)) => {
+                let subvolume = client::subvolume(path).map_err(|errno| refuse(errno.into()))?;
+                let inside = client::path_in_subvolume(path);
+                Ok((subvolume.id, inside.map_err(|errno| refuse(errno.into()))?))
+            }
+            (None, None) => Err(refuse(rustix::io::Errno::INVAL.into())),
+        }
+    }
+
+    /// The subvolume that a spot lies in.
+    pub fn subvolume_of(&self, spot: &Spot) -> Result<u64, Failure> {
+        Ok(self.place_of(spot)?.0)
+    }
+
+    /// The path, on this mount or in this image, of a subvolume given by its path from the top level, seen from a spot
+    /// that is the top of another subvolume (whose path from the top level is `here`).
+    pub fn spot_below(&self, spot: &Spot, here: &[u8], path: &[u8]) -> Option<Target> {
+        match self {
+            Whole::Image(image) => {
+                Some(Target::Image { device: image.device().into(), path: path.to_vec() })
+            }
+            Whole::Live(_) => {
+                let rest = match here {
+                    b"" => path,
+                    _ => path.strip_prefix(here)?.strip_prefix(b"/")?,
+                };
+                let rest = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(rest);
+                Some(Target::Host(spot.host_path()?.join(rest)))
+            }
+        }
+    }
+
+    /// The subvolume that a mount shows without `subvol=`.
+    pub fn default_subvolume(&self) -> Result<u64, Failure> {
+        let refuse = |why: Trouble| self.failure("cannot read the default subvolume of", why);
+        match self {
+            Whole::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
+            Whole::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
+        }
+    }
+
+    /// What there is to know.
+    pub fn info(&self) -> Result<Info, Failure> {
+        match self {
+            Whole::Image(image) => Ok(image_info(image)),
+            Whole::Live(path) => {
+                live_info(path).map_err(|errno| self.failure("cannot ask", Trouble::from(errno)))
+            }
+        }
+    }
+
+    /// Changes the label.
+    pub fn set_label(&self, label: &[u8]) -> Result<(), Failure> {
+        let refuse = |why: Trouble| self.failure("cannot set the label of", why);
+        match self {
+            Whole::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
+            Whole::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
+        }
+    }
+
+    /// Makes everything durable.
+    pub fn sync(&self) -> Result<(), Failure> {
+        let refuse = |why: Trouble| self.failure("cannot sync", why);
+        match self {
+            Whole::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
+            Whole::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
+        }
+    }
+
+    /// Frees what deleted subvolumes held; on a live mount the daemon does that by itself.
+    pub fn clean(&self) -> Result<(), Failure> {
+        match self {
+            Whole::Image(image) => {
+                let clean = image.fs().clean();
+                clean.map_err(|error| self.failure("cannot free space of", Trouble::from(error)))
+            }
+            Whole::Live(_) => Ok(()),
+        }
+    }
+}
+
+/// Makes an empty subvolume in a directory.
+pub fn create_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+    match directory.image_node() {
+        Some((image, node)) => {
+            image.fs().create_subvolume(node, name, image.owner())?;
+            Ok(())
+        }
+        None => Ok(client::create_subvolume(&below(directory, name))?),
+    }
+}
+
+/// Makes a snapshot of the subvolume at a spot in a directory.
+pub fn snapshot(
+    source: &Spot,
+    directory: &Spot,
+    name: &[u8],
+    read_only: bool,
+) -> Result<(), Trouble> {
+    match (source.image_node(), directory.image_node()) {
+        (Some((image, node)), Some((other, to))) if image.is(other) => {
+            image.fs().snapshot(node.subvolume, to, name, read_only)?;
+            Ok(())
+        }
+        (None, None) => {
+            let path = source.host_path().unwrap_or(Path::new("."));
+            Ok(client::snapshot(path, &below(directory, name), read_only)?)
+        }
+        _ => Err(rustix::io::Errno::XDEV.into()),
+    }
+}
+
+/// Deletes the subvolume that has a name in a directory.
+pub fn delete_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+    match directory.image_node() {
+        Some((image, node)) => {
+            image.fs().delete_subvolume(node, name)?;
+            Ok(())
+        }
+        None => Ok(client::delete_subvolume(&below(directory, name))?),
+    }
+}
+
+/// Makes the subvolume at a spot read-only or writable.
+pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
+    match (spot.image_node(), spot.host_path()) {
+        (Some((image, node)), _) => {
+            Ok(image.fs().set_subvolume_read_only(node.subvolume, read_only)?)
+        }
+        (_, path) => Ok(client::set_read_only(path.unwrap_or(Path::new(".")), read_only)?),
+    }
+}
+
+/// Makes the subvolume at a spot the default.
+pub fn set_default(spot: &Spot) -> Result<(), Trouble> {
+    match (spot.image_node(), spot.host_path()) {
+        (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
+        (_, path) => Ok(client::set_default(path.unwrap_or(Path::new(".")))?),
+    }
+}
+
+fn below(directory: &Spot, name: &[u8]) -> PathBuf {
+    let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
+    directory.host_path().unwrap_or(Path::new(".")).join(name)
+}
+
+fn image_subvolumes(image: &Image) -> Result<Vec<Subvolume>, Trouble> {
+    let mut all = image.fs().subvolumes()?;
+    if !all.iter().any(|it| it.id == objectid::FS_TREE) {
+        all.push(image.fs().subvolume_info(objectid::FS_TREE)?);
+    }
+    let known = |it: buttress::SubvolumeInfo| {
+        let path = image.fs().subvolume_path(it.id)?;
+        Ok(image_subvolume(it, path))
+    };
+    all.into_iter().map(known).collect()
+}
+
+fn image_subvolume(it: buttress::SubvolumeInfo, path: Vec<u8>) -> Subvolume {
+    let [_, made, sent, received] = it.times;
+    Subvolume {
+        read_only: it.is_read_only(),
+        id: it.id,
+        parent: it.parent,
+        name: it.name,
+        path,
+        generation: it.generation,
+        transids: [it.otransid, it.stransid, it.rtransid],
+        times: [made, sent, received],
+        uuid: Uuid::from_bytes(it.uuid),
+        parent_uuid: Uuid::from_bytes(it.parent_uuid),
+        received_uuid: Uuid::from_bytes(it.received_uuid),
+    }
+}
+
+fn live_subvolumes(path: &Path) -> Result<Vec<Subvolume>, rustix::io::Errno> {
+    let facts = client::subvolumes(path)?;
+    let mut all = Vec::new();
+    for it in &facts {
+        let mut place = client::place_of_subvolume(path, it.id)?;
+        let mut parent = it.parent;
+        // Each step leads to another subvolume: no more steps than there are subvolumes.
+        for _ in 0..facts.len() {
+            if parent == 0 || parent == objectid::FS_TREE {
+                break;
+            }
+            let above = client::place_of_subvolume(path, parent)?;
+            place = [above, place].join(&b'/');
+            parent = facts.iter().find(|it| it.id == parent).map_or(0, |it| it.parent);
+        }
+        all.push(live_subvolume(it, place));
+    }
+    Ok(all)
+}
+
+fn live_subvolume(it: &buttress_fuse::mount::control::SubvolumeFacts, path: Vec<u8>) -> Subvolume {
+    let [_, made, sent, received] = it.transids;
+    let time = |index: usize| {
+        it.times.get(index).map_or(Time::default(), |it| Time { sec: it.sec, nsec: it.nsec })
+    };
+    Subvolume {
+        id: it.id,
+        parent: it.parent,
+        name: it.name.as_encoded_bytes().to_vec(),
+        path,
+        generation: it.generation,
+        transids: [made, sent, received],
+        times: [time(1), time(2), time(3)],
+        uuid: Uuid::from_bytes(it.uuid),
+        parent_uuid: Uuid::from_bytes(it.parent_uuid),
+        received_uuid: Uuid::from_bytes(it.received_uuid),
+        read_only: it.read_only,
+    }
+}
+
+fn image_info(image: &Image) -> Info {
+    let (info, usage) = (image.fs().info(), image.fs().usage());
+    let space = |it: buttress::ClassUsage, kind: u64| Space {
+        flags: it.flags & chunk_type::PROFILE_MASK | kind,
+        total: it.total,
+        used: it.used,
+    };
+    let reserve = Space {
+        flags: chunk_type::METADATA | GLOBAL_RESERVE,
+        total: usage.global_reserve,
+        used: 0,
+    };
+    let (data, metadata) = (chunk_type::DATA, chunk_type::METADATA);
+    let system = space(usage.system, chunk_type::SYSTEM);
+    let spaces = match usage.mixed {
+        true => vec![system, space(usage.data, data | metadata), reserve],
+        false => vec![space(usage.data, data), system, space(usage.metadata, metadata), reserve],
+    };
+    let device = |it: buttress::DeviceInfo| Device {
+        id: it.id,
+        uuid: Uuid::from_bytes(it.uuid),
+        size: it.total,
+        used: it.used,
+        path: absolute(&it.path),
+    };
+    Info {
+        fsid: Uuid::from_bytes(info.fsid),
+        label: info.label,
+        devices: info.devices.into_iter().map(device).collect(),
+        spaces,
+        available: usage.data_available,
+    }
+}
+
+/// The whole path of a device, as btrfs-progs prints it.
+fn absolute(path: &str) -> String {
+    std::path::absolute(path).map_or(path.to_owned(), |path| path.display().to_string())
+}
+
+fn live_info(path: &Path) -> Result<Info, rustix::io::Errno> {
+    let (facts, spaces) = (client::facts(path)?, client::spaces(path)?);
+    let statfs = rustix::fs::statvfs(path)?;
+    let device = |it: buttress_fuse::mount::control::DeviceFacts| Device {
+        id: it.id,
+        uuid: Uuid::from_bytes(it.uuid),
+        size: it.total,
+        used: it.used,
+        path: it.path.to_string_lossy().into_owned(),
+    };
+    let space = |it: &buttress_fuse::mount::control::SpaceFacts| Space {
+        flags: it.flags,
+        total: it.total,
+        used: it.used,
+    };
+    Ok(Info {
+        fsid: Uuid::from_bytes(facts.fsid),
+        label: facts.label,
+        devices: facts.devices.into_iter().map(device).collect(),
+        spaces: spaces.iter().map(space).collect(),
+        available: statfs.f_bavail.saturating_mul(statfs.f_frsize),
+    })
+}
