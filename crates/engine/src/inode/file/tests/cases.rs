@@ -186,3 +186,26 @@ fn a_full_filesystem_takes_nothing_and_loses_nothing() {
     assert!(size(&fixture, 0) > 20 << 20);
     fixture.check();
 }
+
+#[test]
+fn damaged_data_is_an_error_that_says_where() {
+    let Some(fixture) = small() else { return };
+    fixture.write(0, 0, &Random(5).bytes(100_000));
+    let fixture = fixture.check();
+    let Place::Extent { bytenr, .. } = place(&fixture, 0)[0] else { panic!("an extent") };
+    let bad = bytenr + 3 * 4096;
+    fixture.core.volume.write(bad + 77, &[0x55; 9]).expect("damages");
+    fixture.compare(0, 0, 3 * 4096);
+    fixture.compare(0, 4 * 4096, 80_000);
+    let error = fixture.op(0, |file, op, root| {
+        let mut buf = [0; 100];
+        let size = file.size();
+        file.with(op.core, root, |live, layers| {
+            live.read(op.core, layers, size, 3 * 4096 + 50, &mut buf)
+        })
+    });
+    let error = error.expect_err("the checksum is wrong");
+    assert_eq!(error.errno(), Errno::IO);
+    let text = error.to_string();
+    assert!(text.contains("at 12338") && text.contains(&bytenr.to_string()), "{text}");
+}
