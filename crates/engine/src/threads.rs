@@ -11,6 +11,15 @@ fn count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(16)
 }
 
+/// Calls `work` for each item: in order when `sequential`, else as [`for_each`] does.
+pub fn for_each_unless<T: Sync>(
+    sequential: bool,
+    items: &[T],
+    work: impl Fn(&T) -> Result<()> + Sync,
+) -> Result<()> {
+    if sequential { items.iter().try_for_each(work) } else { for_each(items, work) }
+}
+
 /// Calls `work` for each item, on several threads where that pays. The first error ends it.
 pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) -> Result<()> {
     let threads = count().min(items.len());

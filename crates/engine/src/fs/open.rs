@@ -78,6 +78,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     let space = Space::load(&blocks, &trees, options.write)?;
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.mark_quota_inconsistent = quota == Quota::On;
+    core.sequential = options.reproducible;
     Ok(core)
 }
 

@@ -14,6 +14,7 @@ pub struct Options {
     pub(super) dirty_bytes_max: u64,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
+    pub(super) reproducible: bool,
     pub(super) env: Env,
 }
 
@@ -27,6 +28,7 @@ impl Options {
             dirty_bytes_max: 128 << 20,
             background: true,
             mark_quota_inconsistent: false,
+            reproducible: false,
             env: Env::system(),
         }
     }
@@ -70,6 +72,12 @@ impl Options {
     /// before the next rescan.
     pub fn mark_quota_inconsistent(self, mark_quota_inconsistent: bool) -> Options {
         Options { mark_quota_inconsistent, ..self }
+    }
+
+    /// Whether the same operations, of one thread, on the same filesystem make the same bytes, given the same
+    /// [`Options::env`]. Costs some speed, and there is no background work.
+    pub fn reproducible(self, reproducible: bool) -> Options {
+        Options { reproducible, background: self.background && !reproducible, ..self }
     }
 
     /// Where time and randomness come from.

@@ -196,7 +196,7 @@ impl FileTree {
             }
         }
         drop(committing);
-        threads::for_each(&with_data, |inode| self.place(core, inode))
+        threads::for_each_unless(core.sequential, &with_data, |inode| self.place(core, inode))
     }
 
     /// Gives the data of a frozen layer their places. The inode is locked meanwhile: layers buffer little.

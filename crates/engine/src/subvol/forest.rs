@@ -286,7 +286,8 @@ impl Participant for Forest {
     fn merge(&self, commit: &Commit<'_>) -> Result<()> {
         self.pending.emit(commit);
         let subvolumes = self.frozen.lock().subvolumes.clone();
-        crate::threads::for_each(&subvolumes, |subvolume| {
+        let sequential = commit.core().sequential;
+        crate::threads::for_each_unless(sequential, &subvolumes, |subvolume| {
             let root = self.merge_tree(commit, subvolume)?;
             self.frozen.lock().roots.push((subvolume.clone(), root));
             Ok(())

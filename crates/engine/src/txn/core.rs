@@ -157,6 +157,8 @@ pub struct Core {
     pub read_only: bool,
     /// Whether the first commit marks the quotas as inconsistent: nothing here counts them.
     pub mark_quota_inconsistent: bool,
+    /// Whether commits allocate on one thread, so that the same operations make the same bytes.
+    pub sequential: bool,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -183,6 +185,7 @@ impl Core {
             txn,
             read_only,
             mark_quota_inconsistent: false,
+            sequential: false,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }

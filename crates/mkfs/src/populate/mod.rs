@@ -60,7 +60,7 @@ pub fn rootdir(
     env: &mut Environment,
 ) -> Result<Populated, MkfsError> {
     let open = Options::read_write()
-        .background(false)
+        .reproducible(true)
         .dirty_bytes_max(DIRTY_BYTES_MAX)
         .env(engine_env(env));
     let failed =
