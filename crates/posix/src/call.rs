@@ -256,7 +256,7 @@ fn read_all(file: &OwnedFd) -> Answer {
 pub fn list(path: &str) -> Result<Vec<String>, Errno> {
     let dir = open(path, "r,directory", 0)?;
     let mut names = Vec::new();
-    for entry in fs::Dir::read_from(&dir)? {
+    for entry in fs::Dir::new(dir)? {
         let name = entry?.file_name().to_string_lossy().into_owned();
         if name != "." && name != ".." {
             names.push(name);

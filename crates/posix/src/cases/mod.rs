@@ -4,8 +4,16 @@
 //! must succeed and then makes one call that must end in a given way.
 
 mod dirs;
+mod link;
+mod mode;
 mod open;
 mod paths;
+mod perms;
+mod rename;
+mod size;
+mod sticky;
+mod times;
+mod unlink;
 
 use rustix::io::Errno;
 
@@ -16,6 +24,14 @@ pub fn register(r: &mut Registry) {
     paths::register(r);
     open::register(r);
     dirs::register(r);
+    unlink::register(r);
+    link::register(r);
+    rename::register(r);
+    mode::register(r);
+    perms::register(r);
+    sticky::register(r);
+    times::register(r);
+    size::register(r);
 }
 
 /// A row whose last call must fail: name, lines that prepare (`''` for none), the call, its error.
