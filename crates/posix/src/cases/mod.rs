@@ -3,17 +3,25 @@
 //! A name is `area/what-is-shown`. Many cases are rows of tables: a row prepares with lines that
 //! must succeed and then makes one call that must end in a given way.
 
+mod acl;
+mod alloc;
+mod data;
 mod dirs;
+mod inherit;
 mod link;
 mod mode;
 mod open;
 mod paths;
 mod perms;
+mod readdir;
 mod rename;
 mod size;
+mod special;
 mod sticky;
 mod times;
+mod tmpfile;
 mod unlink;
+mod xattr;
 
 use rustix::io::Errno;
 
@@ -30,8 +38,16 @@ pub fn register(r: &mut Registry) {
     mode::register(r);
     perms::register(r);
     sticky::register(r);
+    inherit::register(r);
     times::register(r);
     size::register(r);
+    data::register(r);
+    alloc::register(r);
+    xattr::register(r);
+    acl::register(r);
+    special::register(r);
+    readdir::register(r);
+    tmpfile::register(r);
 }
 
 /// A row whose last call must fail: name, lines that prepare (`''` for none), the call, its error.
