@@ -6,6 +6,7 @@ use std::path::Path;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
+use crate::cmd::mount::Helper;
 use crate::error::USAGE;
 use crate::output::Format;
 
@@ -58,6 +59,11 @@ pub struct Globals {
 pub enum Command {
     /// Make a filesystem
     Mkfs(cmd::mkfs::Mkfs),
+    /// Mount a filesystem, or list what is mounted
+    Mount(cmd::mount::Mount),
+    /// Unmount, and wait until everything is on the device
+    #[command(visible_alias = "unmount")]
+    Umount(cmd::mount::Umount),
     /// List directories
     Ls(cmd::ls::Ls),
     /// Print the content of files
@@ -113,6 +119,7 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
     let mut command = Cli::command();
     match called.as_str() {
         "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
+        "mount.fuse.buttress" | "mount.buttress" => return helper(&words),
         "mkfs.btrfs" | "mkfs.buttress" => {
             words.insert(1, "mkfs".into());
         }
@@ -121,6 +128,18 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
     match command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => Parsed::Command(Box::new(cli)),
         Err(error) => message(&error),
+    }
+}
+
+/// What mount(8) wants of us.
+fn helper(words: &[OsString]) -> Parsed {
+    let globals = Globals { format: Format::Text, offset: 0, quiet: false, verbose: false };
+    match cmd::mount::Helper::parse(words.get(1..).unwrap_or_default()) {
+        Ok(Helper { mount: Some(mount) }) => {
+            Parsed::Command(Box::new(Cli { globals, command: Command::Mount(mount) }))
+        }
+        Ok(Helper { mount: None }) => Parsed::Message { text: String::new(), code: 0 },
+        Err(why) => Parsed::Message { text: format!("buttress: {why}\n"), code: USAGE },
     }
 }
 

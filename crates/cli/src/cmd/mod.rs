@@ -12,6 +12,7 @@ pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mkfs;
+pub mod mount;
 pub mod mv;
 pub mod property;
 pub mod rm;
@@ -27,6 +28,8 @@ use crate::error::Failure;
 pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     match command {
         Command::Mkfs(args) => mkfs::run(args, globals, out),
+        Command::Mount(args) => mount::run(args, globals, out),
+        Command::Umount(args) => mount::umount(args, globals, out),
         Command::Ls(args) => ls::run(args, globals, out),
         Command::Cat(args) => cat::run(args, globals, out),
         Command::Cp(args) => cp::run(args, globals, out),

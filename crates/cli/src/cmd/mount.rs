@@ -1,0 +1,228 @@
+//! `mount` and `umount`: a filesystem in an image or on a disk as a directory, for the ordinary user who mounts it.
+
+use std::ffi::OsString;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use buttress_fuse::protocol::connect::ConnectError;
+use buttress_fuse::protocol::mounts;
+use buttress_fuse::{Ground, MountError, MountOptions};
+use clap::Args;
+use serde_json::{Value, json};
+
+use crate::args::Globals;
+use crate::device;
+use crate::error::{self, Failure};
+use crate::output::{self, Format};
+
+/// Arguments of `mount`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Mount {
+    /// The image or disk; without it, what is mounted is listed
+    #[arg(requires = "directory")]
+    pub device: Option<PathBuf>,
+    /// The directory to mount on
+    pub directory: Option<PathBuf>,
+    /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot ...
+    #[arg(short, long, value_name = "OPTIONS")]
+    pub options: Vec<String>,
+    /// Read-only: the same as -o ro
+    #[arg(short, long)]
+    pub read_only: bool,
+    /// Stay in the foreground until it is unmounted
+    #[arg(short, long)]
+    pub foreground: bool,
+}
+
+/// Arguments of `umount`.
+#[derive(Debug, Args)]
+pub struct Umount {
+    /// The directory, or the image or disk that is mounted there
+    #[arg(required = true, value_name = "DIRECTORY")]
+    targets: Vec<PathBuf>,
+    /// Take it off now although files are open; it ends when they are closed
+    #[arg(short, long)]
+    lazy: bool,
+}
+
+/// Mounts, or lists what is mounted.
+pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let (Some(device), Some(directory)) = (&args.device, &args.directory) else {
+        return list(globals, out);
+    };
+    let options = options(args, globals, device)?;
+    let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
+    buttress_fuse::mount(device, directory, &options, ground)
+        .map_err(|error| failure(device, directory, &error))
+}
+
+fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOptions, Failure> {
+    let mut options = MountOptions { offset: globals.offset, ..MountOptions::default() };
+    for list in &args.options {
+        let notes = options.apply(list);
+        for note in notes.map_err(|error| Failure::usage("cannot mount", error))? {
+            device::warn(globals, device, &note);
+        }
+    }
+    options.read_only |= args.read_only;
+    Ok(options)
+}
+
+fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
+    let what = format!("cannot mount {} on", device.display());
+    let failure = Failure::new(what, directory.display(), without_number(&error.to_string()));
+    match error {
+        MountError::Filesystem(error) => device::engine_failure(device, error),
+        MountError::Path { path, source } => {
+            let failure = Failure::new("cannot find", path.display(), error::text(source));
+            match path == directory {
+                true => failure.hint(format!("To make it: mkdir {}", directory.display())),
+                false => failure,
+            }
+        }
+        MountError::NoSubvolume(_) => {
+            failure.hint("`buttress subvolume list DEVICE` lists the subvolumes.")
+        }
+        MountError::Connect(ConnectError::Helper { said }) if said.contains("allow_other") => {
+            failure.hint("Ordinary users may only if /etc/fuse.conf has the line user_allow_other.")
+        }
+        _ => failure,
+    }
+}
+
+/// Without the numbers of system errors, which say nothing that the words do not.
+fn without_number(text: &str) -> String {
+    match text.split_once(" (os error ") {
+        Some((before, after)) => {
+            let rest = after.split_once(')').map_or("", |(_, rest)| rest);
+            format!("{before}{rest}")
+        }
+        None => text.to_owned(),
+    }
+}
+
+fn list(globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let all = mounts::all().map_err(|error| {
+        Failure::new("cannot read", "/proc/self/mountinfo", error::text(&error))
+    })?;
+    let ours: Vec<_> = all.iter().filter(|entry| entry.is_ours()).collect();
+    if globals.format == Format::Json {
+        let json = |entry: &&mounts::MountEntry| {
+            json!({
+                "device": entry.source.display().to_string(),
+                "directory": entry.mountpoint.display().to_string(),
+            })
+        };
+        let list: Vec<Value> = ours.iter().map(json).collect();
+        return Ok(output::write_json(out, "mounts", list.into())?);
+    }
+    for entry in ours {
+        writeln!(out, "{} on {}", entry.source.display(), entry.mountpoint.display())?;
+    }
+    Ok(())
+}
+
+/// Unmounts, and waits until the last change is on the device.
+pub fn umount(args: &Umount, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let mut failures = super::files::Failures::new(globals);
+    for target in &args.targets {
+        let directory = directory_of(target);
+        let done = buttress_fuse::unmount(&directory, args.lazy, true);
+        let done = done.map_err(|error| umount_failure(&directory, &error));
+        failures.note(done, out)?;
+    }
+    failures.end()
+}
+
+/// The directory where an image or disk is mounted; any other path as it is.
+fn directory_of(target: &Path) -> PathBuf {
+    let source = target.canonicalize().unwrap_or_else(|_| target.into());
+    let all = mounts::all().unwrap_or_default();
+    let found = all.into_iter().rev().find(|entry| entry.is_ours() && entry.source == source);
+    found.map_or_else(|| target.into(), |entry| entry.mountpoint)
+}
+
+fn umount_failure(directory: &Path, error: &MountError) -> Failure {
+    match error {
+        MountError::NotMounted(_) => {
+            Failure::new("cannot unmount", directory.display(), "it is not mounted by buttress")
+                .hint("`buttress mount` lists what is.")
+        }
+        MountError::Connect(error) if error.is_busy() => {
+            Failure::new("cannot unmount", directory.display(), "it is busy").hint(
+                "Close the files on it and leave its directories; `fuser -vm DIRECTORY` says who uses it.",
+            )
+        }
+        other => {
+            Failure::new("cannot unmount", directory.display(), without_number(&other.to_string()))
+        }
+    }
+}
+
+/// The words that mount(8) calls its helpers with: `DEVICE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
+pub struct Helper {
+    /// What `mount` is asked to do; `None` when it is only to say that all is well (`-f`).
+    pub mount: Option<Mount>,
+}
+
+impl Helper {
+    /// Understands the words after the program's name.
+    pub fn parse(words: &[OsString]) -> Result<Helper, String> {
+        // What root mounts for the machine is for its users.
+        let mut mount = Mount { options: vec!["allow_other".into()], ..Mount::default() };
+        let (mut fake, mut places) = (false, Vec::new());
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let text = word.to_string_lossy();
+            match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+                None => places.push(PathBuf::from(word)),
+                Some("o") => {
+                    let list = words.next().ok_or("option -o needs a list")?;
+                    mount.options.push(list.to_string_lossy().into_owned());
+                }
+                Some("N" | "t") => {
+                    words.next().ok_or_else(|| format!("option {text} needs a value"))?;
+                }
+                Some(letters) if letters.bytes().all(|letter| b"sfnvw".contains(&letter)) => {
+                    fake |= letters.contains('f');
+                }
+                Some("r") => mount.read_only = true,
+                Some(_) => return Err(format!("unknown option {text}")),
+            }
+        }
+        let [device, directory] = places.as_slice() else {
+            return Err("a device and a directory are needed".into());
+        };
+        mount.device = Some(device.clone());
+        mount.directory = Some(directory.clone());
+        Ok(Helper { mount: (!fake).then_some(mount) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Helper, String> {
+        Helper::parse(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_of_mount_8() {
+        let helper = parse("/dev/sdb1 /mnt -v -n -o rw,subvol=home -t fuse.buttress").unwrap();
+        let mount = helper.mount.unwrap();
+        assert_eq!(mount.device.as_deref(), Some(Path::new("/dev/sdb1")));
+        assert_eq!(mount.directory.as_deref(), Some(Path::new("/mnt")));
+        assert_eq!(mount.options, ["allow_other", "rw,subvol=home"]);
+        assert!(parse("/dev/sdb1 /mnt -nf").unwrap().mount.is_none());
+        for bad in ["/dev/sdb1", "a b c", "a b -o", "a b -x"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_go() {
+        assert_eq!(without_number("a: No such file (os error 2); b"), "a: No such file; b");
+        assert_eq!(without_number("a"), "a");
+    }
+}
