@@ -1,9 +1,10 @@
 //! From a path to a device: opened as wanted, at the offset that `--offset` gives.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_fuse::protocol::mounts;
 use buttress_volume::{Opened, Volume, VolumeError};
 
 use crate::args::Globals;
@@ -42,6 +43,13 @@ pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
     Ok(volume)
 }
 
+/// Where one of our daemons has mounted a device, given by its whole path.
+pub fn mounted_on(device: &Path) -> Option<PathBuf> {
+    let all = mounts::all().unwrap_or_default();
+    let found = all.into_iter().rev().find(|entry| entry.is_ours() && entry.source == device);
+    found.map(|entry| entry.mountpoint)
+}
+
 /// Says what did not prevent the command and is good to know.
 pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
     if !globals.quiet {
@@ -62,8 +70,18 @@ pub fn failure(path: &Path, error: &DeviceError) -> Failure {
                 _ => failure,
             }
         }
-        DeviceError::Busy { why, .. } => Failure::new("cannot open", place, format!("busy: {why}"))
-            .hint("If it is mounted, use the mount's directory instead, or unmount it first."),
+        DeviceError::Busy { why, .. } => {
+            let failure = Failure::new("cannot open", place, format!("busy: {why}"));
+            failure.hint(match path.canonicalize().ok().and_then(|path| mounted_on(&path)) {
+                Some(at) => format!(
+                    "It is mounted on {0}: use paths below {0} instead, or unmount it first.",
+                    at.display()
+                ),
+                None => {
+                    "If it is mounted, use paths on the mount instead, or unmount it first.".into()
+                }
+            })
+        }
         DeviceError::NotADevice { found, .. } => {
             Failure::new("cannot open", place, format!("it is {found}, not an image or a disk"))
         }

@@ -51,6 +51,13 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         return list(globals, out);
     };
     let options = options(args, globals, device)?;
+    for path in [device, directory] {
+        // The process in the background could only tell in words, without the advice that goes with them.
+        path.metadata().map_err(|error| {
+            let error = MountError::Path { path: path.clone(), source: error };
+            failure(device, directory, &error)
+        })?;
+    }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
         .map_err(|error| failure(device, directory, &error))
@@ -137,9 +144,7 @@ pub fn umount(args: &Umount, globals: &Globals, out: &mut dyn Write) -> Result<(
 /// The directory where an image or disk is mounted; any other path as it is.
 fn directory_of(target: &Path) -> PathBuf {
     let source = target.canonicalize().unwrap_or_else(|_| target.into());
-    let all = mounts::all().unwrap_or_default();
-    let found = all.into_iter().rev().find(|entry| entry.is_ours() && entry.source == source);
-    found.map_or_else(|| target.into(), |entry| entry.mountpoint)
+    device::mounted_on(&source).unwrap_or_else(|| target.into())
 }
 
 fn umount_failure(directory: &Path, error: &MountError) -> Failure {

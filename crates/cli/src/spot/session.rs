@@ -101,6 +101,12 @@ impl<'a> Session<'a> {
         if let Some((_, image)) = self.images.iter().find(|(known, _)| *known == whole) {
             return Ok(image.clone());
         }
+        if let (Access::ReadOnly, Some(directory)) = (self.access, device::mounted_on(&whole)) {
+            let directory = directory.display();
+            let note =
+                format!("it is mounted on {directory}, where what is not committed yet shows too");
+            device::warn(self.globals, path, &note);
+        }
         let device = device::open(path, self.access, self.globals)?;
         let options = match self.access {
             Access::ReadOnly => Options::read_only(),

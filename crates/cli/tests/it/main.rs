@@ -1,6 +1,10 @@
 //! The built command, run as a user runs it, against what btrfs-progs and the kernel say.
 
+mod files;
 mod inspect;
+mod live;
 mod mkfs;
 mod run;
+mod tree;
 mod usage;
+mod whole;

@@ -112,3 +112,58 @@ pub fn have_progs() -> bool {
     }
     there
 }
+
+/// An image that the kernel has mounted.
+pub struct KernelMount {
+    directory: TempDir,
+}
+
+impl KernelMount {
+    /// Mounts; `None`, with the reason printed, where that cannot be.
+    pub fn of(place: &Place, image: &str) -> Option<KernelMount> {
+        KernelMount::with(place, image, "loop")
+    }
+
+    /// Mounts read-only.
+    pub fn read_only(place: &Place, image: &str) -> Option<KernelMount> {
+        KernelMount::with(place, image, "loop,ro")
+    }
+
+    fn with(place: &Place, image: &str, options: &str) -> Option<KernelMount> {
+        if !rustix::process::geteuid().is_root() || !have_progs() {
+            println!("skipped: the kernel mounts for root only");
+            return None;
+        }
+        let directory = TempDir::new().unwrap();
+        let mut said = String::new();
+        // Other tests may have taken the loop device that was free a moment ago.
+        for _ in 0..20 {
+            let mut mount = Command::new("mount");
+            mount.args(["-t", "btrfs", "-o", options]).arg(place.join(image)).arg(directory.path());
+            let output = mount.output().unwrap();
+            if output.status.success() {
+                return Some(KernelMount { directory });
+            }
+            said = String::from_utf8_lossy(&output.stderr).into_owned();
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        panic!("mount {image}: {said}");
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+}
+
+impl Drop for KernelMount {
+    fn drop(&mut self) {
+        for _ in 0..20 {
+            let done = Command::new("umount").arg(self.path()).status();
+            if done.is_ok_and(|status| status.success()) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+        println!("{} is still mounted", self.path().display());
+    }
+}

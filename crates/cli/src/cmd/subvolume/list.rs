@@ -187,7 +187,11 @@ fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Vec<(&'a 
     let all = [
         (true, "ID", it.id.to_string()),
         (true, "gen", it.generation.to_string()),
-        (args.ogeneration || args.snapshots, "cgen", made.to_string()),
+        (
+            args.ogeneration || args.snapshots || args.ogenerations.is_some(),
+            "cgen",
+            made.to_string(),
+        ),
         (args.parent, "parent", it.parent.to_string()),
         (true, "top level", it.parent.to_string()),
         (args.snapshots, "otime", time),

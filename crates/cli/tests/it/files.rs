@@ -1,0 +1,233 @@
+//! `ls`, `cat`, `cp`, `mkdir`, `rm`, `mv`, `ln` and `stat` on unmounted images.
+
+use std::os::unix::ffi::OsStrExt;
+
+use crate::run::{KernelMount, Place, have_progs};
+use crate::tree;
+
+fn image() -> Place {
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    place
+}
+
+fn check(place: &Place) {
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+#[test]
+fn a_tree_goes_in_and_comes_out_the_same() {
+    let place = image();
+    tree::make(&place.join("tree"));
+    place.ok("cp -a tree disk.img:/");
+    check(&place);
+    let want = tree::facts(&place.join("tree"));
+    if let Some(mount) = KernelMount::of(&place, "disk.img") {
+        tree::same("the kernel's view", &tree::facts(&mount.path().join("tree")), &want);
+    }
+    place.ok("cp -a disk.img:/tree back");
+    tree::same("what came back", &tree::facts(&place.join("back")), &want);
+    let blocks =
+        |path: &str| std::os::unix::fs::MetadataExt::blocks(&place.join(path).metadata().unwrap());
+    assert!(blocks("back/dir/sparse") < 1 << 10, "holes stay holes");
+}
+
+#[test]
+fn a_kernel_made_tree_comes_out_the_same() {
+    let place = image();
+    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    tree::make(&mount.path().join("tree"));
+    let want = tree::facts(&mount.path().join("tree"));
+    drop(mount);
+    place.ok("cp -a disk.img:/ out");
+    tree::same("what came out", &tree::facts(&place.join("out/tree")), &want);
+}
+
+#[test]
+fn copies_within_an_image_share_their_data() {
+    let place = image();
+    std::fs::write(place.join("large"), vec![7; 8 << 20]).unwrap();
+    place.ok("cp large disk.img:/");
+    let used = || place.json("filesystem df disk.img")[0]["used"].as_u64().unwrap();
+    let before = used();
+    assert!(before >= 8 << 20);
+    place.ok("mkdir disk.img:/copies");
+    place.ok("cp disk.img:/large disk.img:/copies");
+    place.ok("cp -T disk.img:/large disk.img:/copies/second");
+    assert_eq!(used(), before);
+    let said = place.run("cat disk.img:/copies/second");
+    assert!(said.out == vec![7; 8 << 20]);
+    check(&place);
+}
+
+#[test]
+fn copies_overwrite_and_replace() {
+    let place = image();
+    std::fs::write(place.join("one"), "long content").unwrap();
+    std::fs::write(place.join("two"), "short").unwrap();
+    place.ok("cp one disk.img:/file");
+    place.ok("cp two disk.img:/file");
+    assert_eq!(place.ok("cat disk.img:/file"), "short");
+    place.ok("cp -n one disk.img:/file");
+    assert_eq!(place.ok("cat disk.img:/file"), "short");
+    // A link in the destination is replaced, not written through.
+    place.ok("ln -s file disk.img:/link");
+    place.ok("cp -T one disk.img:/link");
+    assert_eq!(place.ok("cat disk.img:/file disk.img:/link"), "shortlong content");
+    place.ok("cp disk.img:/file disk.img:/link .");
+    assert_eq!(std::fs::read_to_string(place.join("link")).unwrap(), "long content");
+    check(&place);
+}
+
+#[test]
+fn listings() {
+    let place = image();
+    place.ok("mkdir -m 750 disk.img:/dir");
+    std::fs::write(place.join("file"), "12345").unwrap();
+    place.ok("cp file disk.img:/dir");
+    place.ok("cp file disk.img:/dir/.hidden");
+    place.ok("ln -s dir/file disk.img:/link");
+    assert_eq!(place.ok("ls disk.img"), "dir\nlink\n");
+    assert_eq!(
+        place.ok("ls disk.img:/dir disk.img:"),
+        "disk.img:/dir:\nfile\n\ndisk.img:/:\ndir\nlink\n"
+    );
+    assert_eq!(place.ok("ls -a disk.img:dir"), ".hidden\nfile\n");
+    assert_eq!(place.ok("ls -R disk.img"), "disk.img:/:\ndir\nlink\n\ndisk.img:/dir:\nfile\n");
+    let long = place.ok("ls -l disk.img:/");
+    let lines: Vec<Vec<&str>> =
+        long.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!((lines[0][0], lines[0][7]), ("drwxr-x---", "dir"));
+    assert_eq!(lines[1][7..], ["link", "->", "dir/file"]);
+    let found = place.json("ls disk.img:/dir/file");
+    assert_eq!((&found[0]["size"], &found[0]["type"]), (&5.into(), &"file".into()));
+    let stat = place.ok("stat disk.img:/link");
+    assert!(stat.starts_with("  File: disk.img:/link -> dir/file\n"), "{stat}");
+    assert_eq!(place.json("stat -L disk.img:/link")[0]["size"], 5);
+    assert_eq!(place.json("stat disk.img:/dir")[0]["mode"], "0750");
+}
+
+#[test]
+fn making_moving_removing() {
+    let place = image();
+    place.ok("mkdir -p disk.img:/a/b/c disk.img:/a/d");
+    place.ok("mkdir -p disk.img:/a/b");
+    std::fs::write(place.join("file"), "x").unwrap();
+    place.ok("cp file disk.img:/a/b/f");
+    place.ok("ln disk.img:/a/b/f disk.img:/a/g");
+    assert_eq!(place.json("stat disk.img:/a/g")[0]["links"], 2);
+    place.ok("mv disk.img:/a/b/f disk.img:/a/d");
+    place.ok("mv disk.img:/a/d/f disk.img:/a/h");
+    assert_eq!(place.ok("ls disk.img:/a"), "b\nd\ng\nh\n");
+    place.ok("mv disk.img:/a/h out");
+    assert_eq!(std::fs::read_to_string(place.join("out")).unwrap(), "x");
+    place.ok("mv out disk.img:/a/in");
+    assert!(!place.join("out").exists());
+    place.ok("rm -r disk.img:/a/b disk.img:/a/in");
+    place.ok("rm -f disk.img:/a/nothing");
+    assert_eq!(place.ok("ls disk.img:/a"), "d\ng\n");
+    check(&place);
+}
+
+#[test]
+fn moving_between_subvolumes_copies() {
+    let place = image();
+    tree::make(&place.join("tree"));
+    let want = tree::facts(&place.join("tree"));
+    place.ok("subvolume create -q disk.img:/one");
+    place.ok("subvolume create -q disk.img:/two");
+    place.ok("cp -a tree disk.img:/one");
+    place.ok("mv disk.img:/one/tree disk.img:/two/moved");
+    assert_eq!(place.ok("ls disk.img:/one"), "");
+    place.ok("cp -a disk.img:/two/moved back");
+    tree::same("what came back", &tree::facts(&place.join("back")), &want);
+    check(&place);
+}
+
+#[test]
+fn names_are_bytes_and_may_hold_colons() {
+    let place = image();
+    let name = std::ffi::OsStr::from_bytes(b"a:b \xff");
+    std::fs::write(place.join("x"), "1").unwrap();
+    std::fs::rename(place.join("x"), place.path().join(name)).unwrap();
+    let mut target = b"disk.img:/".to_vec();
+    target.extend_from_slice(name.as_bytes());
+    let said = place.run_words(&[std::ffi::OsStr::new("cp"), name, "disk.img:/".as_ref()]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let said = place.run_words(&["cat".as_ref(), std::ffi::OsStr::from_bytes(&target)]);
+    assert_eq!(said.text(), "1");
+    let said = place.run("ls disk.img");
+    assert_eq!(said.out, b"a:b \xff\n");
+}
+
+#[test]
+fn failures_say_what_where_and_why() {
+    let place = image();
+    place.ok("mkdir disk.img:/dir");
+    place.ok("subvolume create -q disk.img:/sub");
+    std::fs::write(place.join("file"), "x").unwrap();
+    let text = |line: &str| place.fails(line);
+    assert_eq!(
+        text("cat disk.img:/no"),
+        "buttress: cannot find disk.img:/no: No such file or directory\n"
+    );
+    assert_eq!(
+        text("ls nodisk.img:/etc"),
+        "buttress: cannot find nodisk.img:/etc: No such file or directory\n  \
+         There is no image or disk nodisk.img either.\n"
+    );
+    assert_eq!(
+        text("cat disk.img"),
+        "buttress: cannot read disk.img:/: Is a directory\n  \
+         Name a file in it: buttress cat disk.img:/PATH\n"
+    );
+    assert_eq!(
+        text("rm disk.img:/dir"),
+        "buttress: cannot remove disk.img:/dir: Is a directory\n  \
+         To remove it with all that is in it, add -r.\n"
+    );
+    assert_eq!(
+        text("rm -r disk.img:/sub"),
+        "buttress: cannot remove disk.img:/sub: it is a subvolume\n  \
+         To delete it: buttress subvolume delete disk.img:/sub\n"
+    );
+    assert_eq!(
+        text("rm -rf disk.img"),
+        "buttress: cannot find disk.img:/: this is the top directory of the filesystem\n"
+    );
+    assert_eq!(text("mkdir disk.img:/dir"), "buttress: cannot make disk.img:/dir: File exists\n");
+    assert!(text("cp -r disk.img:/ disk.img:/dir").contains("a directory does not go into itself"));
+    assert_eq!(
+        text("cp disk.img:/dir out"),
+        "buttress: cannot copy disk.img:/dir: Is a directory\n  \
+         To copy it with all that is in it, add -r.\n"
+    );
+    assert!(text("cp file file").contains("they are the same file"));
+    assert!(place.join("disk.img").exists());
+    // What can be done is done all the same.
+    let said = place.run("cat disk.img:/no file");
+    assert_eq!((said.code, said.text().as_str()), (1, "x"));
+    check(&place);
+}
+
+#[test]
+fn reading_changes_nothing() {
+    let place = image();
+    tree::make(&place.join("tree"));
+    place.ok("cp -a tree disk.img:/");
+    let before = std::fs::read(place.join("disk.img")).unwrap();
+    for line in [
+        "ls -lR disk.img",
+        "cat disk.img:/tree/small",
+        "stat disk.img:/tree",
+        "cp -a disk.img:/tree out",
+        "subvolume list disk.img",
+        "filesystem usage disk.img",
+        "filesystem sync disk.img",
+    ] {
+        place.ok(line);
+    }
+    assert!(before == std::fs::read(place.join("disk.img")).unwrap(), "the image changed");
+}

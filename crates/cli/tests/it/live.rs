@@ -1,0 +1,127 @@
+//! Commands on a live mount reach the daemon that serves it.
+
+use std::path::Path;
+
+use crate::run::{Place, have_progs, run_as};
+use crate::tree;
+
+/// A mount that is taken off whatever happens.
+struct Live<'a>(&'a Place);
+
+impl<'a> Live<'a> {
+    fn of(place: &'a Place, options: &str) -> Option<Live<'a>> {
+        if !Path::new("/dev/fuse").exists() {
+            println!("skipped: there is no /dev/fuse");
+            return None;
+        }
+        std::fs::create_dir_all(place.join("mnt")).unwrap();
+        place.ok(&format!("mount {options} disk.img mnt"));
+        Some(Live(place))
+    }
+
+    fn end(self) {
+        self.0.ok("umount mnt");
+    }
+}
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        self.0.run("umount -l mnt");
+    }
+}
+
+fn image() -> Place {
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    place
+}
+
+#[test]
+fn mounted_written_unmounted() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    tree::make(&place.join("tree"));
+    let want = tree::facts(&place.join("tree"));
+    place.ok("cp -a tree mnt");
+    tree::same("the mount", &tree::facts(&place.join("mnt/tree")), &want);
+    assert!(place.ok("mount").contains(&format!("disk.img on {}", place.join("mnt").display())));
+    let said = place.fails("rm disk.img:/tree/small");
+    assert!(
+        said.contains("cannot open disk.img: busy") && said.contains("It is mounted on"),
+        "{said}"
+    );
+    place.ok("rm mnt/tree/nothing");
+    live.end();
+    assert_eq!(place.run("ls disk.img:/tree/nothing").code, 1);
+    place.ok("cp -a disk.img:/tree back");
+    assert_eq!(tree::facts(&place.join("back")).len(), want.len() - 1);
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+#[test]
+fn subvolumes_and_space_of_a_live_mount() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    place.ok("subvolume create mnt/one");
+    place.ok("mkdir -p mnt/one/dir");
+    place.ok("subvolume create mnt/one/dir/two");
+    place.ok("subvolume snapshot -r mnt/one mnt/snap");
+    let list = place.ok("subvolume list mnt");
+    let paths: Vec<_> = list.lines().filter_map(|line| line.split(" path ").nth(1)).collect();
+    assert_eq!(paths, ["one", "one/dir/two", "snap"]);
+    assert_eq!(place.ok("property get mnt/snap"), "ro=true\n");
+    place.ok("property set mnt/snap ro false");
+    place.ok("subvolume set-default mnt/snap");
+    assert!(place.ok("subvolume get-default mnt").ends_with(" path snap\n"));
+    assert!(place.fails("subvolume delete mnt/snap").contains("it is the default subvolume"));
+    place.ok("subvolume set-default 5 mnt");
+    place.ok("subvolume delete -R mnt/one");
+    assert!(place.ok("subvolume show mnt/snap").starts_with("snap\n\tName: \t\t\tsnap\n"));
+    place.ok("filesystem label mnt name");
+    assert_eq!(place.ok("filesystem label mnt"), "name\n");
+    place.ok("filesystem sync mnt");
+    let live_df = place.json("filesystem df mnt");
+    live.end();
+    assert_eq!(place.ok("filesystem label disk.img"), "name\n");
+    assert_eq!(place.json("filesystem df disk.img")[0]["total"], live_df[0]["total"]);
+    assert_eq!(place.ok("subvolume list -o disk.img").lines().count(), 1);
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+#[test]
+fn options_of_mount() {
+    let place = image();
+    place.ok("subvolume create -q disk.img:/sub");
+    place.ok("mkdir disk.img:/sub/inside");
+    let Some(live) = Live::of(&place, "-o ro,subvol=/sub") else { return };
+    assert_eq!(place.ok("ls mnt"), "inside\n");
+    assert!(place.fails("mkdir mnt/x").contains("Read-only file system"));
+    live.end();
+    let said = place.run("mount -o rp disk.img mnt");
+    assert_eq!(said.code, 2);
+    assert!(
+        said.err.starts_with("buttress: cannot mount: unknown mount option `rp`"),
+        "{}",
+        said.err
+    );
+    let said = place.fails("mount disk.img nowhere");
+    assert!(
+        said.starts_with("buttress: cannot find nowhere: No such file or directory\n"),
+        "{said}"
+    );
+    assert!(place.fails("mount -o subvol=/sub/inside disk.img mnt").contains("is not a subvolume"));
+    let said = place.fails("umount mnt");
+    assert!(
+        said.contains("it is not mounted by buttress\n  `buttress mount` lists what is.\n"),
+        "{said}"
+    );
+    let helper = run_as("/sbin/mount.fuse.buttress", place.path(), &["disk.img"]);
+    assert_eq!(
+        (helper.code, helper.err.as_str()),
+        (2, "buttress: a device and a directory are needed\n")
+    );
+}

@@ -1,0 +1,194 @@
+//! `subvolume`, `property` and `filesystem`: text and effects are those of btrfs-progs.
+
+use crate::run::{KernelMount, Place, have_progs};
+
+fn image() -> Place {
+    let place = Place::new();
+    place.ok("mkfs -q --size 400M -L first disk.img");
+    place.ok("mkdir disk.img:/dir");
+    place.ok("subvolume create -q disk.img:/one");
+    place.ok("subvolume create -q disk.img:/dir/two");
+    std::fs::write(place.join("file"), vec![1; 100_000]).unwrap();
+    place.ok("cp file disk.img:/one");
+    place.ok("subvolume create -q disk.img:/one/nested");
+    place.ok("subvolume snapshot -q -r disk.img:/one disk.img:/dir");
+    place.ok("subvolume snapshot -q disk.img:/one disk.img:/dir/writable");
+    place
+}
+
+/// The same command on the unmounted image and, by btrfs-progs, on the kernel's mount of it; what differs for a good
+/// reason is made equal by `even`.
+fn same_text(place: &Place, lines: &[&str], even: impl Fn(String) -> String) {
+    let ours: Vec<String> = lines.iter().map(|line| place.ok(&at(line, "disk.img:"))).collect();
+    // Read-only: the kernel must not change what is compared.
+    let Some(mount) = KernelMount::read_only(place, "disk.img") else { return };
+    let top = mount.path().display().to_string();
+    for (line, ours) in lines.iter().zip(ours) {
+        let theirs = place.progs("btrfs", &at(line, &format!("{top}/")));
+        let theirs = String::from_utf8_lossy(&theirs).into_owned();
+        assert_eq!(even(ours), even(theirs), "{line}");
+    }
+}
+
+fn at(line: &str, top: &str) -> String {
+    line.replace('@', top)
+}
+
+#[test]
+fn subvolumes_are_listed_as_btrfs_progs_does() {
+    let place = image();
+    same_text(
+        &place,
+        &[
+            "subvolume list @",
+            "subvolume list -pcguqR @",
+            "subvolume list -t @",
+            "subvolume list -tpcguqR @",
+            "subvolume list -s @",
+            "subvolume list -st @",
+            "subvolume list -r @",
+            "subvolume list -o @",
+            "subvolume list -o @one",
+            "subvolume list -a @",
+            "subvolume list -a @one",
+            "subvolume list --sort=-gen,path @",
+            "subvolume list -G +8 @",
+            "subvolume list -C -6 @",
+            "subvolume get-default @",
+        ],
+        |text| text,
+    );
+}
+
+#[test]
+fn subvolumes_are_shown_as_btrfs_progs_does() {
+    let place = image();
+    let even = |text: String| {
+        let line = |line: &str| match line.split_once(":") {
+            // btrfs-progs 6.2 prints the time of creation for what was never sent.
+            Some(("\tSend time", _)) => "\tSend time".into(),
+            _ => line.to_owned(),
+        };
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let lines = ["", "one", "dir/two", "dir/one", "one/nested"];
+    let lines = lines.map(|path| format!("subvolume show @{path}"));
+    same_text(&place, &lines.each_ref().map(String::as_str), even);
+}
+
+#[test]
+fn space_is_shown_as_btrfs_progs_does() {
+    let place = image();
+    let even = |text: String| {
+        let line = |line: &str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                // The reserve, and what it leaves, is each implementation's own decision.
+                ["Global", "reserve:", ..] | ["Free", "(statfs,", ..] => String::new(),
+                ["GlobalReserve,", ..] => String::new(),
+                // The device is the image here and a loop device there.
+                [.., path, size] if path.starts_with('/') => format!("PATH {size}"),
+                [.., "path", _] => words[..words.len() - 1].join(" "),
+                _ => line.to_owned(),
+            }
+        };
+        text.lines().map(line).collect::<Vec<_>>().join("\n")
+    };
+    let lines = [
+        "filesystem df @",
+        "filesystem df -b @",
+        "filesystem df --si @",
+        "filesystem df -k @",
+        "filesystem usage @",
+        "filesystem usage -b @",
+        "filesystem usage -m @",
+        "filesystem show @",
+        "filesystem show --raw @",
+        "filesystem label @",
+    ];
+    same_text(&place, &lines, even);
+}
+
+#[test]
+fn what_is_made_and_deleted_is_so_for_the_kernel() {
+    let place = image();
+    let said = place.fails("subvolume delete disk.img:/one");
+    assert!(
+        said.contains("cannot delete disk.img:/one: Directory not empty\n  It holds other"),
+        "{said}"
+    );
+    place.ok("subvolume set-default disk.img:/dir/writable");
+    assert!(place.ok("subvolume get-default disk.img").ends_with(" path dir/writable\n"));
+    let said = place.fails("subvolume delete disk.img:/dir/writable");
+    assert!(said.contains("it is the default subvolume"), "{said}");
+    place.ok("subvolume set-default 5 disk.img");
+    assert_eq!(place.ok("subvolume get-default disk.img"), "ID 5 (FS_TREE)\n");
+    let text = place.ok("subvolume delete -R disk.img:/one");
+    assert_eq!(
+        text,
+        "Delete subvolume (no-commit): 'disk.img:/one/nested'\nDelete subvolume (commit): 'disk.img:/one'\n"
+    );
+    place.ok("subvolume delete -q -i 257 disk.img");
+    if have_progs() {
+        place.check("disk.img");
+    }
+    let list = place.json("subvolume list disk.img");
+    let paths: Vec<_> =
+        list.as_array().unwrap().iter().map(|it| it["path"].as_str().unwrap()).collect();
+    assert_eq!(paths, ["dir/one", "dir/writable"]);
+    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    assert!(!mount.path().join("one").exists());
+    assert_eq!(std::fs::read(mount.path().join("dir/one/file")).unwrap(), vec![1; 100_000]);
+}
+
+#[test]
+fn properties() {
+    let place = image();
+    assert_eq!(place.ok("property get disk.img"), "ro=false\nlabel=first\n");
+    assert_eq!(place.ok("property get disk.img:/dir/one ro"), "ro=true\n");
+    assert!(place.fails("mkdir disk.img:/dir/one/x").contains("Read-only file system"));
+    place.ok("property set disk.img:/dir/one ro false");
+    place.ok("mkdir disk.img:/dir/one/x");
+    place.ok("property set disk.img label second");
+    // Nothing but the label changes here, which once made an image that could not be opened again.
+    place.ok("filesystem label disk.img third");
+    assert_eq!(place.ok("filesystem label disk.img"), "third\n");
+    if have_progs() {
+        place.check("disk.img");
+        assert_eq!(place.progs("btrfs", "filesystem label disk.img"), b"third\n");
+    }
+    assert!(place.fails("property get disk.img:/dir ro").contains("it is not a subvolume"));
+    assert_eq!(place.run("property get disk.img colour").code, 2);
+    assert_eq!(place.run(&format!("filesystem label disk.img {}", "x".repeat(256))).code, 2);
+}
+
+#[test]
+fn failures_say_what_to_do() {
+    let place = image();
+    assert_eq!(
+        place.fails("subvolume create disk.img:/one"),
+        "buttress: cannot create disk.img:/one: target path already exists\n"
+    );
+    assert_eq!(
+        place.fails("subvolume show disk.img:/dir"),
+        "buttress: cannot use disk.img:/dir: it is not a subvolume\n"
+    );
+    assert!(
+        place.fails("subvolume snapshot disk.img:/dir disk.img:/x").contains("not a subvolume")
+    );
+    let said = place.fails("subvolume list .");
+    assert!(said.contains("neither a btrfs image nor on a live mount of buttress"), "{said}");
+}
+
+#[test]
+fn everything_as_json() {
+    let place = image();
+    assert_eq!(place.json("subvolume show disk.img:/one")["snapshots"][0], "dir/one");
+    assert_eq!(place.json("subvolume get-default disk.img")["ID"], 5);
+    assert_eq!(place.json("property get disk.img")["ro"], false);
+    assert_eq!(place.json("filesystem show disk.img")[0]["total_devices"], 1);
+    assert_eq!(place.json("filesystem label disk.img"), "first");
+    let usage = place.json("filesystem usage disk.img");
+    assert_eq!(usage["overall"]["device-size"], 400 << 20);
+    assert_eq!(place.json("filesystem df disk.img")[0]["bg-type"], "Data");
+}
