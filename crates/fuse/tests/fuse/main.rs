@@ -5,5 +5,6 @@ mod behaviour;
 #[path = "../../examples/null/filesystem.rs"]
 mod filesystem;
 mod model;
+mod options;
 mod server;
 mod session;

@@ -154,21 +154,15 @@ impl Mount {
         File::create(self.image()).unwrap().set_len(512 << 20).unwrap();
         std::os::unix::fs::chown(self.image(), user, user).unwrap();
         let mut mkfs = Command::new("mkfs.btrfs");
-        let made = spawn(mkfs.arg("-q").arg(self.image())).wait().unwrap();
+        mkfs.arg("-q").arg(self.image()).stdout(Stdio::null());
+        let made = spawn(&mut mkfs).wait().unwrap();
         assert!(made.success());
     }
 
     /// Unmounts, waits for the end, and lets btrfs-progs check what is left.
     pub fn end(self) {
         let image = (self.kind == Kind::Engine).then(|| self.image());
-        // A child another test has just forked holds our files until it runs its program.
-        let wait = self.kind == Kind::Engine;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while let Err(error) = buttress_fuse::unmount(&self.path(), false, wait) {
-            let busy = matches!(&error, MountError::Connect(error) if error.is_busy());
-            assert!(busy && Instant::now() < deadline, "{error}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        self.leave();
         // The directory stays until the image has been checked.
         let directory = self.finish();
         if let Some(image) = image {
@@ -184,15 +178,49 @@ impl Mount {
 
     pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
         let mut mount = Self::prepare(kind, user, options);
-        let mut child = spawn(&mut mount.command(user));
-        while mounts::at(&mount.path()).unwrap().is_none() {
+        mount.start(user);
+        mount
+    }
+
+    /// Unmounts and mounts the same image again.
+    pub fn again(self, options: &'static str) -> Self {
+        self.leave();
+        let mut mount = self.finish();
+        mount.options = options;
+        mount.start(None);
+        mount
+    }
+
+    /// Mounts again what a killed server has left.
+    pub fn after_kill(mut self) -> Self {
+        self.server = None;
+        disconnect(&self.path(), true).unwrap();
+        self.options = "";
+        self.start(None);
+        self
+    }
+
+    fn start(&mut self, user: Option<u32>) {
+        let mut child = spawn(&mut self.command(user));
+        while mounts::at(&self.path()).unwrap().is_none() {
             assert!(child.try_wait().unwrap().is_none(), "the server ended");
             std::thread::sleep(Duration::from_millis(2));
         }
-        mount.server = Some(child);
+        self.server = Some(child);
         // Waits for INIT to be answered; whether the answer is for us does not matter.
-        let _answers = fs::metadata(mount.path());
-        mount
+        let _answers = fs::metadata(self.path());
+    }
+
+    /// Unmounts.
+    fn leave(&self) {
+        // A child another test has just forked holds our files until it runs its program.
+        let wait = self.kind == Kind::Engine;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while let Err(error) = buttress_fuse::unmount(&self.path(), false, wait) {
+            let busy = matches!(&error, MountError::Connect(error) if error.is_busy());
+            assert!(busy && Instant::now() < deadline, "{error}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// The server must end by itself, with exit code 0.
@@ -206,6 +234,7 @@ impl Mount {
             assert!(server.wait().unwrap().success());
         }
         assert_eq!(mounts::at(&self.path()).unwrap(), None);
+        fs::remove_file(self.ended()).unwrap();
         self
     }
 }

@@ -1,0 +1,145 @@
+//! What mount options do, on the engine.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use buttress_fuse::client;
+use rustix::io::Errno;
+
+use crate::server::{Kind, Mount, USER, can_mount, spawn, users};
+
+fn engine(user: Option<u32>, options: &'static str) -> Option<Mount> {
+    can_mount().then(|| Mount::foreground(Kind::Engine, user, options))
+}
+
+/// A shell command that must succeed; what it prints.
+fn run(user: u32, script: &str) -> String {
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={user}"), format!("--regid={user}")]);
+    command.args(["--clear-groups", "sh", "-ec", script]);
+    let output = spawn(command.stdout(Stdio::piped())).wait_with_output().unwrap();
+    assert!(output.status.success(), "{script}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_subvolume_as_the_top() {
+    let Some(mount) = engine(None, "") else { return };
+    let top = mount.path();
+    client::create_subvolume(&top.join("home")).unwrap();
+    fs::write(top.join("home/file"), "inside").unwrap();
+    let ino = fs::metadata(top.join("home/file")).unwrap().ino();
+    client::create_subvolume(&top.join("home/nested")).unwrap();
+    assert_eq!(ino >> 40, 256);
+    let mount = mount.again("subvol=/home,noatime");
+    let top = mount.path();
+    assert_eq!(fs::read(top.join("file")).unwrap(), b"inside");
+    assert_eq!(fs::metadata(top.join("file")).unwrap().ino(), ino & 0xff_ffff_ffff);
+    assert_eq!(fs::metadata(top.join("nested")).unwrap().ino(), 257 << 40 | 256);
+    assert_eq!(fs::metadata(top.join("nested/..")).unwrap().ino(), 256);
+    client::set_default(&top).unwrap();
+    let mount = mount.again("");
+    assert!(mount.path().join("nested").exists());
+    let mount = mount.again("subvolid=5");
+    assert!(mount.path().join("home/nested").exists());
+    mount.end();
+}
+
+#[test]
+fn read_only_writes_nothing() {
+    let Some(mount) = engine(None, "") else { return };
+    fs::write(mount.path().join("file"), "x").unwrap();
+    let mount = mount.again("ro");
+    let before = fs::metadata(mount.image()).unwrap().modified().unwrap();
+    assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"x");
+    let refused = fs::write(mount.path().join("new"), "").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(Errno::ROFS.raw_os_error()));
+    let image = mount.image();
+    let mount = mount.again("ro");
+    assert_eq!(fs::metadata(image).unwrap().modified().unwrap(), before);
+    mount.end();
+}
+
+#[test]
+fn an_image_built_by_an_ordinary_user() {
+    if !can_mount() || !users().contains(&Some(USER)) {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Engine, Some(USER), "fakeroot");
+    let top = mount.path();
+    let script = "cd TOP; umask 022; mkdir -p etc/a; echo root >etc/passwd; chmod 400 etc/passwd; \
+                  chown 33:44 etc/a; ln -s passwd etc/link; cat etc/passwd; stat -c %u:%g:%a etc/*";
+    let said = run(USER, &script.replace("TOP", top.to_str().unwrap()));
+    assert_eq!(said, "root\n33:44:755\n0:0:777\n0:0:400\n");
+    mount.end();
+}
+
+#[test]
+fn owners_are_shown_as_asked() {
+    let Some(mount) = engine(None, "uid=7,gid=8") else { return };
+    fs::write(mount.path().join("file"), "").unwrap();
+    let shown = fs::metadata(mount.path().join("file")).unwrap();
+    assert_eq!((shown.uid(), shown.gid()), (7, 8));
+    let mount = mount.again("");
+    assert_eq!(fs::metadata(mount.path().join("file")).unwrap().uid(), 0);
+    mount.end();
+}
+
+#[test]
+fn the_kernel_collects_writes() {
+    let Some(mount) = engine(None, "writeback_cache") else { return };
+    let path = mount.path().join("file");
+    let mut file = OpenOptions::new().create(true).append(true).open(&path).unwrap();
+    for i in 0..10_000 {
+        writeln!(file, "line {i}").unwrap();
+    }
+    let length = file.metadata().unwrap().len();
+    file.write_all_at(b"LINE", 0).unwrap_or_default();
+    file.set_len(length - 3).unwrap();
+    drop(file);
+    let before = fs::read(&path).unwrap();
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    let mount = mount.again("");
+    assert!(fs::read(mount.path().join("file")).unwrap() == before);
+    assert_eq!(fs::metadata(mount.path().join("file")).unwrap().modified().unwrap(), modified);
+    mount.end();
+}
+
+#[test]
+fn what_is_synchronous_survives_a_kill() {
+    for options in ["sync", "", "dirsync"] {
+        let Some(mut mount) = engine(None, options) else { return };
+        let path = mount.path().join("file");
+        let mut file = File::create(&path).unwrap();
+        file.write_all(b"durable").unwrap();
+        if options.is_empty() {
+            file.sync_all().unwrap();
+            File::open(mount.path()).unwrap().sync_all().unwrap();
+        }
+        let server = mount.server.as_mut().unwrap();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        drop(file);
+        let mount = mount.after_kill();
+        let found = fs::read(mount.path().join("file")).unwrap();
+        // dirsync is about the name alone.
+        assert!(found == b"durable" || options == "dirsync");
+        mount.end();
+    }
+}
+
+#[test]
+fn two_mounts_never_share_an_image() {
+    let Some(mount) = engine(None, "") else { return };
+    let error = buttress_fuse::mount(
+        &mount.image(),
+        Path::new("/"),
+        &buttress_fuse::MountOptions::default(),
+        buttress_fuse::Ground::Foreground,
+    );
+    assert!(error.unwrap_err().to_string().contains("busy"));
+    mount.end();
+}
