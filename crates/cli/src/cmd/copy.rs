@@ -59,6 +59,11 @@ impl Progress {
         Progress { bar }
     }
 
+    /// What is being done.
+    pub fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
+
     fn file(&self, spot: &Spot) {
         self.bar.set_message(spot.to_string());
     }

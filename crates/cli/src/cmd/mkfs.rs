@@ -7,10 +7,11 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, UNIX_EPOCH};
 
 use buttress_codec::ChecksumKind;
 use buttress_device::{Access, BlockDevice, FileDevice};
-use buttress_mkfs::populate::{Subvolume, parse_subvolume};
+use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, rootdir};
 use buttress_mkfs::{
     Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
     list_features, make, parse_checksum, parse_features, parse_nodesize, parse_profile, parse_size,
@@ -20,6 +21,7 @@ use clap::builder::{TypedValueParser, ValueParser};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::copy::Progress;
 use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
@@ -110,7 +112,8 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     };
     let options = options(args, globals, features);
     let target = Target::open(path, args, globals)?;
-    let made = make(&*target.device, &options, &mut Environment::system());
+    let mut env = environment(args)?;
+    let made = make(&*target.device, &options, &mut env);
     let summary = match made {
         Ok(summary) => Summary { device: path.display().to_string(), ..summary },
         Err(error) => {
@@ -118,13 +121,14 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
             return Err(failure(path, &error));
         }
     };
-    if let Some(source) = &args.rootdir
-        && let Err(failure) = fill(&target, source, &args.subvol)
-    {
-        target.discard();
-        return Err(failure);
+    let filled = args.rootdir.as_ref().map(|source| fill(&target, source, args, globals, &mut env));
+    match filled.transpose() {
+        Ok(filled) => report(&summary, filled.as_ref(), globals, out),
+        Err(failure) => {
+            target.discard();
+            Err(failure)
+        }
     }
-    report(&summary, globals, out)
 }
 
 /// The features asked for; `None` when only their list is wanted.
@@ -231,25 +235,79 @@ fn failure(path: &Path, error: &MkfsError) -> Failure {
     }
 }
 
-fn fill(target: &Target<'_>, source: &Path, _subvolumes: &[Subvolume]) -> Result<(), Failure> {
-    let what = format!("cannot fill {} from", target.path.display());
-    Err(Failure::new(what, source.display(), "--rootdir is not there yet"))
+/// Time and randomness: the system's, unless the two variables that image builders set say otherwise.
+/// `SOURCE_DATE_EPOCH` is the time of everything made; `DETERMINISTIC_SEED=1` derives all uuids from the one given.
+fn environment(args: &Mkfs) -> Result<Environment, Failure> {
+    let refuse = |what: &str, why: &str| Failure::usage(format!("cannot use {what}"), why);
+    let mut env = Environment::system();
+    if std::env::var_os("DETERMINISTIC_SEED").is_some_and(|seed| seed == "1") {
+        let Some(uuid) = args.uuid else {
+            return Err(refuse("DETERMINISTIC_SEED", "it needs the filesystem's uuid (-U)"));
+        };
+        let (high, low) = uuid.as_u64_pair();
+        let now = env.now;
+        env = Environment { now, ..Environment::seeded(high ^ low.rotate_left(32)) };
+    }
+    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
+        let secs = text.parse().ok().map(Duration::from_secs);
+        let now = secs.and_then(|secs| UNIX_EPOCH.checked_add(secs));
+        env.now = now.ok_or_else(|| refuse("SOURCE_DATE_EPOCH", "it is no number of seconds"))?;
+    }
+    Ok(env)
 }
 
-fn report(summary: &Summary, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+fn fill(
+    target: &Target<'_>,
+    source: &Path,
+    args: &Mkfs,
+    globals: &Globals,
+    env: &mut Environment,
+) -> Result<Populated, Failure> {
+    let options = Populate { subvolumes: args.subvol.clone(), ..Populate::default() };
+    let progress = Progress::new(globals);
+    progress.say(format!("filling it from {}", source.display()));
+    let filled = rootdir(target.device.clone(), source, &options, env);
+    progress.finish();
+    filled.map_err(|error| {
+        let what = format!("cannot fill {} from", target.path.display());
+        let failure = Failure::new(what, source.display(), &error);
+        match error {
+            MkfsError::Filesystem { source: buttress::Error::NoSpace, .. } => {
+                failure.hint("Give it more room with --size.")
+            }
+            _ => failure,
+        }
+    })
+}
+
+fn report(
+    summary: &Summary,
+    filled: Option<&Populated>,
+    globals: &Globals,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     if globals.quiet {
         return Ok(());
     }
     match globals.format {
-        Format::Json => output::write_json(out, "mkfs", json(summary))?,
+        Format::Json => output::write_json(out, "mkfs", json(summary, filled))?,
         Format::Text => {
             writeln!(out, "buttress v{}\n\n{summary}", env!("CARGO_PKG_VERSION"))?;
+            if let Some(it) = filled {
+                let Populated { directories, files, links, subvolumes, bytes } = it;
+                writeln!(
+                    out,
+                    "Filled with {directories} directories ({subvolumes} of them subvolumes), {files} files \
+                     with {}, {links} hard links\n",
+                    buttress_mkfs::pretty_size(*bytes)
+                )?;
+            }
         }
     }
     Ok(())
 }
 
-fn json(summary: &Summary) -> Value {
+fn json(summary: &Summary, filled: Option<&Populated>) -> Value {
     let group = |group: Group| json!({ "profile": name(group.profile), "size": group.length });
     let features: Vec<_> = summary.features.iter().map(Feature::name).collect();
     json!({
@@ -265,6 +323,13 @@ fn json(summary: &Summary) -> Value {
         },
         "features": features,
         "checksum": summary.checksum.name(),
+        "filled": filled.map(|it| json!({
+            "directories": it.directories,
+            "subvolumes": it.subvolumes,
+            "files": it.files,
+            "links": it.links,
+            "bytes": it.bytes,
+        })),
         "devices": [{
             "devid": 1,
             "uuid": summary.device_uuid.to_string(),

@@ -2,7 +2,8 @@
 
 use std::fs::File;
 
-use crate::run::{Place, have_progs, run_as};
+use crate::run::{KernelMount, Place, have_progs, run_as};
+use crate::tree;
 
 #[test]
 fn a_file_is_created_and_btrfs_check_likes_it() {
@@ -107,4 +108,66 @@ fn under_the_name_of_mkfs_btrfs() {
         "{}",
         list.text()
     );
+}
+
+#[test]
+fn filled_from_a_directory() {
+    let place = Place::new();
+    tree::make(&place.join("tree"));
+    let text =
+        place.ok("mkfs --size 300M --rootdir tree -u ro:dir --subvol default:dir/below disk.img");
+    assert!(text.contains("3 directories") || text.contains("4 directories"), "{text}");
+    let want = tree::facts(&place.join("tree"));
+    if have_progs() {
+        place.check("disk.img");
+    }
+    let list = place.ok("subvolume list disk.img");
+    let paths: Vec<_> = list.lines().filter_map(|line| line.split(" path ").nth(1)).collect();
+    assert_eq!(paths, ["dir", "dir/below"]);
+    assert_eq!(place.ok("property get disk.img:/dir ro"), "ro=true\n");
+    assert!(place.ok("subvolume get-default disk.img").ends_with(" path dir/below\n"));
+    place.ok("cp -a disk.img:/ out");
+    let got = tree::facts(&place.join("out"));
+    assert_eq!(got.keys().collect::<Vec<_>>(), want.keys().collect::<Vec<_>>());
+    // Without subvolumes, which no hard link crosses, everything is the same.
+    place.ok("mkfs -q --size 300M --rootdir tree plain.img");
+    place.ok("cp -a plain.img:/ plain");
+    tree::same("plain", &tree::facts(&place.join("plain")), &want);
+    if let Some(mount) = KernelMount::of(&place, "plain.img") {
+        tree::same("the kernel's view", &tree::facts(mount.path()), &want);
+    }
+}
+
+#[test]
+fn the_same_image_twice() {
+    let place = Place::new();
+    tree::make(&place.join("tree"));
+    let make = |name: &str| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_buttress"));
+        command.args([
+            "mkfs",
+            "-q",
+            "--size",
+            "200M",
+            "-U",
+            "01234567-89ab-cdef-0123-456789abcdef",
+        ]);
+        command.args(["--rootdir", "tree", name]).current_dir(place.path());
+        let command = command.env("SOURCE_DATE_EPOCH", "1700000000").env("DETERMINISTIC_SEED", "1");
+        assert!(command.status().unwrap().success());
+        std::fs::read(place.join(name)).unwrap()
+    };
+    assert!(make("one.img") == make("two.img"), "two runs made different images");
+}
+
+#[test]
+fn what_does_not_fit_leaves_no_file_behind() {
+    let place = Place::new();
+    std::fs::create_dir(place.join("tree")).unwrap();
+    std::fs::write(place.join("tree/large"), vec![3; 150 << 20]).unwrap();
+    let said = place.fails("mkfs --size 120M --rootdir tree disk.img");
+    assert!(said.contains("cannot fill disk.img from tree: "), "{said}");
+    assert!(said.ends_with("\n  Give it more room with --size.\n"), "{said}");
+    assert!(!place.join("disk.img").exists());
+    assert_eq!(place.run("mkfs --size 200M --subvol x disk.img").code, 2);
 }
