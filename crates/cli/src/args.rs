@@ -38,7 +38,7 @@ A target is DEVICE[:PATH], a path inside an unmounted image or disk, or a path o
 Subcommands may be abbreviated: `buttress su li`, `buttress fi us`.";
 
 /// Options that every command takes.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Globals {
     /// How results are printed
     #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
@@ -46,12 +46,27 @@ pub struct Globals {
     /// Where the filesystem begins in the device, in bytes (suffixes k, m, g, t)
     #[arg(long, global = true, value_parser = buttress_mkfs::parse_size, default_value = "0", value_name = "SIZE")]
     pub offset: u64,
+    /// Change a filesystem with quotas all the same; they count wrong until Linux rescans them
+    #[arg(long, global = true)]
+    pub mark_quota_inconsistent: bool,
     /// Say nothing but errors
     #[arg(short, long, global = true)]
     pub quiet: bool,
     /// Say more
     #[arg(short, long, global = true)]
     pub verbose: bool,
+}
+
+impl Globals {
+    /// Whether what was done is said in lines of text.
+    pub fn talks(&self) -> bool {
+        !self.quiet && self.format == Format::Text
+    }
+
+    /// Whether each step is said in lines of text.
+    pub fn talks_much(&self) -> bool {
+        self.verbose && self.format == Format::Text
+    }
 }
 
 /// Every subcommand.
@@ -133,7 +148,7 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
 
 /// What mount(8) wants of us.
 fn helper(words: &[OsString]) -> Parsed {
-    let globals = Globals { format: Format::Text, offset: 0, quiet: false, verbose: false };
+    let globals = Globals::default();
     match cmd::mount::Helper::parse(words.get(1..).unwrap_or_default()) {
         Ok(Helper { mount: Some(mount) }) => {
             Parsed::Command(Box::new(Cli { globals, command: Command::Mount(mount) }))

@@ -10,6 +10,10 @@ use buttress_volume::{Opened, Volume, VolumeError};
 use crate::args::Globals;
 use crate::error::{self, Failure};
 
+/// What to do where there is no filesystem.
+pub const NO_FILESYSTEM: &str = "In a disk image with partitions, give the partition's start with --offset; \
+                                 `buttress mkfs` makes a new filesystem.";
+
 /// Opens a regular file or block device.
 pub fn open(
     path: &Path,
@@ -53,7 +57,10 @@ pub fn mounted_on(device: &Path) -> Option<PathBuf> {
 /// Says what did not prevent the command and is good to know.
 pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
     if !globals.quiet {
-        eprintln!("buttress: warning: {}: {warning}", path.display());
+        let (place, text) = (path.display().to_string(), warning.to_string());
+        // Warnings that name the place themselves need not hear it twice.
+        let text = text.strip_prefix(&format!("{place}: ")).unwrap_or(&text);
+        eprintln!("buttress: warning: {place}: {text}");
     }
 }
 
@@ -98,10 +105,8 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
     match error {
         VolumeError::Device(error) => failure(path, error),
         VolumeError::NotBtrfs { .. } => {
-            Failure::new("cannot open", path.display(), "no btrfs filesystem there").hint(
-                "In a disk image with partitions, give the partition's start with --offset; \
-                 `buttress mkfs` makes a new filesystem.",
-            )
+            Failure::new("cannot open", path.display(), "no btrfs filesystem there")
+                .hint(NO_FILESYSTEM)
         }
         other => Failure::new("cannot open", path.display(), other),
     }
@@ -111,6 +116,15 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
 pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
     match error {
         buttress::Error::Volume(error) => volume_failure(path, error),
+        buttress::Error::Unsupported(what) if what.contains("quotas") => Failure::new(
+            "cannot open",
+            path.display(),
+            error,
+        )
+        .hint(
+            "With --mark-quota-inconsistent it is written to all the same; the quotas count wrong \
+                 until Linux rescans them (btrfs quota rescan).",
+        ),
         other => Failure::new("cannot open", path.display(), other),
     }
 }

@@ -199,7 +199,7 @@ impl<'a> Copying<'a> {
             }
         }
         self.progress.file(from);
-        if self.globals.verbose {
+        if self.globals.talks_much() {
             writeln!(out, "{from} -> {}", place())?;
         }
         match facts.kind {
@@ -271,7 +271,8 @@ impl<'a> Copying<'a> {
     }
 
     fn is_made(&self, spot: &Spot) -> bool {
-        self.made.iter().any(|made| made.is_same(spot).unwrap_or(false))
+        let same_world = |made: &&Spot| made.image_node().is_some() == spot.image_node().is_some();
+        self.made.iter().filter(same_world).any(|made| made.is_same(spot).unwrap_or(false))
     }
 
     fn file(
@@ -286,13 +287,11 @@ impl<'a> Copying<'a> {
             |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
         let existing = self.clear(facts, directory, name, existing)?;
         let key = (self.tree_of(from), facts.volume, facts.ino);
-        if self.how.everything && facts.nlink > 1 {
-            if let Some(first) = self.links.get(&key) {
-                if existing.is_some() {
-                    directory.unlink(name).map_err(refuse)?;
-                }
-                return directory.link(name, first).map_err(refuse);
+        if let Some(first) = self.links.get(&key) {
+            if existing.is_some() {
+                directory.unlink(name).map_err(refuse)?;
             }
+            return directory.link(name, first).map_err(refuse);
         }
         let to = match existing {
             Some(to) => to,

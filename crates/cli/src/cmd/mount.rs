@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use buttress_fuse::protocol::connect::ConnectError;
+use buttress_fuse::options::SubvolumeChoice;
 use buttress_fuse::protocol::mounts;
 use buttress_fuse::{Ground, MountError, MountOptions};
 use clap::Args;
@@ -55,12 +55,12 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         // The process in the background could only tell in words, without the advice that goes with them.
         path.metadata().map_err(|error| {
             let error = MountError::Path { path: path.clone(), source: error };
-            failure(device, directory, &error)
+            failure(device, directory, &options, &error)
         })?;
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
-        .map_err(|error| failure(device, directory, &error))
+        .map_err(|error| failure(device, directory, &options, &error))
 }
 
 fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOptions, Failure> {
@@ -75,7 +75,7 @@ fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOption
     Ok(options)
 }
 
-fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
+fn failure(device: &Path, directory: &Path, options: &MountOptions, error: &MountError) -> Failure {
     let what = format!("cannot mount {} on", device.display());
     let failure = Failure::new(what, directory.display(), without_number(&error.to_string()));
     match error {
@@ -87,13 +87,26 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
                 false => failure,
             }
         }
-        MountError::NoSubvolume(_) => {
-            failure.hint("`buttress subvolume list DEVICE` lists the subvolumes.")
-        }
-        MountError::Connect(ConnectError::Helper { said }) if said.contains("allow_other") => {
-            failure.hint("Ordinary users may only if /etc/fuse.conf has the line user_allow_other.")
-        }
-        _ => failure,
+        _ => match advice(&error.to_string(), options) {
+            Some(advice) => failure.hint(advice),
+            None => failure,
+        },
+    }
+}
+
+/// What to do about a failure; the process in the background tells of its failures in words only.
+fn advice(said: &str, options: &MountOptions) -> Option<&'static str> {
+    let subvolume = options.subvolume != SubvolumeChoice::Default;
+    if said.contains("user_allow_other") {
+        Some("Mount without allow_other, or have root add the line user_allow_other to that file.")
+    } else if said.contains("no btrfs filesystem") {
+        Some(device::NO_FILESYSTEM)
+    } else if subvolume && (said.contains("No such file") || said.contains("not a subvolume")) {
+        Some(
+            "Is the subvolume's name right? `buttress subvolume list DEVICE` lists them, with their paths from the top.",
+        )
+    } else {
+        None
     }
 }
 

@@ -79,7 +79,7 @@ fn one(
         }
         Ok(()) => {}
     }
-    if globals.verbose {
+    if globals.talks_much() {
         writeln!(out, "{spot} -> {}", to.entry_name(&new_name))?;
     }
     Ok(())

@@ -120,7 +120,7 @@ impl Removal<'_, '_> {
             }
             _ => parent.unlink(name).map_err(refuse)?,
         }
-        if self.globals.verbose {
+        if self.globals.talks_much() {
             writeln!(self.out, "removed {spot}")?;
         }
         Ok(())

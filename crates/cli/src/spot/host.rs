@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::{At, Facts, Kind, New, Read, Result, Write};
 use buttress::Time;
+use buttress_fuse::client;
 
 /// Most bytes of an extended attribute or of a list of them.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -195,12 +196,31 @@ pub(super) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> Result<()> {
 }
 
 /// Asks the system to share data instead of copying it; it may be unable to.
-pub(super) fn share(from: &Path, to: &Path) -> bool {
+///
+/// A live mount of ours shares what it is asked to copy, as the system passes it no wish to share.
+pub(super) fn share(from: &Path, to: &Path, len: u64) -> bool {
     let options = |options: &mut OpenOptions| options.custom_flags(no_follow()).clone();
-    let from = options(OpenOptions::new().read(true)).open(from);
-    let to = options(OpenOptions::new().write(true)).open(to);
-    match (from, to) {
-        (Ok(from), Ok(to)) => rustix::fs::ioctl_ficlone(&to, &from).is_ok(),
+    let from_file = options(OpenOptions::new().read(true)).open(from);
+    let to_file = options(OpenOptions::new().write(true)).open(to);
+    match (from_file, to_file) {
+        (Ok(from_file), Ok(to_file)) => {
+            rustix::fs::ioctl_ficlone(&to_file, &from_file).is_ok()
+                || (client::is_live(to) && client::is_live(from) && copy(&from_file, &to_file, len))
+        }
         _ => false,
     }
+}
+
+/// Has the system copy; whether it did, all of it.
+fn copy(from: &File, to: &File, len: u64) -> bool {
+    let mut done = 0;
+    while done < len {
+        let (mut here, mut there) = (done, done);
+        let piece = usize::try_from(len - done).unwrap_or(usize::MAX).min(1 << 30);
+        match rustix::fs::copy_file_range(from, Some(&mut here), to, Some(&mut there), piece) {
+            Ok(0) | Err(_) => return false,
+            Ok(count) => done = done.saturating_add(count as u64),
+        }
+    }
+    true
 }

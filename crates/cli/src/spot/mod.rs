@@ -444,7 +444,7 @@ impl Spot {
             (At::Image(image, to), At::Image(other, from)) if image.is(other) => {
                 image.share(*from, *to, len)
             }
-            (At::Host(to), At::Host(from)) => Ok(host::share(from, to)),
+            (At::Host(to), At::Host(from)) => Ok(host::share(from, to, len)),
             _ => Ok(false),
         }
     }

@@ -110,7 +110,9 @@ impl<'a> Session<'a> {
         let device = device::open(path, self.access, self.globals)?;
         let options = match self.access {
             Access::ReadOnly => Options::read_only(),
-            Access::ReadWrite => Options::read_write(),
+            Access::ReadWrite => {
+                Options::read_write().mark_quota_inconsistent(self.globals.mark_quota_inconsistent)
+            }
         };
         let fs = Filesystem::open_device(device, options)
             .map_err(|error| device::engine_failure(path, &error))?;

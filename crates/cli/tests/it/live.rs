@@ -125,3 +125,21 @@ fn options_of_mount() {
         (2, "buttress: a device and a directory are needed\n")
     );
 }
+
+#[test]
+fn copies_on_a_live_mount_share_their_data() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    std::fs::write(place.join("mnt/large"), vec![7; 8 << 20]).unwrap();
+    place.ok("filesystem sync mnt");
+    let used = || place.json("filesystem df mnt")[0]["used"].as_u64().unwrap();
+    let before = used();
+    place.ok("cp mnt/large mnt/copy");
+    place.ok("filesystem sync mnt");
+    assert_eq!(used(), before);
+    assert!(std::fs::read(place.join("mnt/copy")).unwrap() == vec![7; 8 << 20]);
+    live.end();
+    if have_progs() {
+        place.check("disk.img");
+    }
+}

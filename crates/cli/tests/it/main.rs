@@ -1,5 +1,7 @@
 //! The built command, run as a user runs it, against what btrfs-progs and the kernel say.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 mod files;
 mod inspect;
 mod live;

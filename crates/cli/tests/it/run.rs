@@ -79,7 +79,7 @@ impl Place {
         assert_eq!(object.keys().next().unwrap(), "__header", "{line}");
         assert_eq!(object["__header"]["version"], "1", "{line}");
         assert_eq!(object.len(), 2, "{line}");
-        object.values().last().unwrap().clone()
+        object.values().nth(1).unwrap().clone()
     }
 
     /// Runs the command, which must fail with exit code 1; what it said on standard error.

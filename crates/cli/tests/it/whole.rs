@@ -192,3 +192,27 @@ fn everything_as_json() {
     assert_eq!(usage["overall"]["device-size"], 400 << 20);
     assert_eq!(place.json("filesystem df disk.img")[0]["bg-type"], "Data");
 }
+
+#[test]
+fn changes_as_json() {
+    let place = image();
+    let made = place.json("subvolume create disk.img:/x disk.img:/y");
+    assert_eq!(made, serde_json::json!(["disk.img:/x", "disk.img:/y"]));
+    let made = place.json("subvolume snapshot -r disk.img:/x disk.img:/z");
+    assert_eq!((&made["path"], &made["readonly"]), (&"disk.img:/z".into(), &true.into()));
+    assert_eq!(place.json("subvolume delete disk.img:/x")[0], "disk.img:/x");
+}
+
+#[test]
+fn quotas_are_kept_right_or_marked_wrong() {
+    let place = image();
+    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    place.progs("btrfs", &format!("quota enable {}", mount.path().display()));
+    drop(mount);
+    place.ok("ls disk.img");
+    let said = place.fails("mkdir disk.img:/x");
+    assert!(said.contains("quotas is not supported\n  With --mark-quota-inconsistent"), "{said}");
+    place.ok("mkdir --mark-quota-inconsistent disk.img:/x");
+    place.check("disk.img");
+    KernelMount::of(&place, "disk.img").unwrap();
+}

@@ -6,10 +6,12 @@ use std::io::Write;
 use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
+use serde_json::Value;
 
 use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
+use crate::output::{self, Format};
 use crate::spot::{Session, Spot, Target};
 use crate::whole::{self, Whole};
 
@@ -27,13 +29,17 @@ pub struct Create {
 /// Makes subvolumes.
 pub fn run(args: &Create, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failures = Failures::new(globals);
+    let mut made = Vec::new();
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
             let done = one(&Target::path(target), args, globals, session, out);
-            failures.note(done, out)?;
+            failures.note(done.map(|name| made.push(name.into())), out)?;
         }
         Ok(())
     })?;
+    if globals.format == Format::Json {
+        output::write_json(out, "subvolume-create", Value::Array(made))?;
+    }
     failures.end()
 }
 
@@ -43,7 +49,7 @@ fn one(
     globals: &Globals,
     session: &mut Session<'_>,
     out: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<String, Failure> {
     if args.parents {
         crate::cmd::mkdir::parents_of(target, session)?;
     }
@@ -51,10 +57,11 @@ fn one(
     Whole::of(&directory)?;
     let made = whole::create_subvolume(&directory, &name);
     made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
-    if !globals.quiet {
-        writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;
+    let made = directory.entry_name(&name);
+    if globals.talks() {
+        writeln!(out, "Create subvolume '{made}'")?;
     }
-    Ok(())
+    Ok(made)
 }
 
 /// Why there is no new subvolume in a directory.

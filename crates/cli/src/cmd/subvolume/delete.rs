@@ -8,10 +8,12 @@ use std::io::Write;
 use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
+use serde_json::Value;
 
 use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
+use crate::output::{self, Format};
 use crate::spot::{Session, Spot, Target};
 use crate::whole::{self, Whole};
 
@@ -38,10 +40,15 @@ pub struct Delete {
 /// Deletes subvolumes.
 pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failures = Failures::new(globals);
+    let mut deleted = Vec::new();
     session(globals, Access::ReadWrite, |session| {
         let mut wholes = Vec::new();
         for target in &args.targets {
-            let done = one(&Target::any(target, globals), args, globals, session, &mut wholes, out);
+            let done = one(&Target::any(target, globals), args, globals, session, out);
+            let done = done.map(|(name, whole)| {
+                deleted.push(name.into());
+                wholes.push(whole);
+            });
             failures.note(done, out)?;
         }
         for whole in wholes {
@@ -52,6 +59,9 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         }
         Ok(())
     })?;
+    if globals.format == Format::Json {
+        output::write_json(out, "subvolume-delete", Value::Array(deleted))?;
+    }
     failures.end()
 }
 
@@ -60,9 +70,8 @@ fn one(
     args: &Delete,
     globals: &Globals,
     session: &mut Session<'_>,
-    wholes: &mut Vec<Whole>,
     out: &mut dyn Write,
-) -> Result<(), Failure> {
+) -> Result<(String, Whole), Failure> {
     let target = match args.subvolid {
         Some(id) => by_id(target, id, session)?,
         None => target.clone(),
@@ -80,8 +89,7 @@ fn one(
     }
     let (directory, name) = session.find_parent(&target)?;
     delete(&whole, &directory, &name, &spot, args, globals, out)?;
-    wholes.push(whole);
-    Ok(())
+    Ok((spot.to_string(), whole))
 }
 
 fn delete(
@@ -103,7 +111,7 @@ fn delete(
     if args.commit_each {
         whole.sync()?;
     }
-    if !globals.quiet {
+    if globals.talks() {
         let durable = matches!(whole, Whole::Image(_)) || args.commit_after || args.commit_each;
         let how = if durable { "commit" } else { "no-commit" };
         writeln!(out, "Delete subvolume ({how}): '{spot}'")?;
@@ -133,7 +141,7 @@ fn below(
         let (directory, name) = session.find_parent(&target)?;
         let removed = whole::delete_subvolume(&directory, &name);
         removed.map_err(|why| spot.failure("cannot delete", why))?;
-        if !globals.quiet {
+        if globals.talks() {
             writeln!(out, "Delete subvolume (no-commit): '{spot}'")?;
         }
     }

@@ -6,12 +6,14 @@ use std::io::Write;
 use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
+use serde_json::json;
 
 use super::create::refused;
 use crate::args::Globals;
 use crate::cmd::copy::{base_name, destination};
 use crate::cmd::files::session;
 use crate::error::Failure;
+use crate::output::{self, Format};
 use crate::spot::Target;
 use crate::whole::{self, Whole};
 
@@ -49,7 +51,15 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
             }
             false => refused("cannot create", &directory, &name, &why),
         })?;
-        if !globals.quiet {
+        if globals.format == Format::Json {
+            let value = json!({
+                "source": spot.to_string(),
+                "path": directory.entry_name(&name),
+                "readonly": args.readonly,
+            });
+            output::write_json(out, "subvolume-snapshot", value)?;
+        }
+        if globals.talks() {
             let kind = if args.readonly { "readonly snapshot" } else { "snapshot" };
             writeln!(out, "Create a {kind} of '{spot}' in '{}'", directory.entry_name(&name))?;
         }
