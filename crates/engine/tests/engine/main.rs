@@ -7,3 +7,4 @@ mod judge;
 
 mod space;
 mod subvolumes;
+mod threads;

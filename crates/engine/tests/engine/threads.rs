@@ -1,0 +1,98 @@
+//! Several threads at once, beside commits, snapshots and deletions.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress::{Error, Filesystem, New, Node, Options, Owner, Rename};
+
+use crate::judge::{Image, bytes, content, names};
+
+fn name(thread: u32, number: u32) -> String {
+    format!("{thread}-{number}")
+}
+
+/// Makes, changes, moves and removes files of its own in `dir`.
+fn work(fs: &Filesystem, dir: Node, other: Node, thread: u32) {
+    for number in 0..300 {
+        let new = New::file(0o600);
+        let file = fs.create(dir, name(thread, number).as_bytes(), &new).unwrap().node;
+        let data = bytes((number as usize * 7919) % 150_000, number);
+        assert_eq!(fs.write(file, 0, &data).unwrap(), data.len());
+        let mut read = vec![0; data.len()];
+        let got = fs.read(file, 0, &mut read).unwrap();
+        assert!(read[..got] == data[..got], "{thread} {number}");
+        match number % 4 {
+            0 => {
+                let (from, to) = (name(thread, number), name(thread, number + 10_000));
+                let moved = fs.rename(dir, from.as_bytes(), other, to.as_bytes(), Rename::Replace);
+                moved.unwrap();
+            }
+            1 => drop(fs.unlink(dir, name(thread, number).as_bytes()).unwrap()),
+            2 => drop(fs.write(file, 5000, b"changed").unwrap()),
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn threads_snapshots_and_commits() {
+    let image = Image::by_progs(2 << 30, &[]);
+    let options = Options::read_write().commit_interval(Duration::from_millis(5));
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let home = fs.create_subvolume(Node::ROOT, b"home", Owner::default()).unwrap();
+    let dir = Node::top(home);
+    let other = fs.create(dir, b"other", &New::directory(0o755)).unwrap().node;
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4)
+            .map(|thread| (thread, &fs))
+            .map(|(thread, fs)| scope.spawn(move || work(fs, dir, other, thread)))
+            .collect();
+        scope.spawn(|| {
+            let mut number = 0;
+            while !done.load(Ordering::Relaxed) {
+                fs.snapshot(home, Node::ROOT, format!("s{number}").as_bytes(), false).unwrap();
+                if number >= 2 {
+                    let old = format!("s{}", number - 2);
+                    fs.delete_subvolume(Node::ROOT, old.as_bytes()).unwrap();
+                }
+                number += 1;
+            }
+        });
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+        done.store(true, Ordering::Relaxed);
+    });
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open_read_only();
+    assert_eq!(names(&fs, "/home").len(), 4 * 150 + 1);
+    assert_eq!(names(&fs, "/home/other").len(), 4 * 75);
+    for number in (3..300).step_by(4) {
+        let data = bytes((number as usize * 7919) % 150_000, number);
+        assert!(content(&fs, &format!("/home/2-{number}")) == data);
+    }
+}
+
+#[test]
+fn quotas_are_marked_inconsistent_or_left_alone() {
+    let image = Image::by_progs(512 << 20, &[]);
+    if !buttress_testkit::oracle::root_or_skip() {
+        return;
+    }
+    image.mounted(|top| {
+        let top = top.to_str().unwrap();
+        buttress_testkit::oracle::btrfs(&["quota", "enable", top]).unwrap();
+        buttress_testkit::oracle::btrfs(&["quota", "rescan", "-w", top]).unwrap();
+    });
+    let refused = Filesystem::open(image.path(), Options::read_write());
+    assert!(matches!(refused, Err(Error::Unsupported(what)) if what.contains("quota")));
+    let options = Options::read_write().mark_quota_inconsistent(true);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    fs.create(Node::ROOT, b"dir", &New::directory(0o755)).unwrap();
+    fs.close().unwrap();
+    let path = image.path();
+    let args = ["inspect-internal", "dump-tree", "-t", "quota", path.to_str().unwrap()];
+    let dump = buttress_testkit::oracle::btrfs(&args).unwrap();
+    assert!(dump.contains("ON|INCONSISTENT"), "{dump}");
+}
