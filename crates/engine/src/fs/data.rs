@@ -119,8 +119,8 @@ impl Filesystem {
         }
         let mut done = 0;
         while done < len {
-            let part = (len - done).min(SHAPE_LEN);
-            let need = Need { data: 4 * SECTOR, ..need(dropping(part), 4000) };
+            let part = self.clone_part(from, from_offset + done, from_offset + len)?;
+            let need = Need { data: 4 * SECTOR, ..need(dropping(part.min(SHAPE_LEN)), 4000) };
             inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;
@@ -130,6 +130,21 @@ impl Filesystem {
             done += part;
         }
         Ok(len)
+    }
+
+    /// How much of a range to clone in one go: a hole of any length is one piece.
+    fn clone_part(&self, from: Node, start: u64, end: u64) -> Result<u64> {
+        let near = start.saturating_add(SHAPE_LEN);
+        if near >= end || !self.extents(from, start..near)?.is_empty() {
+            return Ok((end - start).min(SHAPE_LEN));
+        }
+        let data = match self.seek(from, start, Seek::Data) {
+            Err(Error::User(Errno::NXIO)) => end,
+            data => data?.min(end),
+        };
+        // Space that holds no data yet counts as a hole there.
+        let reserved = self.extents(from, start..data)?.first().map(|mapping| mapping.start);
+        Ok(reserved.unwrap_or(data).max(near) - start)
     }
 
     /// The first data or hole at or after `offset`; ENXIO when there is none before the end.

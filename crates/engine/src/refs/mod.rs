@@ -15,4 +15,4 @@ mod sharing;
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
 pub use log::{Record, RefLog, Target};
-pub use sharing::{Sharing, child_refs};
+pub use sharing::{Sharing, child_refs, may_be_shared};

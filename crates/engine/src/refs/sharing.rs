@@ -16,6 +16,7 @@
 
 use std::collections::HashMap;
 
+use buttress_ondisk::block::BlockHead;
 use buttress_ondisk::item::extent_flags;
 use buttress_ondisk::{Key, TreeBlock, kind};
 use parking_lot::Mutex;
@@ -64,6 +65,12 @@ pub fn child_refs(block: &TreeBlock, mut each: impl FnMut(Target)) {
             each(Target::Block(block.child(slot).bytenr, block.level() - 1));
         }
     }
+}
+
+/// Whether several trees may reach a block of a subvolume (not its root), so that its references have to be looked up: it
+/// is older than the last snapshot, or a balance has moved it, which counts its children by its address.
+pub fn may_be_shared(block: &TreeBlock, last_snapshot: u64) -> bool {
+    block.generation() <= last_snapshot || block.flags() & BlockHead::RELOC != 0
 }
 
 impl<'a> Sharing<'a> {

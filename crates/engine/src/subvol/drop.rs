@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::forest::{Forest, Subvolume};
 use crate::error::{Error, Result};
-use crate::refs::{RefLog, Target};
+use crate::refs::{RefLog, Target, may_be_shared};
 use crate::tree::{Root, View};
 use crate::txn::{Commit, CsumLog};
 
@@ -117,7 +117,7 @@ impl Walk<'_, '_> {
     }
 
     fn is_full(&self, block: &TreeBlock) -> Result<bool> {
-        if block.generation() > self.last_snapshot {
+        if !may_be_shared(block, self.last_snapshot) {
             return Ok(false);
         }
         Ok(self.commit.sharing().refs(block)?.1)
@@ -142,7 +142,7 @@ impl Walk<'_, '_> {
     /// Looks at child `slot` of `parent`: goes down, or drops the reference to it.
     fn enter(&mut self, parent: &TreeBlock, slot: usize, parent_full: bool) -> Result<()> {
         let child = self.view.child(parent, slot)?;
-        let (refs, full) = if child.generation() > self.last_snapshot {
+        let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {
             (1, false)
         } else {
             self.commit.sharing().refs(&child)?

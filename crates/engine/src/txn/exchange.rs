@@ -12,7 +12,7 @@ use buttress_ondisk::{TreeBlock, objectid};
 
 use super::commit::Commit;
 use crate::error::Result;
-use crate::refs::{Record, RefLog, Target};
+use crate::refs::{Record, RefLog, Target, may_be_shared};
 use crate::space::Class;
 use crate::tree::{Exchange, Merge, Root, copy_of};
 
@@ -21,8 +21,8 @@ use crate::tree::{Exchange, Merge, Root, copy_of};
 pub struct TreeCommit<'c, 'a> {
     commit: &'c Commit<'a>,
     tree: u64,
-    /// The generation up to which blocks may be shared with snapshots; 0 for trees that are never shared.
-    last_snapshot: u64,
+    /// The generation up to which blocks may be shared with snapshots; `None` for trees that are never shared.
+    last_snapshot: Option<u64>,
     root: Option<u64>,
     /// Addresses of this tree's blocks that were placed in this commit and replaced: (level, address).
     spare: Vec<(u8, u64)>,
@@ -33,7 +33,14 @@ pub struct TreeCommit<'c, 'a> {
 impl<'c, 'a> TreeCommit<'c, 'a> {
     /// Tree `tree`, which never had snapshots.
     pub fn new(commit: &'c Commit<'a>, tree: u64) -> TreeCommit<'c, 'a> {
-        TreeCommit::of_subvolume(commit, tree, 0)
+        TreeCommit {
+            commit,
+            tree,
+            last_snapshot: None,
+            root: None,
+            spare: Vec::new(),
+            refs: RefLog::default(),
+        }
     }
 
     /// Subvolume `tree`, last snapshotted in transaction `last_snapshot`.
@@ -42,14 +49,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
         tree: u64,
         last_snapshot: u64,
     ) -> TreeCommit<'c, 'a> {
-        TreeCommit {
-            commit,
-            tree,
-            last_snapshot,
-            root: None,
-            spare: Vec::new(),
-            refs: RefLog::default(),
-        }
+        TreeCommit { last_snapshot: Some(last_snapshot), ..TreeCommit::new(commit, tree) }
     }
 
     /// Starts a merge of the tree, of which `root` is the current version.
@@ -92,7 +92,7 @@ impl Exchange for TreeCommit<'_, '_> {
 
     fn release(&mut self, old: &Arc<TreeBlock>) -> Result<()> {
         let is_root = self.root == Some(old.bytenr());
-        let shared = !is_root && old.generation() <= self.last_snapshot;
+        let shared = !is_root && self.last_snapshot.is_some_and(|last| may_be_shared(old, last));
         if old.generation() == self.generation() && !shared {
             self.spare.push((old.level(), old.bytenr()));
             return Ok(());

@@ -3,8 +3,8 @@
 //! The same [`Facts`] are taken from a kernel mount, from our mount and from our library (through
 //! [`Source`]); two trees are alike when their facts are equal. Facts say nothing about how bytes
 //! lie on the disk: a hole and a run of zeros are the same, compression is invisible. What the
-//! system makes up on the spot is left out (times of the empty directory that stands for a
-//! subvolume in a snapshot of its parent).
+//! system makes up on the spot is left out (times and owner of the empty directory that stands
+//! for a subvolume in a snapshot of its parent).
 
 mod content;
 mod diff;
@@ -215,8 +215,8 @@ fn plain(stat: &Stat) -> Fact {
     Fact {
         kind: stat.kind,
         mode: stat.mode,
-        uid: stat.uid,
-        gid: stat.gid,
+        uid: if made_up { 0 } else { stat.uid },
+        gid: if made_up { 0 } else { stat.gid },
         nlink: stat.nlink,
         size: stat.size,
         mtime: if made_up { (0, 0) } else { stat.mtime },

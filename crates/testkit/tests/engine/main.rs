@@ -1,5 +1,9 @@
 //! The library against the images that the kernel made.
 #![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
 
+mod bytes;
 mod corpus;
 mod each;
+mod ours;
+mod swap;
+mod theirs;
