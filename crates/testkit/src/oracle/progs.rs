@@ -62,8 +62,8 @@ const CLEAN_LINES: [&str; 10] = [
     " referenced ",
 ];
 
-/// True for a line that says nothing bad.
-fn is_clean_line(line: &str) -> bool {
+/// True for a line of the checker that says nothing bad.
+pub fn is_clean_line(line: &str) -> bool {
     let stage = line.starts_with('[') && line.contains("/7] checking ");
     let found = line.starts_with("found ") && line.ends_with("no error found");
     line.trim().is_empty()

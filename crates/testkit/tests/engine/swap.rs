@@ -1,0 +1,164 @@
+//! The library and the kernel write by turns; after each turn the other reads the same, and `btrfs check` finds nothing.
+//!
+//! This holds for every image of the corpus that may be written, that is, for every feature of the format.
+
+use std::path::{Path, PathBuf};
+
+use buttress::{Filesystem, Node, Options};
+use buttress_testkit::corpus::{Expectation, Image};
+use buttress_testkit::facts::{Facts, diff, facts_of_dir, facts_of_library};
+use buttress_testkit::oracle::{
+    KernelMount, LoopDevice, OracleError, TempDir, btrfs, check, is_clean_line, root_or_skip,
+    temp_dir,
+};
+
+use crate::each::each;
+use crate::{ours, theirs};
+
+type Step<T> = Result<T, String>;
+
+/// Differences shown of one comparison.
+const SHOWN: usize = 12;
+
+/// A filesystem in a file that both write to.
+struct Swap {
+    _dir: TempDir,
+    path: PathBuf,
+    offset: u64,
+    quotas: bool,
+}
+
+fn because(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> String {
+    move |error| format!("{what}: {error}")
+}
+
+fn alike(what: &str, have: &Facts, expect: &Facts) -> Step<()> {
+    let lines = diff(have, expect);
+    match lines.len() {
+        0 => Ok(()),
+        count => {
+            let shown: Vec<_> = lines.into_iter().take(SHOWN).collect();
+            Err(format!("{what}: {count} differences\n    {}", shown.join("\n    ")))
+        }
+    }
+}
+
+impl Swap {
+    fn of(image: &Image) -> Step<Swap> {
+        let dir = temp_dir().map_err(|error| error.to_string())?;
+        let path = image.copy_to(dir.path()).map_err(|error| error.to_string())?;
+        let quotas = image.name.contains("quotas");
+        Ok(Swap { _dir: dir, path, offset: image.offset, quotas })
+    }
+
+    fn options(&self) -> Options {
+        Options::read_write().background(false).offset(self.offset)
+    }
+
+    /// The library's turn; what it then shows.
+    fn ours(&self, round: u64) -> Step<Facts> {
+        let options = self.options().mark_quota_inconsistent(self.quotas);
+        let fs = Filesystem::open(&self.path, options).map_err(|e| because("open")(&e))?;
+        let top = Node::top(fs.default_subvolume().map_err(|e| e.to_string())?);
+        ours::change(&fs, top, round).map_err(|e| because("our changes")(&e))?;
+        let facts = facts_of_library(&fs).map_err(|e| because("facts of our changes")(&e))?;
+        fs.close().map_err(|e| because("close")(&e))?;
+        alike("after our own reopen", &self.reopened()?, &facts)?;
+        self.check(self.quotas)?;
+        Ok(facts)
+    }
+
+    /// What the library shows.
+    fn reopened(&self) -> Step<Facts> {
+        let options = Options::read_only().offset(self.offset);
+        let fs = Filesystem::open(&self.path, options).map_err(|e| because("reopen")(&e))?;
+        if !fs.warnings().is_empty() {
+            return Err(format!("warnings: {:?}", fs.warnings()));
+        }
+        facts_of_library(&fs).map_err(|e| because("facts")(&e))
+    }
+
+    /// What the checker finds must be nothing; but `quotas` that are inconsistent may be wrong.
+    fn check(&self, quotas: bool) -> Step<()> {
+        let found = match self.offset {
+            0 => check(&self.path, true),
+            _ => check(self.device()?.path(), true),
+        };
+        match found {
+            Ok(_) => Ok(()),
+            Err(OracleError::Unclean { report, .. }) if quotas && only_quotas(&report) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    fn device(&self) -> Step<LoopDevice> {
+        let offset = format!("--offset={}", self.offset);
+        LoopDevice::attach_with(&self.path, &[&offset]).map_err(|error| error.to_string())
+    }
+
+    /// Mounts it with the kernel for a look and for changes. The kernel must not complain.
+    fn mounted<T>(&self, work: impl FnOnce(&Path) -> Step<T>) -> Step<T> {
+        let mount = KernelMount::on(self.device()?, "").map_err(|e| because("mount")(&e))?;
+        let done = work(mount.path())?;
+        mount.finish().map_err(|error| error.to_string())?;
+        Ok(done)
+    }
+}
+
+fn kernel_facts(top: &Path) -> Step<Facts> {
+    facts_of_dir(top).map_err(|error| because("the kernel's facts")(&error))
+}
+
+fn swap(image: &Image) -> Step<()> {
+    let swap = Swap::of(image)?;
+    if swap.quotas {
+        must_be_refused(&swap, swap.options())?;
+    }
+    if image.name == "simple-quotas" {
+        return must_be_refused(&swap, swap.options().mark_quota_inconsistent(true));
+    }
+    let ours = swap.ours(1)?;
+    let theirs = swap.mounted(|top| {
+        alike("the kernel after our changes", &kernel_facts(top)?, &ours)?;
+        theirs::change(top, 1).map_err(|error| because("the kernel's changes")(&error))?;
+        if swap.quotas {
+            let args = ["quota", "rescan", "-w", &top.to_string_lossy()];
+            btrfs(&args).map_err(|error| error.to_string())?;
+        }
+        kernel_facts(top)
+    })?;
+    // A rescan has made quotas right.
+    swap.check(false)?;
+    alike("we after the kernel's changes", &swap.reopened()?, &theirs)?;
+    let ours = swap.ours(2)?;
+    swap.mounted(|top| alike("the kernel in the end", &kernel_facts(top)?, &ours))?;
+    swap.check(swap.quotas)
+}
+
+/// Whether the checker finds nothing but the quotas that are said to be inconsistent.
+fn only_quotas(report: &str) -> bool {
+    let known = ["Rescan hasn't been init", "Counts for qgroup", "our:", "disk:", "diff:"];
+    let rest = report.lines().filter(|line| !known.iter().any(|start| line.starts_with(start)));
+    rest.clone().all(is_clean_line) && rest.count() < report.lines().count()
+}
+
+/// A filesystem whose quotas are counted is not written unless its user says that they may become wrong.
+fn must_be_refused(swap: &Swap, options: Options) -> Step<()> {
+    match Filesystem::open(&swap.path, options) {
+        Ok(_) => Err("opened for writing in spite of quotas".into()),
+        Err(error) if error.to_string().contains("quotas") => Ok(()),
+        Err(error) => Err(format!("refused for the wrong reason: {error}")),
+    }
+}
+
+#[test]
+fn the_kernel_and_the_library_write_by_turns() {
+    if !root_or_skip() {
+        return;
+    }
+    let wanted = |image: &Image| {
+        // The second copy is bad all over: what nobody reads stays so, and the checker says it.
+        image.expectation == Expectation::Readable && image.name != "dup-copy-bad"
+    };
+    each(wanted, |image| swap(image).err().into_iter().collect());
+}
