@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test says by failing what went wrong")]
 
+mod acls;
 mod basic;
 mod judge;
 
