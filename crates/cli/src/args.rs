@@ -37,23 +37,50 @@ A target is DEVICE[:PATH], a path inside an unmounted image or disk, or a path o
   buttress subvolume list mnt/
 Subcommands may be abbreviated: `buttress su li`, `buttress fi us`.";
 
+const MKFS: &str = "\
+Examples:
+  buttress mkfs --size 8G disk.img
+  buttress mkfs --size 8G --rootdir tree/ --subvol ro:usr disk.img";
+
+const MOUNT: &str = "\
+Examples:
+  buttress mount disk.img mnt/
+  buttress mount -o ro,subvol=/snapshots/monday disk.img mnt/
+  buttress umount mnt/
+In /etc/fstab the type is fuse.buttress, with this program as /sbin/mount.fuse.buttress.";
+
+const CP: &str = "\
+Examples:
+  buttress cp disk.img:/etc/fstab .
+  buttress cp -r site disk.img:/srv
+  buttress cp -a disk.img:/home backup/";
+
 /// Options that every command takes.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct Globals {
-    /// How results are printed
-    #[arg(long, global = true, value_enum, default_value = "text", value_name = "FORMAT")]
+    /// How results are printed: text or json
+    #[arg(
+        long,
+        global = true,
+        help_heading = "Global options",
+        value_enum,
+        hide_possible_values = true,
+        hide_default_value = true,
+        default_value = "text",
+        value_name = "FORMAT"
+    )]
     pub format: Format,
     /// Where the filesystem begins in the device, in bytes (suffixes k, m, g, t)
-    #[arg(long, global = true, value_parser = buttress_mkfs::parse_size, default_value = "0", value_name = "SIZE")]
+    #[arg(long, global = true, help_heading = "Global options", value_parser = buttress_mkfs::parse_size, default_value = "0", hide_default_value = true, value_name = "SIZE")]
     pub offset: u64,
     /// Change a filesystem with quotas all the same; they count wrong until Linux rescans them
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
     /// Say nothing but errors
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
     /// Say more
-    #[arg(short, long, global = true)]
+    #[arg(short, long, global = true, help_heading = "Global options")]
     pub verbose: bool,
 }
 
@@ -73,8 +100,10 @@ impl Globals {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a filesystem
+    #[command(after_help = MKFS)]
     Mkfs(cmd::mkfs::Mkfs),
     /// Mount a filesystem, or list what is mounted
+    #[command(after_help = MOUNT)]
     Mount(cmd::mount::Mount),
     /// Unmount, and wait until everything is on the device
     #[command(visible_alias = "unmount")]
@@ -84,12 +113,14 @@ pub enum Command {
     /// Print the content of files
     Cat(cmd::cat::Cat),
     /// Copy into, out of and within images
+    #[command(override_usage = "buttress cp [OPTIONS] <SOURCE>... <DESTINATION>", after_help = CP)]
     Cp(cmd::cp::Cp),
     /// Make directories
     Mkdir(cmd::mkdir::Mkdir),
     /// Remove files and directories
     Rm(cmd::rm::Rm),
     /// Move and rename
+    #[command(override_usage = "buttress mv [OPTIONS] <SOURCE>... <DESTINATION>")]
     Mv(cmd::mv::Mv),
     /// Make links
     Ln(cmd::ln::Ln),

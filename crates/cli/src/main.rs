@@ -8,6 +8,11 @@
 //! device or filesystem), and beside them [`error`] and [`output`], which say how failures and results look. Results go
 //! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "comments on arguments are their help: DEVICE[:PATH]"
+)]
+
 mod args;
 mod clock;
 mod cmd;

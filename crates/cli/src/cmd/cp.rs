@@ -16,7 +16,7 @@ use crate::spot::{Kind, Session, Target};
 #[derive(Debug, Args)]
 pub struct Cp {
     /// What to copy, and where to as the last: DEVICE:PATH or ordinary paths
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<OsString>,
     /// Directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]

@@ -18,7 +18,7 @@ use crate::spot::{Session, Spot, Target};
 #[derive(Debug, Args)]
 pub struct Mv {
     /// What to move, and where to as the last: DEVICE:PATH or ordinary paths
-    #[arg(required = true, num_args = 2.., value_names = ["SOURCE", "DESTINATION"])]
+    #[arg(required = true, num_args = 2.., value_name = "PATH")]
     paths: Vec<OsString>,
     /// Keep what is there
     #[arg(short, long)]
