@@ -62,7 +62,10 @@ pub fn split() -> Role {
 fn start_child() -> Result<(), LaunchError> {
     let mut arguments = env::args_os();
     let zeroth = arguments.next().unwrap_or_default();
-    let mut command = Command::new("/proc/self/exe");
+    // By its own name, as that is what process lists show; a deleted program is still there by the
+    // other.
+    let program = env::current_exe().ok().filter(|path| path.exists());
+    let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     std::os::unix::process::CommandExt::arg0(&mut command, zeroth);
     command.args(arguments).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;

@@ -67,7 +67,8 @@ pub fn waits_by_nature(opcode: u32) -> bool {
 pub struct SessionOptions {
     /// INIT bits wanted (`abi::init`); those the kernel does not know are left out.
     pub init_flags: u64,
-    /// Threads that read requests; 0: one for each core.
+    /// Threads that read requests; 0: two for each core, as most requests wait for a disk now and
+    /// then.
     pub readers: usize,
 }
 
@@ -140,7 +141,7 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let flags = handshake(&channel, options.init_flags)?;
         let readers = match options.readers {
-            0 => std::thread::available_parallelism().map_or(2, usize::from),
+            0 => std::thread::available_parallelism().map_or(2, usize::from) * 2,
             count => count,
         };
         let shared = Arc::new(Shared {
