@@ -56,6 +56,8 @@ struct Held<N> {
     node: N,
     count: u64,
     marked: bool,
+    /// Of a directory: the last index that listings show.
+    limit: Option<u64>,
 }
 
 /// Ids for what does not fit. They are never reused while mounted.
@@ -125,7 +127,7 @@ impl<N: Clone> NodeTable<N> {
             return Ok(());
         }
         hold()?;
-        shard.insert(id, Held { node: node.clone(), count: 1, marked: false });
+        shard.insert(id, Held { node: node.clone(), count: 1, marked: false, limit: None });
         Ok(())
     }
 
@@ -139,6 +141,18 @@ impl<N: Clone> NodeTable<N> {
     /// What [`Self::mark`] remembered; false at first.
     pub fn is_marked(&self, id: u64) -> bool {
         self.shard(id).lock().get(&id).is_some_and(|held| held.marked)
+    }
+
+    /// Remembers the last index that listings of a directory show.
+    pub fn set_limit(&self, id: u64, limit: u64) {
+        if let Some(held) = self.shard(id).lock().get_mut(&id) {
+            held.limit = Some(limit);
+        }
+    }
+
+    /// What [`Self::set_limit`] remembered.
+    pub fn limit(&self, id: u64) -> Option<u64> {
+        self.shard(id).lock().get(&id)?.limit
     }
 
     /// Takes `count` entries back; the inode, if that were the last ones.

@@ -3,7 +3,7 @@
 
 use std::cell::RefCell;
 
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
@@ -40,7 +40,9 @@ impl<S: Store> Mount<S> {
         let target = buffer.get_mut(..size).ok_or(Errno::INVAL)?;
         let node = self.node(request.nodeid())?;
         let length = self.store.read(&node, wish.offset, target)?;
-        self.accessed(&node);
+        if wish.flags & OFlags::NOATIME.bits() == 0 {
+            self.accessed(&node);
+        }
         target.get(..length).ok_or(Errno::IO)
     }
 

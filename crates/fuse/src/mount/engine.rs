@@ -3,7 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use buttress::ondisk::Key;
+use buttress::ondisk::item::inode_flags;
+use buttress::ondisk::{Key, SECTOR};
 use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
 use rustix::io::Errno;
 
@@ -141,13 +142,24 @@ fn attributes(found: &buttress::Attributes) -> Attributes {
         gid: found.gid,
         device: device(found.rdev),
         size: found.size,
-        blocks: found.blocks_bytes.div_ceil(512),
+        blocks: blocks(found),
         atime: time(found.atime),
         mtime: time(found.mtime),
         ctime: time(found.ctime),
         btime: time(found.otime),
         flags: flags.fold(0, |all, (_, flag)| all | flag),
     }
+}
+
+/// Space in units of 512 bytes. What a write or truncate replaces is counted until the commit, so
+/// the size is the limit, but where space was reserved behind the end.
+fn blocks(found: &buttress::Attributes) -> u64 {
+    let reserved = found.flags & inode_flags::PREALLOC != 0;
+    let limit = match found.kind {
+        FileKind::Regular if !reserved => found.size.checked_next_multiple_of(SECTOR),
+        _ => None,
+    };
+    found.blocks_bytes.min(limit.unwrap_or(u64::MAX)).div_ceil(512)
 }
 
 fn new_file(new: &NewInode) -> New {

@@ -94,7 +94,11 @@ impl<S: Store> Mount<S> {
         if wish.offset < 2 {
             self.push_dots(&mut listing, request.nodeid(), &node, wish.offset)?;
         }
-        for entry in self.gather(&node, wish.offset.max(2), &listing)? {
+        let from = wish.offset.max(2);
+        let (mut entries, complete) = self.gather(&node, from, &listing)?;
+        let end = self.end_of_listing(request.nodeid(), &node, wish.offset, &entries, complete)?;
+        entries.retain(|entry| entry.index <= end);
+        for entry in entries {
             if !self.push_entry(&mut listing, &entry)? {
                 break;
             }
@@ -127,13 +131,23 @@ impl<S: Store> Mount<S> {
         Ok(())
     }
 
-    /// Entries from index `from` on, at least as many as fit. They are gathered before their inodes
+    /// Entries from index `from` on, at least as many as fit, and whether those are all. They are
+    /// gathered before their inodes
     /// are loaded, as the filesystem may hold the directory while it lists.
-    fn gather(&self, node: &S::Node, from: u64, listing: &Listing<'_>) -> Answer<Vec<Gathered>> {
+    fn gather(
+        &self,
+        node: &S::Node,
+        from: u64,
+        listing: &Listing<'_>,
+    ) -> Answer<(Vec<Gathered>, bool)> {
         let mut room = listing.limit.saturating_sub(listing.buffer.len());
         let mut entries = Vec::new();
+        let mut complete = true;
         self.store.list(node, from, &mut |found| {
-            let Some(left) = room.checked_sub(listing.length(found.name)) else { return false };
+            let Some(left) = room.checked_sub(listing.length(found.name)) else {
+                complete = false;
+                return false;
+            };
             room = left;
             entries.push(Gathered {
                 index: found.index,
@@ -143,7 +157,55 @@ impl<S: Store> Mount<S> {
             });
             true
         })?;
-        Ok(entries)
+        Ok((entries, complete))
+    }
+
+    /// The last index a listing shows: the last there was when it began, so that it ends although
+    /// names are made on the way. A listing begins at offset 0; who goes on where another began
+    /// later shares that one's end.
+    fn end_of_listing(
+        &self,
+        id: u64,
+        node: &S::Node,
+        offset: u64,
+        entries: &[Gathered],
+        complete: bool,
+    ) -> Answer<u64> {
+        if offset > 0 {
+            return Ok(self.nodes.limit(id).unwrap_or(u64::MAX));
+        }
+        let known = entries.last().map_or(0, |entry| entry.index);
+        let end = if complete { known } else { self.last_index(node, known)? };
+        self.nodes.set_limit(id, end);
+        Ok(end)
+    }
+
+    /// The highest index in use, not below `known`: by ever longer leaps, then by halves.
+    fn last_index(&self, node: &S::Node, known: u64) -> Answer<u64> {
+        let first_from = |from: u64| {
+            let mut found = None;
+            self.store.list(node, from, &mut |entry| {
+                found = Some(entry.index);
+                false
+            })?;
+            Ok::<_, Errno>(found)
+        };
+        let (mut last, mut leap) = (known, 1u64);
+        let mut free = loop {
+            let Some(probe) = last.checked_add(leap) else { break u64::MAX };
+            match first_from(probe)? {
+                Some(found) => (last, leap) = (found, leap.saturating_mul(2)),
+                None => break probe,
+            }
+        };
+        while free - last > 1 {
+            let probe = last + (free - last) / 2;
+            match first_from(probe)? {
+                Some(found) => last = found,
+                None => free = probe,
+            }
+        }
+        Ok(last)
     }
 
     /// Adds one entry; `false` if there was no room for it.

@@ -1,6 +1,7 @@
 //! Attributes, extended attributes, and what changes them on the way: set-id bits that end with a
 //! write or a new owner, access times that move with a read.
 
+use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustix::fs::XattrFlags;
@@ -21,6 +22,9 @@ const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 /// Seconds after which a relative access time moves even without a change.
 const DAY: i64 = 86_400;
+
+/// `FS_NOATIME_FL`: the access time of this inode stays.
+const NOATIME: u32 = 0x80;
 
 /// Why set-id bits end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +83,7 @@ impl<S: Store> Mount<S> {
         }
         let Ok(attributes) = self.store.attributes(node) else { return };
         let directory = attributes.mode & TYPE == DIRECTORY;
-        if directory && !self.policy.directory_access_times {
+        if directory && !self.policy.directory_access_times || attributes.flags & NOATIME != 0 {
             return;
         }
         if self.policy.access_times == AccessTimes::Strict || outdated(&attributes, now()) {
@@ -113,6 +117,7 @@ impl<S: Store> Mount<S> {
 
     pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
         let name = request.body().text()?;
+        check_namespace(name)?;
         self.store.remove_xattr(&self.node(request.nodeid())?, name)?;
         self.file_changed(())
     }
@@ -128,6 +133,7 @@ impl<S: Control> Mount<S> {
                 self.get_word(request, word)
             }
             None => {
+                check_namespace(name)?;
                 let node = self.node(request.nodeid())?;
                 self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
             }
@@ -149,6 +155,7 @@ impl<S: Control> Mount<S> {
         if let Some(word) = words::word(name) {
             return self.set_word(request, word, value);
         }
+        check_namespace(name)?;
         let node = self.node(request.nodeid())?;
         let how = match XattrFlags::from_bits_retain(wish.flags) {
             flags if flags.is_empty() => SetXattr::Any,
@@ -170,6 +177,21 @@ impl<S: Control> Mount<S> {
             self.store.set_attributes(&node, &change)?;
         }
         self.file_changed(())
+    }
+}
+
+/// Refuses names that btrfs has no place for: EOPNOTSUPP outside its namespaces, EINVAL for a
+/// namespace without a name.
+fn check_namespace(name: &OsStr) -> Answer<()> {
+    const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
+    let bytes = name.as_encoded_bytes();
+    if bytes == acl::ACCESS.as_bytes() || bytes == acl::DEFAULT.as_bytes() {
+        return Ok(());
+    }
+    match NAMESPACES.iter().find_map(|prefix| bytes.strip_prefix(*prefix)) {
+        Some(b"") => Err(Errno::INVAL),
+        Some(_) => Ok(()),
+        None => Err(Errno::OPNOTSUPP),
     }
 }
 
@@ -231,6 +253,17 @@ mod tests {
         assert_eq!(without_set_ids(FILE | 0o6745, SetIds::Owner), Some(0o2745));
         assert_eq!(without_set_ids(DIRECTORY | 0o2775, SetIds::Owner), None);
         assert_eq!(without_set_ids(FILE | 0o644, SetIds::Write), None);
+    }
+
+    #[test]
+    fn namespaces_of_btrfs() {
+        for good in ["user.a", "security.capability", "btrfs.compression", acl::DEFAULT] {
+            assert_eq!(check_namespace(OsStr::new(good)), Ok(()));
+        }
+        assert_eq!(check_namespace(OsStr::new("user.")), Err(Errno::INVAL));
+        for bad in ["other.a", "name", "system.other"] {
+            assert_eq!(check_namespace(OsStr::new(bad)), Err(Errno::OPNOTSUPP));
+        }
     }
 
     #[test]

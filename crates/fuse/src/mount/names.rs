@@ -160,7 +160,10 @@ impl<S: Store> Mount<S> {
     }
 
     pub(super) fn read_link(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
-        self.store.read_link(&self.node(request.nodeid())?)
+        let node = self.node(request.nodeid())?;
+        let target = self.store.read_link(&node)?;
+        self.accessed(&node);
+        Ok(target)
     }
 }
 
