@@ -87,7 +87,7 @@ fn change_file(fs: &Filesystem, dir: Node, entry: &Entry, seed: u64) -> Result<(
 fn change_directory(fs: &Filesystem, dir: Node, entry: &Entry, seed: u64) -> Result<()> {
     let node = entry.node;
     let holds_files =
-        !node.is_stub() && !(node.is_top() && fs.subvolume_info(node.subvolume)?.is_read_only());
+        !(node.is_stub() || node.is_top() && fs.subvolume_info(node.subvolume)?.is_read_only());
     match seed % 4 {
         0 if holds_files => {
             let file = fs.create(node, &called("new", seed), &New::file(0o640))?.node;
