@@ -46,7 +46,7 @@ fn prepare(t: &T) -> crate::case::Outcome {
 /// A path of `len` bytes that leads to `x` in the working directory.
 fn path_of(len: usize) -> String {
     let mut path = "./".repeat((len - 1) / 2);
-    path.push_str(if len % 2 == 0 { "/x" } else { "x" });
+    path.push_str(if len.is_multiple_of(2) { "/x" } else { "x" });
     path
 }
 

@@ -172,7 +172,7 @@ fn positions(r: &mut Registry) {
         filled(t, 60)?;
         let mut dir = listing("d")?;
         let mut places = Vec::new();
-        while let Some(entry) = dir.next() {
+        for entry in dir.by_ref() {
             let entry = entry?;
             places.push((entry.offset(), entry.file_name().to_owned()));
         }
