@@ -5,6 +5,7 @@ use std::sync::Arc;
 use buttress_ondisk::item::{InodeItem, file_type};
 
 use super::Inode;
+use super::state::State;
 use super::tree::FileTree;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -166,10 +167,7 @@ pub struct SetAttributes {
 impl FileTree {
     /// What `stat` tells. Bytes written and not placed yet count as taken.
     pub fn attributes(&self, inode: &Inode) -> Attributes {
-        let state = inode.read();
-        let mut attributes = state.attributes;
-        attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
-        attributes
+        shown(&inode.read())
     }
 
     /// Changes what `set` names; the values after the change are returned.
@@ -196,7 +194,7 @@ impl FileTree {
         values.otime = set.otime.unwrap_or(values.otime);
         values.flags = set.flags.unwrap_or(values.flags);
         values.ctime = set.ctime.unwrap_or(op.now);
-        Ok(*values)
+        Ok(shown(&state))
     }
 
     /// Notes an access at the operation's time, when the mount wants access times.
@@ -207,6 +205,13 @@ impl FileTree {
         state.attributes.atime = op.now;
         Ok(())
     }
+}
+
+/// The attributes as `stat` tells them: with what was written and is not placed yet.
+fn shown(state: &State) -> Attributes {
+    let mut attributes = state.attributes;
+    attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
+    attributes
 }
 
 /// The refusal of something that only a directory can do, or only something else.

@@ -305,6 +305,29 @@ fn counts(r: &mut Registry) {
         holds(stat.st_blocks >= 2048 && stat.st_blocks < 2200, "blocks of a mebibyte")?;
         holds(stat.st_blksize >= 512, "preferred size of requests")
     });
+    r.case("stat/blocks-stay-when-attributes-change", |t| {
+        // A copy sets them while its data waits in memory; `du` must not call it empty.
+        t.file_of("f", &pattern(1 << 20, 1))?;
+        for line in ["chmod f 600", "utimes f 10 20", "chown f - -", "setxattr f user.a b"] {
+            let before = t.stat("f")?.st_blocks;
+            t.ok(line)?;
+            holds(t.stat("f")?.st_blocks >= before, &format!("no fewer blocks after {line}"))?;
+        }
+        t.open("f", "r")?.sync_all()?;
+        holds(t.stat("f")?.st_blocks >= 2048, "blocks of a mebibyte")
+    });
+    r.case("stat/blocks-of-data-written-again", |t| {
+        let file = t.open("f", "rw,creat")?;
+        for step in 0..4 {
+            file.write_all_at(&pattern(1 << 20, step), 0)?;
+            if step % 2 == 0 {
+                file.sync_all()?;
+            }
+        }
+        file.sync_all()?;
+        let blocks = t.stat("f")?.st_blocks;
+        holds((2048..2200).contains(&blocks), &format!("blocks of a mebibyte: {blocks}"))
+    });
     r.case("stat/size-is-seen-by-others-at-once", |t| {
         let mut one = t.open("f", "rw,creat")?;
         let mut two = t.open("f", "r")?;
