@@ -13,6 +13,7 @@ use std::sync::Arc;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ChildPtr, ITEM_LEN, Key, LeafBuilder, NodeBuilder, TreeBlock};
 
+use super::view::read_child;
 use super::{Blocks, Root};
 use crate::error::{Error, Result};
 
@@ -268,17 +269,12 @@ impl<'a> Merge<'a> {
             let target = node.block.child_for(key).max(node.slot);
             self.pass_children(target)?;
             let node = self.path.last().expect("not empty");
-            let child = node.block.child(target);
-            let level = node.block.level() - 1;
             let bound = if target + 1 < node.block.len() {
                 Some(node.block.key(target + 1))
             } else {
                 node.bound
             };
-            let block = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
-            if block.is_empty() {
-                return Err(Error::inconsistent(self.owner, "a child is empty", child.key));
-            }
+            let block = read_child(self.blocks, self.owner, &node.block, target, bound)?;
             self.path.push(Level { block, slot: 0, dirty: false, bound });
         }
     }
@@ -452,8 +448,13 @@ impl<'a> Merge<'a> {
         if !small {
             return Ok(false);
         }
-        let child = node.child(slot);
-        let block = self.blocks.read(child.bytenr, level, child.generation, self.owner)?;
+        let bound = if slot + 1 < node.len() {
+            Some(node.key(slot + 1))
+        } else {
+            let level = self.path.iter().find(|level| level.block.bytenr() == node.bytenr());
+            level.and_then(|level| level.bound)
+        };
+        let block = read_child(self.blocks, self.owner, node, slot, bound)?;
         let fits = if level == 0 {
             block.leaf_used() <= self.leaf.free()
         } else {

@@ -67,17 +67,8 @@ impl<'a> View<'a> {
 
     /// Child `slot` of `node`, which must agree with what the node says of it.
     pub fn child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
-        let child = node.child(slot);
-        let block =
-            self.blocks.read(child.bytenr, node.level() - 1, child.generation, self.owner)?;
-        if block.is_empty() || block.key(0) != child.key {
-            return Err(Error::inconsistent(
-                self.owner,
-                "a child does not start with its key",
-                child.key,
-            ));
-        }
-        Ok(block)
+        let bound = (slot + 1 < node.len()).then(|| node.key(slot + 1));
+        read_child(self.blocks, self.owner, node, slot, bound)
     }
 
     fn leaf_for(&self, key: &Key) -> Result<Arc<TreeBlock>> {
@@ -108,6 +99,28 @@ impl<'a> View<'a> {
     pub fn range(&self, from: Key, to: Key) -> Cursor<'a> {
         Cursor { view: *self, path: Vec::new(), next: Some(from), to }
     }
+}
+
+/// Child `slot` of `node` in tree `owner`: it starts with the key that the node has for it, and ends before `bound`, where
+/// what comes after it starts.
+pub(super) fn read_child(
+    blocks: &Blocks,
+    owner: u64,
+    node: &TreeBlock,
+    slot: usize,
+    bound: Option<Key>,
+) -> Result<Arc<TreeBlock>> {
+    let child = node.child(slot);
+    let level = node.level().saturating_sub(1);
+    let block = blocks.read(child.bytenr, level, child.generation, owner)?;
+    if block.is_empty() || block.key(0) != child.key {
+        return Err(Error::inconsistent(owner, "a child does not start with its key", child.key));
+    }
+    let last = block.key(block.len() - 1);
+    if bound.is_some_and(|bound| last >= bound) {
+        return Err(Error::inconsistent(owner, "keys reach into the next block", last));
+    }
+    Ok(block)
 }
 
 /// Goes forward over the items of a view.

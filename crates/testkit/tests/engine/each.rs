@@ -63,7 +63,8 @@ fn guarded(name: &str, look: impl FnOnce() -> Vec<String>) -> Vec<String> {
     found.into_iter().map(|line| format!("{name}: {line}")).collect()
 }
 
-fn message(panic: &(dyn Any + Send)) -> String {
+/// What a panic says.
+pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }

@@ -3,7 +3,9 @@
 
 mod bytes;
 mod corpus;
+mod damage;
 mod each;
+mod flips;
 mod ours;
 mod swap;
 mod theirs;
