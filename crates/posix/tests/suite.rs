@@ -1,14 +1,26 @@
-//! The suite must hold for the kernel's own btrfs: a case that fails there is wrong itself.
+//! The suite must hold for the kernel's own btrfs, where a case that fails is wrong itself, and for
+//! the mount of this project, as root and as an ordinary user.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
+use std::thread::sleep;
+use std::time::Duration;
 
+use buttress_fuse::{Ground, MountOptions};
 use buttress_testkit::oracle::{self, Result};
 
 /// Cases there must be at least.
 const CASES_MIN: usize = 200;
 /// Bytes of the image; sparse.
 const IMAGE_BYTES: u64 = 512 << 20;
+
+/// Set in the process that serves a mount: the image, and where to mount it.
+const SERVE: [&str; 2] = ["BUTTRESS_SUITE_IMAGE", "BUTTRESS_SUITE_DIRECTORY"];
+/// How often the mount is looked for, [`PAUSE`] apart.
+const ATTEMPTS: u32 = 600;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs the suite on `dir` and gives its output; panics if a case failed.
 fn suite(dir: &Path, arguments: &[&str]) -> String {
@@ -29,13 +41,71 @@ fn kernel_btrfs_passes_every_case() -> Result<()> {
     let image = dir.path().join("image");
     oracle::mkfs(&image, IMAGE_BYTES, &[])?;
     let mount = oracle::KernelMount::new(&image, "")?;
-    let as_root = suite(mount.path(), &[]);
-    let as_user = suite(mount.path(), &["--as-user"]);
-    mount.finish()?;
-    for text in [as_root, as_user] {
+    as_both(mount.path());
+    mount.finish()
+}
+
+/// Runs the suite as root and as an ordinary user.
+fn as_both(dir: &Path) {
+    for text in [suite(dir, &[]), suite(dir, &["--as-user"])] {
         assert!(text.contains(" passed, 0 failed, "), "{text}");
     }
-    Ok(())
+}
+
+/// Not a test by itself: the server of the mount, in a process of its own.
+#[test]
+fn serve() {
+    let [Some(image), Some(dir)] = SERVE.map(std::env::var_os) else { return };
+    let mut options = MountOptions::default();
+    options.apply("allow_other").expect("options");
+    buttress_fuse::mount(Path::new(&image), Path::new(&dir), &options, Ground::Foreground)
+        .expect("the mount is served");
+}
+
+/// Starts the server and waits until its filesystem shows at `dir`.
+fn start_server(image: &Path, dir: &Path) -> Child {
+    let device = || std::fs::metadata(dir).map(|found| found.dev()).ok();
+    let before = device();
+    let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
+    command.args(["--exact", "serve", "--nocapture"]);
+    let mut server = command.env(SERVE[0], image).env(SERVE[1], dir).spawn().expect("a server");
+    for _ in 0..ATTEMPTS {
+        if device().is_some_and(|device| Some(device) != before) {
+            return server;
+        }
+        if let Ok(Some(status)) = server.try_wait() {
+            panic!("the server ended before it had mounted: {status}");
+        }
+        sleep(PAUSE);
+    }
+    let _ = server.kill();
+    panic!("nothing was mounted on {}", dir.display());
+}
+
+#[test]
+fn our_mount_passes_every_case() -> Result<()> {
+    if !oracle::root_or_skip() {
+        return Ok(());
+    }
+    if !Path::new("/dev/fuse").exists() {
+        oracle::skip("there is no /dev/fuse");
+        return Ok(());
+    }
+    let dir = oracle::temp_dir()?;
+    let (image, mounted) = (dir.path().join("image"), dir.path().join("mounted"));
+    std::fs::create_dir(&mounted).expect("a directory to mount on");
+    oracle::mkfs(&image, IMAGE_BYTES, &[])?;
+    let mut server = start_server(&image, &mounted);
+    // Whatever happens, nothing stays mounted.
+    let passed = std::panic::catch_unwind(|| as_both(&mounted));
+    let unmounted = buttress_fuse::unmount(&mounted, passed.is_err(), false);
+    let ended = server.wait();
+    if let Err(panic) = passed {
+        std::panic::resume_unwind(panic);
+    }
+    unmounted.expect("it is unmounted");
+    assert!(ended.expect("the server is waited for").success());
+    oracle::check(&image, true).map(drop)
 }
 
 #[test]
