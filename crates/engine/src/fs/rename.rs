@@ -146,8 +146,8 @@ impl Inner {
         self.ready(to)?;
         let target = self.read(|op| self.lookup_in(op, to, new_name))?;
         let target = match target {
-            Some(target) if target.node == moved.node => return Ok(()),
             Some(_) if how == Rename::NoReplace => return Err(Error::User(Errno::EXIST)),
+            Some(target) if target.node == moved.node => return Ok(()),
             Some(target) if target.kind != FileKind::Directory => {
                 return Err(Error::User(Errno::NOTDIR));
             }

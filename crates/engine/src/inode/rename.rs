@@ -84,7 +84,10 @@ impl FileTree {
     ) -> Result<bool> {
         let (moved, entry) = self.target(op, source.dir, source.name, false)?;
         let other = match self.target(op, target.dir, target.name, false) {
-            Ok(_) if mode == Rename::NoReplace => return Err(Error::User(Errno::EXIST)),
+            // A subvolume's name is taken, too.
+            Ok(_) | Err(Error::User(Errno::XDEV)) if mode == Rename::NoReplace => {
+                return Err(Error::User(Errno::EXIST));
+            }
             Ok(other) => Some(other),
             Err(error) if error.errno() != Errno::NOENT => return Err(error),
             Err(error) if mode == Rename::Exchange => return Err(error),
