@@ -51,11 +51,17 @@ impl Inner {
         if subvolume.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
+        self.drop_orphans(&subvolume)?;
+        cleaned.insert(node.subvolume);
+        Ok(())
+    }
+
+    /// Deletes the files without names that nobody holds.
+    pub(super) fn drop_orphans(&self, subvolume: &Subvolume) -> Result<()> {
         for ino in self.read(|op| subvolume.tree.orphans(op))? {
             let step = || self.change(deleting(256, 0), |op| subvolume.tree.cleanup(op, ino));
             while step()? == Cleanup::Again {}
         }
-        cleaned.insert(node.subvolume);
         Ok(())
     }
 
@@ -73,13 +79,12 @@ impl Inner {
         })
     }
 
-    /// Where an entry of a directory in `subvolume` leads.
-    fn node_of(&self, subvolume: u64, location: Location) -> Result<Node> {
+    /// Where the entry `name` of a directory leads.
+    fn node_of(&self, dir: Node, name: &[u8], location: Location) -> Result<Node> {
         Ok(match location {
-            Location::Inode(ino) => Node { subvolume, ino },
+            Location::Inode(ino) => Node { ino, ..dir },
             Location::Subvolume(id) => {
-                let named = self.forest.is_named(&self.core, subvolume, id)?;
-                if named {
+                if self.forest.is_named(&self.core, dir.subvolume, dir.ino, name, id)? {
                     Node::top(id)
                 } else {
                     Node { ino: super::types::STUB, ..Node::top(id) }
@@ -97,7 +102,7 @@ impl Inner {
             Err(Error::User(Errno::NOENT)) => return Ok(None),
             found => found?,
         };
-        let node = self.node_of(dir.subvolume, found.location)?;
+        let node = self.node_of(dir, name, found.location)?;
         let kind = FileKind::of_entry(found.file_type);
         Ok(Some(Entry { name: name.to_vec(), index: 0, node, kind }))
     }
@@ -171,8 +176,8 @@ impl Inner {
                     ControlFlow::Break(())
                 }
             })?;
-            let entry = |(name, index, location, kind)| {
-                let node = self.node_of(dir.subvolume, location)?;
+            let entry = |(name, index, location, kind): (Vec<u8>, _, _, _)| {
+                let node = self.node_of(dir, &name, location)?;
                 Ok(Entry { name, index, node, kind })
             };
             found.into_iter().map(entry).collect()

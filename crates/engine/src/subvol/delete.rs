@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use buttress_ondisk::item::root_flags;
+use buttress_ondisk::view::root_ref;
 use buttress_ondisk::{Key, kind, objectid};
 
 use super::create::Place;
@@ -58,9 +59,19 @@ impl Forest {
         Ok(())
     }
 
-    /// Whether `id` is what the entry at `place` leads to by its own references, and no stub.
-    pub fn is_named(&self, core: &Core, parent: u64, id: u64) -> Result<bool> {
-        Ok(self.pending.get(core, &Key::new(parent, kind::ROOT_REF, id))?.is_some())
+    /// Whether the entry `name` of the directory `dir` in subvolume `parent` is the one that subvolume `id` has its name by.
+    /// Others that lead there are what a snapshot has copied.
+    pub fn is_named(
+        &self,
+        core: &Core,
+        parent: u64,
+        dir: u64,
+        name: &[u8],
+        id: u64,
+    ) -> Result<bool> {
+        let item = self.pending.get(core, &Key::new(parent, kind::ROOT_REF, id))?;
+        let found = item.as_deref().and_then(root_ref);
+        Ok(found.is_some_and(|(head, at)| head.dirid.get() == dir && at == name))
     }
 
     fn unname(&self, parent: u64, id: u64) {
