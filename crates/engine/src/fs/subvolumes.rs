@@ -14,6 +14,16 @@ impl Inner {
             None => Ok(()),
         }
     }
+
+    /// Gives a snapshot that was taken its name. The files that its source held without a name are nobody's in it: they are
+    /// deleted before.
+    fn name_snapshot(&self, id: u64, dir: Node, name: &[u8]) -> Result<()> {
+        let snapshot = self.forest.unnamed_snapshot(&self.core, id)?;
+        self.drop_orphans(&snapshot)?;
+        self.change_at(dir, need(8, 300 + 4 * name.len()), |op, subvolume, parent| {
+            self.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
+        })
+    }
 }
 
 impl Filesystem {
@@ -63,9 +73,7 @@ impl Filesystem {
         let id =
             inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
         inner.commit()?;
-        let named = inner.change_at(dir, need(8, 300 + 4 * name.len()), |op, subvolume, parent| {
-            inner.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
-        });
+        let named = inner.name_snapshot(id, dir, name);
         if let Err(error) = named {
             inner.forest.abandon_snapshot(id);
             inner.wake.wake();

@@ -113,6 +113,8 @@ impl Forest {
     pub fn name_snapshot(&self, op: &Op<'_>, id: u64, place: Place<'_>) -> Result<()> {
         let subvolume = self.find(op.core, id)?;
         let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
+        let read_only = subvolume.item().flags.get() & root_flags::READ_ONLY != 0;
+        subvolume.tree.set_read_only(read_only);
         subvolume.dead.store(false, Ordering::Release);
         subvolume.change(|item| item.refs = 1.into());
         self.pending.put(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), None);
@@ -120,6 +122,14 @@ impl Forest {
         let uuid = subvolume.item().uuid;
         self.pending.uuid(UuidChange::new(&uuid, kind::UUID_SUBVOL, id, true));
         Ok(())
+    }
+
+    /// The snapshot `id` between its two halves. Its tree can be changed, also when it is going to be read-only: what nobody
+    /// can reach in it is deleted before it gets its name.
+    pub fn unnamed_snapshot(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+        let subvolume = self.find(core, id)?;
+        subvolume.tree.set_read_only(false);
+        Ok(subvolume)
     }
 
     /// A snapshot that got no name after all is dropped like a deleted subvolume.
