@@ -6,4 +6,6 @@
 
 pub mod corpus;
 pub mod facts;
+pub mod model;
+pub mod ops;
 pub mod oracle;

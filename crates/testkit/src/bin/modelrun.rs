@@ -1,0 +1,146 @@
+//! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
+//!
+//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--out FILE]`, or
+//! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
+
+use std::process::ExitCode;
+use std::time::Instant;
+
+use buttress_testkit::ops::generate::{Generator, Profile};
+use buttress_testkit::ops::run::{Config, Failure, Runner};
+use buttress_testkit::ops::{Op, parse_all, shrink, threads};
+
+struct Arguments {
+    seed: u64,
+    ops: u64,
+    nodesize: Option<u32>,
+    threads: u64,
+    size: u64,
+    check_every: u64,
+    replay: Option<String>,
+    image: Option<String>,
+    out: String,
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut found = Arguments {
+        seed: 1,
+        ops: 20_000,
+        nodesize: None,
+        threads: 0,
+        size: 1 << 30,
+        check_every: 5000,
+        replay: None,
+        image: None,
+        out: String::new(),
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let value = words.next()?;
+        match word.as_str() {
+            "--seed" => found.seed = value.parse().ok()?,
+            "--ops" => found.ops = value.parse().ok()?,
+            "--nodesize" => found.nodesize = Some(value.parse().ok()?),
+            "--threads" => found.threads = value.parse().ok()?,
+            "--size" => found.size = buttress_mkfs::parse_size(&value).ok()?,
+            "--check-every" => found.check_every = value.parse().ok()?,
+            "--replay" => found.replay = Some(value),
+            "--image" => found.image = Some(value),
+            "--out" => found.out = value,
+            _ => return None,
+        }
+    }
+    if found.out.is_empty() {
+        found.out = format!("{}/modelrun-{}.ops", std::env::temp_dir().display(), found.seed);
+    }
+    Some(found)
+}
+
+fn main() -> ExitCode {
+    let Some(arguments) = arguments() else {
+        eprintln!(
+            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--out FILE] [--replay FILE]"
+        );
+        return ExitCode::from(2);
+    };
+    let mut config = Config::of_seed(arguments.seed, arguments.size);
+    config.nodesize = arguments.nodesize.unwrap_or(config.nodesize);
+    config.mixed &= config.nodesize == 4096;
+    println!("seed {} {config:?}", arguments.seed);
+    let start = Instant::now();
+    let outcome = match &arguments.replay {
+        Some(path) => replay(&config, path, &arguments),
+        None if arguments.threads > 0 => {
+            let each = arguments.ops / arguments.threads;
+            threads::run(&config, arguments.seed, arguments.threads, each)
+                .map(|it| format!("{it:?}"))
+        }
+        None => single(&config, &arguments),
+    };
+    let seconds = start.elapsed().as_secs_f64();
+    match outcome {
+        Ok(counts) => {
+            let rate = arguments.ops as f64 / seconds;
+            println!("seed {}: {counts} in {seconds:.1} s, {rate:.0} ops/s", arguments.seed);
+            ExitCode::SUCCESS
+        }
+        Err(Failure(why)) => {
+            println!("seed {} FAILED after {seconds:.1} s: {why}", arguments.seed);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn replay(config: &Config, path: &str, arguments: &Arguments) -> Result<String, Failure> {
+    let text = std::fs::read_to_string(path).map_err(|error| Failure(error.to_string()))?;
+    let ops = parse_all(&text).map_err(|error| Failure(error.to_string()))?;
+    if let Some(image) = &arguments.image {
+        shrink::store(config, &ops, image)?;
+        return Ok(format!("{} operations, {image}", ops.len()));
+    }
+    match shrink::run(config, &ops, true) {
+        Ok(()) => Ok(format!("{} operations", ops.len())),
+        Err(_) => Err(shorter(config, &ops, &arguments.out)),
+    }
+}
+
+fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
+    let small = arguments.size < 512 << 20;
+    let profile = if small { Profile::filling() } else { Profile::default() };
+    let mut profile = Profile { check_every: arguments.check_every, ..profile };
+    if arguments.seed.is_multiple_of(4) {
+        (profile.numbered, profile.files_max) = (400, 1500);
+    }
+    let mut generator = Generator::new(arguments.seed, profile);
+    let mut done = Vec::new();
+    let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut runner = Runner::new(config)?;
+        for _ in 0..arguments.ops {
+            let op = generator.next(runner.model());
+            done.push(op.clone());
+            runner.step(&op)?;
+        }
+        runner.finish()?;
+        Ok(format!("{:?}", runner.counts))
+    }));
+    let outcome = outcome
+        .unwrap_or_else(|panic| Err(Failure(format!("panic: {}", shrink::message(&*panic)))));
+    outcome.map_err(|Failure(why)| {
+        println!("failed after {} operations: {why}", done.len());
+        shorter(config, &done, &arguments.out)
+    })
+}
+
+/// Makes the sequence short, and saves it.
+fn shorter(config: &Config, ops: &[Op], out: &str) -> Failure {
+    std::panic::set_hook(Box::new(|_| {}));
+    let judged = !matches!(shrink::run(config, ops, false), Err(_));
+    let (ops, failure) = shrink::shrink(config, ops, judged, 3000);
+    let why = failure.0.replace('\n', "\n# ");
+    let text: String = ops.iter().map(|op| format!("{op}\n")).collect();
+    if let Err(error) = std::fs::write(out, format!("# {config:?}\n# {why}\n{text}")) {
+        println!("{out}: {error}");
+    }
+    println!("{} operations in {out}:\n{text}", ops.len());
+    failure
+}

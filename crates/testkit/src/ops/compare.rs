@@ -1,0 +1,273 @@
+//! Everything the engine holds against everything the model holds.
+
+use std::collections::BTreeSet;
+
+use buttress::{Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
+
+use super::run::{Result, engine, fail};
+use crate::model::{Body, Content, Inode, Model, PAGE, STUB};
+
+/// Bytes that are read at a time.
+const READ_LEN: u64 = 256 << 10;
+
+/// Compares all names, files and subvolumes.
+pub fn all(fs: &Filesystem, model: &Model) -> Result<()> {
+    subvolumes(fs, model)?;
+    let mut seen = BTreeSet::new();
+    let mut directories = vec![model.root];
+    while let Some(dir) = directories.pop() {
+        listing(fs, model, dir)?;
+        if dir.ino == STUB {
+            continue;
+        }
+        seen.insert(dir);
+        file(fs, model, dir)?;
+        let Some(entries) = model.inode(dir).and_then(Inode::directory) else { continue };
+        for (target, _) in entries.entries.values() {
+            let node = Model::node_of(dir.subvolume, *target);
+            let is_directory = model.inode(node).is_none_or(|inode| inode.directory().is_some());
+            if is_directory {
+                directories.push(node);
+            } else if seen.insert(node) {
+                file(fs, model, node)?;
+            }
+        }
+    }
+    let held: BTreeSet<Node> = model.handles.values().copied().collect();
+    for node in held.difference(&seen).filter(|node| model.inode(**node).is_some()) {
+        file(fs, model, *node)?;
+    }
+    let expected = model.count();
+    let all = seen.union(&held).filter(|node| model.inode(**node).is_some()).count();
+    if all == expected { Ok(()) } else { fail(format!("{all} files found of {expected}")) }
+}
+
+/// Compares what is known of subvolumes.
+fn subvolumes(fs: &Filesystem, model: &Model) -> Result<()> {
+    let whole = model.root == Node::ROOT;
+    let listed = engine("list of subvolumes", fs.subvolumes())?;
+    let ids: BTreeSet<u64> = listed.iter().map(|info| info.id).collect();
+    let expected: BTreeSet<u64> =
+        model.volumes.keys().copied().filter(|id| *id != Node::ROOT.subvolume).collect();
+    if whole && ids != expected || !ids.is_superset(&expected) {
+        return fail(format!("subvolumes are {ids:?}, should be {expected:?}"));
+    }
+    for info in listed {
+        let Some(volume) = model.volumes.get(&info.id) else { continue };
+        if info.is_read_only() != volume.read_only {
+            return fail(format!("subvolume {}: read-only is {}", info.id, info.is_read_only()));
+        }
+        let Some((dir, name)) = &volume.place else { continue };
+        let found = (Node { subvolume: info.parent, ino: info.dir }, &info.name);
+        if found != (*dir, name) {
+            return fail(format!("subvolume {} has the name {found:?}, not {name:?}", info.id));
+        }
+    }
+    Ok(())
+}
+
+/// Compares the entries of a directory and their order.
+pub fn listing(fs: &Filesystem, model: &Model, dir: Node) -> Result<()> {
+    let found = match (list(fs, dir, 0), model.inode(dir)) {
+        (Err(error), Some(inode)) if inode.directory().is_none() => {
+            return match error.errno() {
+                Errno::NOTDIR => Ok(()),
+                _ => fail(format!("list of {dir:?}: {error}")),
+            };
+        }
+        (found, _) => engine("list", found)?,
+    };
+    let listed = model.inode(dir).and_then(Inode::directory);
+    let listed = listed.map(|directory| directory.listed()).unwrap_or_default();
+    let names = |found: &[Entry]| -> Vec<String> {
+        found.iter().map(|entry| String::from_utf8_lossy(&entry.name).into_owned()).collect()
+    };
+    if found.len() != listed.len() {
+        let expected: Vec<_> =
+            listed.iter().map(|(name, _)| String::from_utf8_lossy(name)).collect();
+        return fail(format!("{dir:?} holds {:?}, should be {expected:?}", names(&found)));
+    }
+    for (entry, (name, target)) in found.iter().zip(&listed) {
+        let node = Model::node_of(dir.subvolume, *target);
+        let kind = model.inode(node).map_or(FileKind::Directory, Inode::kind);
+        if entry.name != *name || entry.node != node || entry.kind != kind {
+            let name = String::from_utf8_lossy(name);
+            return fail(format!(
+                "entry of {dir:?} is {entry:?}, should be {name} {node:?} {kind:?}"
+            ));
+        }
+    }
+    if found.windows(2).any(|pair| pair[0].index >= pair[1].index) {
+        return fail(format!("{dir:?} is not listed by index"));
+    }
+    // Listing can go on anywhere.
+    let middle = found.len() / 2;
+    if let Some(entry) = found.get(middle) {
+        let rest = engine("list", list(fs, dir, entry.index))?;
+        if rest != found[middle..] {
+            return fail(format!("{dir:?} from {} on: {:?}", entry.index, names(&rest)));
+        }
+    }
+    Ok(())
+}
+
+fn list(fs: &Filesystem, dir: Node, from: u64) -> buttress::Result<Vec<Entry>> {
+    let mut found = Vec::new();
+    fs.read_dir(dir, from, &mut |entry| {
+        found.push(entry);
+        true
+    })?;
+    Ok(found)
+}
+
+/// Compares what `stat` tells.
+pub fn attributes(fs: &Filesystem, model: &Model, node: Node) -> Result<()> {
+    let found = engine("attributes", fs.attributes(node))?;
+    let Some(inode) = model.inode(node) else {
+        let stub = node.ino == STUB && found.kind == FileKind::Directory && found.size == 0;
+        return if stub { Ok(()) } else { fail(format!("no stub: {found:?}")) };
+    };
+    let same = found.node == node
+        && found.kind == inode.kind()
+        && found.mode == inode.mode
+        && (found.uid, found.gid) == (inode.uid, inode.gid)
+        && found.nlink == inode.nlink
+        && found.size == inode.size()
+        && found.rdev == inode.rdev();
+    let times =
+        Times { atime: found.atime, mtime: found.mtime, ctime: found.ctime, otime: found.otime };
+    if same && times == inode.times {
+        return Ok(());
+    }
+    let Inode { mode, uid, gid, nlink, times, .. } = inode;
+    let (kind, size, rdev) = (inode.kind(), inode.size(), inode.rdev());
+    fail(format!(
+        "{found:?}, should be {kind:?} mode {mode:o} uid {uid} gid {gid} nlink {nlink} size {size} rdev {rdev} {times:?}"
+    ))
+}
+
+/// Compares a file: attributes, xattrs, what it holds.
+pub fn file(fs: &Filesystem, model: &Model, node: Node) -> Result<()> {
+    attributes(fs, model, node)?;
+    let Some(inode) = model.inode(node) else { return Ok(()) };
+    xattrs(fs, inode, node)?;
+    match &inode.body {
+        Body::File(expected) => content(fs, expected, node),
+        Body::Link(target) => {
+            let found = engine("read link", fs.read_link(node))?;
+            if found == *target { Ok(()) } else { fail(format!("{node:?} leads to {found:?}")) }
+        }
+        Body::Directory(dir) if inode.nlink > 0 => parent(fs, model, node, dir.parent),
+        _ => Ok(()),
+    }
+}
+
+fn parent(fs: &Filesystem, model: &Model, node: Node, parent: u64) -> Result<()> {
+    let expected = match node.is_top() {
+        false => Node { ino: parent, ..node },
+        true => match model.volumes.get(&node.subvolume).and_then(|it| it.place.as_ref()) {
+            Some((dir, _)) => *dir,
+            None => return Ok(()),
+        },
+    };
+    if node == model.root {
+        return Ok(());
+    }
+    let found = engine("parent", fs.parent(node))?;
+    if found == expected {
+        Ok(())
+    } else {
+        fail(format!("{node:?} is in {found:?}, not {expected:?}"))
+    }
+}
+
+fn xattrs(fs: &Filesystem, inode: &Inode, node: Node) -> Result<()> {
+    let found = engine("list of xattrs", fs.list_xattrs(node))?;
+    let expected: Vec<&Vec<u8>> = inode.xattrs.keys().collect();
+    if found.iter().collect::<Vec<_>>() != expected {
+        return fail(format!("xattrs of {node:?} are {found:?}, should be {expected:?}"));
+    }
+    for (name, value) in &inode.xattrs {
+        let found = engine("xattr", fs.get_xattr(node, name))?;
+        if found.as_deref() != Some(&**value) {
+            let name = String::from_utf8_lossy(name);
+            return fail(format!("xattr {name} of {node:?} is {found:?}, should be {value:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// Compares bytes at `offset` of a file.
+pub fn bytes(node: Node, offset: u64, found: &[u8], expected: &[u8]) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    let at = found.iter().zip(expected).position(|(a, b)| a != b).unwrap_or(0);
+    let differing = found.iter().zip(expected).filter(|(a, b)| a != b).count();
+    let offset = offset + at as u64;
+    fail(format!(
+        "{node:?} has {:#x} at {offset} instead of {:#x}; {differing} bytes differ",
+        found[at], expected[at]
+    ))
+}
+
+/// Compares bytes, and that all that is not zero is where the engine says that data is.
+fn content(fs: &Filesystem, expected: &Content, node: Node) -> Result<()> {
+    let mut at = 0;
+    while let Some(start) = seek(fs, node, at, Seek::Data)? {
+        let Some(end) = seek(fs, node, start, Seek::Hole)? else {
+            return fail(format!("data of {node:?} at {start} has no end"));
+        };
+        if start < at || end <= start || end > expected.size() {
+            return fail(format!("data of {node:?} from {start} to {end}, looked for at {at}"));
+        }
+        no_data(expected, node, at, start)?;
+        data(fs, expected, node, start..end)?;
+        at = end;
+    }
+    no_data(expected, node, at, expected.size())
+}
+
+fn seek(fs: &Filesystem, node: Node, at: u64, what: Seek) -> Result<Option<u64>> {
+    match fs.seek(node, at, what) {
+        Err(error) if error.errno() == Errno::NXIO => Ok(None),
+        found => engine("seek", found).map(Some),
+    }
+}
+
+fn no_data(expected: &Content, node: Node, from: u64, to: u64) -> Result<()> {
+    let page = expected.pages().find(|page| {
+        let (start, end) = (page * PAGE, (page + 1) * PAGE);
+        let (start, end) = (start.max(from), end.min(to));
+        let mut bytes = vec![0; end.saturating_sub(start) as usize];
+        expected.read(start, &mut bytes);
+        bytes.iter().any(|byte| *byte != 0)
+    });
+    match page {
+        Some(page) => {
+            fail(format!("{node:?} has a hole from {from} to {to}, but data in page {page}"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn data(
+    fs: &Filesystem,
+    expected: &Content,
+    node: Node,
+    range: std::ops::Range<u64>,
+) -> Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let len = (range.end - at).min(READ_LEN) as usize;
+        let (mut found, mut wanted) = (vec![0x5a; len], vec![0; len]);
+        let read = engine("read", fs.read(node, at, &mut found))?;
+        if read != len {
+            return fail(format!("read {read} bytes of {len} at {at} of {node:?}"));
+        }
+        expected.read(at, &mut wanted);
+        bytes(node, at, &found, &wanted)?;
+        at += len as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! One operation on both sides, and the comparison of the answers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use buttress::{Env, Errno, Error, Filesystem, Node, Options, Time, Times};
+use buttress_device::MemoryDevice;
+use buttress_mkfs::{Environment, Feature, Profile};
+
+use super::rng::Rng;
+use super::{Op, compare, kernel};
+use crate::model::{Body, Directory, Inode, Model, Refusal};
+
+mod content;
+mod names;
+mod volumes;
+
+/// The engine and the model, or the engine and an oracle, do not agree.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(pub String);
+
+/// Results of operations.
+pub type Result<T> = std::result::Result<T, Failure>;
+
+/// Makes a failure of whatever is wrong.
+pub fn fail<T>(what: impl std::fmt::Display) -> Result<T> {
+    Err(Failure(what.to_string()))
+}
+
+/// An unexpected answer of the engine.
+pub fn engine<T>(what: &str, result: buttress::Result<T>) -> Result<T> {
+    result.map_err(|error| Failure(format!("{what}: {error}")))
+}
+
+/// A filesystem to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Bytes of the device.
+    pub size: u64,
+    /// Bytes of a tree block.
+    pub nodesize: u32,
+    /// Holes of files need no items.
+    pub no_holes: bool,
+    /// Data and metadata in the same block groups.
+    pub mixed: bool,
+    /// Metadata twice.
+    pub dup: bool,
+    /// Bytes of data that wait in memory for a commit.
+    pub dirty_bytes_max: u64,
+    /// Bytes of tree blocks in memory.
+    pub cache_bytes: u64,
+    /// Whether a thread commits in the background.
+    pub background: bool,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            size: 1 << 30,
+            nodesize: 16384,
+            no_holes: true,
+            mixed: false,
+            dup: true,
+            dirty_bytes_max: 32 << 20,
+            cache_bytes: 32 << 20,
+            background: false,
+        }
+    }
+}
+
+impl Config {
+    /// A filesystem of this size, the rest of it chosen by a seed.
+    pub fn of_seed(seed: u64, size: u64) -> Config {
+        let mut rng = Rng::new(seed ^ 0x0c0f_f1e5);
+        let nodesize = *rng.pick(&[4096, 16384, 65536]);
+        Config {
+            size,
+            nodesize,
+            no_holes: !rng.one_in(5),
+            mixed: nodesize == 4096 && rng.one_in(3),
+            dup: size >= 512 << 20 && rng.one_in(2),
+            dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
+            cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
+            background: false,
+        }
+    }
+
+    fn make(&self) -> Result<MemoryDevice> {
+        let device = MemoryDevice::new(self.size);
+        let profile = if self.dup { Profile::Dup } else { Profile::Single };
+        let mut options = buttress_mkfs::Options {
+            nodesize: Some(self.nodesize),
+            mixed: self.mixed,
+            metadata_profile: Some(profile),
+            data_profile: Some(if self.mixed { profile } else { Profile::Single }),
+            ..buttress_mkfs::Options::default()
+        };
+        options.features.set(Feature::BlockGroupTree, false);
+        options.features.set(Feature::NoHoles, self.no_holes);
+        match buttress_mkfs::make(&device, &options, &mut Environment::seeded(1)) {
+            Ok(_) => Ok(device),
+            Err(error) => fail(format!("mkfs: {error}")),
+        }
+    }
+}
+
+/// A clock that goes on by one step each time it is looked at.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(Arc<AtomicU64>);
+
+impl Clock {
+    fn time(step: u64) -> Time {
+        Time { sec: 1_790_000_000 + (step >> 10) as i64, nsec: (step & 1023) as u32 * 1000 }
+    }
+
+    /// The time now; the next one is later.
+    pub fn now(&self) -> Time {
+        Clock::time(self.0.fetch_add(1, Ordering::SeqCst))
+    }
+
+    fn env(&self) -> Env {
+        let clock = self.clone();
+        let mut rng = Rng::new(99);
+        let random = move |bytes: &mut [u8]| {
+            for part in bytes.chunks_mut(8) {
+                part.copy_from_slice(&rng.next().to_le_bytes()[..part.len()]);
+            }
+        };
+        Env::new(move || clock.now(), random)
+    }
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    /// Operations that were done.
+    pub done: u64,
+    /// Operations that were refused as the model wanted.
+    pub refused: u64,
+    /// Operations that had nothing to work on.
+    pub skipped: u64,
+    /// Operations that found no space.
+    pub no_space: u64,
+    /// Comparisons of everything.
+    pub compared: u64,
+    /// Runs of `btrfs check`.
+    pub checked: u64,
+}
+
+/// The engine beside the model.
+pub struct Runner {
+    config: Config,
+    device: Option<Arc<MemoryDevice>>,
+    fs: Option<Filesystem>,
+    clock: Clock,
+    model: Model,
+    /// What has happened so far.
+    pub counts: Counts,
+    before: Time,
+}
+
+impl Runner {
+    /// A new filesystem of its own.
+    pub fn new(config: &Config) -> Result<Runner> {
+        let device = Arc::new(config.make()?);
+        let clock = Clock::default();
+        let fs = open(&device, config, &clock)?;
+        let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
+        runner.device = Some(device);
+        Ok(runner)
+    }
+
+    /// A part of a filesystem: what is below `root`, an empty directory that nobody else uses.
+    pub fn on(fs: Filesystem, root: Node, config: &Config, clock: Clock) -> Result<Runner> {
+        let top = inode_of(&engine("attributes of the root", fs.attributes(root))?);
+        let model = Model::new(root, top, config.nodesize);
+        let (before, counts) = (clock.now(), Counts::default());
+        Ok(Runner { config: *config, device: None, fs: Some(fs), clock, model, counts, before })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The clock of the filesystem.
+    pub fn clock(&self) -> Clock {
+        self.clock.clone()
+    }
+
+    /// The filesystem.
+    pub fn fs(&self) -> &Filesystem {
+        self.fs.as_ref().expect("open between operations")
+    }
+
+    /// The device, unless the filesystem is somebody else's.
+    pub fn device(&self) -> Option<&Arc<MemoryDevice>> {
+        self.device.as_ref()
+    }
+
+    /// Does an operation on both sides.
+    pub fn step(&mut self, op: &Op) -> Result<()> {
+        self.before = self.clock.now();
+        let done = self.dispatch(op);
+        done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))
+    }
+
+    fn dispatch(&mut self, op: &Op) -> Result<()> {
+        match op {
+            Op::Make { .. }
+            | Op::Temporary { .. }
+            | Op::Link { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::Hold { .. }
+            | Op::Release { .. }
+            | Op::List { .. }
+            | Op::Look { .. } => self.name_op(op),
+            Op::Subvolume { .. }
+            | Op::Snapshot { .. }
+            | Op::DeleteSubvolume { .. }
+            | Op::ReadOnly { .. } => self.volume_op(op),
+            Op::Commit => engine("commit", self.fs().commit()).map(drop),
+            Op::Clean => engine("clean", self.fs().clean()),
+            Op::Reopen => self.reopen(),
+            Op::Compare => self.compare(),
+            Op::Check => self.check(),
+            _ => self.content_op(op),
+        }
+    }
+
+    /// Closes the filesystem, files that are held and all, opens it and compares everything.
+    fn reopen(&mut self) -> Result<()> {
+        let Some(device) = self.device.clone() else { return Ok(()) };
+        if let Some(fs) = self.fs.take() {
+            engine("close", fs.close())?;
+        }
+        self.model.close();
+        self.fs = Some(open(&device, &self.config, &self.clock)?);
+        self.compare()
+    }
+
+    /// Compares all that the engine and the model hold.
+    pub fn compare(&mut self) -> Result<()> {
+        self.counts.compared += 1;
+        compare::all(self.fs(), &self.model)
+    }
+
+    /// Commits and lets `btrfs check` judge the image.
+    pub fn check(&mut self) -> Result<()> {
+        engine("commit", self.fs().commit())?;
+        let Some(device) = &self.device else { return Ok(()) };
+        self.counts.checked += 1;
+        kernel::check(device)
+    }
+
+    /// Closes the filesystem and lets `btrfs check` and, for root, Linux judge the image.
+    pub fn finish(&mut self) -> Result<()> {
+        if self.fs.is_some() {
+            self.reopen()?;
+        }
+        if let Some(fs) = self.fs.take() {
+            engine("close", fs.close())?;
+        }
+        let Some(device) = &self.device else { return Ok(()) };
+        kernel::check(device)?;
+        kernel::mounted(device, &self.model)
+    }
+
+    // ---- judging ----
+
+    /// What the engine answered, against what the model expects; `None` when the operation was refused as it should be.
+    /// `grows`: it may find no space.
+    fn judge<T>(
+        &mut self,
+        refusal: &Refusal,
+        grows: bool,
+        answer: buttress::Result<T>,
+    ) -> Result<Option<T>> {
+        match answer {
+            Ok(answer) if refusal.is_empty() => {
+                self.counts.done += 1;
+                Ok(Some(answer))
+            }
+            Ok(_) => fail(format!("done, but must be refused: {refusal:?}")),
+            Err(Error::User(errno)) if refusal.contains(&errno) => {
+                self.counts.refused += 1;
+                Ok(None)
+            }
+            Err(Error::NoSpace) if grows => {
+                self.counts.no_space += 1;
+                Ok(None)
+            }
+            Err(error) if refusal.is_empty() => fail(format!("must be done: {error:?}")),
+            Err(error) => fail(format!("must be refused by {refusal:?}, not {error:?}")),
+        }
+    }
+
+    /// What a path leads to in the model; `None` when it leads nowhere.
+    fn find(&mut self, path: &str) -> Option<Node> {
+        let found = self.model.resolve(path).ok();
+        self.counts.skipped += u64::from(found.is_none());
+        found
+    }
+
+    fn find_parent<'p>(&mut self, path: &'p str) -> Option<(Node, &'p [u8])> {
+        let found = self.model.resolve_parent(path).ok();
+        self.counts.skipped += u64::from(found.is_none());
+        found
+    }
+
+    /// Takes over the times of files that an operation may have changed: they are as before, or of now.
+    fn refresh(&mut self, nodes: &[Node]) -> Result<()> {
+        let now = self.clock.now();
+        for node in nodes {
+            let Some(inode) = self.model.inode(*node) else { continue };
+            let old = inode.times;
+            let found = engine("attributes after", self.fs().attributes(*node))?;
+            let good = |old: Time, new: Time| old == new || (self.before..=now).contains(&new);
+            let new = Times {
+                atime: found.atime,
+                mtime: found.mtime,
+                ctime: found.ctime,
+                otime: old.otime,
+            };
+            if !good(old.atime, new.atime) || !good(old.mtime, new.mtime) {
+                return fail(format!("times of {node:?} were {old:?} and are {new:?}"));
+            }
+            if !good(old.ctime, new.ctime) {
+                return fail(format!("change time of {node:?} was {old:?} and is {new:?}"));
+            }
+            if let Some(inode) = self.model.inode_mut(*node) {
+                inode.times = new;
+            }
+        }
+        Ok(())
+    }
+
+    /// What must be gone is gone.
+    fn must_be_gone(&self, node: Node) -> Result<()> {
+        if self.model.volumes.get(&node.subvolume).is_some_and(|volume| volume.read_only) {
+            return Ok(());
+        }
+        match self.fs().attributes(node) {
+            Err(error) if error.errno() == Errno::NOENT => Ok(()),
+            found => fail(format!("{node:?} must be gone: {found:?}")),
+        }
+    }
+}
+
+fn open(device: &Arc<MemoryDevice>, config: &Config, clock: &Clock) -> Result<Filesystem> {
+    let options = Options::read_write()
+        .background(config.background)
+        .dirty_bytes_max(config.dirty_bytes_max)
+        .cache_bytes(config.cache_bytes)
+        .env(clock.env());
+    engine("open", Filesystem::open_device(device.clone(), options))
+}
+
+/// The model of an empty directory with these attributes.
+fn inode_of(found: &buttress::Attributes) -> Inode {
+    Inode {
+        mode: found.mode,
+        uid: found.uid,
+        gid: found.gid,
+        nlink: found.nlink,
+        times: times_of(found),
+        xattrs: Default::default(),
+        body: Body::Directory(Directory { parent: found.node.ino, ..Directory::default() }),
+    }
+}
+
+fn times_of(found: &buttress::Attributes) -> Times {
+    let buttress::Attributes { atime, mtime, ctime, otime, .. } = *found;
+    Times { atime, mtime, ctime, otime }
+}

@@ -1,0 +1,119 @@
+//! The engine against a model of a filesystem: sequences that once failed, and short runs of random ones. Longer ones are
+//! what `modelrun` is for.
+
+use buttress_testkit::ops::generate::{Generator, Profile};
+use buttress_testkit::ops::run::{Config, Runner};
+use buttress_testkit::ops::{parse_all, shrink, threads};
+
+/// Runs a sequence; with a check of the image at its end.
+fn replay(config: Config, text: &str) {
+    let ops = parse_all(text).expect("operations");
+    if let Err(failure) = shrink::run(&config, &ops, true) {
+        panic!("{failure}");
+    }
+}
+
+/// Runs random operations, and lets Linux judge what comes of them.
+fn random(seed: u64, config: Config, profile: Profile, count: u64) {
+    println!("seed {seed} {config:?}");
+    let mut runner = Runner::new(&config).expect("an empty filesystem");
+    let mut generator = Generator::new(seed, profile);
+    for number in 0..count {
+        let op = generator.next(runner.model());
+        if let Err(failure) = runner.step(&op) {
+            panic!("seed {seed}, operation {number}: {failure}");
+        }
+    }
+    if let Err(failure) = runner.finish() {
+        panic!("seed {seed}: {failure}");
+    }
+    println!("seed {seed}: {:?}", runner.counts);
+    assert!(runner.counts.done > count / 3, "few operations had something to do");
+}
+
+#[test]
+fn attributes_after_a_change_count_what_is_buffered() {
+    let config = Config::default();
+    let mut runner = Runner::new(&config).expect("an empty filesystem");
+    for op in parse_all("file /a 644 0\nwrite /a 0 9000 1").expect("operations") {
+        runner.step(&op).expect("done");
+    }
+    let node = runner.model().resolve("/a").expect("made");
+    let change = buttress::Change { mode: Some(0o600), ..buttress::Change::default() };
+    let answer = runner.fs().set_attributes(node, &change).expect("changed");
+    assert_eq!(answer.blocks_bytes, runner.fs().attributes(node).expect("there").blocks_bytes);
+    assert!(answer.blocks_bytes >= 9000);
+}
+
+#[test]
+fn a_subvolume_has_its_name_where_a_file_must_not_replace() {
+    replay(Config::default(), "subvolume /b 1\nfile /h 644 0\nrename /h /b noreplace");
+    replay(Config::default(), "subvolume /b 1\nrename /b /b noreplace");
+}
+
+#[test]
+fn a_copied_entry_is_a_stub_also_where_the_subvolume_comes_to_live() {
+    replay(
+        Config::default(),
+        "subvolume /s 0
+         snapshot / /t false
+         rename /s /t/other replace
+         list /t/
+         reopen",
+    );
+}
+
+#[test]
+fn a_snapshot_has_no_files_without_names() {
+    replay(
+        Config { nodesize: 65536, ..Config::default() },
+        "mkdir /o 2755 2000
+         mkdir /a 777 0
+         mkdir /a/p 1777 1000
+         setxattr /a/p trusted.t 65371 670605 any
+         file /k.txt 755 1000
+         mkdir /c 600 0
+         mkdir /l 4755 2000
+         hold 3 /k.txt
+         unlink /k.txt
+         mkdir /l/i 755 0
+         snapshot / /l/i/d true
+         snapshot /l/i/d /c/a true
+         check",
+    );
+}
+
+#[test]
+fn random_operations() {
+    for seed in 1..=6 {
+        let config = Config::of_seed(seed, 1 << 30);
+        let numbered = if seed == 4 { 300 } else { 0 };
+        random(seed, config, Profile { check_every: 1000, numbered, ..Profile::default() }, 2000);
+    }
+}
+
+#[test]
+fn random_operations_where_space_runs_out() {
+    for seed in 101..=102 {
+        let config = Config::of_seed(seed, 64 << 20);
+        random(seed, config, Profile { check_every: 900, ..Profile::filling() }, 1500);
+    }
+}
+
+#[test]
+fn random_operations_in_threads() {
+    let config = Config::of_seed(201, 1 << 30);
+    println!("seed 201 {config:?}");
+    match threads::run(&config, 201, 8, 600) {
+        Ok(counts) => println!("seed 201: {counts:?}"),
+        Err(failure) => panic!("seed 201: {failure}"),
+    }
+}
+
+#[test]
+fn a_sequence_that_does_not_fail_is_left_alone() {
+    let ops = parse_all("mkdir /a 755 0\nfile /a/b 644 0\ncommit").expect("operations");
+    let (kept, failure) = shrink::shrink(&Config::default(), &ops, false, 10);
+    assert_eq!(kept, ops);
+    assert!(failure.0.contains("does not fail"));
+}
