@@ -13,6 +13,7 @@ mod links;
 mod ours;
 mod snapshots;
 mod space;
+mod storms;
 mod subvolumes;
 mod threads;
 mod tools;

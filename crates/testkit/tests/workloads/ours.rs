@@ -8,12 +8,18 @@ const READ_LEN: usize = 1 << 20;
 
 struct Ours<'a> {
     fs: &'a Filesystem,
+    top: Node,
     buffer: Vec<u8>,
 }
 
 /// Facts of the whole filesystem, subvolumes and all.
 pub fn facts(fs: &Filesystem) -> Facts {
-    facts_of(&mut Ours { fs, buffer: vec![0; READ_LEN] }).unwrap()
+    facts_below(fs, Node::ROOT)
+}
+
+/// Facts of a directory and all that is in it.
+pub fn facts_below(fs: &Filesystem, top: Node) -> Facts {
+    facts_of(&mut Ours { fs, top, buffer: vec![0; READ_LEN] }).unwrap()
 }
 
 fn kind(kind: FileKind) -> Kind {
@@ -48,7 +54,7 @@ impl Source for Ours<'_> {
     type Error = String;
 
     fn root(&mut self) -> Result<Node, String> {
-        Ok(Node::ROOT)
+        Ok(self.top)
     }
 
     fn stat(&mut self, node: &Node) -> Result<Option<Stat>, String> {
