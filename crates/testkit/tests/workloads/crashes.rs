@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use buttress::{Filesystem, New, Node, Options, Owner, Rename};
+use buttress_device::testing::{Event, History, RecordingDevice};
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_testkit::facts::diff;
 use buttress_testkit::oracle::{self, KernelMount};
 
 use crate::image::Image;
-use crate::judge::{check, check_with, judge};
+use crate::judge::{check, check_with, glance, judge, long};
 use crate::ours;
-use crate::tools::{Numbers, bytes, mkdir, put_at, touch, write};
+use crate::tools::{Numbers, bytes, content, mkdir, put_at, touch, write};
 
 fn load(image: &Image) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::load(image.path()).unwrap())
@@ -130,4 +131,119 @@ fn half_deleted_subvolumes_are_finished() {
         }
         judge(&crashed, after);
     }
+}
+
+/// Threads that count in files of their own, and commit, beside others that do anything.
+const COUNTERS: u64 = 4;
+
+fn counter_name(thread: u64) -> Vec<u8> {
+    format!("counter{thread}").into_bytes()
+}
+
+/// What the file of a thread holds at some count.
+fn counted(thread: u64, count: u64) -> Vec<u8> {
+    let len = [500, 9000, 300_000][(count % 3) as usize];
+    [&count.to_le_bytes()[..], &bytes(len, (thread * 10_000 + count) as u32)].concat()
+}
+
+/// Works with several threads; marks what has been acknowledged as durable.
+fn work(fs: &Filesystem, device: &RecordingDevice) {
+    let dirs: Vec<_> = (0..3).map(|dir| mkdir(fs, Node::ROOT, &format!("dir{dir}"))).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..COUNTERS {
+            scope.spawn(move || {
+                for count in 1..20 {
+                    // A file that replaces the old one has one content or the other.
+                    let temporary = format!("temporary{thread}");
+                    let data = counted(thread, count);
+                    put_at(fs, Node::ROOT, temporary.as_bytes(), &data).unwrap();
+                    let (root, name) = (Node::ROOT, counter_name(thread));
+                    fs.rename(root, temporary.as_bytes(), root, &name, Rename::Replace).unwrap();
+                    fs.commit().unwrap();
+                    device.mark(thread << 32 | count);
+                }
+            });
+            let dirs = &dirs;
+            scope.spawn(move || {
+                let mut numbers = Numbers::new(60 + thread);
+                (0..250).for_each(|_| crate::threads::step(fs, dirs, &mut numbers));
+            });
+        }
+        scope.spawn(|| {
+            for round in 0..6 {
+                let name = format!("snapshot{round}");
+                fs.snapshot(5, Node::ROOT, name.as_bytes(), round % 2 == 0).unwrap();
+                if round % 3 == 2 {
+                    let name = format!("snapshot{}", round - 1);
+                    fs.delete_subvolume(Node::ROOT, name.as_bytes()).unwrap();
+                }
+            }
+        });
+    });
+}
+
+/// The content is whole, and no older than what was acknowledged before the cut.
+fn survived(fs: &Filesystem, history: &History, cut: usize) {
+    let mut acknowledged = [0; COUNTERS as usize];
+    for event in &history.events()[..cut] {
+        if let Event::Mark(mark) = event {
+            acknowledged[(mark >> 32) as usize] = mark & 0xffff_ffff;
+        }
+    }
+    for thread in 0..COUNTERS {
+        let least = acknowledged[thread as usize];
+        let Some(found) = fs.lookup(Node::ROOT, &counter_name(thread)).unwrap() else {
+            assert_eq!(least, 0, "thread {thread} at {cut}");
+            continue;
+        };
+        let data = content(fs, found.node);
+        let count = u64::from_le_bytes(data[..8].try_into().unwrap());
+        assert!(count >= least, "{count} of {least}, thread {thread} at {cut}");
+        assert!(data == counted(thread, count), "{count}, thread {thread} at {cut}");
+    }
+}
+
+#[test]
+fn power_cuts_while_threads_work() {
+    let base = MemoryDevice::load(Image::by_progs(1 << 30, &["-n", "4096"]).path()).unwrap();
+    let device = Arc::new(RecordingDevice::new(&base));
+    let interval = std::time::Duration::from_millis(50);
+    let options = Options::read_write().commit_interval(interval);
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    work(&fs, &device);
+    fs.close().unwrap();
+    let history = device.history();
+    let mut numbers = Numbers::new(61);
+    for number in 0..if long() { 200 } else { 12 } {
+        let cut = numbers.below(history.events().len() as u64) as usize;
+        let left = match number % 2 {
+            0 => history.prefix(cut),
+            _ => whole_superblock(&history, cut, number),
+        };
+        let image = Image::of(&left);
+        check(&image);
+        let fs = image.open();
+        survived(&fs, &history, cut);
+        if number % 4 == 1 { judge(&image, fs) } else { glance(&image, fs) }
+    }
+}
+
+/// What a harsh medium leaves. The primary superblock is always written as a whole: the kernel knows no other disks.
+fn whole_superblock(history: &History, cut: usize, seed: u64) -> MemoryDevice {
+    const PRIMARY: u64 = 65_536;
+    let (left, mild) = (history.scrambled(cut, seed), history.prefix(cut));
+    let mut superblock = vec![0; 4096];
+    let mut old = vec![0; 4096];
+    mild.read_at(PRIMARY, &mut superblock).unwrap();
+    left.read_at(PRIMARY, &mut old).unwrap();
+    if old != superblock && !is_whole(history, &old) {
+        left.write_at(PRIMARY, &superblock).unwrap();
+    }
+    left
+}
+
+/// Whether these bytes were once written as the primary superblock.
+fn is_whole(history: &History, bytes: &[u8]) -> bool {
+    let written = |event: &Event| matches!(event, Event::Write { data, .. } if **data == *bytes);
+    history.events().iter().any(written)
 }

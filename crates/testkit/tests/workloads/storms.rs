@@ -40,6 +40,7 @@ fn image(numbers: &mut Numbers) -> Image {
     let (metadata, data) = (numbers.below(2), numbers.below(4));
     let profile = |number| if number == 0 { "dup" } else { "single" };
     let tree = numbers.below(6) != 0;
+    let mib = if data == 0 { 200.max(mib) } else { mib };
     println!(
         "{mib} MiB, nodes of {nodesize}, {checksum}, mixed {mixed}, no-holes off {holes}, {tree}"
     );

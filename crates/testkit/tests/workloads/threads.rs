@@ -24,7 +24,7 @@ fn raced<T>(result: buttress::Result<T>) -> Option<T> {
 }
 
 /// One operation in directories that all threads use.
-fn step(fs: &Filesystem, dirs: &[Node], numbers: &mut Numbers) {
+pub fn step(fs: &Filesystem, dirs: &[Node], numbers: &mut Numbers) {
     let dir = dirs[numbers.below(dirs.len() as u64) as usize];
     let other = dirs[numbers.below(dirs.len() as u64) as usize];
     let name = format!("n{}", numbers.below(80));
