@@ -27,7 +27,7 @@ impl Image {
         let request = buttress_mkfs::parse_features("^block-group-tree", Default::default());
         let Ok(buttress_mkfs::FeatureRequest::Set(features)) = request else { panic!() };
         let options = buttress_mkfs::Options { features, ..Default::default() };
-        let mut environment = buttress_mkfs::Environment::seeded(7);
+        let mut environment = buttress_mkfs::Environment::system();
         buttress_mkfs::make(&device, &options, &mut environment).unwrap();
         image
     }

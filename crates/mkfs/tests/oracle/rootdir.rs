@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,10 @@ fn filled(image: &Path, size: u64, source: &Path, subvolumes: &[&str]) -> Popula
     let request = parse_features("^block-group-tree", Default::default()).unwrap();
     let FeatureRequest::Set(features) = request else { panic!("features were named") };
     let options = Options { features, ..Options::default() };
-    let mut env = Environment::seeded(5);
+    // Another one for each folder: the kernel tells filesystems that are mounted at the same time apart by their uuids.
+    let seed = image.parent().unwrap().as_os_str().as_bytes();
+    let seed = seed.iter().fold(5, |seed: u64, byte| seed.wrapping_mul(257) + u64::from(*byte));
+    let mut env = Environment::seeded(seed);
     make(&*device, &options, &mut env).unwrap();
     let parse = |text: &&str| parse_subvolume(OsStr::new(*text)).unwrap();
     let options = Populate { subvolumes: subvolumes.iter().map(parse).collect(), threads: 3 };

@@ -60,7 +60,7 @@ impl Swap {
         let dir = temp_dir().map_err(|error| error.to_string())?;
         let path = dir.path().join("image");
         let device = FileDevice::create(&path, 512 << 20).map_err(|error| error.to_string())?;
-        let mut environment = buttress_mkfs::Environment::seeded(7);
+        let mut environment = buttress_mkfs::Environment::system();
         buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment)
             .map_err(|error| error.to_string())?;
         Ok(Swap { _dir: dir, path, offset: 0, quotas: false, known: false })
