@@ -122,11 +122,12 @@ impl<'a> Sharing<'a> {
         self.give(&mut self.states.lock(), log, block, By::Tree(tree), 1);
     }
 
-    /// Tree `tree` drops `block`, which others still reach: like [`Sharing::unshare`] without a copy that would inherit.
+    /// Tree `tree` is about to give up `block`, which others still reach by itself or by a block above it: like
+    /// [`Sharing::unshare`] without a copy that would inherit. The reference to the block itself stays.
     pub fn abandon(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) -> Result<()> {
         let mut states = self.states.lock();
-        let (refs, full) = self.lookup(&mut states, block)?;
-        if refs > 1 && block.owner() == tree && !full {
+        let (_, full) = self.lookup(&mut states, block)?;
+        if block.owner() == tree && !full {
             self.mark_full(&mut states, log, block);
             self.give(&mut states, log, block, By::Tree(tree), -1);
         }

@@ -91,7 +91,9 @@ impl Forest {
         let mut dead = self.dead.lock();
         for key in orphans.keys() {
             match self.root_item(core, key.offset)? {
-                Some((_, item)) if item.refs.get() == 0 => dead.push(key.offset),
+                Some((_, item)) if item.refs.get() == 0 && objectid::is_subvolume(key.offset) => {
+                    dead.push(key.offset)
+                }
                 _ if core.read_only => {}
                 _ => self.pending.put(*key, None),
             }

@@ -1,7 +1,10 @@
 //! Dropping deleted subvolumes, a bounded number of blocks in each commit.
 //!
 //! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
-//! that others reach, only the reference goes. Where the budget ends, the root item notes the next child to look at
+//! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
+//! and what they refer to is counted as this tree's: before the reference goes, all of them are *converted*, so that
+//! their children are counted by their address. From the leaves up, each converted block leaves everything consistent;
+//! how far it came is remembered in memory only, as blocks that are converted already need nothing. Where the budget ends, the root item notes the next child to look at
 //! (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
 
 use std::sync::Arc;
@@ -25,10 +28,27 @@ struct Walk<'w, 'a> {
     view: View<'w>,
     tree: u64,
     last_snapshot: u64,
+    /// The transaction that made the tree: it owns no block as old as that but its root.
+    born: u64,
     log: RefLog,
+    /// A block cannot be read, or contradicts the extent tree: nothing more can be dropped.
+    stuck: bool,
+    /// The blocks to convert that lie before this key are converted.
+    converted: Key,
     /// From the root down: a block that only this tree reaches, the child to look at next, and whether its children are
     /// counted by its address.
     path: Vec<(Arc<TreeBlock>, usize, bool)>,
+}
+
+/// How far dropping a subvolume came.
+enum Dropped {
+    /// To its end.
+    All,
+    /// To the end of the budget.
+    Some,
+    /// To damage. The commit goes on without: what other trees have changed must not be lost for the sake of one that
+    /// nobody wants any more. The next open tries again.
+    Stuck,
 }
 
 impl Forest {
@@ -36,7 +56,7 @@ impl Forest {
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
         let mut budget = BUDGET;
         let dead = self.dead.lock().clone();
-        let mut done = Vec::new();
+        let (mut done, mut stuck) = (Vec::new(), Vec::new());
         for id in dead {
             let subvolume = self.find(commit.core(), id)?;
             // What changed before it was deleted is merged first; the next commit drops it.
@@ -47,25 +67,27 @@ impl Forest {
             if busy || budget == 0 {
                 continue;
             }
-            if self.drop_some(commit, &subvolume, &mut budget)? {
-                done.push(id);
+            match self.drop_some(commit, &subvolume, &mut budget)? {
+                Dropped::All => done.push(id),
+                Dropped::Some => {}
+                Dropped::Stuck => stuck.push(id),
             }
         }
         let mut dead = self.dead.lock();
-        dead.retain(|id| !done.contains(id));
+        dead.retain(|id| !done.contains(id) && !stuck.contains(id));
         self.dropping.store(!dead.is_empty(), Ordering::Release);
         drop(dead);
         done.iter().for_each(|id| self.remove(*id));
         Ok(())
     }
 
-    /// Drops some blocks of one subvolume; whether nothing is left of it.
+    /// Drops some blocks of one subvolume.
     fn drop_some(
         &self,
         commit: &Commit<'_>,
         subvolume: &Subvolume,
         budget: &mut usize,
-    ) -> Result<bool> {
+    ) -> Result<Dropped> {
         let mut item = subvolume.item();
         let root = Root {
             bytenr: item.bytenr.get(),
@@ -77,22 +99,28 @@ impl Forest {
             view: View::new(&commit.core().blocks, subvolume.id, root),
             tree: subvolume.id,
             last_snapshot: item.last_snapshot.get(),
+            born: subvolume.key.offset,
             log: RefLog::default(),
+            stuck: false,
+            converted: *subvolume.converted.lock(),
             path: Vec::new(),
         };
-        walk.resume(&item)?;
+        if walk.resume(&item).is_err() {
+            return Ok(Dropped::Stuck);
+        }
         let next = walk.run(budget)?;
+        *subvolume.converted.lock() = walk.converted;
         commit.gather(&mut walk.log, &mut CsumLog::default());
         let Some((key, level)) = next else {
             commit.root_item(subvolume.key, None);
             commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, subvolume.id), None);
-            return Ok(true);
+            return Ok(Dropped::All);
         };
         item.drop_progress = key.into();
         item.drop_level = level;
         subvolume.state.lock().item = item;
         commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
-        Ok(false)
+        Ok(if walk.stuck { Dropped::Stuck } else { Dropped::Some })
     }
 }
 
@@ -134,13 +162,24 @@ impl Walk<'_, '_> {
                 return Ok(Some((block.key(slot), block.level())));
             }
             *budget -= 1;
-            self.enter(&block, slot, full)?;
+            // A child that fails is left as it is: whatever was logged before is whole.
+            let entered = self.enter(&block, slot, full, budget);
+            self.stuck = entered.is_err();
+            if !entered.unwrap_or(false) {
+                return Ok(Some((block.key(slot), block.level())));
+            }
         }
         Ok(None)
     }
 
-    /// Looks at child `slot` of `parent`: goes down, or drops the reference to it.
-    fn enter(&mut self, parent: &TreeBlock, slot: usize, parent_full: bool) -> Result<()> {
+    /// Looks at child `slot` of `parent`: goes down, or drops the reference to it. False when the budget was spent first.
+    fn enter(
+        &mut self,
+        parent: &TreeBlock,
+        slot: usize,
+        parent_full: bool,
+        budget: &mut usize,
+    ) -> Result<bool> {
         let child = self.view.child(parent, slot)?;
         let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {
             (1, false)
@@ -156,12 +195,40 @@ impl Walk<'_, '_> {
         }
         if refs == 1 {
             self.path.push((child, 0, full));
-            return Ok(());
+            return Ok(true);
         }
-        self.commit.sharing().abandon(&mut self.log, &child, self.tree)?;
+        if !self.convert(&child, budget)? {
+            return Ok(false);
+        }
         self.unlink(parent, parent_full, child.bytenr(), child.level());
         self.pass();
-        Ok(())
+        Ok(true)
+    }
+
+    /// Has the children of `block`, and of all blocks below it, counted by address where they are counted as this
+    /// tree's. False when the budget was spent first. As deep as the tree has levels.
+    fn convert(&mut self, block: &TreeBlock, budget: &mut usize) -> Result<bool> {
+        if block.owner() != self.tree {
+            return Ok(true);
+        }
+        if !block.is_leaf() {
+            for slot in block.child_for(&self.converted)..block.len() {
+                if block.child(slot).generation <= self.born {
+                    continue;
+                }
+                let child = self.view.child(block, slot)?;
+                if !self.convert(&child, budget)? {
+                    return Ok(false);
+                }
+            }
+        }
+        let Some(left) = budget.checked_sub(1) else { return Ok(false) };
+        *budget = left;
+        self.commit.sharing().abandon(&mut self.log, block, self.tree)?;
+        if block.is_leaf() && !block.is_empty() {
+            self.converted = block.key(0);
+        }
+        Ok(true)
     }
 
     fn pass(&mut self) {

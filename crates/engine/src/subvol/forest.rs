@@ -31,6 +31,8 @@ pub struct Subvolume {
     pub(super) state: Mutex<State>,
     /// It was deleted: nothing may use it any more.
     pub(super) dead: AtomicBool,
+    /// While it is dropped: the blocks to convert that lie before this key are converted.
+    pub(super) converted: Mutex<Key>,
 }
 
 /// What a subvolume's lock guards.
@@ -59,6 +61,7 @@ impl Subvolume {
             tree: FileTree::open(core, key.objectid, root, read_only)?,
             state: Mutex::new(State { item, dirty: false, frozen: None }),
             dead: AtomicBool::new(false),
+            converted: Mutex::new(Key::MIN),
         })
     }
 
@@ -83,9 +86,10 @@ impl Subvolume {
         self.state.lock().dirty || self.tree.is_dirty()
     }
 
-    fn freeze(&self) -> bool {
+    /// Sets aside what has changed, if anything, or if the commit has a use for the item as it is now (`wanted`).
+    fn freeze(&self, wanted: bool) -> bool {
         let mut state = self.state.lock();
-        if !self.tree.freeze() && !state.dirty {
+        if !self.tree.freeze() && !state.dirty && !wanted {
             return false;
         }
         state.frozen = Some(state.item);
@@ -271,8 +275,12 @@ impl Participant for Forest {
         self.pending.freeze();
         frozen.snapshots = std::mem::take(&mut self.snapshots.lock());
         frozen.superblock = std::mem::take(&mut self.superblock.lock());
+        // The root item of a snapshot's source is written, too; later changes of it must not get into this commit.
+        let sources: Vec<u64> = frozen.snapshots.iter().map(|request| request.source).collect();
+        let loaded = self.subvolumes.read();
         let mut subvolumes: Vec<_> =
-            self.subvolumes.read().values().filter(|one| one.freeze()).cloned().collect();
+            loaded.values().filter(|one| one.freeze(sources.contains(&one.id))).cloned().collect();
+        drop(loaded);
         subvolumes.sort_by_key(|subvolume| subvolume.id);
         frozen.subvolumes = subvolumes;
         frozen.roots.clear();

@@ -5,6 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use buttress_device::MemoryDevice;
+use buttress_ondisk::superblock::Superblock;
 use buttress_volume::{Access, Volume};
 
 use super::Forest;
@@ -13,7 +14,7 @@ use crate::env::Env;
 use crate::inode::{NewInode, NewKind, TOP};
 use crate::space::{Space, SpaceRoots};
 use crate::tree::Blocks;
-use crate::txn::{Core, Features, Op, Roots, commit};
+use crate::txn::{Commit, Core, Features, Op, Participant, Roots, commit};
 
 struct Fs {
     core: Core,
@@ -175,4 +176,116 @@ fn snapshots_share_and_part() {
         }
         fs.check();
     }
+}
+
+#[test]
+fn what_a_deleted_subvolume_leaves_to_its_snapshot_can_change() {
+    // Small blocks: the tree has shared nodes above the leaves, not only shared leaves.
+    let fs = open(&make(4096));
+    let first = snapshot(&fs, 5, "first");
+    fs.commit();
+    fill(&fs, first, 0..2500, 3000);
+    let second = snapshot(&fs, first, "second");
+    fs.commit();
+    delete(&fs, "first", first);
+    while fs.forest.has_dead() {
+        fs.commit();
+        fs.check();
+    }
+    for at in (0..2500).step_by(200) {
+        remove(&fs, second, at..at + 3);
+        fs.commit();
+    }
+    fs.check();
+    delete(&fs, "second", second);
+    while fs.forest.has_dead() {
+        fs.commit();
+    }
+    fs.check();
+}
+
+/// A commit that lets operations of the next transaction run between its freeze and its merge.
+struct Meanwhile<'f> {
+    forest: &'f Forest,
+    act: &'f (dyn Fn() + Sync),
+}
+
+impl Participant for Meanwhile<'_> {
+    fn is_dirty(&self) -> bool {
+        self.forest.is_dirty()
+    }
+
+    fn freeze(&self, transid: u64) {
+        self.forest.freeze(transid);
+    }
+
+    fn prepare(&self, core: &Core, transid: u64) -> crate::error::Result<()> {
+        (self.act)();
+        self.forest.prepare(core, transid)
+    }
+
+    fn merge(&self, commit: &Commit<'_>) -> crate::error::Result<()> {
+        self.forest.merge(commit)
+    }
+
+    fn superblock(&self, superblock: &mut Superblock) {
+        self.forest.superblock(superblock);
+    }
+
+    fn published(&self, transid: u64) {
+        self.forest.published(transid);
+    }
+}
+
+#[test]
+fn a_commit_that_takes_a_snapshot_knows_nothing_of_later_changes() {
+    let fs = open(&make(4096));
+    let source = snapshot(&fs, 5, "source");
+    fs.commit();
+    fs.forest.request_snapshot(&fs.op(), source, false).unwrap();
+    // Nothing else has changed the source: but while the commit runs, it is deleted.
+    let act = || delete(&fs, "source", source);
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &act }, false).unwrap();
+    let crashed = open(&fs.device);
+    let found = crashed.forest.info(&crashed.core, source).unwrap();
+    assert_eq!((found.name.as_slice(), found.flags), (&b"source"[..], 0));
+    crashed.commit();
+    while crashed.forest.has_dead() {
+        crashed.commit();
+    }
+    crashed.check();
+}
+
+#[test]
+fn damage_in_a_deleted_subvolume_stops_nobody() {
+    let fs = open(&make(4096));
+    let doomed = snapshot(&fs, 5, "doomed");
+    fs.commit();
+    fill(&fs, doomed, 0..300, 0);
+    fs.commit();
+    let root = fs.forest.get(&fs.core, doomed).unwrap().tree.root().unwrap();
+    let view = crate::tree::View::new(&fs.core.blocks, doomed, root);
+    let leaf = view.root_block().unwrap().child(3).bytenr;
+    delete(&fs, "doomed", doomed);
+    let chunks = fs.core.volume.chunks();
+    let chunk = chunks.iter().find(|one| (one.logical..one.end()).contains(&leaf)).unwrap();
+    for stripe in &chunk.stripes {
+        let at = stripe.offset + (leaf - chunk.logical);
+        buttress_device::BlockDevice::write_at(&*fs.device, at, &[0; 4096]).unwrap();
+    }
+    fs.core.blocks.clear();
+    for round in 0..3 {
+        fill(&fs, 5, round * 10..round * 10 + 10, 100);
+        fs.commit();
+    }
+    assert!(!fs.forest.has_dead());
+    let again = open(&fs.device);
+    assert!(again.forest.has_dead());
+    fill(&again, 5, 100..110, 100);
+    again.commit();
+    again.commit();
+    let subvolume = again.forest.get(&again.core, 5).unwrap();
+    let op = again.op();
+    let top = subvolume.tree.get(&op, TOP).unwrap();
+    subvolume.tree.lookup(&op, &top, b"file105").unwrap();
 }
