@@ -137,7 +137,7 @@ fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Vec<Record>
                 has_keyed = true;
                 keyed.push(*record);
             }
-            extent.refs += i64::from(record.delta);
+            extent.refs = extent.refs.saturating_add(record.delta.into());
         }
     }
     if group.iter().any(|record| record.marks & Record::FULL_BACKREF != 0) {
@@ -181,37 +181,76 @@ fn apply_keyed(merge: &mut Merge<'_>, records: Vec<Record>) -> Result<()> {
     let mut keyed: Vec<(Key, Record)> =
         records.into_iter().map(|record| (keyed_key(&record), record)).collect();
     keyed.sort_unstable();
-    let mut last = None;
-    for (mut key, record) in keyed {
-        if last.is_some_and(|last| key <= last) {
-            return Err(Error::inconsistent(
-                EXTENT_TREE,
-                "two references of one extent hash alike",
-                key,
-            ));
+    for same in keyed.chunk_by(|a, b| a.0.kind == b.0.kind) {
+        match same[0].0.kind {
+            kind::EXTENT_DATA_REF => apply_hashed(merge, same)?,
+            _ => same.iter().try_for_each(|(key, record)| apply_plain(merge, *key, record))?,
         }
-        loop {
-            let count = match merge.find(&key)? {
-                None if record.delta > 0 => Some(0),
-                None => {
-                    return Err(Error::inconsistent(
-                        EXTENT_TREE,
-                        "a reference that goes is missing",
-                        key,
-                    ));
-                }
-                Some(data) => count_of(&record, data),
-            };
-            if let Some(count) = count {
-                write_keyed(merge, key, &record, count + i64::from(record.delta))?;
-                break;
-            }
-            // Another reference with the same hash: the next free key follows.
-            key.offset += 1;
-        }
-        last = Some(key);
     }
     Ok(())
+}
+
+fn missing(key: Key) -> Error {
+    Error::inconsistent(EXTENT_TREE, "a reference that goes is missing", key)
+}
+
+fn apply_plain(merge: &mut Merge<'_>, key: Key, record: &Record) -> Result<()> {
+    let count = match merge.find(&key)? {
+        None if record.delta > 0 => 0,
+        None => return Err(missing(key)),
+        Some(data) => count_of(record, data).ok_or_else(|| missing(key))?,
+    };
+    write_keyed(merge, key, record, count + i64::from(record.delta))
+}
+
+/// References whose keys are hashes. One that meets another under its hash goes to the next free key; where one in
+/// between is deleted later, there is a gap before it. So a reference that goes is looked for behind gaps, too.
+fn apply_hashed(merge: &mut Merge<'_>, records: &[(Key, Record)]) -> Result<()> {
+    let mut records = records.iter().copied().peekable();
+    let mut waiting: Vec<Record> = Vec::new();
+    let Some(&(mut key, _)) = records.peek() else { return Ok(()) };
+    loop {
+        while let Some((_, record)) = records.next_if(|(base, _)| *base <= key) {
+            waiting.push(record);
+        }
+        let taken = place_hashed(merge, key, &mut waiting)?;
+        let base = records.peek().map(|(base, _)| *base);
+        key = match (waiting.is_empty(), base) {
+            (true, None) => return Ok(()),
+            (true, Some(base)) => base,
+            (false, base) => {
+                let next = key.offset.checked_add(1).ok_or_else(|| missing(key))?;
+                let next = Key { offset: next, ..key };
+                if taken { next } else { behind_gap(merge, next, base)? }
+            }
+        };
+    }
+}
+
+/// Has one of the waiting references take `key`, if it may; whether there is one now.
+fn place_hashed(merge: &mut Merge<'_>, key: Key, waiting: &mut Vec<Record>) -> Result<bool> {
+    let found = match merge.find(&key)? {
+        Some(data) => {
+            let named = |record: &Record| count_of(record, data);
+            let at = waiting.iter().position(|record| named(record).is_some());
+            match at.and_then(|at| Some((at, named(&waiting[at])?))) {
+                Some(found) => Some(found),
+                None => return Ok(true),
+            }
+        }
+        None => waiting.iter().position(|record| record.delta > 0).map(|at| (at, 0)),
+    };
+    let Some((at, count)) = found else { return Ok(false) };
+    let record = waiting.remove(at);
+    write_keyed(merge, key, &record, count + i64::from(record.delta))?;
+    Ok(true)
+}
+
+/// The next reference of the extent from `from` on, or `base` if that comes first.
+fn behind_gap(merge: &mut Merge<'_>, from: Key, base: Option<Key>) -> Result<Key> {
+    let next = merge.peek(&from)?.map(|(key, _)| key);
+    let next = next.filter(|key| (key.objectid, key.kind) == (from.objectid, from.kind));
+    next.into_iter().chain(base).min().ok_or_else(|| missing(from))
 }
 
 fn keyed_key(record: &Record) -> Key {
@@ -250,5 +289,113 @@ fn write_keyed(merge: &mut Merge<'_>, key: Key, record: &Record, count: i64) -> 
             merge.put(key, SharedDataRef { count: (count as u32).into() }.as_bytes())
         }
         _ => merge.put(key, &[]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+    use super::*;
+    use crate::refs::{RefLog, Target};
+    use crate::tree::tests::{Fake, blocks};
+    use crate::tree::{Blocks, Root, View};
+
+    const BYTENR: u64 = 1 << 30;
+
+    struct Bench {
+        blocks: Blocks,
+        next: u64,
+        live: BTreeSet<u64>,
+        root: Option<Root>,
+        generation: u64,
+    }
+
+    impl Bench {
+        fn apply(&mut self, changes: &[((u64, u64), i32)]) {
+            let mut log = RefLog::default();
+            for &((ino, offset), delta) in changes {
+                log.by_tree(Target::Data { bytenr: BYTENR, sectors: 1, ino, offset }, 5, delta, 0);
+            }
+            self.generation += 1;
+            let mut fake = Fake {
+                blocks: &self.blocks,
+                generation: self.generation,
+                next: &mut self.next,
+                live: &mut self.live,
+                reusable: Vec::new(),
+                placed: 0,
+            };
+            let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
+            let form =
+                Form { nodesize: 4096, skinny: true, generation: 7, first_keys: &HashMap::new() };
+            apply(&mut merge, &form, &log.fold(), &mut Applied::default()).unwrap();
+            self.root = Some(merge.finish().unwrap());
+        }
+
+        /// References that have items of their own, and how often each counts.
+        fn keyed(&self) -> BTreeMap<(u64, u64), i64> {
+            let first = Key::new(BYTENR, kind::EXTENT_DATA_REF, 0);
+            let view = View::new(&self.blocks, 5, self.root.unwrap());
+            let mut cursor = view.range(first, Key { offset: u64::MAX, ..first });
+            let mut found = BTreeMap::new();
+            while let Some(item) = cursor.next().unwrap() {
+                let one = ExtentDataRef::of(item.data()).unwrap();
+                let count = i64::from(one.count.get());
+                let name = (one.objectid.get(), one.offset.get());
+                assert!(found.insert(name, count).is_none(), "{name:?} is there twice");
+            }
+            found
+        }
+    }
+
+    /// Two references of one hash, found by trying.
+    fn alike() -> [(u64, u64); 2] {
+        let mut seen: HashMap<u64, (u64, u64)> = HashMap::new();
+        for n in 0..1u64 << 20 {
+            let name = (257 + n % 1021 * 7, n.wrapping_mul(0x9e37_79b9) % (1 << 31) * 4096);
+            let other = seen.insert(extent_data_ref_hash(5, name.0, name.1), name);
+            if let Some(other) = other.filter(|other| other.0 != name.0) {
+                return [other, name];
+            }
+        }
+        panic!("so many checksums of 32 bits, and no two alike");
+    }
+
+    #[test]
+    fn references_that_hash_alike_come_and_go() {
+        let mut bench = Bench {
+            blocks: blocks(),
+            next: 1 << 40,
+            live: BTreeSet::new(),
+            root: None,
+            generation: 9,
+        };
+        let ([a, b], other) = (alike(), (999, 0));
+        // Fill the item itself, so that what comes has items of its own.
+        let filler: Vec<_> = (0..200).map(|n| ((300 + n, 4096), 1)).collect();
+        bench.apply(&filler);
+        let base = bench.keyed();
+        assert!(!base.is_empty() && !base.contains_key(&a));
+        let expect = |more: &[((u64, u64), i64)]| {
+            let mut all = base.clone();
+            all.extend(more.iter().copied());
+            all
+        };
+        bench.apply(&[(a, 1), (b, 2), (other, 1)]);
+        assert_eq!(bench.keyed(), expect(&[(a, 1), (b, 2), (other, 1)]));
+        bench.apply(&[(a, 3), (b, 1)]);
+        assert_eq!(bench.keyed(), expect(&[(a, 4), (b, 3), (other, 1)]));
+        // Whichever came first goes: the other one is found behind the gap.
+        let first = Key::new(BYTENR, kind::EXTENT_DATA_REF, extent_data_ref_hash(5, a.0, a.1));
+        let item = View::new(&bench.blocks, 5, bench.root.unwrap()).get(&first).unwrap().unwrap();
+        let is_a = ExtentDataRef::of(item.data()).unwrap().objectid.get() == a.0;
+        let ((gone, its), (left, count)) = if is_a { ((a, 4), (b, 3)) } else { ((b, 3), (a, 4)) };
+        bench.apply(&[(gone, -its)]);
+        assert_eq!(bench.keyed(), expect(&[(left, count.into()), (other, 1)]));
+        bench.apply(&[(left, -1)]);
+        assert_eq!(bench.keyed(), expect(&[(left, i64::from(count) - 1), (other, 1)]));
+        bench.apply(&[(left, 1 - count), (other, -1)]);
+        assert_eq!(bench.keyed(), base);
     }
 }

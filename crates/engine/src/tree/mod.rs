@@ -12,7 +12,7 @@ mod merge;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod view;
 
 pub use blocks::Blocks;

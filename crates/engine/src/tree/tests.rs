@@ -14,7 +14,7 @@ use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
-pub(super) struct Fake<'a> {
+pub(crate) struct Fake<'a> {
     pub blocks: &'a Blocks,
     pub generation: u64,
     pub next: &'a mut u64,
@@ -58,7 +58,7 @@ impl Exchange for Fake<'_> {
     }
 }
 
-pub(super) fn blocks() -> Blocks {
+pub(crate) fn blocks() -> Blocks {
     let device = Arc::new(MemoryDevice::new(256 << 20));
     let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
     buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();
