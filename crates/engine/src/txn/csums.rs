@@ -146,7 +146,8 @@ impl Writer<'_, '_> {
         }
         while let Some((found, data)) = self.merge.peek_floor(&key(start))? {
             let size = self.size;
-            let (at, ends) = (found.offset, found.offset + (data.len() / size) as u64 * SECTOR);
+            let at = found.offset;
+            let ends = at.saturating_add((data.len() / size) as u64 * SECTOR);
             if found.kind != kind::EXTENT_CSUM || at >= end {
                 break;
             }

@@ -11,6 +11,8 @@ use crate::tree::View;
 /// The superblock that makes `roots` the filesystem.
 pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superblock> {
     let mut next = core.volume.superblock();
+    // Otherwise somebody who knows nothing of the uuid tree wrote last: Linux is to go through it.
+    let uuids_known = next.uuid_tree_generation == next.generation;
     next.flags = (next.flags.get() | super_flags::WRITTEN).into();
     next.generation = transid.into();
     next.root = roots.root.bytenr.into();
@@ -33,7 +35,7 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
             next.cache_generation = 0.into();
         }
     }
-    if roots.uuid.is_some() {
+    if roots.uuid.is_some() && uuids_known {
         next.uuid_tree_generation = transid.into();
     }
     let slot = next_backup(&next);
