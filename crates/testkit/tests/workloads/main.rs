@@ -9,6 +9,7 @@ mod crashes;
 mod data;
 mod image;
 mod judge;
+mod kernel;
 mod links;
 mod ours;
 mod snapshots;

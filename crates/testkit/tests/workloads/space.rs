@@ -252,3 +252,36 @@ fn more_than_there_is() {
     assert!(content(&fs, node) == bytes(1 << 20, 1));
     judge(&image, fs);
 }
+
+#[test]
+fn a_file_in_the_gaps_of_others() {
+    for (nodesize, group) in [(4096, "-m"), (16_384, "-M")] {
+        let nodesize = if group == "-M" { "4096".into() } else { nodesize.to_string() };
+        let args = ["-n", &nodesize, group, "single"];
+        let args = if group == "-M" { &args[..3] } else { &args[..] };
+        let image = Image::by_progs(130 << 20, args);
+        let fs = image.open();
+        let dir = mkdir(&fs, Node::ROOT, "dir");
+        // Extents of one, two and three sectors.
+        let made = fill(&fs, dir, |number| 4096 * (1 + number % 3)).len();
+        for number in (0..made).step_by(2) {
+            fs.unlink(dir, format!("file-{number}").as_bytes()).unwrap();
+        }
+        fs.commit().unwrap();
+        let node = touch(&fs, Node::ROOT, "in the gaps");
+        let mut size = 0;
+        while let Ok(done) = fs.write(node, size, &bytes(500_000, size as u32)) {
+            size += done as u64;
+        }
+        assert!(size > 20 << 20, "{size}");
+        glance(&image, fs);
+        let fs = image.open();
+        for number in (1..made).step_by(2).filter(|number| number % 20 != 1) {
+            let found = fs.lookup(dir, format!("file-{number}").as_bytes()).unwrap();
+            if found.is_some() {
+                fs.unlink(dir, format!("file-{number}").as_bytes()).unwrap();
+            }
+        }
+        judge(&image, fs);
+    }
+}
