@@ -30,6 +30,17 @@ struct Swap {
     quotas: bool,
     /// Whether the checker that is installed knows all its features.
     known: bool,
+    /// Whether the kernel moves everything, which takes a while.
+    upkeep: bool,
+}
+
+/// Images on which the kernel moves everything after our changes: references of all kinds.
+const MOVED: [&str; 4] = ["plain", "mixed-zstd", "node-4k-snapshots", "old-extent-items"];
+
+/// A directory in memory if there is one: all these commits would wait for a disk.
+fn quick_dir() -> Step<TempDir> {
+    let memory = tempfile::Builder::new().prefix("buttress-").tempdir_in("/dev/shm");
+    memory.or_else(|_| temp_dir()).map_err(|error| error.to_string())
 }
 
 fn because(what: &'static str) -> impl Fn(&dyn std::fmt::Display) -> String {
@@ -49,21 +60,22 @@ fn alike(what: &str, have: &Facts, expect: &Facts) -> Step<()> {
 
 impl Swap {
     fn of(image: &Image) -> Step<Swap> {
-        let dir = temp_dir().map_err(|error| error.to_string())?;
+        let dir = quick_dir()?;
         let path = image.copy_to(dir.path()).map_err(|error| error.to_string())?;
         let quotas = image.name.contains("quotas");
-        Ok(Swap { _dir: dir, path, offset: image.offset, quotas, known: true })
+        let upkeep = MOVED.contains(&image.name);
+        Ok(Swap { _dir: dir, path, offset: image.offset, quotas, known: true, upkeep })
     }
 
     /// An empty filesystem as our own mkfs makes it today, with a block group tree.
     fn made_by_us() -> Step<Swap> {
-        let dir = temp_dir().map_err(|error| error.to_string())?;
+        let dir = quick_dir()?;
         let path = dir.path().join("image");
         let device = FileDevice::create(&path, 512 << 20).map_err(|error| error.to_string())?;
         let mut environment = buttress_mkfs::Environment::system();
         buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment)
             .map_err(|error| error.to_string())?;
-        Ok(Swap { _dir: dir, path, offset: 0, quotas: false, known: false })
+        Ok(Swap { _dir: dir, path, offset: 0, quotas: false, known: false, upkeep: true })
     }
 
     fn options(&self) -> Options {
@@ -143,6 +155,9 @@ fn by_turns(swap: &Swap, round: u64) -> Step<()> {
     let theirs = swap.mounted(|top| {
         alike("the kernel after our changes", &kernel_facts(top)?, &ours)?;
         theirs::change(top, round).map_err(|error| because("the kernel's changes")(&error))?;
+        if swap.upkeep {
+            upkeep(top)?;
+        }
         if swap.quotas {
             let args = ["quota", "rescan", "-w", &top.to_string_lossy()];
             btrfs(&args).map_err(|error| error.to_string())?;
@@ -162,6 +177,15 @@ fn only_quotas(report: &str) -> bool {
     let known = ["Rescan hasn't been init", "Counts for qgroup", "our:", "disk:", "diff:"];
     let rest = report.lines().filter(|line| !known.iter().any(|start| line.starts_with(start)));
     rest.clone().all(is_clean_line) && rest.count() < report.lines().count()
+}
+
+/// The kernel reads every checksum, and moves every extent and tree block: it follows each reference back to where it is
+/// from.
+fn upkeep(top: &Path) -> Step<()> {
+    let top = top.to_string_lossy();
+    btrfs(&["scrub", "start", "-B", &top]).map_err(|error| error.to_string())?;
+    btrfs(&["balance", "start", "--full-balance", &top]).map_err(|error| error.to_string())?;
+    Ok(())
 }
 
 /// A filesystem whose quotas are counted is not written unless its user says that they may become wrong.
