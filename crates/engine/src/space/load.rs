@@ -112,6 +112,7 @@ impl Space {
             keeper,
             node,
             mixed,
+            free_known: writable,
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));

@@ -132,6 +132,8 @@ pub struct Space {
     node: u64,
     /// Data and metadata share their groups.
     mixed: bool,
+    /// Where free space lies was loaded, which only writing needs.
+    free_known: bool,
 }
 
 impl fmt::Debug for Space {

@@ -218,7 +218,7 @@ impl Space {
         let copies_of = |class| copies(pool.type_of(class));
         let data_copies = copies_of(Class::Data);
         let metadata_copies = copies_of(Class::Metadata);
-        let metadata = self.slot(Class::Metadata).counters.read();
+        let metadata = self.sums(Class::Metadata);
         let enough = (32 << 20).min(pool.device.total() / 50);
         let headroom = match metadata.free + metadata.pinned < enough {
             true => pool.usual_len(Class::Metadata) * metadata_copies,
@@ -227,13 +227,24 @@ impl Space {
         Outlook {
             node: self.node,
             mixed: self.mixed,
-            data: self.slot(Class::Data).counters.read(),
+            data: self.sums(Class::Data),
             metadata,
             data_copies,
             metadata_copies,
             room: if device { pool.device.room(data_copies.max(metadata_copies)) } else { 0 },
             headroom,
         }
+    }
+
+    /// The counters of a class. Where free space lies is unknown when nothing can be written; how much there is
+    /// follows from what is used.
+    fn sums(&self, class: Class) -> Sums {
+        let mut sums = self.slot(class).counters.read();
+        if !self.free_known {
+            sums.free = sums.total.saturating_sub(sums.used).saturating_sub(sums.excluded);
+            sums.nodes = sums.free / self.node;
+        }
+        sums
     }
 
     /// Lets an operation in, before it changes anything. What it was promised counts until the

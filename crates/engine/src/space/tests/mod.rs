@@ -126,6 +126,16 @@ impl Disk {
     }
 
     fn load_chunks(&self, chunks: Vec<Chunk>, node: u64, free_space_tree: bool) -> Result<Space> {
+        self.load_for(chunks, node, free_space_tree, true)
+    }
+
+    fn load_for(
+        &self,
+        chunks: Vec<Chunk>,
+        node: u64,
+        free_space_tree: bool,
+        writable: bool,
+    ) -> Result<Space> {
         let sources = Sources {
             extent: &self.extent,
             free_space: free_space_tree.then_some(&self.free_space as &dyn Items),
@@ -133,7 +143,7 @@ impl Disk {
             device: &self.device,
             chunk: &self.chunk,
         };
-        Space::assemble(&sources, chunks, node, true, Box::new(NoKeeper))
+        Space::assemble(&sources, chunks, node, writable, Box::new(NoKeeper))
     }
 
     /// Writes all that is dirty; how many items that changed.
