@@ -10,6 +10,10 @@ use buttress_volume::{Opened, Volume, VolumeError};
 use crate::args::Globals;
 use crate::error::{self, Failure};
 
+/// What to do about a filesystem with quotas.
+pub const QUOTAS: &str = "With --mark-quota-inconsistent it is written to all the same; the quotas \
+                          count wrong until Linux rescans them (btrfs quota rescan).";
+
 /// What to do where there is no filesystem.
 pub const NO_FILESYSTEM: &str = "In a disk image with partitions, give the partition's start with --offset; \
                                  `buttress mkfs` makes a new filesystem.";
@@ -116,15 +120,9 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
 pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
     match error {
         buttress::Error::Volume(error) => volume_failure(path, error),
-        buttress::Error::Unsupported(what) if what.contains("quotas") => Failure::new(
-            "cannot open",
-            path.display(),
-            error,
-        )
-        .hint(
-            "With --mark-quota-inconsistent it is written to all the same; the quotas count wrong \
-                 until Linux rescans them (btrfs quota rescan).",
-        ),
+        buttress::Error::Unsupported(what) if what.contains("quotas") => {
+            Failure::new("cannot open", path.display(), error).hint(QUOTAS)
+        }
         other => Failure::new("cannot open", path.display(), other),
     }
 }

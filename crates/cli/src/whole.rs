@@ -7,8 +7,8 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use buttress_fuse::client;
-use buttress_ondisk::item::chunk_type;
-use buttress_ondisk::objectid;
+use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
+use buttress_ondisk::{Key, kind, objectid};
 use uuid::Uuid;
 
 use crate::error::Failure;
@@ -185,6 +185,16 @@ impl Whole {
         };
         all.sort_by_key(|it| it.id);
         Ok(all)
+    }
+
+    /// Deleted subvolumes whose space is not free yet, in ascending order of their ids. Their path is `DELETED`.
+    pub fn deleted_subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
+        let refuse = |why: Trouble| self.failure("cannot list the deleted subvolumes of", why);
+        match self {
+            Whole::Image(image) => image_deleted(image).map_err(refuse),
+            Whole::Live(_) => Err(refuse(rustix::io::Errno::OPNOTSUPP.into())
+                .hint("Name the image or disk after unmounting it.")),
+        }
     }
 
     /// The subvolume whose top a spot is.
@@ -375,6 +385,39 @@ fn image_subvolume(it: buttress::SubvolumeInfo, path: Vec<u8>) -> Subvolume {
         uuid: Uuid::from_bytes(it.uuid),
         parent_uuid: Uuid::from_bytes(it.parent_uuid),
         received_uuid: Uuid::from_bytes(it.received_uuid),
+    }
+}
+
+/// The root items that no directory entry refers to any more.
+fn image_deleted(image: &Image) -> Result<Vec<Subvolume>, Trouble> {
+    let mut all = Vec::new();
+    let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
+    let to = Key::new(objectid::LAST_FREE, kind::ROOT_ITEM, u64::MAX);
+    image.fs().search(objectid::ROOT_TREE, from, to, |key, _, data| {
+        if key.kind == kind::ROOT_ITEM
+            && let Some(item) = RootItem::read(data)
+            && item.refs.get() == 0
+        {
+            all.push(deleted_subvolume(key.objectid, &item));
+        }
+        true
+    })?;
+    Ok(all)
+}
+
+fn deleted_subvolume(id: u64, item: &RootItem) -> Subvolume {
+    Subvolume {
+        id,
+        parent: 0,
+        name: Vec::new(),
+        path: b"DELETED".to_vec(),
+        generation: item.generation.get(),
+        transids: [item.otransid.get(), item.stransid.get(), item.rtransid.get()],
+        times: [&item.otime, &item.stime, &item.rtime].map(Time::from_disk),
+        uuid: Uuid::from_bytes(item.uuid),
+        parent_uuid: Uuid::from_bytes(item.parent_uuid),
+        received_uuid: Uuid::from_bytes(item.received_uuid),
+        read_only: item.flags.get() & root_flags::READ_ONLY != 0,
     }
 }
 

@@ -26,6 +26,7 @@ use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect
 use crate::protocol::mounts;
 use crate::session::{Session, SessionError, SessionOptions};
 use crate::signals::HeldSignals;
+use crate::will::Will;
 
 /// How often a block device is tried again while somebody holds it.
 const DEVICE_WAIT: Duration = Duration::from_millis(20);
@@ -55,9 +56,22 @@ pub enum MountError {
         /// Why.
         reason: Errno,
     },
-    /// The path given as `subvol=` is an ordinary directory or file.
-    #[error("{0} is not a subvolume")]
-    NoSubvolume(PathBuf),
+    /// What `subvol=` or `subvolid=` names is not there, or is an ordinary directory or file.
+    #[error("{wanted} {reason}; `buttress subvolume list {}` lists them", .device.display())]
+    NoSubvolume {
+        /// As given.
+        wanted: String,
+        /// What is wrong with it.
+        reason: &'static str,
+        /// Where it was looked for.
+        device: PathBuf,
+    },
+    /// The mount is gone, but what it had not yet committed is lost.
+    #[error("the last changes are lost: {said}")]
+    LastCommit {
+        /// Why the process that served it could not write them.
+        said: String,
+    },
     /// Attaching or taking off.
     #[error(transparent)]
     Connect(#[from] ConnectError),
@@ -142,17 +156,27 @@ fn mount_here(
     }
     let mut options = options.clone();
     options.read_only |= fs.is_read_only();
-    let subvolume = chosen_subvolume(&fs, &options.subvolume)?;
-    let served = serve(Engine::new(fs.clone()), subvolume, &place, &options, readiness);
-    // Also after an error: what was done before it is kept.
+    let subvolume = chosen_subvolume(&fs, &options.subvolume, device)?;
+    let mut served_as = None;
+    let background = readiness.is_some();
+    let store = Engine::new(fs.clone());
+    let served = serve_and_tell(store, subvolume, &place, &options, readiness, &mut served_as);
+    // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
+    // the device, which the close lets go, is to find the will.
+    let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
+    if let (Err(error), Some(will), true) = (&committed, &served_as, background) {
+        eprintln!("buttress: {}: the last changes are lost: {error}", place.source.display());
+        will.leave(&error.to_string());
+    }
     let closed = fs.close();
     served?;
+    committed?;
     Ok(closed?)
 }
 
 fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
-    let mode = mode.offset(options.offset);
+    let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
     match options.commit_seconds {
         Some(seconds) => mode.commit_interval(Duration::from_secs(seconds.into())),
         None => mode,
@@ -160,16 +184,35 @@ fn engine_options(options: &MountOptions) -> Options {
 }
 
 /// The id of the subvolume to mount.
-fn chosen_subvolume(fs: &Filesystem, choice: &SubvolumeChoice) -> Result<u64, MountError> {
+fn chosen_subvolume(
+    fs: &Filesystem,
+    choice: &SubvolumeChoice,
+    device: &Path,
+) -> Result<u64, MountError> {
+    let absent = |wanted: String, reason| MountError::NoSubvolume {
+        wanted,
+        reason,
+        device: device.to_owned(),
+    };
     match choice {
         SubvolumeChoice::Default => Ok(fs.default_subvolume()?),
-        SubvolumeChoice::Id(id) => Ok(fs.subvolume_info(*id)?.id),
-        SubvolumeChoice::Path(path) => {
-            let node = fs.resolve(path)?;
-            if !node.is_top() {
-                return Err(MountError::NoSubvolume(path.clone()));
+        SubvolumeChoice::Id(id) => match fs.subvolume_info(*id) {
+            Err(error) if error.errno() == Errno::NOENT => {
+                Err(absent(format!("subvolume {id}"), "does not exist"))
             }
-            Ok(node.subvolume)
+            found => Ok(found?.id),
+        },
+        SubvolumeChoice::Path(path) => {
+            let wanted = || format!("subvolume {}", path.display());
+            match fs.resolve(path) {
+                Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => {
+                    Err(absent(wanted(), "does not exist"))
+                }
+                found => match found? {
+                    node if node.is_top() => Ok(node.subvolume),
+                    _ => Err(absent(path.display().to_string(), "is not a subvolume")),
+                },
+            }
         }
     }
 }
@@ -183,6 +226,18 @@ pub fn serve<S: Control>(
     options: &MountOptions,
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
+    serve_and_tell(store, subvolume, place, options, readiness, &mut None)
+}
+
+/// The same; tells where a last word about the mount would be looked for.
+fn serve_and_tell<S: Control>(
+    store: S,
+    subvolume: u64,
+    place: &Place,
+    options: &MountOptions,
+    readiness: &mut Option<Readiness>,
+    will: &mut Option<Will>,
+) -> Result<(), MountError> {
     let mount = Mount::new(store, subvolume, options)
         .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
     let mount = Arc::new(mount);
@@ -190,6 +245,9 @@ pub fn serve<S: Control>(
     let channel = connect(&place.mountpoint, &connect_options(place, options))?;
     if let Some(entry) = mounts::at(&place.mountpoint)? {
         mount.set_device(entry.device);
+        *will = Will::of(&entry);
+        // One of an earlier mount with this number, which nobody has asked for.
+        let _usually_none = will.as_ref().and_then(Will::take);
     }
     let session_options = SessionOptions { init_flags: init_flags(options), readers: 0 };
     let handler = Arc::clone(&mount);
@@ -226,7 +284,8 @@ fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
 }
 
 /// Takes a mount off. With `wait`, returns only when its last commit is on the device, which is
-/// when its process lets go of the device's lock.
+/// when its process lets go of the device's lock; that it failed is an error, though the mount is
+/// gone.
 pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountError> {
     // A path whose server died cannot be resolved, but is a mount point all the same.
     let path = mountpoint.canonicalize().or_else(|_| std::path::absolute(mountpoint))?;
@@ -235,6 +294,9 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
     disconnect(&path, lazy)?;
     if wait && !lazy {
         wait_for_device(&entry.source)?;
+        if let Some(said) = Will::of(&entry).as_ref().and_then(Will::take) {
+            return Err(MountError::LastCommit { said });
+        }
     }
     Ok(())
 }

@@ -3,12 +3,12 @@
 //! A process with threads cannot fork safely, so the command starts its own program again with the
 //! same arguments and a mark in the environment, and waits at the other end of a pipe, which is
 //! the child's standard output. The child goes the same way through the program, mounts, says
-//! `ready` and lets go of the terminal; or it says why not and ends. Thus `mount` returns when the
+//! `ready` and goes on alone; or it says why not and ends. Thus `mount` returns when the
 //! mount answers, and shell and fstab see the true exit code.
 
 use std::env;
 use std::fs::OpenOptions;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -100,7 +100,10 @@ impl Readiness {
         env::set_current_dir("/")?;
         let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
         rustix::stdio::dup2_stdin(&null)?;
-        rustix::stdio::dup2_stderr(&null)?;
+        // A pipe would be waited for by whoever reads it; on a terminal, failures are still seen.
+        if !io::stderr().is_terminal() {
+            rustix::stdio::dup2_stderr(&null)?;
+        }
         self.pipe.write_all(&[READY])
     }
 

@@ -14,6 +14,7 @@ pub mod options;
 pub mod protocol;
 pub mod session;
 pub mod signals;
+mod will;
 
 pub use daemon::{Ground, MountError, mount, unmount};
 pub use options::MountOptions;

@@ -47,12 +47,21 @@ pub struct Progress {
 impl Progress {
     /// Shows nothing until there is something to show.
     pub fn new(globals: &Globals) -> Progress {
+        Progress::of(globals, "{spinner} {bytes} copied in {elapsed}, {bytes_per_sec}  {wide_msg}")
+    }
+
+    /// That something takes its time, of which nothing more is known.
+    pub fn spinner(globals: &Globals, what: &'static str) -> Progress {
+        let progress = Progress::of(globals, "{spinner} {wide_msg}");
+        progress.bar.set_message(what);
+        progress
+    }
+
+    fn of(globals: &Globals, template: &str) -> Progress {
         let bar = ProgressBar::no_length();
         if globals.quiet || !io::stderr().is_terminal() {
             bar.set_draw_target(ProgressDrawTarget::hidden());
-        } else if let Ok(style) = ProgressStyle::with_template(
-            "{spinner} {bytes} copied in {elapsed}, {bytes_per_sec}  {wide_msg}",
-        ) {
+        } else if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
             bar.enable_steady_tick(Duration::from_millis(200));
         }

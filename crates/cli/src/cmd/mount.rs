@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use buttress_fuse::options::SubvolumeChoice;
 use buttress_fuse::protocol::mounts;
 use buttress_fuse::{Ground, MountError, MountOptions};
 use clap::Args;
@@ -55,12 +54,12 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         // The process in the background could only tell in words, without the advice that goes with them.
         path.metadata().map_err(|error| {
             let error = MountError::Path { path: path.clone(), source: error };
-            failure(device, directory, &options, &error)
+            failure(device, directory, &error)
         })?;
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
-        .map_err(|error| failure(device, directory, &options, &error))
+        .map_err(|error| failure(device, directory, &error))
 }
 
 fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOptions, Failure> {
@@ -72,10 +71,11 @@ fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOption
         }
     }
     options.read_only |= args.read_only;
+    options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
     Ok(options)
 }
 
-fn failure(device: &Path, directory: &Path, options: &MountOptions, error: &MountError) -> Failure {
+fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
     let what = format!("cannot mount {} on", device.display());
     let failure = Failure::new(what, directory.display(), without_number(&error.to_string()));
     match error {
@@ -87,7 +87,7 @@ fn failure(device: &Path, directory: &Path, options: &MountOptions, error: &Moun
                 false => failure,
             }
         }
-        _ => match advice(&error.to_string(), options) {
+        _ => match advice(&error.to_string()) {
             Some(advice) => failure.hint(advice),
             None => failure,
         },
@@ -95,16 +95,13 @@ fn failure(device: &Path, directory: &Path, options: &MountOptions, error: &Moun
 }
 
 /// What to do about a failure; the process in the background tells of its failures in words only.
-fn advice(said: &str, options: &MountOptions) -> Option<&'static str> {
-    let subvolume = options.subvolume != SubvolumeChoice::Default;
+fn advice(said: &str) -> Option<&'static str> {
     if said.contains("user_allow_other") {
         Some("Mount without allow_other, or have root add the line user_allow_other to that file.")
     } else if said.contains("no btrfs filesystem") {
         Some(device::NO_FILESYSTEM)
-    } else if subvolume && (said.contains("No such file") || said.contains("not a subvolume")) {
-        Some(
-            "Is the subvolume's name right? `buttress subvolume list DEVICE` lists them, with their paths from the top.",
-        )
+    } else if said.contains("with quotas") {
+        Some(device::QUOTAS)
     } else {
         None
     }
@@ -170,6 +167,11 @@ fn umount_failure(directory: &Path, error: &MountError) -> Failure {
             Failure::new("cannot unmount", directory.display(), "it is busy").hint(
                 "Close the files on it and leave its directories; `fuser -vm DIRECTORY` says who uses it.",
             )
+        }
+        MountError::LastCommit { said } => {
+            let what = "unmounted, but the last changes are lost on";
+            Failure::new(what, directory.display(), without_number(said))
+                .hint("What the last commit before them holds is on the device as it was.")
         }
         other => {
             Failure::new("cannot unmount", directory.display(), without_number(&other.to_string()))

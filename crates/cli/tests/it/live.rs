@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::run::{Place, have_progs, run_as};
+use crate::run::{KernelMount, Place, have_progs, run_as};
 use crate::tree;
 
 /// A mount that is taken off whatever happens.
@@ -10,12 +10,16 @@ struct Live<'a>(&'a Place);
 
 impl<'a> Live<'a> {
     fn of(place: &'a Place, options: &str) -> Option<Live<'a>> {
+        Live::at(place, &format!("{options} disk.img mnt"))
+    }
+
+    fn at(place: &'a Place, words: &str) -> Option<Live<'a>> {
         if !Path::new("/dev/fuse").exists() {
             println!("skipped: there is no /dev/fuse");
             return None;
         }
         std::fs::create_dir_all(place.join("mnt")).unwrap();
-        place.ok(&format!("mount {options} disk.img mnt"));
+        place.ok(&format!("mount {words}"));
         Some(Live(place))
     }
 
@@ -113,7 +117,20 @@ fn options_of_mount() {
         said.starts_with("buttress: cannot find nowhere: No such file or directory\n"),
         "{said}"
     );
-    assert!(place.fails("mount -o subvol=/sub/inside disk.img mnt").contains("is not a subvolume"));
+    for foreground in ["", "-f "] {
+        let said = place.fails(&format!("mount {foreground}-o subvol=/sub/inside disk.img mnt"));
+        assert!(said.contains("/sub/inside is not a subvolume"), "{said}");
+        for (option, name) in [("subvol=NONE", "NONE"), ("subvolid=999", "999")] {
+            let said = place.fails(&format!("mount {foreground}-o {option} disk.img mnt"));
+            assert_eq!(
+                said,
+                format!(
+                    "buttress: cannot mount disk.img on mnt: subvolume {name} does not exist; \
+                     `buttress subvolume list disk.img` lists them\n"
+                )
+            );
+        }
+    }
     let said = place.fails("umount mnt");
     assert!(
         said.contains("it is not mounted by buttress\n  `buttress mount` lists what is.\n"),
@@ -124,6 +141,79 @@ fn options_of_mount() {
         (helper.code, helper.err.as_str()),
         (2, "buttress: a device and a directory are needed\n")
     );
+}
+
+#[test]
+fn quotas_of_a_live_mount() {
+    let place = image();
+    let Some(kernel) = KernelMount::of(&place, "disk.img") else { return };
+    place.progs("btrfs", &format!("quota enable {}", kernel.path().display()));
+    drop(kernel);
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    for foreground in ["", "-f "] {
+        let said = place.fails(&format!("mount {foreground}disk.img mnt"));
+        assert!(said.contains("quotas is not supported\n  With --mark-quota-incons"), "{said}");
+    }
+    for option in ["--mark-quota-inconsistent", "-o mark_quota_inconsistent"] {
+        let Some(live) = Live::of(&place, option) else { return };
+        place.ok(&format!("mkdir mnt/{}", option.len()));
+        live.end();
+    }
+    place.check("disk.img");
+    let kernel = KernelMount::of(&place, "disk.img").unwrap();
+    assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 2);
+}
+
+/// A filesystem in memory, of 16 MiB, taken off whatever happens.
+struct Small<'a>(&'a Place);
+
+impl<'a> Small<'a> {
+    fn of(place: &'a Place) -> Option<Small<'a>> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can mount a tmpfs");
+            return None;
+        }
+        std::fs::create_dir(place.join("small")).unwrap();
+        place.progs("mount", "-t tmpfs -o size=16m none small");
+        Some(Small(place))
+    }
+}
+
+impl Drop for Small<'_> {
+    fn drop(&mut self) {
+        self.0.progs("umount", "-l small");
+    }
+}
+
+#[test]
+fn a_last_commit_that_fails_is_told() {
+    let place = Place::new();
+    let Some(_small) = Small::of(&place) else { return };
+    place.ok("mkfs -q --size 300M small/disk.img");
+    let Some(live) = Live::at(&place, "small/disk.img mnt") else { return };
+    std::fs::write(place.join("mnt/kept"), "kept").unwrap();
+    place.ok("filesystem sync mnt");
+    // The disk under the image is full from here on.
+    let filled = std::fs::write(place.join("small/other"), vec![1; 16 << 20]);
+    assert!(filled.is_err());
+    std::fs::write(place.join("mnt/lost"), "lost").unwrap();
+    let said = place.fails("umount mnt");
+    assert!(
+        said.starts_with("buttress: unmounted, but the last changes are lost on mnt: "),
+        "{said}"
+    );
+    assert!(said.contains("No space left on device"), "{said}");
+    std::fs::remove_file(place.join("small/other")).unwrap();
+    assert_eq!(place.ok("ls small/disk.img:/"), "kept\n");
+    // It is said once.
+    let live = {
+        drop(live);
+        Live::at(&place, "small/disk.img mnt").unwrap()
+    };
+    live.end();
+    if have_progs() {
+        place.check("small/disk.img");
+    }
 }
 
 #[test]

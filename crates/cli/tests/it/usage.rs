@@ -25,6 +25,7 @@ fn what_is_not_understood_ends_with_2() {
         "mkfs -n 5k x",
         "mkfs --csum md5 x",
         "mkfs -m raid1 x",
+        "filesystem show",
     ] {
         let said = place.run(line);
         assert_eq!(said.code, 2, "{line}: {}", said.err);

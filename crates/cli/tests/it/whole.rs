@@ -216,3 +216,56 @@ fn quotas_are_kept_right_or_marked_wrong() {
     place.check("disk.img");
     KernelMount::of(&place, "disk.img").unwrap();
 }
+
+#[test]
+fn room_is_what_the_kernel_says() {
+    let place = Place::new();
+    for (size, options) in [("300M", ""), ("3G", ""), ("200M", "--mixed")] {
+        place.ok(&format!("mkfs -q -f --size {size} {options} disk.img"));
+        let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+        std::fs::write(mount.path().join("file"), vec![7; 10 << 20]).unwrap();
+        place.progs("btrfs", &format!("filesystem sync {}", mount.path().display()));
+        let stat = rustix::fs::statvfs(mount.path()).unwrap();
+        let said = place.progs("btrfs", &format!("filesystem usage -b {}", mount.path().display()));
+        drop(mount);
+        let said = String::from_utf8(said).unwrap();
+        let number = |name: &str| -> u64 {
+            let line = said.lines().find(|line| line.trim_start().starts_with(name)).unwrap();
+            line.split_whitespace().find_map(|word| word.parse().ok()).unwrap()
+        };
+        let ours = &place.json("filesystem usage disk.img")["overall"];
+        assert_eq!(ours["device-allocated"], number("Device allocated:"), "{size} {options}");
+        let near = |name: &str, theirs: u64| {
+            let ours = ours[name].as_u64().unwrap();
+            let message = format!("{size} {options} {name}: {ours}, theirs {theirs}");
+            assert!(ours.abs_diff(theirs) < 16 << 20, "{message}");
+        };
+        near("free-statfs", stat.f_bavail * stat.f_frsize);
+        near("free-estimated", number("Free (estimated):"));
+        near("used", number("Used:"));
+    }
+}
+
+#[test]
+fn a_deleted_subvolume_is_listed_until_its_space_is_free() {
+    let place = image();
+    place.ok("subvolume create -q disk.img:/gone");
+    let fs = buttress::Filesystem::open(place.join("disk.img"), buttress::Options::read_write());
+    let fs = fs.unwrap();
+    let dir = fs.resolve("/gone").unwrap();
+    // What was changed in it is written first, and it goes with the commit after that.
+    let file = buttress::New::of(buttress::FileKind::Regular, 0o644);
+    fs.create(dir, b"file", &file).unwrap();
+    fs.delete_subvolume(buttress::Node::ROOT, b"gone").unwrap();
+    fs.commit().unwrap();
+    std::fs::copy(place.join("disk.img"), place.join("between.img")).unwrap();
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    assert_eq!(place.ok("subvolume list -d disk.img"), "");
+    assert!(!place.ok("subvolume list between.img").contains("gone"));
+    let listed = place.ok("subvolume list -d between.img");
+    assert!(listed.ends_with(" top level 0 path DELETED\n"), "{listed}");
+    let Some(mount) = KernelMount::read_only(&place, "between.img") else { return };
+    let theirs = place.progs("btrfs", &format!("subvolume list -d {}", mount.path().display()));
+    assert_eq!(listed, String::from_utf8(theirs).unwrap());
+}

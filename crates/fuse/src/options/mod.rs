@@ -82,6 +82,9 @@ pub struct MountOptions {
     pub user_subvol_rm_allowed: bool,
     /// `norecovery`, `nologreplay`, `rescue=nologreplay`: a log waiting for replay is ignored.
     pub no_log_replay: bool,
+    /// `mark_quota_inconsistent`: a filesystem with quotas is written to; they count wrong until
+    /// they are scanned again.
+    pub mark_quota_inconsistent: bool,
 }
 
 impl Default for MountOptions {
@@ -107,6 +110,7 @@ impl Default for MountOptions {
             max_read: None,
             user_subvol_rm_allowed: false,
             no_log_replay: false,
+            mark_quota_inconsistent: false,
         }
     }
 }

@@ -82,6 +82,7 @@ pub(super) const ROWS: &[Row] = &[
     row("allow_other", Switch(|o| o.allow_other = true)),
     row("default_permissions", Switch(|o| o.default_permissions = true)),
     row("fakeroot", Switch(|o| o.fakeroot = true)),
+    row("mark_quota_inconsistent", Switch(|o| o.mark_quota_inconsistent = true)),
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
     row("uid", Value(set_uid, "expects a user id")),
     row("gid", Value(set_gid, "expects a group id")),

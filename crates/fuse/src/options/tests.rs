@@ -31,6 +31,12 @@ fn the_last_word_wins() {
 }
 
 #[test]
+fn quotas_are_marked_wrong_only_on_request() {
+    assert!(parsed("mark_quota_inconsistent").mark_quota_inconsistent);
+    assert!(!MountOptions::default().mark_quota_inconsistent);
+}
+
+#[test]
 fn fakeroot_takes_the_kernels_checks_away() {
     let options = parsed("fakeroot,default_permissions,suid,dev");
     assert!(!options.default_permissions && !options.suid && !options.dev);

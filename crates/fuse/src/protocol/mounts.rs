@@ -21,6 +21,8 @@ pub struct MountEntry {
     pub fs_type: OsString,
     /// What is mounted: for our mounts the image or block device.
     pub source: PathBuf,
+    /// The user who mounted it, where the filesystem says so.
+    pub owner: Option<u32>,
 }
 
 impl MountEntry {
@@ -42,8 +44,15 @@ impl MountEntry {
             mountpoint: mountpoint.into(),
             fs_type: unescape(tail.next()?),
             source: unescape(tail.next()?).into(),
+            owner: tail.next().and_then(owner),
         })
     }
+}
+
+/// The user among the options of a FUSE filesystem.
+fn owner(options: &[u8]) -> Option<u32> {
+    let mut words = std::str::from_utf8(options).ok()?.split(',');
+    words.find_map(|word| word.strip_prefix("user_id=")?.parse().ok())
 }
 
 /// All mounts this process sees, oldest first.
@@ -92,12 +101,13 @@ mod tests {
     #[test]
     fn a_line_with_optional_fields_and_blanks() {
         let line =
-            br"36 35 0:42 / /mnt/my\040disk rw,noatime shared:1 - fuse.buttress /a\134b.img rw";
+            br"36 35 0:42 / /mnt/my\040disk rw,noatime shared:1 - fuse.buttress /a\134b.img rw,user_id=7";
         let entry = MountEntry::parse(line).unwrap();
         assert_eq!((entry.id, entry.device), (36, (0, 42)));
         assert_eq!(entry.mountpoint, Path::new("/mnt/my disk"));
         assert_eq!(entry.source, Path::new("/a\\b.img"));
         assert!(entry.is_ours());
+        assert_eq!(entry.owner, Some(7));
     }
 
     #[test]

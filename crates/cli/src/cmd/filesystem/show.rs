@@ -16,7 +16,7 @@ use crate::whole::Info;
 #[derive(Debug, Args)]
 pub struct Show {
     /// DEVICE or a path on a live mount
-    #[arg(required = true, value_name = "TARGET")]
+    #[arg(value_name = "TARGET")]
     targets: Vec<OsString>,
     #[command(flatten)]
     units: UnitArgs,
@@ -24,6 +24,12 @@ pub struct Show {
 
 /// Prints uuid, label and devices.
 pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    if args.targets.is_empty() {
+        return Err(Failure::usage("cannot show", "no image, disk or mount is named").hint(
+            "Disks are not searched for filesystems: name them, as in `buttress filesystem show disk.img`; \
+             `buttress mount` lists what is mounted.",
+        ));
+    }
     let mut list = Vec::new();
     for target in &args.targets {
         let info = super::info(target, globals)?;

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use serde_json::Value;
 
 use crate::args::Globals;
+use crate::cmd::copy::Progress;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
@@ -51,12 +52,14 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
             });
             failures.note(done, out)?;
         }
+        let progress = Progress::spinner(globals, "freeing their space");
         for whole in wholes {
             if args.commit_after {
                 whole.sync()?;
             }
             whole.clean()?;
         }
+        progress.finish();
         Ok(())
     })?;
     if globals.format == Format::Json {

@@ -55,6 +55,9 @@ pub struct List {
     /// Only read-only ones
     #[arg(short = 'r', help_heading = "Filters")]
     readonly: bool,
+    /// Only deleted ones whose space is not free yet
+    #[arg(short = 'd', conflicts_with_all = ["below", "all"], help_heading = "Filters")]
+    deleted: bool,
     /// Only those with this generation, +GEN: or newer, -GEN: or older
     #[arg(short = 'G', value_name = "[+|-]GEN", allow_hyphen_values = true, value_parser = parse_bound, help_heading = "Filters")]
     generations: Option<Bound>,
@@ -141,7 +144,8 @@ pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     let (mut all, here) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
         let whole = Whole::of(&spot)?;
-        Ok((whole.subvolumes()?, whole.subvolume_of(&spot)?))
+        let all = if args.deleted { whole.deleted_subvolumes()? } else { whole.subvolumes()? };
+        Ok((all, whole.subvolume_of(&spot)?))
     })?;
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
     all.sort_by(|one, other| {
