@@ -7,6 +7,7 @@
 //! medium by accident. The lock lives as long as the device, so whoever waits for it knows that the
 //! last write of the holder is done.
 
+use std::time::Duration;
 use std::{
     fs::{File, Metadata, OpenOptions, TryLockError},
     io,
@@ -217,12 +218,30 @@ fn lock(name: &str, file: &File) -> Result<(), DeviceError> {
     }
 }
 
-/// Refuses a file that backs a loop device, as sysfs tells it. A name there that leads nowhere
-/// (a deleted file, another mount namespace) cannot be compared and is passed over.
+/// How often, and how far apart, a loop device that is about to go is looked at again.
+const LOOP_LOOKS: u32 = 30;
+const LOOP_PAUSE: Duration = Duration::from_millis(100);
+
+/// Refuses a file that backs a loop device, as sysfs tells it. After `umount` and `losetup -d` the kernel keeps the device
+/// until its last user has closed it, so one that detaches by itself is given a moment.
 fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
+    for look in 0.. {
+        let Some((device, detaches)) = backed_loop(name, file)? else { return Ok(()) };
+        if !detaches || look == LOOP_LOOKS {
+            let why = format!("it backs the loop device {device}");
+            return Err(DeviceError::Busy { device: name.into(), why });
+        }
+        std::thread::sleep(LOOP_PAUSE);
+    }
+    Ok(())
+}
+
+/// The loop device that `file` backs, and whether it detaches by itself. A name in sysfs that leads nowhere (a deleted
+/// file, another mount namespace) cannot be compared and is passed over.
+fn backed_loop(name: &str, file: &File) -> Result<Option<(String, bool)>, DeviceError> {
     let own = file.metadata().map_err(|e| DeviceError::open(name, e))?;
     let Ok(blocks) = std::fs::read_dir("/sys/block") else {
-        return Ok(());
+        return Ok(None);
     };
     for block in blocks.flatten() {
         let Ok(backing) = std::fs::read_to_string(block.path().join("loop/backing_file")) else {
@@ -232,9 +251,10 @@ fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
         let same = std::fs::metadata(backing)
             .is_ok_and(|other| other.dev() == own.dev() && other.ino() == own.ino());
         if same {
-            let why = format!("it backs the loop device /dev/{}", block.file_name().display());
-            return Err(DeviceError::Busy { device: name.into(), why });
+            let detaches = std::fs::read_to_string(block.path().join("loop/autoclear"));
+            let detaches = detaches.is_ok_and(|flag| flag.trim() == "1");
+            return Ok(Some((format!("/dev/{}", block.file_name().display()), detaches)));
         }
     }
-    Ok(())
+    Ok(None)
 }
