@@ -35,12 +35,15 @@ pub fn row(scale: Scale) -> Row {
     Row { number: 2, work: format!("{files} files in one directory, 16K nodes"), figures, notes }
 }
 
-fn mean(leaves: &[(f64, f64)]) -> f64 {
+fn mean(leaves: &[Leaf]) -> f64 {
     leaves.iter().map(|leaf| leaf.1).sum::<f64>() / leaves.len().max(1) as f64
 }
 
+/// A leaf's items, and how full it is in percent.
+type Leaf = (f64, f64);
+
 /// For leaves with directory index items alone, and for all: items, and percent full.
-fn fill(fs: &Filesystem) -> (Vec<(f64, f64)>, Vec<(f64, f64)>) {
+fn fill(fs: &Filesystem) -> (Vec<Leaf>, Vec<Leaf>) {
     use buttress::ondisk::{Key, LeafBuilder, kind};
     let core = fs.core();
     let root = fs.tree(5).expect("readable").expect("the top subvolume");

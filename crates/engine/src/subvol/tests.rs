@@ -25,8 +25,7 @@ struct Fs {
 fn make(nodesize: u32) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(512 << 20));
     let mut options = buttress_mkfs::Options { nodesize: Some(nodesize), ..Default::default() };
-    let request =
-        buttress_mkfs::parse_features("^block-group-tree", options.features.clone()).unwrap();
+    let request = buttress_mkfs::parse_features("^block-group-tree", options.features).unwrap();
     let buttress_mkfs::FeatureRequest::Set(features) = request else { unreachable!() };
     options.features = features;
     buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();

@@ -134,7 +134,7 @@ fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
 /// Makes the sequence short, and saves it.
 fn shorter(config: &Config, ops: &[Op], out: &str) -> Failure {
     std::panic::set_hook(Box::new(|_| {}));
-    let judged = !matches!(shrink::run(config, ops, false), Err(_));
+    let judged = shrink::run(config, ops, false).is_ok();
     let (ops, failure) = shrink::shrink(config, ops, judged, 3000);
     let why = failure.0.replace('\n', "\n# ");
     let text: String = ops.iter().map(|op| format!("{op}\n")).collect();

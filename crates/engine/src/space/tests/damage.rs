@@ -55,7 +55,7 @@ fn damage(random: &mut Random, disk: &mut Disk) {
     };
     let mut data = tree.items.remove(&key).unwrap();
     match random.below(5) {
-        0 => return,
+        0 => {}
         1 if !data.is_empty() => {
             let at = random.below(data.len() as u64) as usize;
             data[at] ^= 1 << random.below(8);
