@@ -143,3 +143,26 @@ fn two_mounts_never_share_an_image() {
     assert!(error.unwrap_err().to_string().contains("busy"));
     mount.end();
 }
+
+#[test]
+fn inode_flags_that_can_be_kept() {
+    let Some(mount) = engine(None, "") else { return };
+    if Command::new("lsattr").arg("-V").stderr(Stdio::null()).output().is_err() {
+        println!("skipped: needs chattr and lsattr");
+        return;
+    }
+    let top = mount.path();
+    let shown = |top: &Path| run(0, &format!("cd {}; lsattr -d file dir", top.display()));
+    let change = "cd TOP; touch file; mkdir dir; chattr +dAS file; chattr +D dir; \
+                  for flag in i a c C; do ! chattr +$flag file 2>/dev/null; done";
+    run(0, &change.replace("TOP", top.to_str().unwrap()));
+    let said = shown(&top);
+    let flags = |text: &str| -> Vec<String> {
+        let first = |line: &str| line.split(' ').next().unwrap_or_default().replace('-', "");
+        text.lines().map(first).collect()
+    };
+    assert_eq!(flags(&said), ["SdA", "D"], "{said}");
+    let mount = mount.again("");
+    assert_eq!(shown(&mount.path()), said);
+    mount.end();
+}
