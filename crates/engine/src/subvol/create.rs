@@ -40,6 +40,13 @@ pub struct Place<'a> {
     pub name: &'a [u8],
 }
 
+impl Place<'_> {
+    /// ENOENT when the subvolume was deleted meanwhile.
+    pub(super) fn alive(&self) -> Result<()> {
+        if self.subvolume.is_dead() { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
+    }
+}
+
 impl Forest {
     /// Makes an empty subvolume at `place`; its id.
     pub fn create(
@@ -50,6 +57,8 @@ impl Forest {
         uid: u32,
         gid: u32,
     ) -> Result<u64> {
+        let _order = self.names.lock();
+        place.alive()?;
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         if id > objectid::LAST_FREE {
             return Err(Error::User(Errno::NOSPC));
@@ -111,6 +120,8 @@ impl Forest {
 
     /// Second half of a snapshot: gives `id` its name.
     pub fn name_snapshot(&self, op: &Op<'_>, id: u64, place: Place<'_>) -> Result<()> {
+        let _order = self.names.lock();
+        place.alive()?;
         let subvolume = self.find(op.core, id)?;
         let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
         let read_only = subvolume.item().flags.get() & root_flags::READ_ONLY != 0;
@@ -119,8 +130,12 @@ impl Forest {
         subvolume.change(|item| item.refs = 1.into());
         self.pending.put(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), None);
         self.name(place, id, index);
-        let uuid = subvolume.item().uuid;
-        self.pending.uuid(UuidChange::new(&uuid, kind::UUID_SUBVOL, id, true));
+        let item = subvolume.item();
+        self.pending.uuid(UuidChange::new(&item.uuid, kind::UUID_SUBVOL, id, true));
+        if item.received_uuid != [0; 16] {
+            let kind = kind::UUID_RECEIVED_SUBVOL;
+            self.pending.uuid(UuidChange::new(&item.received_uuid, kind, id, true));
+        }
         Ok(())
     }
 

@@ -9,12 +9,14 @@ use buttress_ondisk::{Key, kind, objectid};
 use super::create::Place;
 use super::forest::Forest;
 use crate::error::{Errno, Error, Result};
+use crate::inode::Location;
 use crate::txn::{Core, Op, UuidChange};
 
 impl Forest {
     /// Takes subvolume `id` away from `place` and leaves it to be dropped. EPERM for the default subvolume, ENOTEMPTY when
     /// it holds subvolumes itself.
     pub fn delete(&self, op: &Op<'_>, place: Place<'_>, id: u64) -> Result<()> {
+        let _order = self.names.lock();
         let subvolume = self.get(op.core, id)?;
         if self.default_id(op.core)? == id {
             return Err(Error::User(Errno::PERM));
@@ -52,6 +54,12 @@ impl Forest {
 
     /// Moves subvolume `id` to another name.
     pub fn rename(&self, op: &Op<'_>, from: Place<'_>, to: Place<'_>, id: u64) -> Result<()> {
+        let _order = self.names.lock();
+        to.alive()?;
+        let here = from.subvolume.tree.lookup(op, from.dir, from.name)?;
+        if here.location != Location::Subvolume(id) {
+            return Err(Error::User(Errno::NOENT));
+        }
         let index = to.subvolume.tree.add_subvolume_entry(op, to.dir, to.name, id)?;
         from.subvolume.tree.remove_subvolume_entry(op, from.dir, from.name, id)?;
         self.unname(from.subvolume.id, id);

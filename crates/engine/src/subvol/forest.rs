@@ -122,6 +122,9 @@ pub struct Forest {
     /// Items of the root tree and the uuid tree to come.
     pub(super) pending: Pending,
     pub(super) next_id: AtomicU64,
+    /// Orders what gives subvolumes names and takes them away: one that is deleted gets no subvolumes, one that moves does
+    /// so once. Comes before the locks of inodes.
+    pub(super) names: Mutex<()>,
     /// Deleted subvolumes that are not dropped yet.
     pub(super) dead: Mutex<Vec<u64>>,
     pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
@@ -141,6 +144,7 @@ impl Forest {
             subvolumes: RwLock::default(),
             pending: Pending::default(),
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
+            names: Mutex::default(),
             dead: Mutex::default(),
             snapshots: Mutex::default(),
             superblock: Mutex::default(),

@@ -288,3 +288,50 @@ fn damage_in_a_deleted_subvolume_stops_nobody() {
     let top = subvolume.tree.get(&op, TOP).unwrap();
     subvolume.tree.lookup(&op, &top, b"file105").unwrap();
 }
+
+#[test]
+fn a_deleted_subvolume_gets_no_subvolumes_and_one_that_has_moved_stays() {
+    let fs = open(&make(4096));
+    let outer = snapshot(&fs, 5, "outer");
+    let inner = snapshot(&fs, 5, "inner");
+    fs.commit();
+    // What operations have looked up before.
+    let op = fs.op();
+    let (top, gone) =
+        (fs.forest.get(&fs.core, 5).unwrap(), fs.forest.get(&fs.core, outer).unwrap());
+    let (top_dir, gone_dir) = (top.tree.get(&op, TOP).unwrap(), gone.tree.get(&op, TOP).unwrap());
+    let at = |name| Place { subvolume: &top, dir: &top_dir, name };
+    let into = Place { subvolume: &gone, dir: &gone_dir, name: b"x" };
+    fs.forest.delete(&op, at(b"outer"), outer).unwrap();
+    assert!(fs.forest.create(&op, into, 0o755, 0, 0).is_err());
+    assert!(fs.forest.rename(&op, at(b"inner"), into, inner).is_err());
+    fs.forest.rename(&op, at(b"inner"), at(b"one"), inner).unwrap();
+    assert!(fs.forest.rename(&op, at(b"inner"), at(b"two"), inner).is_err());
+    drop(op);
+    fs.commit();
+    while fs.forest.has_dead() {
+        fs.commit();
+    }
+    fs.check();
+    assert_eq!(fs.forest.info(&fs.core, inner).unwrap().name, b"one");
+}
+
+#[test]
+fn a_read_only_snapshot_of_what_was_received_is_found_as_that() {
+    let fs = open(&make(4096));
+    let source = snapshot(&fs, 5, "source");
+    fs.forest.get(&fs.core, source).unwrap().change(|item| item.received_uuid = [7; 16]);
+    let id = fs.forest.request_snapshot(&fs.op(), source, true).unwrap();
+    fs.commit();
+    let op = fs.op();
+    let subvolume = fs.forest.get(&fs.core, 5).unwrap();
+    let dir = subvolume.tree.get(&op, TOP).unwrap();
+    let place = Place { subvolume: &subvolume, dir: &dir, name: b"copy" };
+    fs.forest.name_snapshot(&op, id, place).unwrap();
+    drop(op);
+    fs.commit();
+    let kind = buttress_ondisk::kind::UUID_RECEIVED_SUBVOL;
+    let key = crate::txn::UuidChange::new(&[7; 16], kind, id, true).key;
+    let item = fs.core.uuid_view().unwrap().get(&key).unwrap().unwrap();
+    assert!(item.data().chunks(8).any(|known| known == id.to_le_bytes()));
+}
