@@ -55,8 +55,8 @@ pub(crate) enum What {
     Directory(DirId),
     /// A regular file whose content has been read: pieces at offsets, holes between them.
     Small(Vec<Piece>),
-    /// A regular file to be streamed.
-    Large(File),
+    /// A regular file to be streamed. Not opened yet: thousands may be waiting.
+    Large,
     /// A symbolic link and its target.
     Symlink(Vec<u8>),
     /// A device node, FIFO or socket.
@@ -162,17 +162,17 @@ fn read_file(path: &Path, stat: &Stat, room: &mut u64) -> Result<What, MkfsError
     if stat.size == 0 {
         return Ok(What::Small(Vec::new()));
     }
-    let file = open(path).map_err(|e| MkfsError::source("open", path, e))?;
     if stat.size > WHOLE_LEN_MAX || stat.size > *room {
-        return Ok(What::Large(file));
+        return Ok(What::Large);
     }
+    let file = open(path).map_err(|e| MkfsError::source("open", path, e))?;
     *room -= stat.size;
     let pieces = read_pieces(&file, stat).map_err(|e| MkfsError::source("read", path, e))?;
     Ok(What::Small(pieces))
 }
 
 /// Opens for reading, without touching the time of the last access where that is allowed.
-fn open(path: &Path) -> io::Result<File> {
+pub(crate) fn open(path: &Path) -> io::Result<File> {
     let open = |flags: OFlags| {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 
 use super::pipeline::stream;
-use super::read::{Segments, What, read_full, read_top};
+use super::read::{Segments, What, open, read_full, read_top};
 use super::{SubvolumeKind, parse_subvolume};
 use crate::MkfsError;
 
@@ -20,7 +20,7 @@ fn lines(top: &std::path::Path, threads: usize) -> Result<Vec<String>, MkfsError
                     let all: usize = pieces.iter().map(|piece| piece.data.len()).sum();
                     format!("small {} bytes in {}", all, pieces.len())
                 }
-                What::Large(_) => format!("large {}", entry.stat.size),
+                What::Large => format!("large {}", entry.stat.size),
                 What::Symlink(target) => format!("link {}", String::from_utf8_lossy(&target)),
                 What::Special => "special".into(),
             };
@@ -83,7 +83,8 @@ fn holes_are_not_read() {
     let mut found = Vec::new();
     stream(dir.path(), 2, |batch| {
         for entry in batch.entries {
-            let What::Large(file) = &entry.what else { panic!("{entry:?}") };
+            let What::Large = &entry.what else { panic!("{entry:?}") };
+            let file = &open(&path).unwrap();
             let mut segments = Segments::new(file, &entry.stat);
             while let Some((start, end)) = segments.next().unwrap() {
                 let mut data = vec![0; (end - start) as usize];
@@ -100,6 +101,26 @@ fn holes_are_not_read() {
     } else {
         assert_eq!(found, [(512 << 10, (512 << 10) + 4096, 4096)]);
     }
+}
+
+#[test]
+fn files_that_wait_for_their_turn_are_not_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = dir.path().canonicalize().unwrap();
+    for number in 0..200 {
+        let file = File::create(top.join(format!("{number:03}"))).unwrap();
+        file.set_len(300 << 10).unwrap();
+    }
+    let mut waiting = Vec::new();
+    stream(&top, 2, |batch| {
+        waiting.push(batch);
+        Ok(())
+    })
+    .unwrap();
+    let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
+    assert_eq!(open.filter(|path| path.starts_with(&top)).count(), 0);
+    assert_eq!(waiting.iter().map(|batch| batch.entries.len()).sum::<usize>(), 200);
 }
 
 #[test]

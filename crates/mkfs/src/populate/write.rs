@@ -8,14 +8,13 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use buttress::{Change, FileKind, Filesystem, New, Node, Owner, SetXattr, Time};
 use rustix::fs::FileType;
 
-use super::read::{Batch, Entry, Piece, Segments, Stat, What, read_full, read_top};
+use super::read::{Batch, Entry, Piece, Segments, Stat, What, open, read_full, read_top};
 use super::subvolumes::{Subvolume, SubvolumeKind};
 use super::walk::DirId;
 use super::{Populate, Populated};
@@ -123,7 +122,7 @@ impl<'a> Writer<'a> {
                 return Ok(());
             }
             What::Small(pieces) => self.small(node, &path, pieces, &entry.stat)?,
-            What::Large(file) => self.large(node, &path, file, &entry.stat)?,
+            What::Large => self.large(node, &path, &entry.stat)?,
             What::Symlink(_) | What::Special => {}
         }
         self.done.files += 1;
@@ -196,14 +195,10 @@ impl<'a> Writer<'a> {
         self.set_size(node, path, end, stat)
     }
 
-    fn large(
-        &mut self,
-        node: Node,
-        path: &Path,
-        file: &File,
-        stat: &Stat,
-    ) -> Result<(), MkfsError> {
-        let unread = |error| MkfsError::source("read", self.source.join(path), error);
+    fn large(&mut self, node: Node, path: &Path, stat: &Stat) -> Result<(), MkfsError> {
+        let from = self.source.join(path);
+        let file = &open(&from).map_err(|error| MkfsError::source("open", &from, error))?;
+        let unread = |error| MkfsError::source("read", &from, error);
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.resize(STREAM_LEN as usize, 0);
         let mut segments = Segments::new(file, stat);
