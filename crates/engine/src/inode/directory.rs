@@ -18,6 +18,8 @@ use crate::txn::Op;
 
 /// The index that a directory gives first: 0 and 1 stand for "." and "..".
 pub(super) const FIRST_INDEX: u64 = 2;
+/// No directory whose indexes have come so far gets more entries: they would run out. Only a damaged one has.
+const INDEX_MAX: u64 = i64::MAX as u64;
 /// Bytes of an entry's head in an item.
 pub(super) const ENTRY_LEN: usize = size_of::<DirItem>();
 
@@ -119,12 +121,19 @@ impl State {
             return Ok(());
         }
         let last = view.last_at_or_before(&Key::new(ino, kind::DIR_INDEX, u64::MAX))?;
-        self.next_index = match last.map(|item| item.key()) {
+        let next = match last.map(|item| item.key()) {
             Some(key) if key.objectid == ino && key.kind == kind::DIR_INDEX => {
                 key.offset.saturating_add(1).max(FIRST_INDEX)
             }
             _ => FIRST_INDEX,
         };
+        // While a commit is being published the tree may have forgotten indexes that a layer still hides.
+        let gone = self.layers_of_entries().filter_map(|layer| layer.removed().next_back()).max();
+        let next = next.max(gone.map_or(0, |gone| gone.saturating_add(1)));
+        if next > INDEX_MAX {
+            return Err(Error::User(Errno::NOSPC));
+        }
+        self.next_index = next;
         Ok(())
     }
 

@@ -214,7 +214,7 @@ impl Entries {
     }
 
     /// Indexes that are gone, in order.
-    pub(super) fn removed(&self) -> impl Iterator<Item = u64> {
+    pub(super) fn removed(&self) -> impl DoubleEndedIterator<Item = u64> {
         self.removed.iter().copied()
     }
 

@@ -4,19 +4,23 @@ use std::sync::Arc;
 
 use buttress_ondisk::item::inode_flags;
 use buttress_ondisk::view::FileExtentItem;
-use buttress_ondisk::{Key, kind};
+use buttress_ondisk::{Key, SECTOR, kind};
 use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::Inode;
 use super::attributes::mode;
-use super::file::{FileChanges, Layers, Mapping, Seek, Shared};
+use super::file::{Cache, FileChanges, Layers, Mapping, Seek, Shared};
 use super::state::State;
 use super::tree::FileTree;
 use crate::error::{Errno, Error, Result};
+use crate::space::Need;
 use crate::txn::Op;
 
 /// The largest file: offsets are signed for everyone else.
 const SIZE_MAX: u64 = i64::MAX as u64;
+
+/// Files of a tree that keep a decompressed extent.
+const KEPT_MAX: usize = 64;
 
 /// What [`FileTree::clone_range`] clones from.
 #[derive(Clone, Copy, Debug)]
@@ -99,7 +103,25 @@ impl FileTree {
             let layers = state.layers(inode.ino, self.view(op.core));
             state.file().plan(layers, state.attributes.size, offset, buf)?
         };
-        plan.run(op.core, buf)
+        let len = plan.run(op.core, buf)?;
+        if let Some(cache) = plan.kept() {
+            self.keep(cache);
+        }
+        Ok(len)
+    }
+
+    /// Bounds the decompressed extents that files keep: the one kept longest goes.
+    fn keep(&self, cache: Arc<Cache>) {
+        let mut kept = self.kept.lock();
+        if kept.iter().any(|other| Arc::ptr_eq(other, &cache)) {
+            return;
+        }
+        kept.push_back(cache);
+        if kept.len() > KEPT_MAX
+            && let Some(first) = kept.pop_front()
+        {
+            first.clear();
+        }
     }
 
     /// Writes all of `data` at `offset`. By how many bytes that made grow what is buffered and will need space is returned; the
@@ -137,7 +159,13 @@ impl FileTree {
         let before = buffered(state);
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
-        file.write(op, layers, size, offset, data)?;
+        if let Err(error) = file.write(op, layers, size, offset, data) {
+            // The first sector may be there already: nothing of it may show when the file grows.
+            if end > size {
+                let _ = file.truncate(op, layers, end, size);
+            }
+            return Err(error);
+        }
         state.attributes.size = size.max(end);
         state.attributes.modified(op.now);
         // Less than before: it went to the disk, and this write with it has used what was promised.
@@ -311,6 +339,11 @@ impl FileTree {
         shared: Shared,
     ) -> Result<u64> {
         let end = range_end(offset, len)?;
+        // What the committing transaction has not placed yet is copied. The caller has reserved for less than this.
+        if let copied @ SECTOR.. = shared.copied() {
+            let need = Need { data: copied, ..Need::default() };
+            op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
+        }
         state.touch(inode, self, op)?;
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));

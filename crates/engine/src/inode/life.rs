@@ -112,12 +112,23 @@ impl FileTree {
         if inode.is_held() {
             return Ok(Cleanup::Done);
         }
-        if state.attributes.is_regular() && state.attributes.size > STEP {
-            let size = state.attributes.size - STEP;
+        let size = state.attributes.size;
+        let last = self.last_extent(op, ino, size)?;
+        if let Some(last) = last.filter(|last| *last > STEP && state.attributes.is_regular()) {
+            let size = (size - STEP).min(last);
             self.resize(op, &inode, &mut state, size)?;
             return Ok(Cleanup::Again);
         }
         self.delete(op, &inode, &mut state)?;
         Ok(Cleanup::Done)
+    }
+
+    /// Where in the tree the last extent of an inode starts before `size`: what is behind it costs nothing to cut off,
+    /// however large the file says it is.
+    fn last_extent(&self, op: &Op<'_>, ino: u64, size: u64) -> Result<Option<u64>> {
+        let key = Key::new(ino, kind::EXTENT_DATA, size.saturating_sub(1));
+        let item = self.view(op.core).last_at_or_before(&key)?;
+        let found = item.map(|item| item.key()).filter(|found| found.objectid == ino);
+        Ok(found.filter(|found| found.kind == kind::EXTENT_DATA).map(|found| found.offset))
     }
 }

@@ -97,9 +97,9 @@ impl FileTree {
             return Ok(true);
         }
         if source.dir.ino != target.dir.ino {
-            self.refuse_loop(op, &moved, &entry, target.dir)?;
-            if let Some((inode, entry)) = other.as_ref().filter(|_| mode == Rename::Exchange) {
-                self.refuse_loop(op, inode, entry, source.dir)?;
+            self.refuse_loop(op, &moved, target.dir)?;
+            if let Some((inode, _)) = other.as_ref().filter(|_| mode == Rename::Exchange) {
+                self.refuse_loop(op, inode, source.dir)?;
             }
         }
         let other_inode = other.as_ref().map(|(inode, _)| &**inode);
@@ -132,8 +132,9 @@ impl FileTree {
     }
 
     /// Refuses to move a directory to below itself.
-    fn refuse_loop(&self, op: &Op<'_>, moved: &Inode, entry: &Entry, to: &Inode) -> Result<()> {
-        if entry.file_type != buttress_ondisk::item::file_type::DIRECTORY {
+    fn refuse_loop(&self, op: &Op<'_>, moved: &Inode, to: &Inode) -> Result<()> {
+        // What the entry says of its type is not to be relied on here.
+        if !moved.read().attributes.is_directory() {
             return Ok(());
         }
         let mut at = to.ino;

@@ -1,6 +1,6 @@
 //! A tree of files: the table of its inodes in memory, what is published of it, and what a commit does with it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 
 use super::attributes::Attributes;
 use super::entries::Spread;
-use super::file::Layers;
+use super::file::{Cache, Layers};
 use super::state::State;
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
@@ -48,6 +48,8 @@ pub struct FileTree {
     /// Orders renames between directories.
     pub(super) renames: Mutex<()>,
     read_only: AtomicBool,
+    /// What files keep of the compressed extents that were read last, the oldest first.
+    pub(super) kept: Mutex<VecDeque<Arc<Cache>>>,
 }
 
 impl FileTree {
@@ -69,6 +71,7 @@ impl FileTree {
             strays: Mutex::default(),
             renames: Mutex::default(),
             read_only: AtomicBool::new(read_only),
+            kept: Mutex::default(),
         })
     }
 

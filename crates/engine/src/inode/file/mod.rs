@@ -31,7 +31,7 @@ mod write;
 pub use changes::{FileChanges, space_needed};
 pub use layers::Layers;
 pub use prepare::{INLINE_MAX, Prepared};
-pub use read::ReadPlan;
+pub use read::{Cache, ReadPlan};
 pub use seek::{Mapping, Place, Seek};
 pub use shape::Shared;
 pub use write::DIRECT_MIN;

@@ -28,7 +28,19 @@ type Decompressed = (u64, Arc<Vec<u8>>);
 /// The compressed extent that was read last, while its end has not been read. The engine never writes compressed
 /// extents, so an address means the same content for as long as the filesystem is open.
 #[derive(Debug, Default)]
-pub(super) struct Cache(Mutex<Option<Decompressed>>);
+pub struct Cache(Mutex<Option<Decompressed>>);
+
+impl Cache {
+    /// Lets go of what it holds.
+    pub fn clear(&self) {
+        *self.0.lock() = None;
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_empty(&self) -> bool {
+        self.0.lock().is_none()
+    }
+}
 
 /// Where the checksums of a part come from.
 #[derive(Debug)]
@@ -183,6 +195,12 @@ impl ReadPlan {
         self.len == 0
     }
 
+    /// Where the read, once it has run, has left a decompressed extent for the next one.
+    pub fn kept(&self) -> Option<Arc<Cache>> {
+        let compressed = self.parts.iter().any(|part| part.compression != 0);
+        (compressed && !self.cache.is_empty()).then(|| self.cache.clone())
+    }
+
     /// The second half: reads into the buffer that the plan was made with. The operation that made the plan must not
     /// have ended.
     pub fn run(&self, core: &Core, buf: &mut [u8]) -> Result<usize> {
@@ -235,7 +253,7 @@ impl ReadPlan {
         let sums = self.checksums(csums, part)?;
         let sectors = part.sectors();
         let reader = Sectors { core, start: sectors.start, sums: sums.as_deref() };
-        let skip = (part.bytenr + part.offset - sectors.start) as usize;
+        let skip = (part.bytenr.saturating_add(part.offset) - sectors.start) as usize;
         reader.read_part(&sectors, skip, out).map_err(|error| self.fault(part, error))
     }
 

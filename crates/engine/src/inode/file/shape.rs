@@ -24,6 +24,17 @@ pub struct Shared {
     parts: Vec<(Span, Part)>,
 }
 
+impl Shared {
+    /// Bytes that are copied, because they have no extent that could be shared.
+    pub fn copied(&self) -> u64 {
+        let bytes = |(_, part): &(Span, Part)| match part {
+            Part::Bytes(bytes) => bytes.len() as u64,
+            _ => 0,
+        };
+        self.parts.iter().map(bytes).sum()
+    }
+}
+
 #[derive(Debug)]
 enum Part {
     Hole,

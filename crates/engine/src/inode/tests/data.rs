@@ -4,7 +4,8 @@ use buttress_ondisk::item::inode_flags;
 
 use super::facts::Facts;
 use super::*;
-use crate::inode::{SetAttributes, Source};
+use crate::inode::{Cleanup, SetAttributes, Source};
+use crate::space::Need;
 
 fn file(lab: &Lab, name: &[u8]) -> Arc<Inode> {
     let file = lab.create(&lab.top(), name, NewKind::File).unwrap();
@@ -112,4 +113,89 @@ fn clones_share_data_and_part_when_written() {
     let overlap = Source { tree: &lab.tree, inode: &a, offset: 0 };
     let refused = lab.op(|op| lab.tree.clone_range(op, overlap, &a, 4096, 8192));
     assert_eq!(errno(refused), Some(Errno::INVAL));
+}
+
+/// The most bytes of data that could be promised now.
+fn promisable(lab: &Lab) -> u64 {
+    let (mut fits, mut too_many) = (0, 1 << 40);
+    while too_many - fits > 4096 {
+        let data = fits + (too_many - fits) / 8192 * 4096;
+        let need = Need { data, ..Need::default() };
+        match lab.core.space.reserve(need) {
+            Ok(()) => {
+                lab.core.space.unreserve(need);
+                fits = data.max(fits + 4096);
+            }
+            Err(_) => too_many = data,
+        }
+    }
+    fits
+}
+
+#[test]
+fn a_clone_of_what_the_commit_has_not_placed_is_promised_room() {
+    let lab = Lab::new(4096);
+    let (a, b) = (file(&lab, b"a"), file(&lab, b"b"));
+    let data = pattern(1 << 20);
+    for (part, bytes) in data.chunks(32 << 10).enumerate() {
+        write(&lab, &a, part as u64 * (32 << 10), bytes);
+    }
+    let transid = lab.freeze();
+    let before = promisable(&lab);
+    let source = Source { tree: &lab.tree, inode: &a, offset: 0 };
+    lab.op(|op| lab.tree.clone_range(op, source, &b, 0, 0)).unwrap();
+    assert!(promisable(&lab) + data.len() as u64 <= before + 4096);
+    let root = lab.emit(transid);
+    lab.tree.published(root);
+    lab.commit();
+    assert_eq!(read(&lab, &b), data);
+}
+
+#[test]
+fn nothing_of_a_write_that_failed_shows_when_the_file_grows() {
+    let lab = Lab::new(4096);
+    let (big, small) = (file(&lab, b"big"), file(&lab, b"small"));
+    write(&lab, &small, 0, b"some");
+    let (mut at, mut len) = (0, 64 << 20);
+    while len >= 4096 {
+        match lab.op(|op| lab.tree.allocate(op, &big, at, len, false)) {
+            Ok(()) => at += len,
+            Err(_) => len /= 2,
+        }
+    }
+    let data = vec![1; 1 << 20];
+    for offset in [2, 5000] {
+        let refused = lab.op(|op| lab.tree.write(op, &small, offset, &data));
+        assert!(matches!(refused, Err(crate::Error::NoSpace)), "{refused:?}");
+        assert_eq!(lab.tree.attributes(&small).size, 4);
+        resize(&lab, &small, 3 << 12);
+        let found = read(&lab, &small);
+        assert!(found[4..].iter().all(|byte| *byte == 0), "a write at {offset}");
+        resize(&lab, &small, 4);
+    }
+}
+
+#[test]
+fn an_orphan_that_says_it_is_large_is_cleaned_up_all_the_same() {
+    let mut lab = Lab::new(4096);
+    let new = NewInode { kind: NewKind::File, permissions: 0o644, uid: 0, gid: 0 };
+    let file = lab.op(|op| lab.tree.create_unnamed(op, &lab.top(), &new)).unwrap();
+    let flags = Some(inode_flags::NODATASUM);
+    let set = SetAttributes { flags, ..SetAttributes::default() };
+    lab.op(|op| lab.tree.set_attributes(op, &file, &set)).unwrap();
+    write(&lab, &file, 0, b"first");
+    write(&lab, &file, 1 << 40, b"last");
+    resize(&lab, &file, 1 << 62);
+    lab.commit();
+    lab.reopen();
+    let mut steps = 1;
+    let ino = lab.op(|op| lab.tree.orphans(op)).unwrap()[0];
+    while lab.op(|op| lab.tree.cleanup(op, ino)).unwrap() == Cleanup::Again {
+        steps += 1;
+        assert!(steps < 100);
+    }
+    lab.commit();
+    let facts = Facts::of(&lab.view());
+    facts.check();
+    assert_eq!(facts.inodes.len(), 1);
 }
