@@ -86,6 +86,8 @@ impl Filesystem {
         let inner = self.inner();
         let leaves = dropping(len.min(SHAPE_LEN));
         let need = match mode {
+            // Only parts of sectors are written anew: a full filesystem can always let go of whole ones.
+            Allocate::PunchHole if (offset | len).is_multiple_of(SECTOR) => deleting(leaves, 400),
             Allocate::PunchHole => Need { data: 2 * SECTOR, ..deleting(leaves, 400) },
             _ => Need { data: len + 2 * SECTOR, ..need(leaves, 4000) },
         };

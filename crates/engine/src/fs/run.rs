@@ -87,12 +87,15 @@ impl Inner {
     ) -> std::result::Result<T, Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
         self.core.space.reserve(need).map_err(Failure::Shortage)?;
-        work(&op).map_err(|error| {
-            self.core.space.unreserve(need);
-            match error {
-                Error::NoSpace => Failure::Shortage(Shortage::CommitFirst),
-                other => Failure::Other(other),
+        work(&op).map_err(|error| match error {
+            Error::User(_) => {
+                self.core.space.unreserve(need);
+                Failure::Other(error)
             }
+            // It may have got half way, and used up part of what it was promised: the next commit settles that. To give all of
+            // it back would take away what others were promised.
+            Error::NoSpace => Failure::Shortage(Shortage::CommitFirst),
+            other => Failure::Other(other),
         })
     }
 

@@ -110,6 +110,7 @@ impl Filesystem {
 
     /// Drops deleted subvolumes to the end, and commits.
     pub fn clean(&self) -> Result<()> {
+        self.inner().core.check_writable()?;
         self.commit()?;
         while self.inner().forest.has_dead() {
             self.commit()?;

@@ -235,7 +235,8 @@ impl<'c, 'a> Settler<'c, 'a> {
         if changes.is_empty() || self.roots.uuid.is_none() {
             return Ok(());
         }
-        changes.sort_unstable();
+        // Those of one uuid stay in the order in which they happened.
+        changes.sort_by_key(|change| change.key);
         self.merge(objectid::UUID_TREE, |merge| {
             for same in changes.chunk_by(|a, b| a.key == b.key) {
                 change_uuid(merge, same)?;

@@ -1,6 +1,7 @@
 //! A full filesystem says so, and can be emptied again.
 
-use buttress::{Error, Filesystem, New, Node};
+use buttress::space::Need;
+use buttress::{Allocate, Change, Error, Filesystem, New, Node};
 
 use crate::judge::{Image, bytes};
 
@@ -41,4 +42,29 @@ fn full_and_empty_again() {
         fs.close().unwrap();
         image.check();
     }
+}
+
+#[test]
+fn files_can_be_emptied_when_all_space_is_promised() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let make = |name: &[u8]| fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
+    let (cut, punched) = (make(b"cut"), make(b"punched"));
+    for node in [cut, punched] {
+        fs.write(node, 0, &bytes(100_000, 1)).unwrap();
+    }
+    let generation = fs.commit().unwrap();
+    let mut data = 1 << 30;
+    while data >= 4096 {
+        let need = Need { data, ..Need::default() };
+        if fs.core().space.reserve(need).is_err() {
+            data = data / 8192 * 4096;
+        }
+    }
+    let nothing = Change { size: Some(0), ..Change::default() };
+    fs.set_attributes(cut, &nothing).unwrap();
+    fs.fallocate(punched, Allocate::PunchHole, 4096, 8192).unwrap();
+    assert_eq!(fs.info().generation, generation, "neither had to wait for a commit");
+    fs.close().unwrap();
+    image.check();
 }

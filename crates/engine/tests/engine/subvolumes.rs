@@ -1,5 +1,6 @@
 //! Subvolumes and snapshots.
 
+use buttress::ondisk::Key;
 use buttress::{Errno, New, Node, Owner, Rename};
 
 use crate::judge::{Image, bytes, content, names, put};
@@ -100,4 +101,39 @@ fn subvolumes_move_and_leave_stubs_in_snapshots() {
         assert_eq!(std::fs::read_dir(top.join("outer")).unwrap().count(), 0);
         assert_eq!(std::fs::read_dir(top.join("copy")).unwrap().count(), 0);
     });
+}
+
+#[test]
+fn a_subvolume_that_lived_for_one_transaction_leaves_no_uuid() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let count = || {
+        let mut count = 0;
+        let all = (Key::MIN, Key::MAX);
+        fs.search(buttress::ondisk::objectid::UUID_TREE, all.0, all.1, |_, _, _| {
+            count += 1;
+            true
+        })
+        .unwrap();
+        count
+    };
+    let before = count();
+    fs.create_subvolume(Node::ROOT, b"short", Owner::default()).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"short").unwrap();
+    fs.clean().unwrap();
+    assert_eq!(count(), before);
+    fs.close().unwrap();
+    image.check();
+}
+
+#[test]
+fn nothing_is_cleaned_where_nothing_may_be_written() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    fs.create_subvolume(Node::ROOT, b"gone", Owner::default()).unwrap();
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"gone").unwrap();
+    fs.close().unwrap();
+    let fs = image.open_read_only();
+    assert_eq!(fs.clean().unwrap_err().errno(), Errno::ROFS);
 }
