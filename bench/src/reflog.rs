@@ -6,7 +6,18 @@ use crate::{Row, Scale, median, seconds};
 
 /// Bytes and nanoseconds of a record.
 pub fn row(scale: Scale) -> Row {
-    let records: u64 = 1_000_000;
+    let mut figures = vec![("a record".to_owned(), size_of::<Record>() as f64, "bytes")];
+    for records in [50_000, 1_000_000] {
+        let (append, all) = measure(scale, records);
+        figures.push((format!("append, of {records}"), append, "ns"));
+        figures.push((format!("append, sort and fold, of {records}"), all, "ns"));
+    }
+    let notes = vec!["random addresses, the worst order for a sort".to_owned()];
+    Row { number: 3, work: "one delayed reference".to_owned(), figures, notes }
+}
+
+/// Nanoseconds for one of `records` records: to append it, and with its share of sorting and folding.
+fn measure(scale: Scale, records: u64) -> (f64, f64) {
     let (mut appends, mut alls) = (Vec::new(), Vec::new());
     for round in 0..scale.rounds {
         let mut log = RefLog::default();
@@ -23,12 +34,5 @@ pub fn row(scale: Scale) -> Row {
         appends.push(append / records as f64 * 1e9);
         alls.push((append + fold) / records as f64 * 1e9);
     }
-    let figures = vec![
-        ("a record".to_owned(), size_of::<Record>() as f64, "bytes"),
-        ("append".to_owned(), median(appends), "ns"),
-        ("append, sort and fold".to_owned(), median(alls), "ns"),
-    ];
-    let notes =
-        vec![format!("{records} records with random addresses, the worst order for a sort")];
-    Row { number: 3, work: "one delayed reference".to_owned(), figures, notes }
+    (median(appends), median(alls))
 }
