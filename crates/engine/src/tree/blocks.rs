@@ -25,12 +25,19 @@ struct Entry {
     held: bool,
 }
 
+#[derive(Debug, Default)]
+struct Shard {
+    blocks: HashMap<u64, Entry>,
+    /// Sweep at this size. Blocks that a large commit holds cannot be evicted: it grows with them, so that a sweep pays.
+    limit: usize,
+}
+
 /// The tree blocks of one filesystem.
 #[derive(Debug)]
 pub struct Blocks {
     volume: Arc<Volume>,
     nodesize: usize,
-    shards: Vec<Mutex<HashMap<u64, Entry>>>,
+    shards: Vec<Mutex<Shard>>,
     /// Blocks a shard may hold before it is swept.
     shard_max: usize,
     misses: AtomicU64,
@@ -65,7 +72,7 @@ impl Blocks {
         self.misses.load(Ordering::Relaxed)
     }
 
-    fn shard(&self, bytenr: u64) -> &Mutex<HashMap<u64, Entry>> {
+    fn shard(&self, bytenr: u64) -> &Mutex<Shard> {
         &self.shards[(bytenr / self.nodesize as u64) as usize % SHARDS]
     }
 
@@ -77,7 +84,7 @@ impl Blocks {
         generation: u64,
         owner: u64,
     ) -> Result<Arc<TreeBlock>> {
-        if let Some(entry) = self.shard(bytenr).lock().get_mut(&bytenr)
+        if let Some(entry) = self.shard(bytenr).lock().blocks.get_mut(&bytenr)
             && entry.block.generation() == generation
             && entry.block.level() == level
         {
@@ -104,29 +111,30 @@ impl Blocks {
 
     /// The block at `bytenr` is written: it may be evicted.
     pub fn let_go(&self, bytenr: u64) {
-        if let Some(entry) = self.shard(bytenr).lock().get_mut(&bytenr) {
+        if let Some(entry) = self.shard(bytenr).lock().blocks.get_mut(&bytenr) {
             entry.held = false;
         }
     }
 
     /// Forgets the block at `bytenr`, which no tree reaches any more.
     pub fn forget(&self, bytenr: u64) {
-        self.shard(bytenr).lock().remove(&bytenr);
+        self.shard(bytenr).lock().blocks.remove(&bytenr);
     }
 
     /// Forgets every block that is written, as if the filesystem had just been opened.
     pub fn clear(&self) {
         for shard in &self.shards {
-            shard.lock().retain(|_, entry| entry.held);
+            shard.lock().blocks.retain(|_, entry| entry.held);
         }
     }
 
     fn insert(&self, block: Arc<TreeBlock>, held: bool) {
         let mut shard = self.shard(block.bytenr()).lock();
-        if shard.len() >= self.shard_max {
-            sweep(&mut shard, self.shard_max);
+        if shard.blocks.len() >= shard.limit.max(self.shard_max) {
+            sweep(&mut shard.blocks, self.shard_max);
+            shard.limit = shard.blocks.len() * 2;
         }
-        shard.insert(block.bytenr(), Entry { block, used: true, held });
+        shard.blocks.insert(block.bytenr(), Entry { block, used: true, held });
     }
 }
 
