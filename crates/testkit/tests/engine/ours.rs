@@ -28,7 +28,8 @@ pub fn change(fs: &Filesystem, top: Node, round: u64) -> Result<()> {
     let step = names.len().div_ceil(CHANGES_MAX).max(1);
     let chosen = names.into_iter().skip(round as usize % step).step_by(step);
     for (number, (dir, entry)) in chosen.enumerate() {
-        let seed = number as u64 * 7 + round;
+        // Names are made of it: none is made twice.
+        let seed = number as u64 * 7 + round * 1_000_003;
         let done = match entry.kind {
             FileKind::Regular => change_file(fs, dir, &entry, seed),
             FileKind::Directory => change_directory(fs, dir, &entry, seed),

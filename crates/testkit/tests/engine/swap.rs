@@ -22,6 +22,9 @@ type Step<T> = Result<T, String>;
 /// Differences shown of one comparison.
 const SHOWN: usize = 12;
 
+/// Rounds of turns with `BUTTRESS_LONG=1`.
+const ROUNDS_LONG: u64 = 6;
+
 /// A filesystem in a file that both write to.
 struct Swap {
     _dir: TempDir,
@@ -147,12 +150,13 @@ fn swap(image: &Image) -> Step<()> {
     if image.name == "simple-quotas" {
         return must_be_refused(&swap, swap.options().mark_quota_inconsistent(true));
     }
-    by_turns(&swap, 1)
+    let long = std::env::var("BUTTRESS_LONG").is_ok_and(|value| value != "0");
+    (0..if long { ROUNDS_LONG } else { 1 }).try_for_each(|round| by_turns(&swap, 1 + 2 * round))
 }
 
 fn by_turns(swap: &Swap, round: u64) -> Step<()> {
     let ours = swap.ours(round)?;
-    let theirs = swap.mounted(|top| {
+    swap.mounted(|top| {
         alike("the kernel after our changes", &kernel_facts(top)?, &ours)?;
         theirs::change(top, round).map_err(|error| because("the kernel's changes")(&error))?;
         if swap.upkeep {
@@ -162,8 +166,11 @@ fn by_turns(swap: &Swap, round: u64) -> Step<()> {
             let args = ["quota", "rescan", "-w", &top.to_string_lossy()];
             btrfs(&args).map_err(|error| error.to_string())?;
         }
-        kernel_facts(top)
+        Ok(())
     })?;
+    // Without the feature `no-holes`, Linux 6.18 does not always write down the size that it shows: it loses what was
+    // appended to space allocated past the end of a file. What counts is what it shows next time.
+    let theirs = swap.mounted(kernel_facts)?;
     // A rescan has made quotas right.
     swap.check(false)?;
     alike("we after the kernel's changes", &swap.reopened()?, &theirs)?;

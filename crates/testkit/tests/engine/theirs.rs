@@ -47,7 +47,8 @@ pub fn change(top: &Path, round: u64) -> io::Result<()> {
     let step = names.len().div_ceil(CHANGES_MAX).max(1);
     let chosen = names.into_iter().skip(round as usize % step).step_by(step);
     for (number, (path, kind)) in chosen.enumerate() {
-        let seed = number as u64 * 11 + round;
+        // Names are made of it: none is made twice.
+        let seed = number as u64 * 11 + round * 1_000_003;
         allowed(match kind {
             kind if kind.is_file() => change_file(&path, seed),
             kind if kind.is_dir() => change_directory(&path, seed),
