@@ -59,7 +59,14 @@ impl Inner {
     /// Deletes the files without names that nobody holds.
     pub(super) fn drop_orphans(&self, subvolume: &Subvolume) -> Result<()> {
         for ino in self.read(|op| subvolume.tree.orphans(op))? {
-            let step = || self.change(deleting(256, 0), |op| subvolume.tree.cleanup(op, ino));
+            let nbytes = self.read(|op| match subvolume.tree.get(op, ino) {
+                Ok(inode) => Ok(subvolume.tree.attributes(&inode).nbytes),
+                Err(Error::User(Errno::NOENT)) => Ok(0),
+                Err(error) => Err(error),
+            })?;
+            // No more than that: a full filesystem has little to spare, and this comes before every deletion.
+            let need = deleting(5 + dropping(nbytes), 0);
+            let step = || self.change(need, |op| subvolume.tree.cleanup(op, ino));
             while step()? == Cleanup::Again {}
         }
         Ok(())
