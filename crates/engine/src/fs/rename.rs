@@ -142,8 +142,12 @@ impl Inner {
         if self.is_inside(to, moved.node.subvolume)? {
             return Err(Error::User(Errno::INVAL));
         }
-        self.ready(from)?;
-        self.ready(to)?;
+        for dir in [from, to] {
+            self.ready(dir)?;
+            if self.subvolume(dir.subvolume)?.tree.is_read_only() {
+                return Err(Error::User(Errno::ROFS));
+            }
+        }
         let target = self.read(|op| self.lookup_in(op, to, new_name))?;
         let target = match target {
             Some(_) if how == Rename::NoReplace => return Err(Error::User(Errno::EXIST)),
