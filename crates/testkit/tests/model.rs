@@ -84,6 +84,45 @@ fn a_snapshot_has_no_files_without_names() {
 }
 
 #[test]
+fn a_full_filesystem_opens_with_files_to_clean_up_and_can_be_emptied() {
+    let mut text = String::from("file /held 644 0\nwrite /held 0 100000 1\nhold 1 /held\n");
+    text.push_str("unlink /held\ncommit\n");
+    for number in 0..20 {
+        text.push_str(&format!("file /f{number} 644 0\nwrite /f{number} 0 4000000 {number}1\n"));
+    }
+    text.push_str("reopen\ndrain\nreopen\n");
+    let config =
+        Config { size: 64 << 20, nodesize: 4096, mixed: true, dup: false, ..Config::default() };
+    replay(config, &text);
+}
+
+#[test]
+fn a_subvolume_stays_where_it_is_in_one_that_is_read_only() {
+    replay(
+        Config::default(),
+        "subvolume /s 0
+         subvolume /s/t 0
+         readonly /s true
+         rename /s/t /s/t replace
+         rename /s/t /u replace",
+    );
+}
+
+#[test]
+fn a_file_without_a_name_is_held_once_more_and_let_go_of() {
+    replay(
+        Config::default(),
+        "file /a 644 0
+         hold 0 /a
+         unlink /a
+         hold 0 @0
+         look @0
+         release 0
+         reopen",
+    );
+}
+
+#[test]
 fn random_operations() {
     for seed in 1..=6 {
         let config = Config::of_seed(seed, 1 << 30);
@@ -113,7 +152,8 @@ fn random_operations_in_threads() {
 #[test]
 fn a_sequence_that_does_not_fail_is_left_alone() {
     let ops = parse_all("mkdir /a 755 0\nfile /a/b 644 0\ncommit").expect("operations");
-    let (kept, failure) = shrink::shrink(&Config::default(), &ops, false, 10);
+    let (kept, failure) =
+        shrink::shrink(&Config::default(), &ops, false, std::time::Duration::from_secs(1));
     assert_eq!(kept, ops);
     assert!(failure.0.contains("does not fail"));
 }

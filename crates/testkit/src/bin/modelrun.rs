@@ -4,7 +4,7 @@
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Failure, Runner};
@@ -135,7 +135,7 @@ fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
 fn shorter(config: &Config, ops: &[Op], out: &str) -> Failure {
     std::panic::set_hook(Box::new(|_| {}));
     let judged = shrink::run(config, ops, false).is_ok();
-    let (ops, failure) = shrink::shrink(config, ops, judged, 3000);
+    let (ops, failure) = shrink::shrink(config, ops, judged, Duration::from_secs(60));
     let why = failure.0.replace('\n', "\n# ");
     let text: String = ops.iter().map(|op| format!("{op}\n")).collect();
     if let Err(error) = std::fs::write(out, format!("# {config:?}\n# {why}\n{text}")) {

@@ -37,6 +37,8 @@ pub struct Profile {
     pub numbered: u64,
     /// Whether the sequence commits, reopens and compares by itself.
     pub closes: bool,
+    /// Whether everything is deleted now and then.
+    pub drains: bool,
     /// Operations between calls of `btrfs check`; 0 for none.
     pub check_every: u64,
 }
@@ -44,7 +46,8 @@ pub struct Profile {
 impl Profile {
     /// What fills a device: large writes, and no end to them.
     pub fn filling() -> Profile {
-        Profile { bytes_max: u64::MAX, large: 4 << 20, large_in: 3, ..Profile::default() }
+        let (large, large_in) = (4 << 20, 3);
+        Profile { bytes_max: u64::MAX, large, large_in, drains: true, ..Profile::default() }
     }
 }
 
@@ -58,6 +61,7 @@ impl Default for Profile {
             large_in: 40,
             numbered: 0,
             closes: true,
+            drains: false,
             check_every: 0,
         }
     }
@@ -108,6 +112,9 @@ impl Generator {
     fn whole_op(&mut self) -> Op {
         if !self.profile.closes {
             return if self.rng.one_in(3) { Op::Commit } else { Op::List { at: "/".into() } };
+        }
+        if self.profile.drains && self.rng.one_in(40) {
+            return Op::Drain;
         }
         match self.rng.below(100) {
             0..55 => Op::Commit,
@@ -410,7 +417,7 @@ impl Generator {
 }
 
 /// The path of a subvolume's top in the model.
-fn path_of_volume(model: &Model, id: u64) -> Option<String> {
+pub(super) fn path_of_volume(model: &Model, id: u64) -> Option<String> {
     let (mut node, mut path) = (Node::top(id), String::new());
     while node != model.root {
         let (dir, name) = if node.is_top() {

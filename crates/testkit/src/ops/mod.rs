@@ -66,6 +66,7 @@ pub enum Op {
     Reopen,
     Compare,
     Check,
+    Drain,
 }
 
 fn allocate_word(mode: Allocate) -> &'static str {
@@ -143,6 +144,7 @@ impl fmt::Display for Op {
             Op::Reopen => f.write_str("reopen"),
             Op::Compare => f.write_str("compare"),
             Op::Check => f.write_str("check"),
+            Op::Drain => f.write_str("drain"),
             data => data.fmt_data(f),
         }
     }

@@ -52,6 +52,7 @@ impl Words<'_> {
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,
             "check" => Op::Check,
+            "drain" => Op::Drain,
             "subvolume" => Op::Subvolume { at: self.text()?, owner: self.number()? },
             "snapshot" => {
                 Op::Snapshot { from: self.text()?, to: self.text()?, read_only: self.number()? }

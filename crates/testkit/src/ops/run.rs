@@ -12,6 +12,7 @@ use super::{Op, compare, kernel};
 use crate::model::{Body, Directory, Inode, Model, Refusal};
 
 mod content;
+mod drain;
 mod names;
 mod volumes;
 
@@ -19,6 +20,9 @@ mod volumes;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);
+
+/// Bytes of a device below which a deletion may find no space.
+const SMALL: u64 = 512 << 20;
 
 /// Results of operations.
 pub type Result<T> = std::result::Result<T, Failure>;
@@ -142,6 +146,8 @@ pub struct Counts {
     pub skipped: u64,
     /// Operations that found no space.
     pub no_space: u64,
+    /// Deletions that found no space.
+    pub stuck: u64,
     /// Comparisons of everything.
     pub compared: u64,
     /// Runs of `btrfs check`.
@@ -227,6 +233,7 @@ impl Runner {
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
             Op::Check => self.check(),
+            Op::Drain => self.drain(),
             _ => self.content_op(op),
         }
     }
@@ -291,6 +298,12 @@ impl Runner {
             }
             Err(Error::NoSpace) if grows => {
                 self.counts.no_space += 1;
+                Ok(None)
+            }
+            // Where little space has been shared by snapshots, deleting can take more than is kept back for it. What must
+            // be possible then is to delete the snapshots.
+            Err(Error::NoSpace) if self.config.size < SMALL => {
+                self.counts.stuck += 1;
                 Ok(None)
             }
             Err(error) if refusal.is_empty() => fail(format!("must be done: {error:?}")),

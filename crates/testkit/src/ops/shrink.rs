@@ -1,6 +1,7 @@
 //! Making a failing sequence short: parts are left out as long as it still fails.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use super::Op;
 use super::run::{Config, Failure, Runner};
@@ -46,11 +47,11 @@ pub fn message(panic: &(dyn std::any::Any + Send)) -> String {
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_default()
 }
 
-/// A sequence that still fails, and why; at most `runs` runs are made. What is given must fail.
-pub fn shrink(config: &Config, ops: &[Op], judged: bool, runs: usize) -> (Vec<Op>, Failure) {
+/// A sequence that still fails, and why; runs are made for about `time`. What is given must fail.
+pub fn shrink(config: &Config, ops: &[Op], judged: bool, time: Duration) -> (Vec<Op>, Failure) {
     let mut ops = ops.to_vec();
     let mut failure = Failure("does not fail when run again".into());
-    let mut runs = runs;
+    let end = Instant::now() + time;
     match run(config, &ops, judged) {
         Ok(()) => return (ops, failure),
         Err(found) => failure = found,
@@ -59,18 +60,17 @@ pub fn shrink(config: &Config, ops: &[Op], judged: bool, runs: usize) -> (Vec<Op
     loop {
         let mut removed = false;
         let mut start = 0;
-        while start < ops.len() && runs > 0 {
-            runs -= 1;
-            let end = (start + part).min(ops.len());
-            let shorter = [&ops[..start], &ops[end..]].concat();
+        while start < ops.len() && Instant::now() < end {
+            let stop = (start + part).min(ops.len());
+            let shorter = [&ops[..start], &ops[stop..]].concat();
             match run(config, &shorter, judged) {
                 Err(found) => {
                     (ops, failure, removed) = (shorter, found, true);
                 }
-                Ok(()) => start = end,
+                Ok(()) => start = stop,
             }
         }
-        if runs == 0 || part == 1 && !removed {
+        if Instant::now() >= end || part == 1 && !removed {
             return (ops, failure);
         }
         part = part.div_ceil(2);
