@@ -6,7 +6,7 @@
 //! the inodes the kernel held are let go, the last commit is durable, the device is unlocked, the
 //! process exits. So whoever waits for the lock, as [`unmount`] does, finds all data on the device.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -45,6 +45,9 @@ pub enum MountError {
         /// Why.
         source: io::Error,
     },
+    /// Somebody changes the image.
+    #[error("{0} is busy: another program has locked it for writing")]
+    Busy(PathBuf),
     /// The filesystem cannot be opened, or its last commit failed.
     #[error("{0}")]
     Filesystem(#[from] buttress::Error),
@@ -150,6 +153,7 @@ fn mount_here(
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
     let place = Place::new(device, mountpoint)?;
+    let _lock = if options.read_only { reader_lock(&place.source)? } else { None };
     let fs = Filesystem::open(&place.source, engine_options(options))?;
     for warning in fs.warnings() {
         eprintln!("buttress: {}: {warning}", place.source.display());
@@ -172,6 +176,20 @@ fn mount_here(
     served?;
     committed?;
     Ok(closed?)
+}
+
+/// Keeps writers off an image file while it is mounted read-only: what the kernel and this process
+/// remember of it must stay true. Many may read.
+fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
+    let Ok(file) = File::open(source) else { return Ok(None) };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(MountError::Busy(source.to_owned())),
+        // Some network filesystems have no locks.
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(Some(file)),
+    }
 }
 
 fn engine_options(options: &MountOptions) -> Options {
@@ -305,7 +323,10 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
 fn wait_for_device(source: &Path) -> io::Result<()> {
     let Ok(metadata) = std::fs::metadata(source) else { return Ok(()) };
     if !metadata.file_type().is_block_device() {
-        return File::open(source).map_or(Ok(()), |file| file.lock_shared());
+        let Ok(file) = File::open(source) else { return Ok(()) };
+        // It may be mounted read-only in other places.
+        let others = mounts::all()?.iter().any(|one| one.is_ours() && one.source == source);
+        return if others { file.lock_shared() } else { file.lock() };
     }
     let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
     loop {

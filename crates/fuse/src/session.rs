@@ -204,7 +204,10 @@ impl Stopper {
         match connect::disconnect(&shared.mountpoint, false) {
             // The readers see it and end the session.
             Ok(()) => return Ok(()),
-            Err(error) if error.is_busy() => connect::disconnect(&shared.mountpoint, true)?,
+            Err(error) if error.is_busy() => {
+                shared.flush_cache();
+                connect::disconnect(&shared.mountpoint, true)?;
+            }
             // Somebody else has unmounted it, or it cannot be done; serving ends all the same.
             Err(_) => {}
         }
@@ -215,6 +218,15 @@ impl Stopper {
 }
 
 impl Shared {
+    /// Has the kernel write what it keeps for files that are still open or mapped. An unmount does
+    /// that by itself; a mount that is detached from its files does not.
+    fn flush_cache(&self) {
+        let flushed = std::fs::File::open(&self.mountpoint).map(rustix::fs::syncfs);
+        if let Err(error) | Ok(Err(error)) = flushed.map(|done| done.map_err(Into::into)) {
+            eprintln!("buttress: writing what open files have in memory: {error}");
+        }
+    }
+
     fn spawn_reader(self: &Arc<Self>) -> std::io::Result<()> {
         let shared = Arc::clone(self);
         let reader = move || shared.read_requests();
