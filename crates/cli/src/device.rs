@@ -68,6 +68,17 @@ pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
     }
 }
 
+/// What to do about a device that somebody else has.
+pub fn instead_of_busy(path: &Path) -> String {
+    match path.canonicalize().ok().and_then(|path| mounted_on(&path)) {
+        Some(at) => format!(
+            "It is mounted on {0}: use paths below {0} instead, or unmount it first.",
+            at.display()
+        ),
+        None => "If it is mounted, use paths on the mount instead, or unmount it first.".into(),
+    }
+}
+
 /// A device's failure as ours: what, where, why, and what to do next.
 pub fn failure(path: &Path, error: &DeviceError) -> Failure {
     let place = path.display();
@@ -83,15 +94,7 @@ pub fn failure(path: &Path, error: &DeviceError) -> Failure {
         }
         DeviceError::Busy { why, .. } => {
             let failure = Failure::new("cannot open", place, format!("busy: {why}"));
-            failure.hint(match path.canonicalize().ok().and_then(|path| mounted_on(&path)) {
-                Some(at) => format!(
-                    "It is mounted on {0}: use paths below {0} instead, or unmount it first.",
-                    at.display()
-                ),
-                None => {
-                    "If it is mounted, use paths on the mount instead, or unmount it first.".into()
-                }
-            })
+            failure.hint(instead_of_busy(path))
         }
         DeviceError::NotADevice { found, .. } => {
             Failure::new("cannot open", place, format!("it is {found}, not an image or a disk"))

@@ -87,7 +87,7 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
                 false => failure,
             }
         }
-        _ => match advice(&error.to_string()) {
+        _ => match advice(device, &error.to_string()) {
             Some(advice) => failure.hint(advice),
             None => failure,
         },
@@ -95,7 +95,14 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
 }
 
 /// What to do about a failure; the process in the background tells of its failures in words only.
-fn advice(said: &str) -> Option<&'static str> {
+fn advice(device: &Path, said: &str) -> Option<String> {
+    if said.contains(" is busy: ") {
+        return Some(device::instead_of_busy(device));
+    }
+    advice_by_words(said).map(str::to_owned)
+}
+
+fn advice_by_words(said: &str) -> Option<&'static str> {
     if said.contains("user_allow_other") {
         Some("Mount without allow_other, or have root add the line user_allow_other to that file.")
     } else if said.contains("no btrfs filesystem") {
