@@ -14,6 +14,7 @@ mod crew;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -220,10 +221,14 @@ impl Stopper {
 impl Shared {
     /// Has the kernel write what it keeps for files that are still open or mapped. An unmount does
     /// that by itself; a mount that is detached from its files does not.
+    ///
+    /// By another process, since one that waits for its own answers could not be killed.
     fn flush_cache(&self) {
-        let flushed = std::fs::File::open(&self.mountpoint).map(rustix::fs::syncfs);
-        if let Err(error) | Ok(Err(error)) = flushed.map(|done| done.map_err(Into::into)) {
-            eprintln!("buttress: writing what open files have in memory: {error}");
+        let flushed = Command::new("sync").arg("--file-system").arg(&self.mountpoint).status();
+        match flushed {
+            Ok(status) if status.success() => {}
+            Ok(status) => eprintln!("buttress: sync: {status}"),
+            Err(error) => eprintln!("buttress: sync: {error}"),
         }
     }
 

@@ -1,8 +1,8 @@
 //! From the filesystem's attributes to what the kernel wants to hear, and back.
 //!
 //! We are the only writer, so what the kernel caches stays true until the kernel itself changes
-//! it: entries and attributes are given without end. `uid=` and `gid=` change what is shown and
-//! nothing that is stored.
+//! it: entries and attributes are given without end; the few exceptions are made in [`super::Mount`].
+//! `uid=` and `gid=` change what is shown and nothing that is stored.
 
 use crate::nodes::shown_ino;
 use crate::protocol::abi::{Attr, AttrOut, EntryOut, Kstatfs, StatfsOut, Statx, StatxOut, SxTime};
@@ -84,11 +84,6 @@ impl Shown {
         };
         StatxOut { attr_valid: FOREVER, stat, ..StatxOut::default() }
     }
-}
-
-/// The entry that says a name does not exist, for good.
-pub(super) fn no_entry() -> EntryOut {
-    EntryOut { entry_valid: FOREVER, ..EntryOut::default() }
 }
 
 /// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.

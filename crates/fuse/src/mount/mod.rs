@@ -5,9 +5,9 @@
 //! hold on inodes is counted, and the few rules are kept that FUSE leaves to the server: umask and
 //! owner of new files, set-id bits after writes and chown, access times.
 //!
-//! Caching: this mount is the only writer, so entries, missing entries and attributes stay valid
-//! until the kernel changes them itself. What changes behind its back (subvolumes made by ioctl) is
-//! told by notifications. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
+//! Caching: this mount is the only writer, so entries and attributes stay valid until the kernel
+//! changes them itself. What can change behind its back, names of subvolumes and names that may
+//! become subvolumes by ioctl, is asked for each time. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
 //! asking and keeps its caches across opens.
 //!
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
@@ -25,6 +25,7 @@ pub mod store;
 
 use std::sync::OnceLock;
 
+use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::nodes::{Identity, NodeTable, SUBVOLUME_TOP};
@@ -33,7 +34,7 @@ use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
 use crate::protocol::channel::{Reply, Request};
 use crate::session::{self, BASE_FLAGS, Handler};
 use attributes::Shown;
-use control::{Control, Notices, words};
+use control::{Control, words};
 use store::{Answer, Attributes, NewInode, Store};
 
 /// A mounted filesystem.
@@ -43,7 +44,8 @@ pub struct Mount<S: Store> {
     policy: Policy,
     /// `st_dev` of the mount, to tell its files from others.
     device: OnceLock<(u32, u32)>,
-    notices: Notices,
+    /// Directories whose attributes and listings the kernel must forget.
+    notices: Mutex<Vec<u64>>,
 }
 
 /// What the mount options mean to requests.
@@ -101,7 +103,7 @@ impl<S: Store> Mount<S> {
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
         nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
-        let (device, notices) = (OnceLock::new(), Notices::default());
+        let (device, notices) = (OnceLock::new(), Mutex::default());
         Ok(Self { store, nodes, policy: Policy::new(options), device, notices })
     }
 
@@ -143,10 +145,21 @@ impl<S: Store> Mount<S> {
     }
 
     /// The same, where the attributes are known.
+    ///
+    /// The kernel keeps the name, except that of a subvolume, which an ioctl can delete, as it does not
+    /// keep that a name is missing, which an ioctl can make. Telling it to forget a name instead would
+    /// have it lock the directory, uninterruptibly. Whoever has that lock may wait for an answer of this
+    /// process; killed at that moment, the process could neither give the answer nor end, and the mount,
+    /// the waiting processes and the lock on the image would stay until the next boot.
     fn entry_with(&self, node: &S::Node, attributes: &Attributes) -> Answer<EntryOut> {
         let id = self.id(node);
         self.nodes.hold(id, node, || self.store.hold(node))?;
-        Ok(self.policy.shown.entry(id, attributes))
+        let mut entry = self.policy.shown.entry(id, attributes);
+        // Tops, and the stubs of subvolumes that are elsewhere.
+        if self.store.identity(node).ino <= SUBVOLUME_TOP {
+            entry.entry_valid = 0;
+        }
+        Ok(entry)
     }
 
     /// How an inode begins that the caller of `request` asks for.

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::Mount;
-use super::attributes::{decode_device, no_entry};
+use super::attributes::decode_device;
 use super::store::{Answer, RenameFlags, Store};
 use crate::protocol::abi::{self, EntryOut};
 use crate::protocol::channel::{Reply, Request};
@@ -29,7 +29,7 @@ impl<S: Store> Mount<S> {
             b".." => Some(self.store.parent(&directory)?),
             _ => self.store.lookup(&directory, name)?,
         };
-        found.map_or_else(|| Ok(no_entry()), |node| self.entry(&node))
+        found.map_or(Err(Errno::NOENT), |node| self.entry(&node))
     }
 
     pub(super) fn forget(&self, request: &Request<'_>) {

@@ -123,8 +123,6 @@ messages! {
     }
     CopyFileRangeOut: 8 { bytes_copied: u64 }
     NotifyInvalInode: 24 { ino: u64, off: i64, len: i64 }
-    NotifyInvalEntry: 16 { parent: u64, namelen: u32, flags: u32 }
-    NotifyDelete: 24 { parent: u64, child: u64, namelen: u32, padding: u32 }
 }
 
 /// What a request asks for (`enum fuse_opcode`).
@@ -240,8 +238,6 @@ pub mod fopen {
 pub mod notify {
     #![allow(missing_docs, reason = "the names are those of the public header linux/fuse.h")]
     pub const INVAL_INODE: i32 = 2;
-    pub const INVAL_ENTRY: i32 = 3;
-    pub const DELETE: i32 = 6;
 }
 
 /// `WriteIn::write_flags`: clear suid, and sgid of a group-executable file.

@@ -65,26 +65,12 @@ impl Channel {
     ///
     /// Must not be called while a request on that node is being handled by the same thread: the
     /// kernel may hold the pages' locks until that request is answered.
+    ///
+    /// The notifications about names (`INVAL_ENTRY`, `DELETE`) are not here because they lock the
+    /// directory, which makes a process that is killed at that moment immortal.
     pub fn inval_inode(&self, nodeid: u64, offset: i64, length: i64) -> Result<(), Errno> {
         let message = abi::NotifyInvalInode { ino: nodeid, off: offset, len: length };
         forgiving(self.send(abi::notify::INVAL_INODE, 0, &[message.as_bytes()]))
-    }
-
-    /// Tells the kernel to drop a cached name of directory `parent`. The same caution applies as
-    /// for [`Self::inval_inode`].
-    pub fn inval_entry(&self, parent: u64, name: &OsStr) -> Result<(), Errno> {
-        let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
-        let message = abi::NotifyInvalEntry { parent, namelen, flags: 0 };
-        let parts = [message.as_bytes(), name.as_bytes(), b"\0".as_slice()];
-        forgiving(self.send(abi::notify::INVAL_ENTRY, 0, &parts))
-    }
-
-    /// Tells the kernel that `name` of directory `parent`, which was `child`, is gone.
-    pub fn deleted(&self, parent: u64, child: u64, name: &OsStr) -> Result<(), Errno> {
-        let namelen = u32::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
-        let message = abi::NotifyDelete { parent, child, namelen, padding: 0 };
-        let parts = [message.as_bytes(), name.as_bytes(), b"\0".as_slice()];
-        forgiving(self.send(abi::notify::DELETE, 0, &parts))
     }
 
     fn send(&self, error: i32, unique: u64, parts: &[&[u8]]) -> Result<(), Errno> {

@@ -19,7 +19,6 @@ pub(crate) mod words;
 
 use std::ffi::{OsStr, OsString};
 
-use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::Mount;
@@ -236,33 +235,20 @@ impl<S: Control> Mount<S> {
         if ino == SUBVOLUME_TOP { Ok(subvolume) } else { Err(Errno::INVAL) }
     }
 
-    /// Notes that the kernel must be told of a changed name in `directory`.
-    fn name_changed(&self, directory: u64, name: &OsStr) {
-        self.notices.waiting.lock().push((directory, name.to_owned()));
+    /// Notes that the kernel must be told of a change of `directory` that it did not ask for as such.
+    fn names_changed(&self, directory: u64) {
+        self.notices.lock().push(directory);
     }
 
-    /// Tells the kernel of all changed names. On return it has been told of those noted before.
-    ///
-    /// To tell it, the kernel locks the directory. So this must not run while a request waits for
-    /// its answer whose caller holds a directory: setxattr(2) does, ioctl(2) and getxattr(2) do not.
+    /// Tells the kernel to forget the attributes and listings of all directories noted before. Their names it asks
+    /// for each time where they can change like this: [`Mount::entry_with`] says why.
     pub(in crate::mount) fn send_notices(&self, channel: &Channel) {
-        let _in_order = self.notices.sending.lock();
-        let waiting = std::mem::take(&mut *self.notices.waiting.lock());
-        for (directory, name) in waiting {
+        let waiting = std::mem::take(&mut *self.notices.lock());
+        for directory in waiting {
             // Fails only where the mount is going away, and its caches with it.
-            let _gone = channel.inval_entry(directory, &name);
             let _gone = channel.inval_inode(directory, 0, 0);
         }
     }
-}
-
-/// Names the kernel must be told of.
-#[derive(Default)]
-pub(in crate::mount) struct Notices {
-    /// Directory and name, not sent yet.
-    waiting: Mutex<Vec<(u64, OsString)>>,
-    /// Held while sending; never while anything else is locked.
-    sending: Mutex<()>,
 }
 
 /// Whether a name may stand for one entry of a directory.

@@ -51,7 +51,7 @@ impl<S: Control> Mount<S> {
         self.require_owner(request, &directory)?;
         let new = self.new_inode(request, DIRECTORY | 0o777 & !caller_umask(request.pid()));
         self.store.create_subvolume(&directory, name, &new)?;
-        self.name_changed(request.nodeid(), name);
+        self.names_changed(request.nodeid());
         Ok(())
     }
 
@@ -79,7 +79,7 @@ impl<S: Control> Mount<S> {
         self.require_owner(request, source)?;
         let id = self.subvolume_top(source)?;
         self.store.snapshot(id, &directory, name, read_only)?;
-        self.name_changed(request.nodeid(), name);
+        self.names_changed(request.nodeid());
         Ok(())
     }
 
@@ -121,7 +121,7 @@ impl<S: Control> Mount<S> {
         let node = self.node(directory)?;
         self.require_deleter(request, &node)?;
         self.store.delete_subvolume(&node, name)?;
-        self.name_changed(directory, name);
+        self.names_changed(directory);
         Ok(())
     }
 
