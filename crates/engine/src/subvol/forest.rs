@@ -237,6 +237,7 @@ impl Forest {
         };
         subvolume.tree.emit(&mut emit)?;
         let root = merge.finish()?;
+        let used = tree.bytes_used(subvolume.item().bytes_used.get());
         tree.drop_spares();
         refs.append(&mut tree.refs);
         commit.gather(&mut refs, &mut csums);
@@ -248,6 +249,7 @@ impl Forest {
         let state = &mut *state;
         for item in [Some(&mut state.item), state.frozen.as_mut()].into_iter().flatten() {
             moved(item, root, transid, now);
+            item.bytes_used = used.into();
         }
         Ok(root)
     }

@@ -26,6 +26,8 @@ pub struct TreeCommit<'c, 'a> {
     root: Option<u64>,
     /// Addresses of this tree's blocks that were placed in this commit and replaced: (level, address).
     spare: Vec<(u8, u64)>,
+    /// By how many blocks the tree has grown in this commit.
+    grown: i64,
     /// References gained and lost by this tree.
     pub refs: RefLog,
 }
@@ -39,6 +41,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
             last_snapshot: None,
             root: None,
             spare: Vec::new(),
+            grown: 0,
             refs: RefLog::default(),
         }
     }
@@ -80,6 +83,22 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
         any
     }
 
+    /// By how many blocks the tree has grown in this commit.
+    pub fn grown(&self) -> i64 {
+        self.grown
+    }
+
+    /// What the root item says of the tree's size in bytes, shared blocks included, when it was `before` ahead of this
+    /// commit. Linux counts on from it and sizes its reserve by it; a count gone wrong (below nothing, or more than the
+    /// filesystem has) starts again.
+    pub fn bytes_used(&self, before: u64) -> u64 {
+        let core = self.commit.core();
+        let nodesize = core.features.nodesize as u64;
+        let before = if before > core.space.bytes_used() { 0 } else { before };
+        let grown = self.grown.saturating_mul(nodesize as i64);
+        before.saturating_add_signed(grown).max(nodesize)
+    }
+
     fn class(&self) -> Class {
         if self.tree == objectid::CHUNK_TREE { Class::System } else { Class::Metadata }
     }
@@ -91,6 +110,7 @@ impl Exchange for TreeCommit<'_, '_> {
     }
 
     fn release(&mut self, old: &Arc<TreeBlock>) -> Result<()> {
+        self.grown -= 1;
         let is_root = self.root == Some(old.bytenr());
         let shared = !is_root && self.last_snapshot.is_some_and(|last| may_be_shared(old, last));
         if old.generation() == self.generation() && !shared {
@@ -118,6 +138,7 @@ impl Exchange for TreeCommit<'_, '_> {
     }
 
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
+        self.grown += 1;
         self.commit.placed(block);
         Ok(())
     }

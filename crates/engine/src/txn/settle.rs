@@ -25,8 +25,8 @@ struct Settler<'c, 'a> {
     commit: &'c Commit<'a>,
     trees: BTreeMap<u64, TreeCommit<'c, 'a>>,
     roots: Roots,
-    /// What the root tree says of each tree.
-    noted: BTreeMap<u64, Root>,
+    /// What the root tree says of each tree: where it is, and by how many blocks it has grown.
+    noted: BTreeMap<u64, (Root, i64)>,
     todo: Gathered,
 }
 
@@ -37,7 +37,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
         commit,
         trees: BTreeMap::new(),
         roots,
-        noted: roots.by_id().iter().filter_map(|(id, root)| root.map(|root| (*id, root))).collect(),
+        noted: roots.by_id().iter().filter_map(|(id, root)| Some((*id, ((*root)?, 0)))).collect(),
         todo: commit.take_gathered(),
     };
     settler.settle_uuids()?;
@@ -172,19 +172,20 @@ impl<'c, 'a> Settler<'c, 'a> {
 
     fn settle_roots(&mut self) -> Result<bool> {
         let mut items = std::mem::take(&mut self.todo.root_items);
-        let moved: Vec<(u64, Root)> = self
+        let grown = |id| self.trees.get(&id).map_or(0, TreeCommit::grown);
+        let moved: Vec<(u64, (Root, i64))> = self
             .roots
             .by_id()
             .iter()
-            .filter_map(|(id, root)| root.map(|root| (*id, root)))
-            .filter(|(id, root)| self.noted.get(id) != Some(root))
+            .filter_map(|(id, root)| Some((*id, ((*root)?, grown(*id)))))
+            .filter(|(id, state)| self.noted.get(id) != Some(state))
             .collect();
         if items.is_empty() && moved.is_empty() {
             return Ok(false);
         }
-        for (id, root) in moved {
-            self.noted.insert(id, root);
-            let item = self.note(id, root)?;
+        for (id, state) in moved {
+            self.noted.insert(id, state);
+            let item = self.note(id, state.0)?;
             items.insert(Key::new(id, kind::ROOT_ITEM, 0), Some(item));
         }
         self.merge(objectid::ROOT_TREE, |merge| {
@@ -227,6 +228,9 @@ impl<'c, 'a> Settler<'c, 'a> {
         item.level = root.level;
         item.generation = root.generation.into();
         item.generation_v2 = root.generation.into();
+        if let Some(tree) = self.trees.get(&tree) {
+            item.bytes_used = tree.bytes_used(item.bytes_used.get()).into();
+        }
         Ok(item.as_bytes().to_vec())
     }
 

@@ -1,5 +1,6 @@
 //! Images to try things on, and what btrfs-progs and the kernel say about them afterwards.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -67,6 +68,36 @@ pub fn check(image: &Path) {
     let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success() && text.contains("no error found"), "{text}");
     assert!(!text.contains("mismatch") && !text.contains("rror:"), "{text}");
+    sizes_of_trees(image);
+}
+
+/// Each root item must say how large its tree is: Linux counts on from there, down as well, and where it comes below
+/// nothing it reserves the whole filesystem. `btrfs check` does not look at it.
+fn sizes_of_trees(image: &Path) {
+    let dump = oracle::btrfs(&["inspect-internal", "dump-tree", image.to_str().unwrap()]).unwrap();
+    let key = |line: &str| Some(line.split_once(" key (")?.1.split_once(')')?.0.to_owned());
+    let (mut said, mut found) = (BTreeMap::new(), BTreeMap::<_, u64>::new());
+    let (mut tree, mut item) = (None, None);
+    for line in dump.lines() {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["leaf", _, "items", ..] | ["node", _, "level", ..] => {
+                *found.entry(tree.clone()).or_default() += 16384;
+            }
+            ["item", ..] => item = key(line).filter(|key| key.contains(" ROOT_ITEM ")),
+            [.., "bytes_used", used] if item.is_some() => {
+                said.insert(item.take(), used.parse::<u64>().unwrap());
+            }
+            _ if !line.starts_with(char::is_whitespace) && line.contains(" tree") => {
+                tree = key(line)
+            }
+            _ => {}
+        }
+    }
+    assert!(said.len() > 5);
+    for (tree, used) in said {
+        assert_eq!(used, found[&tree], "size of tree {tree:?}");
+    }
 }
 
 /// Bytes that tell where they are from.
