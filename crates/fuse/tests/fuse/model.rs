@@ -45,6 +45,8 @@ struct State {
     data: Vec<u8>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     holds: u64,
+    /// It plays the top of a subvolume, whose id is the inode's number.
+    is_top: bool,
 }
 
 fn now() -> Time {
@@ -163,12 +165,17 @@ impl Store for Model {
     type Node = Node;
 
     fn load(&self, identity: Identity) -> Answer<Node> {
-        assert_eq!(identity.subvolume, SUBVOLUME);
-        self.by_ino(identity.ino)
+        match identity.subvolume {
+            SUBVOLUME => self.by_ino(identity.ino),
+            id => self.by_ino(id),
+        }
     }
 
     fn identity(&self, node: &Node) -> Identity {
-        Identity { subvolume: SUBVOLUME, ino: node.ino }
+        match node.state.lock().is_top {
+            true => Identity { subvolume: node.ino, ino: SUBVOLUME_TOP },
+            false => Identity { subvolume: SUBVOLUME, ino: node.ino },
+        }
     }
 
     fn hold(&self, node: &Node) -> Answer<()> {
@@ -400,13 +407,16 @@ impl Store for Model {
 /// Subvolumes of the model are directories, which shows that the kernel learns of the names.
 impl Control for Model {
     fn create_subvolume(&self, directory: &Node, name: &OsStr, new: &NewInode) -> Answer<()> {
-        self.insert(directory, name, new).map(drop)
+        self.insert(directory, name, new)?.state.lock().is_top = true;
+        Ok(())
     }
 
     fn snapshot(&self, source: u64, directory: &Node, name: &OsStr, ro: bool) -> Answer<()> {
-        assert_eq!(source, SUBVOLUME);
+        if source != SUBVOLUME {
+            return Err(Errno::INVAL);
+        }
         let mode = DIRECTORY | if ro { 0o555 } else { 0o755 };
-        self.insert(directory, name, &NewInode { mode, ..NewInode::default() }).map(drop)
+        self.create_subvolume(directory, name, &NewInode { mode, ..NewInode::default() })
     }
 
     fn delete_subvolume(&self, directory: &Node, name: &OsStr) -> Answer<()> {
