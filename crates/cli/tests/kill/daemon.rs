@@ -1,0 +1,177 @@
+//! A mount in the foreground, as a child that can be killed.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+use tempfile::TempDir;
+
+/// Between two looks at something that takes a while.
+const PAUSE: Duration = Duration::from_millis(10);
+/// How often something is looked at before the test gives up: ten minutes on an idle machine.
+const LOOKS: u32 = 60_000;
+
+/// An image and a directory to mount it on.
+pub struct Place {
+    directory: TempDir,
+}
+
+impl Place {
+    /// With a new image; `None`, with the reason printed, where there is no FUSE.
+    pub fn new() -> Option<Place> {
+        if OpenOptions::new().read(true).write(true).open("/dev/fuse").is_err() {
+            println!("skipped: /dev/fuse cannot be opened");
+            return None;
+        }
+        if Command::new("btrfs").arg("--version").output().is_err() {
+            println!("skipped: btrfs-progs is not installed");
+            return None;
+        }
+        let place = Place { directory: TempDir::new().unwrap() };
+        std::fs::create_dir(place.mountpoint()).unwrap();
+        place.make_image();
+        Some(place)
+    }
+
+    /// Makes the image anew, so that every btrfs-progs since 6.1 reads it.
+    pub fn make_image(&self) {
+        let _the_first_time_there_is_none = std::fs::remove_file(self.image());
+        buttress(&["mkfs", "-q", "-O", "^block-group-tree", "--size", "512M"], &[&self.image()]);
+    }
+
+    pub fn image(&self) -> PathBuf {
+        self.directory.path().join("disk.img")
+    }
+
+    pub fn mountpoint(&self) -> PathBuf {
+        self.directory.path().join("mnt")
+    }
+
+    /// Whether nobody holds the image now.
+    pub fn is_free(&self) -> bool {
+        File::open(self.image()).unwrap().try_lock().is_ok()
+    }
+
+    /// Mounts.
+    pub fn mount(&self, options: &str) -> Daemon<'_> {
+        let outside = std::fs::metadata(self.mountpoint()).unwrap().dev();
+        let said = self.directory.path().join("said");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        command.args(["mount", "-f", "-o", options]).arg(self.image()).arg(self.mountpoint());
+        command.stdin(Stdio::null()).stderr(File::create(&said).unwrap());
+        let mut daemon = Daemon { place: self, child: command.spawn().unwrap(), ended: false };
+        wait_until("the mount", || {
+            let ended = daemon.child.try_wait().unwrap();
+            assert!(ended.is_none(), "no mount: {}", std::fs::read_to_string(&said).unwrap());
+            std::fs::metadata(self.mountpoint()).is_ok_and(|found| found.dev() != outside)
+        });
+        daemon
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("the image is kept: {}", self.image().display());
+            self.directory.disable_cleanup(true);
+        }
+        // The daemon of a mount in the background, should a test have failed before it ended.
+        detach(&self.mountpoint());
+    }
+}
+
+/// Takes off what may be mounted here.
+fn detach(mountpoint: &Path) {
+    if rustix::mount::unmount(mountpoint, UnmountFlags::DETACH).is_err() {
+        let mut command = Command::new("fusermount3");
+        let _perhaps_it_is_not_mounted = command.arg("-uz").arg(mountpoint).output();
+    }
+}
+
+/// The process that serves a mount; killed and taken off whatever happens.
+pub struct Daemon<'a> {
+    place: &'a Place,
+    child: Child,
+    ended: bool,
+}
+
+impl Daemon<'_> {
+    /// Without a last word.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Takes what a killed daemon left of the mount off, and returns when the image is free.
+    pub fn clean_up(mut self) {
+        detach(&self.place.mountpoint());
+        wait_until("the lock of the image", || self.place.is_free());
+        self.ended = true;
+    }
+
+    /// Sends a signal and waits for the end.
+    pub fn signal(mut self, signal: Signal) -> ExitStatus {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.finish()
+    }
+
+    /// Unmounts and waits for the end, which must be a good one.
+    pub fn unmount(mut self) {
+        buttress(&["umount"], &[&self.place.mountpoint()]);
+        assert!(self.place.is_free(), "umount returned while the image is held");
+        let status = self.finish();
+        assert!(status.success(), "{status}: {}", self.said());
+    }
+
+    fn finish(&mut self) -> ExitStatus {
+        let status = self.child.wait().unwrap();
+        self.ended = true;
+        status
+    }
+
+    /// What it wrote on standard error.
+    pub fn said(&self) -> String {
+        std::fs::read_to_string(self.place.directory.path().join("said")).unwrap()
+    }
+}
+
+impl Drop for Daemon<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            let _perhaps_it_has_ended = self.child.kill();
+            let _so_it_is_gone = self.child.wait();
+            detach(&self.place.mountpoint());
+        }
+    }
+}
+
+/// Runs the command, which must succeed.
+pub fn buttress(words: &[&str], paths: &[&Path]) {
+    let said = try_buttress(words, paths);
+    assert!(said.is_ok(), "buttress {words:?} {paths:?}: {}", said.unwrap_err());
+}
+
+/// Runs the command; the error is what it wrote on standard error.
+pub fn try_buttress(words: &[&str], paths: &[&Path]) -> Result<(), String> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    let output = command.args(words).args(paths).output().unwrap();
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..LOOKS {
+        if done() {
+            return;
+        }
+        sleep(PAUSE);
+    }
+    panic!("waited in vain for {what}");
+}

@@ -1,0 +1,89 @@
+//! Orderly ends: signals and `umount`; and that nobody else has the image meanwhile.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+
+use buttress_testkit::oracle;
+use rustix::process::Signal;
+
+use crate::daemon::{Place, buttress, try_buttress};
+
+/// Enough for the last commit to take a while, in bytes.
+const MANY_BYTES: usize = 24 << 20;
+
+/// Bytes of a file on an image that is not mounted.
+fn on_image(place: &Place, path: &str) -> Vec<u8> {
+    let copy = place.image().with_extension("copy");
+    let mut source = place.image().into_os_string();
+    source.push(format!(":{path}"));
+    buttress(&["cp"], &[source.as_ref(), &copy]);
+    fs::read(copy).unwrap()
+}
+
+#[test]
+fn signals_commit_and_end_well() {
+    let Some(place) = Place::new() else { return };
+    for (name, signal) in [("TERM", Signal::TERM), ("INT", Signal::INT)] {
+        let daemon = place.mount("commit=300");
+        fs::write(place.mountpoint().join(name), vec![7; MANY_BYTES]).unwrap();
+        let status = daemon.signal(signal);
+        assert_eq!(status.code(), Some(0), "{name}");
+        assert!(place.is_free());
+        assert!(on_image(&place, name) == vec![7; MANY_BYTES], "{name}");
+        oracle::check(&place.image(), true).unwrap();
+    }
+}
+
+#[test]
+fn a_signal_keeps_what_was_written_through_open_files() {
+    let Some(place) = Place::new() else { return };
+    for options in ["commit=300", "commit=300,writeback_cache"] {
+        let daemon = place.mount(options);
+        let mut open = File::create(place.mountpoint().join(options)).unwrap();
+        open.write_all(&[1; 100_000]).unwrap();
+        open.write_all_at(b"2", 5).unwrap();
+        assert_eq!(daemon.signal(Signal::TERM).code(), Some(0), "{options}");
+        assert!(open.write_all(b"too late").and_then(|()| open.sync_all()).is_err(), "{options}");
+        let found = on_image(&place, options);
+        assert!(found.len() == 100_000 && found[5] == b'2' && found[99_999] == 1, "{options}");
+        oracle::check(&place.image(), true).unwrap();
+    }
+}
+
+#[test]
+fn an_image_has_one_daemon() {
+    let Some(place) = Place::new() else { return };
+    let (image, mountpoint) = (place.image(), place.mountpoint());
+    buttress(&["mount", "-o", "commit=300"], &[&image, &mountpoint]);
+    assert!(!place.is_free());
+    let other = mountpoint.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    for words in [&["mount"][..], &["mount", "-f"], &["mount", "-r"]] {
+        let said = try_buttress(words, &[&image, &other]).unwrap_err();
+        assert!(said.contains("busy: another program has locked it"), "{words:?}: {said}");
+        assert!(said.contains(&format!("It is mounted on {}", mountpoint.display())), "{said}");
+    }
+    fs::write(mountpoint.join("many"), vec![3; MANY_BYTES]).unwrap();
+    buttress(&["umount"], &[&mountpoint]);
+    assert!(place.is_free(), "umount returned while the image is held");
+    assert!(on_image(&place, "many") == vec![3; MANY_BYTES]);
+    oracle::check(&image, true).unwrap();
+}
+
+#[test]
+fn readers_keep_the_writer_off() {
+    let Some(place) = Place::new() else { return };
+    let (image, mountpoint) = (place.image(), place.mountpoint());
+    let other = mountpoint.with_file_name("other");
+    fs::create_dir(&other).unwrap();
+    buttress(&["mount", "-r"], &[&image, &mountpoint]);
+    let said = try_buttress(&["mount"], &[&image, &other]).unwrap_err();
+    assert!(said.contains("busy") && said.contains("It is mounted on"), "{said}");
+    buttress(&["mount", "-r"], &[&image, &other]);
+    buttress(&["umount"], &[&other]);
+    buttress(&["umount"], &[&mountpoint]);
+    // So at once somebody may write.
+    let daemon = place.mount("commit=300");
+    daemon.unmount();
+}

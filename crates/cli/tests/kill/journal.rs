@@ -1,0 +1,194 @@
+//! What one writer did, and whether an image shows the state after some of it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A directory or a file with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Node {
+    Dir,
+    File(Arc<Vec<u8>>),
+}
+
+/// Paths below a subvolume's top, with what is there.
+pub type Tree = BTreeMap<String, Node>;
+
+/// A writer's subvolume and the snapshots it made of it, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    pub live: Tree,
+    pub snapshots: BTreeMap<String, Arc<Tree>>,
+}
+
+/// One change. Each is one request to the daemon.
+#[derive(Debug)]
+pub enum Op {
+    Mkdir(String),
+    Create(String),
+    /// At this offset, which is at most the length.
+    Write(String, usize, Vec<u8>),
+    Truncate(String, usize),
+    /// A file over anything or a directory to a new name.
+    Rename(String, String),
+    /// A file or an empty directory.
+    Remove(String),
+    Snapshot(String),
+    DeleteSnapshot(String),
+}
+
+impl State {
+    pub fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Mkdir(path) => drop(self.live.insert(path.clone(), Node::Dir)),
+            Op::Create(path) => drop(self.live.insert(path.clone(), Node::File(Arc::default()))),
+            Op::Write(path, at, data) => {
+                let bytes = self.bytes(path);
+                let end = bytes.len().max(at + data.len());
+                bytes.resize(end, 0);
+                bytes[*at..at + data.len()].copy_from_slice(data);
+            }
+            Op::Truncate(path, length) => self.bytes(path).resize(*length, 0),
+            Op::Rename(from, to) => self.rename(from, to),
+            Op::Remove(path) => drop(self.live.remove(path)),
+            Op::Snapshot(name) => {
+                self.snapshots.insert(name.clone(), Arc::new(self.live.clone()));
+            }
+            Op::DeleteSnapshot(name) => drop(self.snapshots.remove(name)),
+        }
+    }
+
+    fn bytes(&mut self, path: &str) -> &mut Vec<u8> {
+        match self.live.get_mut(path) {
+            Some(Node::File(bytes)) => Arc::make_mut(bytes),
+            other => panic!("{path} is no file: {other:?}"),
+        }
+    }
+
+    fn rename(&mut self, from: &str, to: &str) {
+        let inside = format!("{from}/");
+        let below = |path: &&String| *path == from || path.starts_with(&inside);
+        let moved: Vec<_> = self.live.keys().filter(below).cloned().collect();
+        for path in moved {
+            let node = self.live.remove(&path).unwrap();
+            self.live.insert(format!("{to}{}", &path[from.len()..]), node);
+        }
+    }
+}
+
+/// Reads the tree below a directory.
+pub fn look(top: &Path) -> Tree {
+    let mut tree = Tree::new();
+    look_into(top, "", &mut tree);
+    tree
+}
+
+fn look_into(top: &Path, directory: &str, tree: &mut Tree) {
+    for entry in fs::read_dir(top.join(directory)).unwrap() {
+        let entry = entry.unwrap();
+        let name = entry.file_name().into_string().unwrap();
+        let path = if directory.is_empty() { name } else { format!("{directory}/{name}") };
+        if entry.file_type().unwrap().is_dir() {
+            look_into(top, &path, tree);
+            tree.insert(path, Node::Dir);
+        } else {
+            let bytes = fs::read(entry.path()).unwrap_or_else(|error| panic!("{path}: {error}"));
+            tree.insert(path, Node::File(Arc::new(bytes)));
+        }
+    }
+}
+
+/// From where a writer began, what it asked for.
+pub struct Journal {
+    pub start: State,
+    pub ops: Vec<Op>,
+    /// So many of the operations came before an fsync that was answered.
+    pub acknowledged: usize,
+}
+
+impl Journal {
+    /// After how many operations the state was what the image shows, or what is the matter.
+    pub fn explains(&self, seen: &State) -> Result<usize, String> {
+        let mut state = self.start.clone();
+        let mut nearest: Option<(usize, Vec<String>)> = None;
+        for done in 0..=self.ops.len() {
+            if done > 0 {
+                state.apply(&self.ops[done - 1]);
+            }
+            if done < self.acknowledged {
+                continue;
+            }
+            let differences = differences(&state, seen);
+            if differences.is_empty() {
+                return Ok(done);
+            }
+            if nearest.as_ref().is_none_or(|(_, least)| differences.len() <= least.len()) {
+                nearest = Some((done, differences));
+            }
+        }
+        let (done, differences) = nearest.unwrap();
+        let around = &self.ops[done.saturating_sub(8)..(done + 4).min(self.ops.len())];
+        let around: Vec<_> = around.iter().map(brief).collect();
+        Err(format!(
+            "{} operations, {} acknowledged; nearest is after {done}:\n{}\naround it:\n{}",
+            self.ops.len(),
+            self.acknowledged,
+            differences.join("\n"),
+            around.join("\n")
+        ))
+    }
+}
+
+/// An operation without its data.
+fn brief(op: &Op) -> String {
+    match op {
+        Op::Write(path, at, data) => format!("Write({path}, {at}, {} bytes)", data.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+/// What differs between two states, in words.
+pub fn differences(want: &State, have: &State) -> Vec<String> {
+    let mut all = tree_differences("", &want.live, &have.live);
+    for name in either(&want.snapshots, &have.snapshots) {
+        match (want.snapshots.get(name), have.snapshots.get(name)) {
+            (Some(want), Some(have)) if Arc::ptr_eq(want, have) => {}
+            (Some(want), Some(have)) => {
+                all.extend(tree_differences(&format!("{name}: "), want, have));
+            }
+            (want, _) => all.push(presence(&format!("snapshot {name}"), want.is_some())),
+        }
+    }
+    all
+}
+
+fn tree_differences(of: &str, want: &Tree, have: &Tree) -> Vec<String> {
+    let mut all = Vec::new();
+    for path in either(want, have) {
+        match (want.get(path), have.get(path)) {
+            (Some(Node::File(want)), Some(Node::File(have))) if want != have => {
+                let at = want.iter().zip(have.iter()).position(|(want, have)| want != have);
+                let lengths = (want.len(), have.len());
+                all.push(format!("{of}{path}: differs at {at:?}, lengths {lengths:?}"));
+            }
+            (Some(want), Some(have)) if want != have => {
+                all.push(format!("{of}{path}: is of another kind"));
+            }
+            (Some(_), Some(_)) => {}
+            (want, _) => all.push(presence(&format!("{of}{path}"), want.is_some())),
+        }
+    }
+    all
+}
+
+fn presence(what: &str, wanted: bool) -> String {
+    format!("{what}: {}", if wanted { "is missing" } else { "should not be there" })
+}
+
+fn either<'a, A, B>(
+    one: &'a BTreeMap<String, A>,
+    two: &'a BTreeMap<String, B>,
+) -> impl Iterator<Item = &'a String> {
+    one.keys().chain(two.keys().filter(|key| !one.contains_key(*key)))
+}
