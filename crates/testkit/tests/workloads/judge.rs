@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use buttress::{Filesystem, Node};
 use buttress_testkit::facts::{Facts, diff, facts_of_dir};
-use buttress_testkit::oracle::{self, KernelMount};
+use buttress_testkit::oracle::{self, KernelMount, OracleError};
 
 use crate::image::Image;
 use crate::{ours, turns};
@@ -112,22 +112,34 @@ fn ours_again(image: &Image) -> (Facts, Details) {
     found
 }
 
-/// The kernel compares, works, and answers what it sees then.
+/// The kernel compares, works, and answers what it sees when mounted again.
 fn kernel_turn(image: &Image, expect: &Facts, details: &Details) -> (Facts, Details) {
     let mount = KernelMount::new(&image.path(), MOUNT).unwrap();
     same("the kernel", &facts_of_dir(mount.path()).unwrap(), expect);
     same_details("the kernel", &kernel_details(mount.path()), details);
     turns::kernel(mount.path());
-    mount.sync().unwrap();
+    quietly(mount);
+    // A write that found no room has changed times in the kernel's memory only.
+    let mount = KernelMount::read_only(&image.path(), MOUNT).unwrap();
     let after = (facts_of_dir(mount.path()).unwrap(), kernel_details(mount.path()));
-    mount.finish().unwrap();
+    quietly(mount);
     after
 }
 
 fn kernel_sees(image: &Image, expect: &Facts) {
     let mount = KernelMount::new(&image.path(), MOUNT).unwrap();
     same("the kernel at last", &facts_of_dir(mount.path()).unwrap(), expect);
-    mount.finish().unwrap();
+    quietly(mount);
+}
+
+/// Unmounts; the kernel must have had nothing to complain about. `mkfs.btrfs` leaves the uuid tree to the first mount, for
+/// which a full filesystem has no room.
+fn quietly(mount: KernelMount) {
+    match mount.finish() {
+        Err(OracleError::Complaints { lines, .. })
+            if lines.iter().all(|line| line.contains("btrfs_uuid_scan_kthread failed -28")) => {}
+        finished => finished.unwrap(),
+    }
 }
 
 /// What facts leave out: inode number, blocks of 512 bytes (of whole sectors), times of access, change and creation.

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use buttress::{Allocate, Change, Errno, Filesystem, New, Node, Owner, Rename, SetXattr};
 
 use crate::image::Image;
-use crate::judge::judge;
-use crate::tools::{Numbers, bytes, content, mkdir, touch, truncate, write};
+use crate::judge::{glance, judge};
+use crate::tools::{Numbers, bytes, content, mkdir, put_at, touch, truncate, write};
 
 const THREADS: u64 = 8;
 
@@ -172,4 +172,72 @@ fn writers_of_one_file() {
     assert!(content(&fs, file) == expect);
     truncate(&fs, file, 333_333);
     judge(&image, fs);
+}
+
+/// Makes files until there is no room, deletes some, goes on; knows what each file has.
+fn at_the_edge(fs: &Filesystem, dir: Node, seed: u64) {
+    let mut numbers = Numbers::new(seed);
+    let mut files: Vec<(String, usize, u32)> = Vec::new();
+    let mut refused = 0;
+    for step in 0..if crate::judge::long() { 3000 } else { 250 } {
+        let most = [2000, 2000, 60_000, 2 << 20][numbers.below(4) as usize];
+        let (len, seed) = (numbers.below(most) as usize, numbers.next() as u32);
+        let name = format!("{step}-{seed:0100}");
+        let done = put_at(fs, dir, name.as_bytes(), &bytes(len, seed));
+        files.extend(done.map(|done| (name, done, seed)));
+        refused += u32::from(done != Some(len));
+        while done != Some(len) && files.len() > 3 && numbers.below(8) > 0 {
+            let (name, ..) = files.swap_remove(numbers.below(files.len() as u64) as usize);
+            fs.unlink(dir, name.as_bytes()).unwrap();
+        }
+        if numbers.below(40) == 0 {
+            fs.commit().unwrap();
+        }
+    }
+    for (name, len, seed) in &files {
+        let node = fs.lookup(dir, name.as_bytes()).unwrap().unwrap().node;
+        assert!(content(fs, node) == bytes(*len, *seed), "{name}");
+    }
+    println!("{} files at the end, {refused} refused", files.len());
+}
+
+#[test]
+fn all_at_the_edge_of_the_room() {
+    let shapes: [(u64, &[&str]); 4] = [
+        (130, &["-m", "single", "-n", "4096"]),
+        (200, &["-M"]),
+        (300, &["-n", "65536"]),
+        (250, &["-d", "dup"]),
+    ];
+    for (number, (mib, args)) in shapes.into_iter().enumerate() {
+        println!("{mib} MiB {args:?}");
+        let image = Image::by_progs(mib << 20, args);
+        let fs = image.open();
+        let dirs: Vec<_> =
+            (0..THREADS).map(|it| mkdir(&fs, Node::ROOT, &format!("{it}"))).collect();
+        std::thread::scope(|scope| {
+            for (thread, dir) in dirs.iter().enumerate() {
+                let (fs, seed) = (&fs, (number * 10 + thread) as u64);
+                scope.spawn(move || at_the_edge(fs, *dir, seed));
+            }
+            if number % 2 == 0 {
+                scope.spawn(|| snapshots_at_the_edge(&fs));
+            }
+        });
+        if number == 0 { judge(&image, fs) } else { glance(&image, fs) }
+    }
+}
+
+/// Snapshots come and go beside the others. A full filesystem may refuse them.
+fn snapshots_at_the_edge(fs: &Filesystem) {
+    for round in 0..12 {
+        let name = format!("snapshot{round}");
+        match fs.snapshot(5, Node::ROOT, name.as_bytes(), round % 2 == 0) {
+            Ok(_) => {
+                fs.commit().unwrap();
+                fs.delete_subvolume(Node::ROOT, name.as_bytes()).map(|_| ()).unwrap();
+            }
+            Err(error) => assert_eq!(error.errno(), Errno::NOSPC, "{error}"),
+        }
+    }
 }
