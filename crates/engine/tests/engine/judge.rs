@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use buttress::{Filesystem, Options};
 use buttress_testkit::oracle::{self, KernelMount};
@@ -62,12 +61,7 @@ impl Image {
 }
 
 pub fn check(image: &Path) {
-    let mut command = Command::new("btrfs");
-    command.args(["check", "--check-data-csum"]).arg(image).env("LC_ALL", "C");
-    let out = command.output().unwrap();
-    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
-    assert!(out.status.success() && text.contains("no error found"), "{text}");
-    assert!(!text.contains("mismatch") && !text.contains("rror:"), "{text}");
+    oracle::check(image, true).unwrap();
     sizes_of_trees(image);
 }
 

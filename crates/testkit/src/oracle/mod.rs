@@ -126,14 +126,26 @@ pub fn run(command: &mut Command) -> Result<Output> {
     })
 }
 
-/// Runs a command whatever its exit status.
+/// How often a command is tried that met a loop device on its way out.
+const ATTEMPTS: u32 = 50;
+
+/// Runs a command whatever its exit status. btrfs-progs look at all loop devices to see whether an image is mounted, and give
+/// up when another test detaches one of them in that moment: then it is tried again.
 fn start(command: &mut Command) -> Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
-    command
-        .env("LC_ALL", "C")
-        .stdin(std::process::Stdio::null())
-        .output()
-        .map_err(|source| OracleError::Spawn { program, source })
+    command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let output = command
+            .output()
+            .map_err(|source| OracleError::Spawn { program: program.clone(), source })?;
+        let met = String::from_utf8_lossy(&output.stderr).contains("mount status");
+        if output.status.success() || !met || attempt >= ATTEMPTS {
+            return Ok(output);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
 }
 
 /// Standard output followed by standard error.

@@ -8,7 +8,7 @@ use buttress::{
 use crate::bytes::{noise, words};
 
 /// Names that are changed at most.
-const CHANGES_MAX: usize = 300;
+const CHANGES_MAX: usize = 150;
 
 /// A change that the format or the rules of Linux do not allow where it was tried.
 fn allowed(result: Result<()>) -> Result<()> {
@@ -170,7 +170,7 @@ fn add(fs: &Filesystem, top: Node, round: u64) -> Result<()> {
 }
 
 fn files(fs: &Filesystem, dir: Node) -> Result<()> {
-    for number in 0..60 {
+    for number in 0..30 {
         let file = fs.create(dir, &called("file", number), &New::file(0o644))?.node;
         fs.write(file, 0, &words(number, number as usize * 150))?;
         if number % 3 == 0 {

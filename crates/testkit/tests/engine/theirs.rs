@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use crate::bytes::{noise, words};
 
 /// Names that are changed at most.
-const CHANGES_MAX: usize = 300;
+const CHANGES_MAX: usize = 150;
 
 /// What the kernel does not allow where it was tried: read-only subvolumes, immutable files, limits.
 fn allowed(result: io::Result<()>) -> io::Result<()> {
@@ -135,7 +135,7 @@ fn add(top: &Path, round: u64) -> io::Result<()> {
     };
     let sub = dir.join("subvolume");
     volume(&["create", &text(&sub)])?;
-    for number in 0..40 {
+    for number in 0..20 {
         fs::write(sub.join(format!("file-{number}")), words(number, number as usize * 170))?;
     }
     fs::write(sub.join("large"), noise(3, 700_000))?;
