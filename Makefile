@@ -33,6 +33,7 @@ bench: deps
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
 long: deps
 	BUTTRESS_LONG=1 cargo test --release -p buttress-testkit --no-fail-fast
+	BUTTRESS_LONG=1 cargo test --release -p buttress-cli --test kill
 	cargo run --release -p buttress-testkit --bin modelrun -- --seed 1 --ops 1000000
 
 clean:

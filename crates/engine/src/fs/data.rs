@@ -119,6 +119,9 @@ impl Filesystem {
         if from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Error::User(Errno::INVAL));
         }
+        if len > SHAPE_LEN {
+            self.check_clone(from_offset, len, size, to, to_offset)?;
+        }
         let mut done = 0;
         while done < len {
             let part = self.clone_part(from, from_offset + done, from_offset + len)?;
@@ -132,6 +135,15 @@ impl Filesystem {
             done += part;
         }
         Ok(len)
+    }
+
+    /// Refuses what the last of several pieces would refuse, before the first one changes anything.
+    fn check_clone(&self, from: u64, len: u64, size: u64, to: Node, to_offset: u64) -> Result<()> {
+        let target = self.attributes(to)?.size;
+        let starts = from.is_multiple_of(SECTOR) && to_offset.is_multiple_of(SECTOR);
+        let source_ends = (from + len).is_multiple_of(SECTOR) || from + len == size;
+        let target_ends = len.is_multiple_of(SECTOR) || to_offset.saturating_add(len) >= target;
+        if starts && source_ends && target_ends { Ok(()) } else { Err(Error::User(Errno::INVAL)) }
     }
 
     /// How much of a range to clone in one go: a hole of any length is one piece.

@@ -136,6 +136,27 @@ fn an_open_file_outlives_its_name() {
     assert_eq!(content(&image.open_read_only(), "/named"), b"now it has one");
 }
 
+/// A clone goes in pieces; one that must be refused changes nothing, whichever piece is at fault.
+#[test]
+fn a_refused_clone_changes_nothing() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    put(&fs, "/source", b"");
+    put(&fs, "/target", b"");
+    let source = fs.resolve("/source").unwrap();
+    let target = fs.resolve("/target").unwrap();
+    fs.write(source, 16_384, &bytes(24_024, 3)).unwrap();
+    fs.write(source, 891_263_172, &bytes(61_748, 4)).unwrap();
+    fs.write(target, 40_947_309_009, &bytes(48, 5)).unwrap();
+    let refused = fs.clone_range(source, 0, 891_324_920, target, 0);
+    assert_eq!(errno(refused), Errno::INVAL);
+    let mut read = vec![1; 65_536];
+    fs.read(target, 0, &mut read).unwrap();
+    assert!(read.iter().all(|byte| *byte == 0));
+    fs.close().unwrap();
+    image.check();
+}
+
 #[test]
 fn shapes_of_files() {
     let image = Image::by_progs(1 << 30, &[]);
