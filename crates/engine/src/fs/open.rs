@@ -79,6 +79,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.mark_quota_inconsistent = quota == Quota::On;
     core.sequential = options.reproducible;
+    core.drop_blocks_max = options.drop_blocks_max;
     Ok(core)
 }
 

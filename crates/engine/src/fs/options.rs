@@ -15,6 +15,7 @@ pub struct Options {
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
     pub(super) reproducible: bool,
+    pub(super) drop_blocks_max: usize,
     pub(super) env: Env,
 }
 
@@ -29,6 +30,7 @@ impl Options {
             background: true,
             mark_quota_inconsistent: false,
             reproducible: false,
+            drop_blocks_max: 4096,
             env: Env::system(),
         }
     }
@@ -78,6 +80,11 @@ impl Options {
     /// [`Options::env`]. Costs some speed, and there is no background work.
     pub fn reproducible(self, reproducible: bool) -> Options {
         Options { reproducible, background: self.background && !reproducible, ..self }
+    }
+
+    /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits.
+    pub fn drop_blocks_max(self, drop_blocks_max: usize) -> Options {
+        Options { drop_blocks_max: drop_blocks_max.max(1), ..self }
     }
 
     /// Where time and randomness come from.

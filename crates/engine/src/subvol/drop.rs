@@ -20,9 +20,6 @@ use crate::refs::{RefLog, Target, may_be_shared};
 use crate::tree::{Root, View};
 use crate::txn::{Commit, CsumLog};
 
-/// Blocks that one commit looks at.
-const BUDGET: usize = 4096;
-
 struct Walk<'w, 'a> {
     commit: &'w Commit<'a>,
     view: View<'w>,
@@ -52,9 +49,9 @@ enum Dropped {
 }
 
 impl Forest {
-    /// Drops up to [`BUDGET`] blocks of deleted subvolumes.
+    /// Drops some blocks of deleted subvolumes: as many as the options allow one commit.
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
-        let mut budget = BUDGET;
+        let mut budget = commit.core().drop_blocks_max;
         let dead = self.dead.lock().clone();
         let (mut done, mut stuck) = (Vec::new(), Vec::new());
         for id in dead {

@@ -169,7 +169,7 @@ impl<'a> Commit<'a> {
         for neighbours in blocks.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
             runs.extend(neighbours.chunks((RUN_BYTES / nodesize).max(1)));
         }
-        crate::threads::for_each(&runs, |run| self.write_run(run))?;
+        crate::threads::for_each_unless(self.core.sequential, &runs, |run| self.write_run(run))?;
         Ok(blocks.iter().map(|block| block.bytenr()).collect())
     }
 

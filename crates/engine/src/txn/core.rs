@@ -159,6 +159,8 @@ pub struct Core {
     pub mark_quota_inconsistent: bool,
     /// Whether commits allocate on one thread, so that the same operations make the same bytes.
     pub sequential: bool,
+    /// Blocks of deleted subvolumes that one commit looks at.
+    pub drop_blocks_max: usize,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -186,6 +188,7 @@ impl Core {
             read_only,
             mark_quota_inconsistent: false,
             sequential: false,
+            drop_blocks_max: 4096,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress::{Env, Errno, Error, Filesystem, Node, Options, Time, Times};
-use buttress_device::MemoryDevice;
+use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Feature, Profile};
 
 use super::rng::Rng;
@@ -56,6 +56,10 @@ pub struct Config {
     pub cache_bytes: u64,
     /// Whether a thread commits in the background.
     pub background: bool,
+    /// Whether the same operations write the same bytes in the same order.
+    pub reproducible: bool,
+    /// Blocks of deleted subvolumes that one commit looks at.
+    pub drop_blocks_max: usize,
 }
 
 impl Default for Config {
@@ -69,6 +73,8 @@ impl Default for Config {
             dirty_bytes_max: 32 << 20,
             cache_bytes: 32 << 20,
             background: false,
+            reproducible: false,
+            drop_blocks_max: 4096,
         }
     }
 }
@@ -86,11 +92,12 @@ impl Config {
             dup: size >= 512 << 20 && rng.one_in(2),
             dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
             cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
-            background: false,
+            ..Config::default()
         }
     }
 
-    fn make(&self) -> Result<MemoryDevice> {
+    /// Makes the filesystem.
+    pub fn make(&self) -> Result<MemoryDevice> {
         let device = MemoryDevice::new(self.size);
         let profile = if self.dup { Profile::Dup } else { Profile::Single };
         let mut options = buttress_mkfs::Options {
@@ -157,7 +164,10 @@ pub struct Counts {
 /// The engine beside the model.
 pub struct Runner {
     config: Config,
+    /// What judges of whole images look at.
     device: Option<Arc<MemoryDevice>>,
+    /// What the filesystem is opened on.
+    disk: Option<Arc<dyn BlockDevice>>,
     fs: Option<Filesystem>,
     clock: Clock,
     model: Model,
@@ -170,11 +180,30 @@ impl Runner {
     /// A new filesystem of its own.
     pub fn new(config: &Config) -> Result<Runner> {
         let device = Arc::new(config.make()?);
-        let clock = Clock::default();
-        let fs = open(&device, config, &clock)?;
-        let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
+        let mut runner = Runner::over(device.clone(), config)?;
         runner.device = Some(device);
         Ok(runner)
+    }
+
+    /// An empty filesystem on this device.
+    pub fn over(disk: Arc<dyn BlockDevice>, config: &Config) -> Result<Runner> {
+        let clock = Clock::default();
+        let fs = engine("open", open(&disk, config, &clock))?;
+        let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
+        runner.disk = Some(disk);
+        Ok(runner)
+    }
+
+    /// A filesystem that holds what the model does.
+    pub fn resume(
+        fs: Filesystem,
+        disk: Arc<dyn BlockDevice>,
+        config: &Config,
+        clock: Clock,
+        model: Model,
+    ) -> Runner {
+        let (before, counts, disk) = (clock.now(), Counts::default(), Some(disk));
+        Runner { config: *config, device: None, disk, fs: Some(fs), clock, model, counts, before }
     }
 
     /// A part of a filesystem: what is below `root`, an empty directory that nobody else uses.
@@ -182,7 +211,8 @@ impl Runner {
         let top = inode_of(&engine("attributes of the root", fs.attributes(root))?);
         let model = Model::new(root, top, config.nodesize);
         let (before, counts) = (clock.now(), Counts::default());
-        Ok(Runner { config: *config, device: None, fs: Some(fs), clock, model, counts, before })
+        let (device, disk, config) = (None, None, *config);
+        Ok(Runner { config, device, disk, fs: Some(fs), clock, model, counts, before })
     }
 
     /// The model.
@@ -240,12 +270,12 @@ impl Runner {
 
     /// Closes the filesystem, files that are held and all, opens it and compares everything.
     fn reopen(&mut self) -> Result<()> {
-        let Some(device) = self.device.clone() else { return Ok(()) };
+        let Some(disk) = self.disk.clone() else { return Ok(()) };
         if let Some(fs) = self.fs.take() {
             engine("close", fs.close())?;
         }
         self.model.close();
-        self.fs = Some(open(&device, &self.config, &self.clock)?);
+        self.fs = Some(engine("open", open(&disk, &self.config, &self.clock))?);
         self.compare()
     }
 
@@ -363,13 +393,20 @@ impl Runner {
     }
 }
 
-fn open(device: &Arc<MemoryDevice>, config: &Config, clock: &Clock) -> Result<Filesystem> {
+/// Opens the filesystem on a device, to be written.
+pub fn open(
+    disk: &Arc<dyn BlockDevice>,
+    config: &Config,
+    clock: &Clock,
+) -> buttress::Result<Filesystem> {
     let options = Options::read_write()
         .background(config.background)
         .dirty_bytes_max(config.dirty_bytes_max)
         .cache_bytes(config.cache_bytes)
+        .reproducible(config.reproducible)
+        .drop_blocks_max(config.drop_blocks_max)
         .env(clock.env());
-    engine("open", Filesystem::open_device(device.clone(), options))
+    Filesystem::open_device(disk.clone(), options)
 }
 
 /// The model of an empty directory with these attributes.
