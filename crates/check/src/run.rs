@@ -1,0 +1,163 @@
+//! A check from its first block to its last: the order of its phases, and the work of each spread over threads.
+
+use std::ops::RangeInclusive;
+use std::sync::atomic::Ordering::Relaxed;
+
+use buttress_ondisk::{Key, item::RootItem, kind, objectid};
+use buttress_volume::{TreeRoot, Volume};
+use parking_lot::Mutex;
+
+use crate::{
+    context::Context,
+    fs,
+    issue::Place,
+    kinds::Kind,
+    options::Options,
+    progress::{Phase, Progress},
+    roots::{Roots, Tree},
+    sink::{Report, Totals},
+    walk::{Leaf, Nobody, Visitor, read, walk},
+};
+
+/// Checks a filesystem. Only reads.
+pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report {
+    let mut context = Context::new(volume, options, progress);
+    progress.begin(Phase::Devices, 0);
+    walk(&context, &chunk_tree(&context), Key::MIN..=Key::MAX, &mut Nobody);
+    context.roots = read_roots(&context);
+    progress.begin(Phase::Trees, context.sb.bytes_used.get());
+    check_trees(&context);
+    fs::check_roots(&context);
+    let totals = totals(&context);
+    context.sink.finish(totals)
+}
+
+fn totals(context: &Context<'_>) -> Totals {
+    let sizes = &context.sizes;
+    Totals {
+        tree_blocks: sizes.tree_blocks.load(Relaxed),
+        fs_tree_blocks: sizes.fs_tree_blocks.load(Relaxed),
+        extent_tree_blocks: sizes.extent_tree_blocks.load(Relaxed),
+        waste: sizes.waste.load(Relaxed),
+        ..Totals::default()
+    }
+}
+
+fn of_superblock(id: u64, root: TreeRoot) -> Tree {
+    Tree { key: Key::new(id, kind::ROOT_ITEM, 0), root, item: RootItem::default() }
+}
+
+fn chunk_tree(context: &Context<'_>) -> Tree {
+    of_superblock(objectid::CHUNK_TREE, TreeRoot::chunk_tree(&context.sb))
+}
+
+fn root_tree(context: &Context<'_>) -> Tree {
+    of_superblock(objectid::ROOT_TREE, TreeRoot::root_tree(&context.sb))
+}
+
+/// Collects root items.
+struct Collect<'a, 'b> {
+    context: &'a Context<'b>,
+    roots: Roots,
+}
+
+impl Visitor for Collect<'_, '_> {
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
+        for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
+            match RootItem::read(data) {
+                Some(item) => self.roots.add(Tree::new(key, item)),
+                None => {
+                    let place = Place::item(objectid::ROOT_TREE, key);
+                    let have = format_args!("{} bytes", data.len());
+                    self.context.report(Kind::RootItemBad, place, have, RootItem::LEGACY_LEN);
+                }
+            }
+        }
+    }
+}
+
+fn read_roots(context: &Context<'_>) -> Roots {
+    let mut collect = Collect { context, roots: Roots::default() };
+    walk(context, &root_tree(context), Key::MIN..=Key::MAX, &mut collect);
+    for id in [objectid::EXTENT_TREE, objectid::DEV_TREE, objectid::FS_TREE, objectid::CSUM_TREE] {
+        if collect.roots.find(id).is_none() {
+            context.report(Kind::RootMissing, Place::tree(id), "no root item", "one");
+        }
+    }
+    collect.roots
+}
+
+/// A range of a tree's keys for one thread, which begins and ends between objects.
+struct Part<'a> {
+    tree: &'a Tree,
+    range: RangeInclusive<Key>,
+    /// Which tree, and which part of it.
+    at: (usize, usize),
+}
+
+fn check_trees(context: &Context<'_>) {
+    let trees: Vec<&Tree> = context.roots.all().filter(|tree| tree.holds_files()).collect();
+    let mut parts = Vec::new();
+    for (number, tree) in trees.iter().enumerate() {
+        let ranges = split(context, tree).into_iter().enumerate();
+        parts.extend(ranges.map(|(at, range)| Part { tree, range, at: (number, at) }));
+    }
+    let results = Mutex::new(Vec::new());
+    in_parallel(context.options.threads, &parts, |part| {
+        let done = fs::check_part(context, part.tree, part.range.clone());
+        results.lock().push((part.at, done));
+    });
+    let mut results = results.into_inner();
+    results.sort_by_key(|(at, _)| *at);
+    for (number, tree) in trees.iter().enumerate() {
+        let own = results.iter().filter(|((tree, _), _)| *tree == number);
+        let parts: Vec<_> = own.map(|(_, part)| *part).collect();
+        fs::finish_tree(context, tree, &parts);
+    }
+    for tree in context.roots.all().filter(|tree| !tree.holds_files()) {
+        match tree.id() {
+            objectid::UUID_TREE => fs::check_uuid_tree(context, tree),
+            objectid::QUOTA_TREE => {}
+            _ => walk(context, tree, Key::MIN..=Key::MAX, &mut Nobody),
+        }
+    }
+    if let Some(tree) = context.roots.find(objectid::QUOTA_TREE) {
+        fs::check_quota_tree(context, tree);
+    }
+}
+
+/// Cuts a tree into ranges of objects, by the keys of its root block.
+fn split(context: &Context<'_>, tree: &Tree) -> Vec<RangeInclusive<Key>> {
+    let mut starts = vec![0];
+    if tree.root.level > 0 {
+        let expect = buttress_ondisk::Expect::at(tree.root.bytenr);
+        if let Some(block) = read(context, tree.id(), &expect) {
+            starts.extend((1..block.len()).map(|slot| block.key(slot).objectid));
+            starts.sort_unstable();
+            starts.dedup();
+        }
+    }
+    let ends = starts.iter().skip(1).map(|next| next - 1).chain([u64::MAX]);
+    let key = |objectid, kind, offset| Key { objectid, kind, offset };
+    starts
+        .iter()
+        .zip(ends)
+        .map(|(&first, last)| key(first, 0, 0)..=key(last, u8::MAX, u64::MAX))
+        .collect()
+}
+
+/// Does all the work with so many threads.
+fn in_parallel<T: Sync>(threads: usize, work: &[T], one: impl Fn(&T) + Sync) {
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let run = || {
+        while let Some(item) = work.get(next.fetch_add(1, Relaxed)) {
+            one(item);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.min(work.len()) {
+            scope.spawn(run);
+        }
+        run();
+    });
+}

@@ -1,0 +1,221 @@
+//! A walk over a tree that damage does not end: a block that cannot be read is one issue, its part of the keys is told to the
+//! visitor as lost, and the walk goes on beside it. A block that has its checksum and breaks a rule is reported, and what is in
+//! it is used as far as it makes sense.
+//!
+//! The depth is bounded by the levels, which fall by one at each step, and the width by the keys: a block has to begin with
+//! the key that its parent says, so that no block is met twice in one tree.
+
+use std::ops::RangeInclusive;
+
+use buttress_ondisk::{
+    ChildPtr, Expect, Key, TreeBlock,
+    check::{Corruption, CorruptionKind},
+};
+use buttress_volume::{CopyFault, VolumeError};
+
+use crate::{context::Context, issue::Place, kinds::Kind, roots::Tree};
+
+/// A subtree about to be walked, or just walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Subtree {
+    /// Its top block, as its parent (or root item) has it.
+    pub ptr: ChildPtr,
+    /// The level of its top block.
+    pub level: u8,
+    /// Whether all of it is inside the range that is walked.
+    pub whole: bool,
+}
+
+/// Items of a leaf that are inside the range that is walked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leaf<'a> {
+    /// The leaf.
+    pub block: &'a TreeBlock,
+    /// The first slot inside.
+    pub first: usize,
+    /// The slot after the last one inside.
+    pub end: usize,
+}
+
+impl<'a> Leaf<'a> {
+    /// The items. Their content passed the gate, except in a block that was reported: use the views, which do not fail.
+    pub fn items(&self) -> impl Iterator<Item = (Key, &'a [u8])> + use<'a> {
+        let block = self.block;
+        (self.first..self.end).map(move |slot| block.item(slot))
+    }
+}
+
+/// Who is told what a walk meets, in key order.
+pub(crate) trait Visitor {
+    /// Whether a subtree is to be read. For who remembers shared ones; the references in it are counted only when it is.
+    fn want(&mut self, _subtree: &Subtree) -> bool {
+        true
+    }
+
+    /// A leaf with items of the range.
+    fn leaf(&mut self, leaf: &Leaf<'_>);
+
+    /// A subtree that was wanted is done.
+    fn done(&mut self, _subtree: &Subtree) {}
+
+    /// Items from the first key to before the second one (to the end: `None`) cannot be read. It was reported.
+    fn lost(&mut self, _from: Key, _to: Option<Key>) {}
+}
+
+/// A visitor that wants nothing but that all blocks are met.
+pub(crate) struct Nobody;
+
+impl Visitor for Nobody {
+    fn leaf(&mut self, _leaf: &Leaf<'_>) {}
+}
+
+/// Walks a tree's items whose keys are in the range, in key order. Every block that is met counts, see
+/// [`Context::meet`].
+pub(crate) fn walk(
+    context: &Context<'_>,
+    tree: &Tree,
+    range: RangeInclusive<Key>,
+    visitor: &mut dyn Visitor,
+) {
+    let root = &tree.root;
+    let ptr = ChildPtr {
+        key: Key::MIN,
+        bytenr: root.bytenr,
+        generation: root.generation.unwrap_or_default(),
+    };
+    let expect = Expect {
+        bytenr: root.bytenr,
+        level: Some(root.level),
+        generation: root.generation,
+        owner: root.owner,
+        first_key: None,
+    };
+    let whole = *range.start() == Key::MIN && *range.end() == Key::MAX;
+    let subtree = Subtree { ptr, level: root.level, whole };
+    let mut walker = Walker { context, tree, range, visitor };
+    walker.subtree(&subtree, &expect, None);
+}
+
+struct Walker<'a, 'b> {
+    context: &'a Context<'b>,
+    tree: &'a Tree,
+    range: RangeInclusive<Key>,
+    visitor: &'a mut dyn Visitor,
+}
+
+impl Walker<'_, '_> {
+    fn subtree(&mut self, subtree: &Subtree, expect: &Expect, bound: Option<Key>) {
+        if !self.visitor.want(subtree) {
+            return;
+        }
+        match read(self.context, self.tree.id(), expect) {
+            Some(block) => self.block(&block, bound),
+            None => self.visitor.lost(subtree.ptr.key, bound),
+        }
+        self.visitor.done(subtree);
+    }
+
+    fn block(&mut self, block: &TreeBlock, bound: Option<Key>) {
+        self.context.meet(block, self.tree.id());
+        self.check_bound(block, bound);
+        if block.is_leaf() {
+            return self.leaf(block);
+        }
+        for slot in self.first_child(block)..block.len() {
+            if block.key(slot) > *self.range.end() {
+                break;
+            }
+            self.child(block, slot, bound);
+        }
+    }
+
+    fn leaf(&mut self, block: &TreeBlock) {
+        let first = block.search(self.range.start()).unwrap_or_else(|slot| slot);
+        let end = block.search(self.range.end()).map_or_else(|slot| slot, |slot| slot + 1);
+        if first < end {
+            self.visitor.leaf(&Leaf { block, first, end });
+        }
+    }
+
+    /// The first child that is in the range, and that a deletion has not dropped.
+    fn first_child(&self, block: &TreeBlock) -> usize {
+        let first = block.child_for(self.range.start());
+        match self.tree.dropped() {
+            Some((key, level)) if block.level() >= level => first.max(block.child_for(&key)),
+            _ => first,
+        }
+    }
+
+    fn child(&mut self, block: &TreeBlock, slot: usize, bound: Option<Key>) {
+        let ptr = block.child(slot);
+        let next = if slot + 1 < block.len() { Some(block.key(slot + 1)) } else { bound };
+        let level = block.level().saturating_sub(1);
+        let below_end =
+            *self.range.end() == Key::MAX || next.is_some_and(|k| k <= *self.range.end());
+        let whole = ptr.key >= *self.range.start() && below_end;
+        let expect = Expect {
+            bytenr: ptr.bytenr,
+            level: Some(level),
+            generation: Some(ptr.generation),
+            owner: self.tree.root.owner,
+            first_key: Some(ptr.key),
+        };
+        self.subtree(&Subtree { ptr, level, whole }, &expect, next);
+    }
+
+    fn check_bound(&self, block: &TreeBlock, bound: Option<Key>) {
+        let (Some(bound), Some(last)) = (bound, block.len().checked_sub(1)) else { return };
+        let key = block.key(last);
+        if key >= bound && self.context.bad.lock().insert(block.bytenr()) {
+            let place = Place {
+                slot: Some(last),
+                key: Some(key),
+                ..Place::block(self.tree.id(), block.bytenr())
+            };
+            self.context.report(Kind::TreeKeyOrder, place, key, format_args!("below {bound}"));
+        }
+    }
+}
+
+/// Reads a block; what is wrong with it is reported once. `None` when nothing in it can be used.
+pub(crate) fn read(context: &Context<'_>, tree: u64, expect: &Expect) -> Option<TreeBlock> {
+    let error = match context.volume.read_block(expect.bytenr, expect) {
+        Ok(block) => return Some(block),
+        Err(error) => error,
+    };
+    let first = context.bad.lock().insert(expect.bytenr);
+    let place = Place { key: expect.first_key, ..Place::block(tree, expect.bytenr) };
+    if let Some((fault, block)) = salvage(context, &error) {
+        if first {
+            let place = Place { slot: fault.slot, ..place };
+            let have = format_args!("{}: {}", fault.what, fault.have);
+            context.report(Kind::TreeBlockItem, place, have, &fault.expect);
+        }
+        return Some(block);
+    }
+    if first {
+        context.report(Kind::TreeBlockBad, place, &error, "a good tree block");
+    }
+    None
+}
+
+/// A block whose head is good and whose content is not, with what is wrong.
+fn salvage<'e>(
+    context: &Context<'_>,
+    error: &'e VolumeError,
+) -> Option<(&'e Corruption, TreeBlock)> {
+    let VolumeError::Block { logical, faults } = error else { return None };
+    let content = |fault: &'e CopyFault| match fault {
+        CopyFault::Block { source, .. } => {
+            let kinds = [CorruptionKind::Leaf, CorruptionKind::Node, CorruptionKind::Item];
+            kinds.contains(&source.kind).then_some(&**source)
+        }
+        _ => None,
+    };
+    let (copy, fault) =
+        faults.0.iter().enumerate().find_map(|(copy, it)| Some((copy, content(it)?)))?;
+    let mut bytes = vec![0; context.volume.nodesize() as usize].into_boxed_slice();
+    context.volume.read_raw(*logical, &mut bytes, copy).ok()?;
+    let block = context.volume.gate().salvage(bytes).ok()?;
+    Some((fault, block))
+}
