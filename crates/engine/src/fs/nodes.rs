@@ -266,10 +266,7 @@ impl Filesystem {
             return Err(Error::User(Errno::NOTDIR));
         }
         if entry.node.is_stub() || entry.node.is_top() {
-            if self.attributes(entry.node)?.size > 0 {
-                return Err(Error::User(Errno::NOTEMPTY));
-            }
-            self.delete_subvolume(dir, name)?;
+            inner.delete_subvolume(dir, name, true)?;
             return Ok(entry.node);
         }
         inner.change_at(dir, deleting(6, 0), |op, subvolume, parent| {

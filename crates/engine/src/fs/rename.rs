@@ -1,7 +1,7 @@
 //! Moving names: files within a subvolume, and subvolumes anywhere.
 
 use super::run::need;
-use super::types::{Entry, FileKind, Node};
+use super::types::{Entry, Node};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::inode::Rename;
@@ -113,21 +113,8 @@ impl Inner {
         })
     }
 
-    /// Whether `node` is the subvolume `id` or in it, however deep.
-    fn is_inside(&self, node: Node, id: u64) -> Result<bool> {
-        let mut subvolume = node.subvolume;
-        for _ in 0..DEPTH_MAX {
-            if subvolume == id {
-                return Ok(true);
-            }
-            if subvolume == Node::ROOT.subvolume {
-                return Ok(false);
-            }
-            subvolume = self.forest.info(&self.core, subvolume)?.parent;
-        }
-        Err(Error::User(Errno::LOOP))
-    }
-
+    /// Everything that decides is decided within the operation: whether the place is free, or inside what moves, may be
+    /// another matter a moment before.
     fn rename_subvolume(
         &self,
         from: Node,
@@ -139,37 +126,17 @@ impl Inner {
         if moved.node.is_stub() || !matches!(how, Rename::Replace | Rename::NoReplace) {
             return Err(Error::User(Errno::XDEV));
         }
-        if self.is_inside(to, moved.node.subvolume)? {
-            return Err(Error::User(Errno::INVAL));
-        }
         for dir in [from, to] {
             self.ready(dir)?;
-            if self.subvolume(dir.subvolume)?.tree.is_read_only() {
-                return Err(Error::User(Errno::ROFS));
-            }
         }
-        let target = self.read(|op| self.lookup_in(op, to, new_name))?;
-        let target = match target {
-            Some(_) if how == Rename::NoReplace => return Err(Error::User(Errno::EXIST)),
-            Some(target) if target.node == moved.node => return Ok(()),
-            Some(target) if target.kind != FileKind::Directory => {
-                return Err(Error::User(Errno::NOTDIR));
-            }
-            Some(target) if target.node.is_top() || target.node.is_stub() => {
-                return Err(Error::User(Errno::NOTEMPTY));
-            }
-            target => target,
-        };
         let need = need(12, 800 + 8 * (moved.name.len() + new_name.len()));
         self.change(need, |op| {
             let (source, source_dir) = self.find(op, from)?;
             let (place, place_dir) = self.find(op, to)?;
-            if target.is_some() {
-                place.tree.rmdir(op, &place_dir, new_name)?;
-            }
             let from = Place { subvolume: &source, dir: &source_dir, name: &moved.name };
             let to = Place { subvolume: &place, dir: &place_dir, name: new_name };
-            self.forest.rename(op, from, to, moved.node.subvolume)
+            let replace = how == Rename::Replace;
+            self.forest.rename(op, from, to, moved.node.subvolume, replace)
         })
     }
 }

@@ -26,6 +26,26 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Deletes a subvolume; one that is not empty is refused when `only_empty` is set.
+    pub(super) fn delete_subvolume(&self, dir: Node, name: &[u8], only_empty: bool) -> Result<u64> {
+        let entry = self.must_find(dir, name)?;
+        if !entry.node.is_top() && !entry.node.is_stub() {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let id = entry.node.subvolume;
+        self.change_at(dir, deleting(10, 600), |op, subvolume, parent| {
+            let place = Place { subvolume, dir: parent, name };
+            match entry.node.is_stub() {
+                true => self.forest.remove_stub(op, place, id),
+                false => self.forest.delete(op, place, id, only_empty),
+            }
+        })?;
+        self.wake.wake();
+        Ok(id)
+    }
+}
+
 impl Filesystem {
     /// All subvolumes but the top one, by id.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
@@ -86,21 +106,7 @@ impl Filesystem {
     /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,
     /// ENOTEMPTY for one that holds others.
     pub fn delete_subvolume(&self, dir: Node, name: &[u8]) -> Result<u64> {
-        let inner = self.inner();
-        let entry = inner.must_find(dir, name)?;
-        if !entry.node.is_top() && !entry.node.is_stub() {
-            return Err(Error::User(Errno::INVAL));
-        }
-        let id = entry.node.subvolume;
-        inner.change_at(dir, deleting(10, 600), |op, subvolume, parent| {
-            let place = Place { subvolume, dir: parent, name };
-            match entry.node.is_stub() {
-                true => inner.forest.remove_stub(op, place, id),
-                false => inner.forest.delete(op, place, id),
-            }
-        })?;
-        inner.wake.wake();
-        Ok(id)
+        self.inner().delete_subvolume(dir, name, false)
     }
 
     /// Makes a subvolume read-only, or writable again.

@@ -1,6 +1,7 @@
 //! A directory as operations see it: its layers over its tree.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use buttress_ondisk::item::DirItem;
 use buttress_ondisk::view::dir_entries;
@@ -305,7 +306,7 @@ impl FileTree {
     pub fn add_subvolume_entry(
         &self,
         op: &Op<'_>,
-        dir: &std::sync::Arc<Inode>,
+        dir: &Arc<Inode>,
         name: &[u8],
         id: u64,
     ) -> Result<u64> {
@@ -323,33 +324,63 @@ impl FileTree {
         Ok(state.add_entry(name, entry, beneath))
     }
 
-    /// Removes the entry `name`, which must lead to the subvolume `id`; the index it had is returned.
-    pub fn remove_subvolume_entry(
+    /// The index of the entry `name`, which must lead to the subvolume `id`.
+    pub fn subvolume_entry(&self, op: &Op<'_>, dir: &Inode, name: &[u8], id: u64) -> Result<u64> {
+        let name = Hashed::known(name)?;
+        let state = dir.read();
+        state.usable_directory()?;
+        self.subvolume_index(op, dir.ino, &state, name, id)
+    }
+
+    fn subvolume_index(
         &self,
         op: &Op<'_>,
-        dir: &std::sync::Arc<Inode>,
-        name: &[u8],
+        dir: u64,
+        state: &State,
+        name: Hashed<'_>,
         id: u64,
     ) -> Result<u64> {
-        self.writable()?;
-        let name = Hashed::known(name)?;
-        let mut state = dir.write();
         let view = self.view(op.core);
-        state.usable_directory()?;
-        let found = state.find_entry(dir.ino, &view, name)?;
+        let found = state.find_entry(dir, &view, name)?;
         let found = found.filter(|found| found.entry.location == Location::Subvolume(id));
         let found = found.ok_or(Error::User(Errno::NOENT))?;
         let index = match found.index {
             Some(index) => Some(index),
-            None => state.index_by_listing(dir.ino, &view, name.bytes)?,
+            None => state.index_by_listing(dir, &view, name.bytes)?,
         };
-        let index = index.ok_or_else(|| {
-            let key = Key::new(dir.ino, kind::DIR_ITEM, name.hash.into());
+        index.ok_or_else(|| {
+            let key = Key::new(dir, kind::DIR_ITEM, name.hash.into());
             Error::inconsistent(self.id, "a directory entry has no index", key)
-        })?;
+        })
+    }
+
+    /// Removes the entry `name`, which must lead to the subvolume `id`; the index it had is returned.
+    pub fn remove_subvolume_entry(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        id: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let index = self.subvolume_entry(op, dir, name, id)?;
+        self.remove_subvolume_entry_at(op, dir, name, index)?;
+        Ok(index)
+    }
+
+    /// Removes the entry `name`, of which the caller knows the index and that it leads to a subvolume.
+    pub fn remove_subvolume_entry_at(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        index: u64,
+    ) -> Result<()> {
+        let name = Hashed::known(name)?;
+        let mut state = dir.write();
         state.touch(dir, self, op)?;
         state.remove_entry(name, index);
         state.attributes.modified(op.now);
-        Ok(index)
+        Ok(())
     }
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::RwLockWriteGuard;
 
+use super::attributes::must_be_directory;
 use super::directory::Found;
 use super::name::Hashed;
 use super::state::State;
@@ -130,13 +131,12 @@ impl FileTree {
                 continue;
             };
             let state = locked.of(&target);
-            match (want, state.attributes.is_directory()) {
-                (Want::Directory, false) => return Err(Error::User(Errno::NOTDIR)),
-                (Want::Other, true) => return Err(Error::User(Errno::ISDIR)),
-                (Want::Directory, true) if state.attributes.size > 0 => {
-                    return Err(Error::User(Errno::NOTEMPTY));
+            match want {
+                Want::Directory => must_be_empty(state)?,
+                Want::Other if state.attributes.is_directory() => {
+                    return Err(Error::User(Errno::ISDIR));
                 }
-                _ => {}
+                Want::Other => {}
             }
             let index = entry_index(found, state, &target, &view, dir.ino, name)?;
             locked.of(dir).touch(dir, self, op)?;
@@ -147,6 +147,69 @@ impl FileTree {
             drop(locked);
             return Ok(target);
         }
+    }
+
+    /// Gives `name` to the subvolume `id`, in place of an empty directory that has it, if `replace`; the entry's index is
+    /// returned. EEXIST or ENOTDIR for another inode, ENOTEMPTY for a directory that is not empty and for a subvolume.
+    pub fn put_subvolume_entry(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        id: u64,
+        replace: bool,
+    ) -> Result<u64> {
+        self.writable()?;
+        let hashed = Hashed::fresh(name)?;
+        loop {
+            let target = match self.target(op, dir, hashed, false) {
+                Err(Error::User(Errno::NOENT)) => {
+                    match self.add_subvolume_entry(op, dir, name, id) {
+                        Err(Error::User(Errno::EXIST)) if replace => continue,
+                        added => return added,
+                    }
+                }
+                Ok(_) | Err(Error::User(Errno::XDEV)) if !replace => {
+                    return Err(Error::User(Errno::EXIST));
+                }
+                Err(Error::User(Errno::XDEV)) => return Err(Error::User(Errno::NOTEMPTY)),
+                target => target?.0,
+            };
+            if let Some(index) = self.replace_directory(op, dir, hashed, &target, id)? {
+                return Ok(index);
+            }
+        }
+    }
+
+    /// One attempt; `None` when the name leads elsewhere by now.
+    fn replace_directory(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<Inode>,
+        name: Hashed<'_>,
+        target: &Arc<Inode>,
+        id: u64,
+    ) -> Result<Option<u64>> {
+        let mut locked = Locked::new([Some(dir), Some(target), None, None]);
+        let view = self.view(op.core);
+        let Some(found) = still_there(locked.of(dir), dir, &view, name, target)? else {
+            return Ok(None);
+        };
+        let state = locked.of(target);
+        must_be_empty(state)?;
+        let old = entry_index(found, state, target, &view, dir.ino, name)?;
+        let parent = locked.of(dir);
+        parent.free_for(dir.ino, &view, name, true)?;
+        parent.know_next_index(dir.ino, &view)?;
+        parent.touch(dir, self, op)?;
+        self.take_name(op, target, locked.of(target), dir.ino, old, name)?;
+        let parent = locked.of(dir);
+        parent.remove_entry(name, old);
+        let file_type = buttress_ondisk::item::file_type::DIRECTORY;
+        let entry = Entry { location: Location::Subvolume(id), file_type };
+        let index = parent.add_entry(name, entry, true);
+        parent.attributes.modified(op.now);
+        Ok(Some(index))
     }
 
     /// The inode that a name leads to; a subvolume is refused.
@@ -197,6 +260,31 @@ impl FileTree {
         state.attributes.nlink = state.attributes.nlink.saturating_sub(1);
         state.attributes.ctime = op.now;
         if state.attributes.nlink == 0 { self.nameless(op, inode, state) } else { Ok(()) }
+    }
+}
+
+/// Refuses what is no directory, or has entries.
+fn must_be_empty(state: &State) -> Result<()> {
+    must_be_directory(&state.attributes)?;
+    if state.attributes.size > 0 { Err(Error::User(Errno::NOTEMPTY)) } else { Ok(()) }
+}
+
+/// The top directory of a subvolume that is being deleted. It is empty, and stays so: while this is held, nobody gets to it.
+pub struct Closing<'a>(RwLockWriteGuard<'a, State>);
+
+impl Closing<'_> {
+    /// The subvolume is deleted: nothing is made in the directory any more.
+    pub fn done(mut self) {
+        self.0.dead = true;
+    }
+}
+
+impl Inode {
+    /// Locks a directory that is going away with its subvolume; ENOTEMPTY when it has entries.
+    pub fn close_empty(&self) -> Result<Closing<'_>> {
+        let state = self.write();
+        must_be_empty(&state)?;
+        Ok(Closing(state))
     }
 }
 

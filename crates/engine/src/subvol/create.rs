@@ -258,6 +258,8 @@ impl Forest {
 
     /// Makes a subvolume read-only, or writable again.
     pub fn set_read_only(&self, op: &Op<'_>, id: u64, read_only: bool) -> Result<()> {
+        // What moves or deletes a subvolume must not find half of it refused.
+        let _order = self.names.lock();
         let subvolume = self.get(op.core, id)?;
         subvolume.change(|item| {
             let flags = item.flags.get() & !root_flags::READ_ONLY;

@@ -9,23 +9,32 @@ use buttress_ondisk::{Key, kind, objectid};
 use super::create::Place;
 use super::forest::Forest;
 use crate::error::{Errno, Error, Result};
-use crate::inode::Location;
+use crate::inode::{Inode, TOP};
 use crate::txn::{Core, Op, UuidChange};
+
+/// Subvolumes in each other: more than any path has.
+const DEPTH_MAX: usize = 1 << 20;
 
 impl Forest {
     /// Takes subvolume `id` away from `place` and leaves it to be dropped. EPERM for the default subvolume, ENOTEMPTY when
-    /// it holds subvolumes itself.
-    pub fn delete(&self, op: &Op<'_>, place: Place<'_>, id: u64) -> Result<()> {
+    /// it holds subvolumes itself, or anything at all and `only_empty` is set.
+    pub fn delete(&self, op: &Op<'_>, place: Place<'_>, id: u64, only_empty: bool) -> Result<()> {
         let _order = self.names.lock();
         let subvolume = self.get(op.core, id)?;
+        self.must_be_at(op.core, place, id)?;
         if self.default_id(op.core)? == id {
             return Err(Error::User(Errno::PERM));
         }
         if self.has_children(op.core, id)? {
             return Err(Error::User(Errno::NOTEMPTY));
         }
+        let top = if only_empty { Some(subvolume.tree.get(op, TOP)?) } else { None };
+        let closing = top.as_deref().map(Inode::close_empty).transpose()?;
         place.subvolume.tree.remove_subvolume_entry(op, place.dir, place.name, id)?;
         subvolume.dead.store(true, Ordering::Release);
+        if let Some(closing) = closing {
+            closing.done();
+        }
         self.unname(place.subvolume.id, id);
         subvolume.change(|item| {
             item.refs = 0.into();
@@ -48,23 +57,70 @@ impl Forest {
 
     /// Removes a dangling entry, which a snapshot has where its source has a subvolume.
     pub fn remove_stub(&self, op: &Op<'_>, place: Place<'_>, id: u64) -> Result<()> {
+        let _order = self.names.lock();
+        if self.must_be_at(op.core, place, id).is_ok() {
+            // The subvolume has moved there meanwhile.
+            return Err(Error::User(Errno::NOENT));
+        }
         place.subvolume.tree.remove_subvolume_entry(op, place.dir, place.name, id)?;
         Ok(())
     }
 
-    /// Moves subvolume `id` to another name.
-    pub fn rename(&self, op: &Op<'_>, from: Place<'_>, to: Place<'_>, id: u64) -> Result<()> {
+    /// Moves subvolume `id` to another name. EINVAL for a place inside itself. An empty directory that has the name goes,
+    /// if `replace`; anything else that has it is refused.
+    pub fn rename(
+        &self,
+        op: &Op<'_>,
+        from: Place<'_>,
+        to: Place<'_>,
+        id: u64,
+        replace: bool,
+    ) -> Result<()> {
         let _order = self.names.lock();
+        from.alive()?;
         to.alive()?;
-        let here = from.subvolume.tree.lookup(op, from.dir, from.name)?;
-        if here.location != Location::Subvolume(id) {
-            return Err(Error::User(Errno::NOENT));
+        self.must_be_at(op.core, from, id)?;
+        if from.subvolume.id == to.subvolume.id
+            && (from.dir.ino, from.name) == (to.dir.ino, to.name)
+        {
+            return if replace { Ok(()) } else { Err(Error::User(Errno::EXIST)) };
         }
-        let index = to.subvolume.tree.add_subvolume_entry(op, to.dir, to.name, id)?;
-        from.subvolume.tree.remove_subvolume_entry(op, from.dir, from.name, id)?;
+        if self.is_inside(op.core, to.subvolume.id, id)? {
+            return Err(Error::User(Errno::INVAL));
+        }
+        if from.subvolume.tree.is_read_only() {
+            return Err(Error::User(Errno::ROFS));
+        }
+        // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
+        let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;
+        let index = to.subvolume.tree.put_subvolume_entry(op, to.dir, to.name, id, replace)?;
+        from.subvolume.tree.remove_subvolume_entry_at(op, from.dir, from.name, old)?;
         self.unname(from.subvolume.id, id);
         self.name(to, id, index);
         Ok(())
+    }
+
+    /// ENOENT unless the subvolume has its name by this entry.
+    fn must_be_at(&self, core: &Core, place: Place<'_>, id: u64) -> Result<()> {
+        match self.is_named(core, place.subvolume.id, place.dir.ino, place.name, id)? {
+            true => Ok(()),
+            false => Err(Error::User(Errno::NOENT)),
+        }
+    }
+
+    /// Whether the subvolume `inner` is `outer` or in it, however deep.
+    fn is_inside(&self, core: &Core, inner: u64, outer: u64) -> Result<bool> {
+        let mut at = inner;
+        for _ in 0..DEPTH_MAX {
+            if at == outer {
+                return Ok(true);
+            }
+            if at == objectid::FS_TREE {
+                return Ok(false);
+            }
+            at = self.info(core, at)?.parent;
+        }
+        Err(Error::inconsistent(objectid::ROOT_TREE, "subvolumes form a ring", inner))
     }
 
     /// Whether the entry `name` of the directory `dir` in subvolume `parent` is the one that subvolume `id` has its name by.

@@ -121,7 +121,7 @@ fn delete(fs: &Fs, name: &str, id: u64) {
     let subvolume = fs.forest.get(&fs.core, 5).unwrap();
     let dir = subvolume.tree.get(&op, TOP).unwrap();
     let place = Place { subvolume: &subvolume, dir: &dir, name: name.as_bytes() };
-    fs.forest.delete(&op, place, id).unwrap();
+    fs.forest.delete(&op, place, id, false).unwrap();
 }
 
 #[test]
@@ -302,11 +302,11 @@ fn a_deleted_subvolume_gets_no_subvolumes_and_one_that_has_moved_stays() {
     let (top_dir, gone_dir) = (top.tree.get(&op, TOP).unwrap(), gone.tree.get(&op, TOP).unwrap());
     let at = |name| Place { subvolume: &top, dir: &top_dir, name };
     let into = Place { subvolume: &gone, dir: &gone_dir, name: b"x" };
-    fs.forest.delete(&op, at(b"outer"), outer).unwrap();
+    fs.forest.delete(&op, at(b"outer"), outer, false).unwrap();
     assert!(fs.forest.create(&op, into, 0o755, 0, 0).is_err());
-    assert!(fs.forest.rename(&op, at(b"inner"), into, inner).is_err());
-    fs.forest.rename(&op, at(b"inner"), at(b"one"), inner).unwrap();
-    assert!(fs.forest.rename(&op, at(b"inner"), at(b"two"), inner).is_err());
+    assert!(fs.forest.rename(&op, at(b"inner"), into, inner, false).is_err());
+    fs.forest.rename(&op, at(b"inner"), at(b"one"), inner, false).unwrap();
+    assert!(fs.forest.rename(&op, at(b"inner"), at(b"two"), inner, false).is_err());
     drop(op);
     fs.commit();
     while fs.forest.has_dead() {

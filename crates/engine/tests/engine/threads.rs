@@ -96,3 +96,87 @@ fn quotas_are_marked_inconsistent_or_left_alone() {
     let dump = buttress_testkit::oracle::btrfs(&args).unwrap();
     assert!(dump.contains("ON|INCONSISTENT"), "{dump}");
 }
+
+/// Runs two things at the same moment; what they answer.
+fn at_once<A: Send, B: Send>(
+    one: impl FnOnce() -> A + Send,
+    other: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    let start = std::sync::Barrier::new(2);
+    std::thread::scope(|scope| {
+        let one = scope.spawn(|| {
+            start.wait();
+            one()
+        });
+        start.wait();
+        let other = other();
+        (one.join().unwrap(), other)
+    })
+}
+
+#[test]
+fn a_subvolume_is_removed_empty_or_not_at_all() {
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    let mut removed = 0;
+    for _ in 0..3000 {
+        let id = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+        let file = || fs.create(Node::top(id), b"file", &New::file(0o600)).map(|_| ());
+        let (gone, made) = at_once(|| fs.rmdir(Node::ROOT, b"sub"), file);
+        assert_ne!(gone.is_ok(), made.is_ok(), "{gone:?} {made:?}");
+        removed += u32::from(gone.is_ok());
+        if gone.is_err() {
+            fs.delete_subvolume(Node::ROOT, b"sub").unwrap();
+        }
+    }
+    assert!(names(&fs, "/").is_empty(), "{removed} were removed");
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    image.check();
+}
+
+#[test]
+fn subvolumes_that_move_into_each_other_form_no_ring() {
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    let make = |name: &[u8]| fs.create_subvolume(Node::ROOT, name, Owner::default()).unwrap();
+    let (a, b) = (Node::top(make(b"a")), Node::top(make(b"b")));
+    for _ in 0..3000 {
+        let move_to = |from, name: &[u8], to| fs.rename(from, name, to, name, Rename::Replace);
+        let moved = at_once(|| move_to(Node::ROOT, b"a", b), || move_to(Node::ROOT, b"b", a));
+        match (&moved.0, &moved.1) {
+            (Ok(()), Err(_)) => move_to(b, b"a", Node::ROOT).unwrap(),
+            (Err(_), Ok(())) => move_to(a, b"b", Node::ROOT).unwrap(),
+            both => panic!("{both:?}"),
+        }
+    }
+    fs.close().unwrap();
+    image.check();
+}
+
+#[test]
+fn a_directory_gives_way_to_a_subvolume_or_stays() {
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    let aside = fs.create(Node::ROOT, b"aside", &New::directory(0o755)).unwrap().node;
+    let top = Node::ROOT;
+    for _ in 0..3000 {
+        fs.create(top, b"target", &New::directory(0o755)).unwrap();
+        let replaced = || fs.rename(top, b"sub", top, b"target", Rename::Replace);
+        let moved = || fs.rename(top, b"sub", aside, b"sub", Rename::Replace);
+        let (dir, name): (_, &[u8]) = match at_once(replaced, moved) {
+            (Ok(()), Err(_)) => (top, b"target"),
+            (Err(_), Ok(())) => (aside, b"sub"),
+            both => panic!("{both:?}"),
+        };
+        let there = fs.lookup(top, b"target").unwrap();
+        assert!(there.is_some(), "the directory is gone, and nothing took its place");
+        fs.rename(dir, name, top, b"sub", Rename::Replace).unwrap();
+        if dir == aside {
+            fs.rmdir(top, b"target").unwrap();
+        }
+    }
+    fs.close().unwrap();
+    image.check();
+}
