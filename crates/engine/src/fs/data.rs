@@ -41,17 +41,32 @@ impl Filesystem {
         Ok(done)
     }
 
+    /// Writes at the end of the file, wherever that is then: nobody else's data come between. Answers where that was, and
+    /// how much was written: at least one byte, and less than all when it is much.
+    pub fn append(&self, node: Node, data: &[u8]) -> Result<(u64, usize)> {
+        let part = &data[..data.len().min(WRITE_LEN)];
+        Ok((self.write_at(node, None, part)?, part.len()))
+    }
+
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
+        self.write_at(node, Some(offset), data).map(|_| ())
+    }
+
+    /// Writes at `offset`, or at the end of the file; answers where.
+    fn write_at(&self, node: Node, offset: Option<u64>, data: &[u8]) -> Result<u64> {
         let inner = self.inner();
         let need = self.write_need(data.len() as u64);
         inner.change_at(node, need, |op, subvolume, inode| {
-            let buffered = subvolume.tree.write(op, inode, offset, data)?;
+            let (at, buffered) = match offset {
+                Some(offset) => (offset, subvolume.tree.write(op, inode, offset, data)?),
+                None => subvolume.tree.append(op, inode, data)?,
+            };
             // What overwrites a buffer needs no more room than that had.
             if (data.len() as u64) < DIRECT_MIN {
                 let spare = need.data.saturating_sub(buffered);
                 op.core.space.unreserve(Need { data: spare, ..Need::default() });
             }
-            Ok(())
+            Ok(at)
         })
     }
 

@@ -1,11 +1,16 @@
 //! Open files, for programs: the standard library's `Read`, `Write` and `Seek`.
 
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use super::Filesystem;
+use super::paths::names_a_directory;
 use super::types::{Attributes, Change, FileKind, New, Node};
 use crate::error::{Errno, Error, Result};
+
+/// How often a file is looked for that others make and remove at the same time, or that links lead to.
+const TRIES_MAX: u32 = 40;
 
 /// How a file is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,18 +54,47 @@ pub struct File {
 }
 
 impl Filesystem {
-    /// Opens the regular file at `path`.
+    /// Opens the regular file at `path`. Where it is to be made, and the path ends with a symbolic link that leads nowhere,
+    /// it is made where the link leads.
     pub fn open_file(&self, path: impl AsRef<Path>, mode: OpenMode) -> Result<File> {
-        let path = path.as_ref();
-        let node = match (self.resolve(path), mode.create) {
-            (Err(Error::User(Errno::NOENT)), Some(permissions)) => {
-                let (dir, name) = self.resolve_parent(path)?;
-                self.create(dir, &name, &New::file(permissions))?.node
+        let mut start = Node::ROOT;
+        let mut path = path.as_ref().as_os_str().as_bytes().to_vec();
+        for _ in 0..TRIES_MAX {
+            let node = match (self.resolve_at(start, &path, true), mode.create) {
+                (Err(Error::User(Errno::NOENT)), Some(permissions)) => {
+                    if names_a_directory(&path) {
+                        return Err(Error::User(Errno::ISDIR));
+                    }
+                    let (dir, name) = self.resolve_parent_at(start, &path)?;
+                    match self.create(dir, &name, &New::file(permissions)) {
+                        Err(Error::User(Errno::EXIST)) if !mode.exclusive => {
+                            // Somebody else was faster, or it is a link.
+                            if let Some(target) = self.link_at(dir, &name)? {
+                                (start, path) = (dir, target);
+                            }
+                            continue;
+                        }
+                        made => made?.node,
+                    }
+                }
+                (Ok(_), Some(_)) if mode.exclusive => return Err(Error::User(Errno::EXIST)),
+                (node, _) => node?,
+            };
+            match self.open_node(node, mode.clone()) {
+                // Removed since it was found.
+                Err(Error::User(Errno::NOENT)) if mode.create.is_some() => {}
+                opened => return opened,
             }
-            (Ok(_), Some(_)) if mode.exclusive => return Err(Error::User(Errno::EXIST)),
-            (node, _) => node?,
-        };
-        self.open_node(node, mode)
+        }
+        Err(Error::User(Errno::LOOP))
+    }
+
+    /// Where the symbolic link `name` leads, if it is one.
+    fn link_at(&self, dir: Node, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        match self.lookup(dir, name)? {
+            Some(entry) if entry.kind == FileKind::Symlink => self.read_link(entry.node).map(Some),
+            _ => Ok(None),
+        }
     }
 
     /// Opens a regular file to write it from its start, making it with this mode when there is none.
@@ -152,7 +186,10 @@ impl io::Read for File {
 impl io::Write for File {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.mode.append {
-            self.position = self.len()?;
+            self.may_write()?;
+            let (at, written) = self.filesystem.append(self.node, data)?;
+            self.position = at + written as u64;
+            return Ok(written);
         }
         let written = self.write_at(data, self.position)?;
         self.position += written as u64;

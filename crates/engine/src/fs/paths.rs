@@ -51,7 +51,7 @@ impl Filesystem {
         let mut at = if path.starts_with(b"/") { Node::ROOT } else { start };
         // Names still to be gone through, the next one last; the last of the path itself is marked.
         let mut names: Vec<Vec<u8>> = split(path);
-        let must_be_directory = path.ends_with(b"/");
+        let mut must_be_directory = names_a_directory(path);
         let mut links = 0;
         while let Some(name) = names.pop() {
             if name == b".." {
@@ -75,6 +75,7 @@ impl Filesystem {
             if target.starts_with(b"/") {
                 at = Node::ROOT;
             }
+            must_be_directory |= last && names_a_directory(&target);
             names.extend(split(&target));
         }
         if must_be_directory && self.attributes(at)?.kind != FileKind::Directory {
@@ -82,6 +83,11 @@ impl Filesystem {
         }
         Ok(at)
     }
+}
+
+/// Whether what a path leads to can only be a directory: it ends with a slash, or a name that stands for its directory.
+pub(super) fn names_a_directory(path: &[u8]) -> bool {
+    path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
 /// The names in a path, the first one last.

@@ -133,14 +133,13 @@ impl FileTree {
         self.write_locked(op, inode, &mut state, offset, data)
     }
 
-    /// Writes all of `data` at the end of the file; where that was is returned.
-    pub fn append(&self, op: &Op<'_>, inode: &Arc<Inode>, data: &[u8]) -> Result<u64> {
+    /// Writes all of `data` at the end of the file; where that was is returned, and what [`FileTree::write`] returns.
+    pub fn append(&self, op: &Op<'_>, inode: &Arc<Inode>, data: &[u8]) -> Result<(u64, u64)> {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
         let offset = state.attributes.size;
-        self.write_locked(op, inode, &mut state, offset, data)?;
-        Ok(offset)
+        Ok((offset, self.write_locked(op, inode, &mut state, offset, data)?))
     }
 
     fn write_locked(

@@ -244,3 +244,60 @@ fn nothing_changes_read_only() {
     image.open().close().unwrap();
     assert!(std::fs::read(image.path()).unwrap() == before, "an open that changes nothing writes");
 }
+
+#[test]
+fn appends_of_several_threads_do_not_overwrite_each_other() {
+    use std::io::Write;
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    put(&fs, "/log", b"");
+    std::thread::scope(|scope| {
+        for thread in 0..4u8 {
+            let mode = OpenMode { append: true, ..OpenMode::read_write() };
+            let mut file = fs.open_file("/log", mode).unwrap();
+            scope.spawn(move || {
+                for _ in 0..2000 {
+                    file.write_all(&[b'a' + thread; 10]).unwrap();
+                }
+            });
+        }
+    });
+    let content = content(&fs, "/log");
+    assert_eq!(content.len(), 4 * 2000 * 10);
+    assert!(content.chunks(10).all(|record| record.iter().all(|byte| *byte == record[0])));
+}
+
+#[test]
+fn files_that_others_make_and_remove_are_opened_all_the_same() {
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..3000 {
+                    fs.open_file("/file", OpenMode::create(0o600)).unwrap();
+                    let _ = fs.unlink(Node::ROOT, b"file");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn paths_that_name_directories_lead_to_nothing_else() {
+    let image = Image::by_us(512 << 20);
+    let fs = image.open();
+    let dir = directory(&fs, "/dir");
+    put(&fs, "/file", b"content");
+    fs.create(Node::ROOT, b"slash", &New::symlink("file/")).unwrap();
+    fs.create(Node::ROOT, b"link", &New::symlink("dir/made")).unwrap();
+    for path in ["/file/.", "/file/", "/file/./.", "/file/..", "/slash"] {
+        assert_eq!(errno(fs.resolve(path)), Errno::NOTDIR, "{path}");
+    }
+    assert_eq!(fs.resolve("/dir/.").unwrap(), dir);
+    assert_eq!(errno(fs.open_file("/new/", OpenMode::create(0o600))), Errno::ISDIR);
+    let exclusive = OpenMode { exclusive: true, ..OpenMode::create(0o600) };
+    assert_eq!(errno(fs.open_file("/link", exclusive)), Errno::EXIST);
+    put(&fs, "/link", b"through the link");
+    assert_eq!(content(&fs, "/dir/made"), b"through the link");
+}
