@@ -40,6 +40,10 @@ impl Runner {
 
     fn write(&mut self, at: &str, offset: u64, len: usize, seed: u32) -> Result<()> {
         let Some(node) = self.find(at) else { return Ok(()) };
+        // Writing nothing is no operation, whatever it is done to.
+        if len == 0 {
+            return Ok(());
+        }
         let refusal = self.model.refuse_write(node);
         let data = bytes(seed, offset, len);
         let answer = self.fs().write(node, offset, &data);
