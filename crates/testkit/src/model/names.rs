@@ -283,6 +283,9 @@ impl Model {
         if self.is_inside(to, id) {
             refusal.push(Errno::INVAL);
         }
+        if to.ino == STUB {
+            refusal.push(Errno::NOENT);
+        }
         match other {
             Some(Target::Subvolume(other)) if other == id && how == Rename::Replace => {}
             Some(_) if how == Rename::NoReplace => refusal.push(Errno::EXIST),
