@@ -5,6 +5,7 @@
 //! images that have to be read identically (`corpus`).
 
 pub mod corpus;
+pub mod damage;
 pub mod facts;
 pub mod model;
 pub mod ops;

@@ -12,7 +12,7 @@ mod build;
 mod collide;
 mod list;
 mod patch;
-mod populate;
+pub(crate) mod populate;
 mod special;
 
 use std::io;

@@ -16,7 +16,7 @@ use std::process::{Command, Output};
 pub use klog::KernelLog;
 pub use loopdev::LoopDevice;
 pub use mount::KernelMount;
-pub use progs::{btrfs, check, is_clean_line, mkfs, mkfs_devices, tool};
+pub use progs::{btrfs, check, check_verdict, is_clean_line, mkfs, mkfs_devices, tool};
 pub use tempfile::TempDir;
 
 /// Why the real thing could not be asked, or what it complained about.

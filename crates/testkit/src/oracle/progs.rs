@@ -33,6 +33,15 @@ pub fn tool(program: &str, args: &[&str]) -> Result<String> {
 /// `btrfs check --readonly`, with `--check-data-csum` when `data`: Ok only if it exits 0 and every
 /// line it prints is one that a clean filesystem gets. Gives the report.
 pub fn check(path: &Path, data: bool) -> Result<String> {
+    let (success, report) = check_verdict(path, data)?;
+    if success && report.lines().all(is_clean_line) {
+        return Ok(report);
+    }
+    Err(OracleError::Unclean { path: path.to_owned(), report })
+}
+
+/// `btrfs check --readonly`, with `--check-data-csum` when `data`: whether it exits 0, and its report.
+pub fn check_verdict(path: &Path, data: bool) -> Result<(bool, String)> {
     at("open", path, std::fs::File::open(path).map(drop))?;
     let mut command = Command::new("btrfs");
     command.args(["check", "--readonly"]);
@@ -40,11 +49,7 @@ pub fn check(path: &Path, data: bool) -> Result<String> {
         command.arg("--check-data-csum");
     }
     let output = start(command.arg(path))?;
-    let report = both(&output);
-    if output.status.success() && report.lines().all(is_clean_line) {
-        return Ok(report);
-    }
-    Err(OracleError::Unclean { path: path.to_owned(), report })
+    Ok((output.status.success(), both(&output)))
 }
 
 /// What the checker prints about a filesystem without faults. Anything else is a complaint, which

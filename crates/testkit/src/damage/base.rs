@@ -1,0 +1,204 @@
+//! The healthy images that are damaged: made by mkfs.btrfs and the kernel, small, with an item of every kind.
+//!
+//! They are taken while still mounted, right after a commit, so that a file that was deleted while open is still there
+//! as an orphan.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
+use std::path::Path;
+use std::process::Command;
+
+use buttress_device::MemoryDevice;
+use rustix::fs::{
+    CWD, FallocateFlags, FileType, Mode, XattrFlags, fallocate, ioctl_ficlone, makedev, mknodat,
+    setxattr,
+};
+
+use super::Result;
+use crate::corpus::populate::{create, noise, snapshot, subvolume, words};
+use crate::oracle::{KernelMount, btrfs, copy_sparse, mkfs, run, temp_dir};
+
+/// Bytes of an image.
+const SIZE: u64 = 256 << 20;
+
+/// Which healthy image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Base {
+    /// Today's format, except that block groups are in the extent tree: the checker of Debian reads no others.
+    Main,
+    /// The same with quotas.
+    Quotas,
+    /// The format of old: holes written down, long extent items, no extended references, no free space tree.
+    Old,
+    /// Nodes of 4 KiB, trees of three levels, blocks shared below the root, references in items of their own.
+    Deep,
+}
+
+impl Base {
+    /// All of them.
+    pub const ALL: [Base; 4] = [Base::Main, Base::Quotas, Base::Old, Base::Deep];
+
+    /// Arguments of `mkfs.btrfs`: features to be off, then the rest.
+    fn mkfs(self) -> (&'static [&'static str], &'static [&'static str]) {
+        match self {
+            Base::Main | Base::Quotas => (&["block-group-tree"], &[]),
+            Base::Old => {
+                let off = &["block-group-tree", "skinny-metadata", "no-holes", "extref"];
+                (off, &["-R", "^free-space-tree"])
+            }
+            Base::Deep => (&["block-group-tree"], &["-n", "4096"]),
+        }
+    }
+
+    /// Makes the image. Needs root.
+    pub fn make(self) -> Result<MemoryDevice> {
+        let dir = temp_dir()?;
+        let (path, copy) = (dir.path().join("image"), dir.path().join("copy"));
+        let (off, rest) = self.mkfs();
+        let off = without(off)?;
+        let features = if off.is_empty() { Vec::new() } else { vec!["-O", &off] };
+        mkfs(&path, SIZE, &[&features, rest].concat())?;
+        let mount = KernelMount::new(&path, "noatime,compress=zstd,commit=300")?;
+        let top = mount.path();
+        if self == Base::Quotas {
+            btrfs(&["quota", "enable", &text(top)])?;
+        }
+        let held = self.fill(top)?;
+        if self == Base::Quotas {
+            groups(top)?;
+        }
+        mount.sync()?;
+        mount.sync()?;
+        copy_sparse(&path, &copy)?;
+        drop(held);
+        mount.finish()?;
+        Ok(MemoryDevice::load(&copy)?)
+    }
+
+    /// Puts content in; what has to stay open comes back.
+    fn fill(self, top: &Path) -> Result<Vec<File>> {
+        if self == Base::Deep {
+            return deep(top).map(|()| Vec::new());
+        }
+        files(top)?;
+        directories(top, self != Base::Old)?;
+        subvolumes(top)?;
+        fs::write(top.join("late"), words(31, 100))?;
+        let gone = create(&top.join("gone"))?;
+        gone.write_all_at(&noise(30, 20_000), 0)?;
+        gone.sync_all()?;
+        fs::remove_file(top.join("gone"))?;
+        Ok(vec![gone])
+    }
+}
+
+/// Those features that this `mkfs.btrfs` knows, turned off.
+fn without(features: &[&str]) -> Result<String> {
+    let output = run(Command::new("mkfs.btrfs").args(["-O", "list-all"]))?;
+    let known = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    let off = features.iter().filter(|name| known.contains(**name));
+    Ok(off.map(|name| format!("^{name}")).collect::<Vec<_>>().join(","))
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// One file of every kind.
+fn files(top: &Path) -> Result<()> {
+    fs::write(top.join("inline"), words(1, 100))?;
+    fs::write(top.join("regular"), noise(2, 300_000))?;
+    fs::write(top.join("compressed"), words(3, 300_000))?;
+    fs::write(top.join("small"), noise(4, 5_000))?;
+    File::open(top.join("regular"))?.sync_all()?;
+    let prealloc = create(&top.join("prealloc"))?;
+    fallocate(&prealloc, FallocateFlags::empty(), 0, 1 << 18)?;
+    let sparse = create(&top.join("sparse"))?;
+    sparse.write_all_at(&noise(5, 10_000), 0)?;
+    sparse.write_all_at(&noise(6, 10_000), 1 << 20)?;
+    let nocow = create(&top.join("nocow"))?;
+    run(Command::new("chattr").arg("+C").arg(top.join("nocow")))?;
+    nocow.write_all_at(&noise(7, 50_000), 0)?;
+    let clone = create(&top.join("clone"))?;
+    ioctl_ficlone(&clone, File::open(top.join("regular"))?)?;
+    clone.write_all_at(&noise(8, 8192), 65536)?;
+    fs::write(top.join("attrs"), "text")?;
+    setxattr(top.join("attrs"), "user.one", b"first", XattrFlags::empty())?;
+    setxattr(top.join("attrs"), "user.two", b"second", XattrFlags::empty())?;
+    symlink("some/target", top.join("symlink"))?;
+    mknodat(CWD, top.join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0)?;
+    let device = FileType::CharacterDevice;
+    mknodat(CWD, top.join("null"), device, Mode::from_raw_mode(0o640), makedev(1, 3))?;
+    Ok(())
+}
+
+/// Directories, hard links, names enough for a second level and, with `many`, for extended references.
+fn directories(top: &Path, many: bool) -> Result<()> {
+    fs::create_dir_all(top.join("dir/below"))?;
+    for number in 0..150 {
+        fs::write(top.join(format!("dir/entry-{number}")), words(number, number as usize % 90))?;
+    }
+    fs::write(top.join("linked"), noise(9, 9_000))?;
+    fs::hard_link(top.join("linked"), top.join("dir/linked-again"))?;
+    fs::hard_link(top.join("linked"), top.join("linked-beside"))?;
+    fs::create_dir(top.join("empty"))?;
+    if many {
+        fs::create_dir(top.join("links"))?;
+        fs::write(top.join("links/many"), "x")?;
+        for number in 0..75 {
+            let name = format!("links/{number:03}-{}", "x".repeat(230));
+            fs::hard_link(top.join("links/many"), top.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+/// A subvolume, one in it, and snapshots that went their own way.
+fn subvolumes(top: &Path) -> Result<()> {
+    let volume = top.join("volume");
+    subvolume(&volume)?;
+    for number in 0..120 {
+        fs::write(volume.join(format!("file-{number}")), noise(number, 3_000))?;
+    }
+    fs::write(volume.join("shared"), noise(20, 100_000))?;
+    fs::write(volume.join("also"), noise(21, 100_000))?;
+    subvolume(&volume.join("nested"))?;
+    fs::write(volume.join("nested/inside"), noise(22, 10_000))?;
+    snapshot(&volume, &top.join("frozen"), true)?;
+    snapshot(&volume, &top.join("moved-on"), false)?;
+    fs::write(volume.join("shared"), noise(23, 50_000))?;
+    fs::write(top.join("moved-on/also"), noise(24, 50_000))?;
+    fs::write(volume.join("after"), "after the snapshots")?;
+    Ok(())
+}
+
+/// A group above those of subvolumes, and a limit.
+fn groups(top: &Path) -> Result<()> {
+    let top = text(top);
+    btrfs(&["qgroup", "create", "1/100", &top])?;
+    btrfs(&["qgroup", "assign", "0/256", "1/100", &top])?;
+    btrfs(&["qgroup", "limit", "500M", "1/100", &top])?;
+    btrfs(&["quota", "rescan", "-w", &top])?;
+    Ok(())
+}
+
+/// Trees of three levels, shared by a snapshot and then changed here and there.
+fn deep(top: &Path) -> Result<()> {
+    let volume = top.join("volume");
+    subvolume(&volume)?;
+    for number in 0..2000_u64 {
+        let len = if number.is_multiple_of(50) { 10_000 } else { 30 };
+        fs::write(volume.join(format!("file-{number}")), noise(number, len))?;
+    }
+    let cloned = create(&top.join("cloned"))?;
+    cloned.write_all_at(&noise(40, 10_000), 0)?;
+    cloned.sync_all()?;
+    for number in 0..30 {
+        ioctl_ficlone(create(&top.join(format!("clone-{number}")))?, &cloned)?;
+    }
+    snapshot(&volume, &top.join("frozen"), true)?;
+    for number in (0..2000).step_by(500) {
+        fs::write(volume.join(format!("file-{number}")), noise(number + 7, 9_000))?;
+    }
+    Ok(())
+}

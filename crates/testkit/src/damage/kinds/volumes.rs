@@ -1,0 +1,149 @@
+//! Subvolumes: root items, their names, uuids, and quotas.
+
+use buttress_ondisk::item::{QgroupInfo, QgroupStatus, RootItem, RootRef, qgroup_status_flags};
+use buttress_ondisk::{Key, kind, objectid};
+
+use crate::damage::{Base, Kind, Patient, Result, TOP};
+
+const ROOTS: u64 = objectid::ROOT_TREE;
+const UUIDS: u64 = objectid::UUID_TREE;
+const QUOTAS: u64 = objectid::QUOTA_TREE;
+
+/// The key of the root item of the subvolume of a name.
+fn root(p: &Patient, name: &str) -> Result<Key> {
+    p.key(ROOTS, p.named(TOP, name)?, kind::ROOT_ITEM)
+}
+
+/// Changes the root item of the subvolume of a name.
+fn root_item(p: &Patient, name: &str, edit: impl FnOnce(&mut RootItem)) -> Result<()> {
+    p.edit(ROOTS, root(p, name)?, edit)
+}
+
+/// The key of the `ROOT_REF` or `ROOT_BACKREF` of the subvolume of a name.
+fn reference(p: &Patient, by: u8, name: &str) -> Result<Key> {
+    let id = p.named(TOP, name)?;
+    match by {
+        kind::ROOT_REF => Ok(Key::new(TOP, by, id)),
+        _ => Ok(Key::new(id, by, TOP)),
+    }
+}
+
+/// Changes the last letter of a reference.
+fn rename(p: &Patient, by: u8) -> Result<()> {
+    p.rewrite(ROOTS, reference(p, by, "volume")?, |data| {
+        if let Some(letter) = data.last_mut() {
+            *letter ^= 1;
+        }
+    })
+}
+
+/// Changes what a group of quotas counts.
+fn group(p: &Patient, id: u64, edit: impl FnOnce(&mut QgroupInfo)) -> Result<()> {
+    p.edit(QUOTAS, Key::new(0, kind::QGROUP_INFO, id), edit)
+}
+
+pub const KINDS: &[Kind] = &[
+    Kind::new("root-item.bytenr", "tree-block", |p| {
+        let other = p.root(objectid::CSUM_TREE)?;
+        root_item(p, "frozen", |it| it.bytenr = other.into())
+    }),
+    Kind::new("root-item.level", "tree-block", |p| root_item(p, "frozen", |it| it.level = 5)),
+    Kind::new("root-item.level-invalid", "tree-block", |p| {
+        root_item(p, "frozen", |it| it.level = 9)
+    }),
+    Kind::new("root-item.generation", "tree-block", |p| {
+        root_item(p, "frozen", |it| it.generation = 3.into())
+    }),
+    Kind::new("root-item.flags", "tree-block", |p| {
+        root_item(p, "frozen", |it| it.flags = (1 << 20).into())
+    })
+    .misses("it does not look at unknown flags"),
+    Kind::new("root-item.root-dirid", "root-item", |p| {
+        root_item(p, "frozen", |it| it.root_dirid = 300.into())
+    }),
+    Kind::new("root-item.refs", "root-item", |p| root_item(p, "frozen", |it| it.refs = 0.into())),
+    Kind::new("root-item.drop-progress", "root-item", |p| {
+        root_item(p, "frozen", |it| {
+            it.drop_progress.objectid = 300.into();
+            it.drop_level = 1;
+        })
+    }),
+    Kind::new("root-item.drop-level", "tree-block", |p| {
+        root_item(p, "frozen", |it| it.drop_progress.objectid = 300.into())
+    })
+    .misses("it does not look at it when there are references"),
+    Kind::new("root-item.uuid", "uuid-tree", |p| root_item(p, "frozen", |it| it.uuid[0] ^= 1))
+        .misses("it does not read the uuid tree"),
+    Kind::new("root-item.missing", "root-ref", |p| p.remove(ROOTS, root(p, "frozen")?).map(drop)),
+    Kind::new("root-ref.name", "root-ref", |p| rename(p, kind::ROOT_REF)),
+    Kind::new("root-ref.dirid", "root-ref", |p| {
+        let dir = p.named(TOP, "dir")?;
+        p.edit(ROOTS, reference(p, kind::ROOT_REF, "volume")?, |it: &mut RootRef| {
+            it.dirid = dir.into()
+        })
+    }),
+    Kind::new("root-ref.sequence", "root-ref", |p| {
+        p.edit(ROOTS, reference(p, kind::ROOT_REF, "volume")?, |it: &mut RootRef| {
+            it.sequence = 9_999.into()
+        })
+    }),
+    Kind::new("root-ref.missing", "root-ref", |p| {
+        p.remove(ROOTS, reference(p, kind::ROOT_REF, "volume")?).map(drop)
+    }),
+    Kind::new("root-backref.name", "root-ref", |p| rename(p, kind::ROOT_BACKREF)),
+    Kind::new("root-backref.missing", "root-ref", |p| {
+        p.remove(ROOTS, reference(p, kind::ROOT_BACKREF, "volume")?).map(drop)
+    }),
+    Kind::new("root-refs.both-missing", "root-ref", |p| {
+        p.remove(ROOTS, reference(p, kind::ROOT_REF, "volume")?)?;
+        p.remove(ROOTS, reference(p, kind::ROOT_BACKREF, "volume")?).map(drop)
+    }),
+    Kind::new("root-refs.entries-missing", "root-ref", |p| {
+        p.remove(TOP, p.entry(TOP, kind::DIR_ITEM, "volume")?)?;
+        p.remove(TOP, p.entry(TOP, kind::DIR_INDEX, "volume")?).map(drop)
+    }),
+    Kind::new("uuid.subid", "uuid-tree", |p| {
+        p.rewrite(UUIDS, p.first(UUIDS, kind::UUID_SUBVOL)?, |data| data[0] ^= 1)
+    })
+    .misses("it does not read the uuid tree"),
+    Kind::new("uuid.missing", "uuid-tree", |p| {
+        p.remove(UUIDS, p.first(UUIDS, kind::UUID_SUBVOL)?).map(drop)
+    })
+    .misses("it does not read the uuid tree"),
+    Kind::new("uuid.extra", "uuid-tree", |p| {
+        p.insert(UUIDS, Key::new(5, kind::UUID_SUBVOL, 7), &256_u64.to_le_bytes())
+    })
+    .misses("it does not read the uuid tree"),
+    Kind::new("uuid.received", "uuid-tree", |p| {
+        p.insert(UUIDS, Key::new(5, kind::UUID_RECEIVED_SUBVOL, 7), &256_u64.to_le_bytes())
+    })
+    .misses("it does not read the uuid tree"),
+    Kind::new("qgroup-info.rfer", "qgroup-count", |p| {
+        group(p, 256, |it| it.rfer = (it.rfer.get() + 16384).into())
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-info.excl", "qgroup-count", |p| {
+        group(p, 256, |it| it.excl = (it.excl.get() + 16384).into())
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-info.parent", "qgroup-count", |p| {
+        group(p, 1 << 48 | 100, |it| it.rfer = (it.rfer.get() + 16384).into())
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-info.missing", "qgroup-item", |p| {
+        p.remove(QUOTAS, Key::new(0, kind::QGROUP_INFO, 256)).map(drop)
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-relation.missing", "qgroup-item", |p| {
+        p.remove(QUOTAS, p.first(QUOTAS, kind::QGROUP_RELATION)?).map(drop)
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-status.flags", "qgroup-item", |p| {
+        let on = qgroup_status_flags::ON;
+        p.edit(QUOTAS, Key::new(0, kind::QGROUP_STATUS, 0), |it: &mut QgroupStatus| {
+            it.flags = (on | 1 << 40).into();
+        })
+    })
+    .on(Base::Quotas)
+    .misses("it does not look at unknown flags"),
+];

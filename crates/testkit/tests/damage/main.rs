@@ -1,0 +1,4 @@
+//! Every kind of damage: what `btrfs check` and our checker say about it.
+#![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
+
+mod theirs;
