@@ -2,13 +2,12 @@
 
 use buttress_ondisk::SECTOR;
 
-use super::nodes::dropping;
 use super::run::{deleting, need};
 use super::types::{Allocate, Node};
 use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
-use crate::inode::Source;
 use crate::inode::file::DIRECT_MIN;
+use crate::inode::{Source, Step};
 use crate::space::Need;
 
 /// Bytes that one operation writes at most.
@@ -99,21 +98,38 @@ impl Filesystem {
 
     fn shape(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {
         let inner = self.inner();
-        let leaves = dropping(len.min(SHAPE_LEN));
-        let need = match mode {
-            // Only parts of sectors are written anew: a full filesystem can always let go of whole ones.
-            Allocate::PunchHole if (offset | len).is_multiple_of(SECTOR) => deleting(leaves, 400),
-            Allocate::PunchHole => Need { data: 2 * SECTOR, ..deleting(leaves, 400) },
-            _ => Need { data: len + 2 * SECTOR, ..need(leaves, 4000) },
-        };
-        inner.change_at(node, need, |op, subvolume, inode| match mode {
+        let need = Need { data: len + 2 * SECTOR, ..need(8, 4000) };
+        match mode {
+            Allocate::PunchHole => self.punch(node, offset, offset.saturating_add(len)),
             Allocate::Reserve { keep_size } => {
-                subvolume.tree.allocate(op, inode, offset, len, keep_size)
+                inner.change_at(node, need, |op, subvolume, inode| {
+                    subvolume.tree.allocate(op, inode, offset, len, keep_size)
+                })
             }
-            Allocate::PunchHole => subvolume.tree.punch(op, inode, offset, len),
             Allocate::ZeroRange { keep_size } => {
-                subvolume.tree.zero_range(op, inode, offset, len, keep_size)
+                // What was there goes first, in steps if there is much of it.
+                let whole = offset.next_multiple_of(SECTOR)..(offset + len) / SECTOR * SECTOR;
+                if whole.start < whole.end {
+                    self.punch(node, whole.start, whole.end)?;
+                }
+                inner.change_at(node, need, |op, subvolume, inode| {
+                    subvolume.tree.zero_range(op, inode, offset, len, keep_size)
+                })
             }
+        }
+    }
+
+    /// Makes a range a hole, from its end on where it has many extents.
+    fn punch(&self, node: Node, offset: u64, end: u64) -> Result<()> {
+        let inner = self.inner();
+        inner.ready(node)?;
+        // Only parts of sectors are written anew: a full filesystem can always let go of whole ones.
+        let data = if (offset | end).is_multiple_of(SECTOR) { 0 } else { 2 * SECTOR };
+        let mut end = end;
+        inner.in_steps(Need { data, ..deleting(2, 400) }, |op, extents| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            let step = subvolume.tree.punch_step(op, &inode, offset, &mut end, extents)?;
+            Ok((step == Step::Done).then_some(()))
         })
     }
 
@@ -140,7 +156,7 @@ impl Filesystem {
         let mut done = 0;
         while done < len {
             let part = self.clone_part(from, from_offset + done, from_offset + len)?;
-            let need = Need { data: 4 * SECTOR, ..need(dropping(part.min(SHAPE_LEN)), 4000) };
+            let need = Need { data: 4 * SECTOR, ..need(8, 4000) };
             inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;

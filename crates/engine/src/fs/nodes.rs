@@ -3,11 +3,12 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::run::{deleting, need};
+use super::run::{deleting, need, plus};
 use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
 use crate::error::{Errno, Error, Result};
-use crate::inode::{Cleanup, Inode, Location, SetAttributes, SetXattr};
+use crate::inode::file::FILE_END;
+use crate::inode::{FEW, Inode, Location, SetAttributes, SetXattr, Step, letting_go};
 use crate::space::Need;
 use crate::subvol::Subvolume;
 use crate::txn::Op;
@@ -17,10 +18,8 @@ const CREATE_LEN: usize = 420;
 /// Entries that are listed at a time.
 const LIST_LEN: usize = 256;
 
-/// What letting go of a file's data may touch.
-pub(super) fn dropping(nbytes: u64) -> u32 {
-    8 + u32::try_from(nbytes >> 20).unwrap_or(u32::MAX).min(248)
-}
+/// What an operation needs that takes a file's last name away, or its last hold.
+const LAST_LEAVES: u32 = 5;
 
 impl Inner {
     pub(super) fn subvolume(&self, id: u64) -> Result<Arc<Subvolume>> {
@@ -58,18 +57,46 @@ impl Inner {
 
     /// Deletes the files without names that nobody holds.
     pub(super) fn drop_orphans(&self, subvolume: &Subvolume) -> Result<()> {
+        let unnamed = subvolume.is_dead();
         for ino in self.read(|op| subvolume.tree.orphans(op))? {
-            let nbytes = self.read(|op| match subvolume.tree.get(op, ino) {
-                Ok(inode) => Ok(subvolume.tree.attributes(&inode).nbytes),
-                Err(Error::User(Errno::NOENT)) => Ok(0),
-                Err(error) => Err(error),
-            })?;
             // No more than that: a full filesystem has little to spare, and this comes before every deletion.
-            let need = deleting(5 + dropping(nbytes), 0);
-            let step = || self.change(need, |op| subvolume.tree.cleanup(op, ino));
-            while step()? == Cleanup::Again {}
+            let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
+            self.change(need, |op| {
+                if subvolume.is_dead() && !unnamed {
+                    return Err(Error::User(Errno::NOENT));
+                }
+                subvolume.tree.cleanup(op, ino)
+            })?;
+        }
+        self.see_off(subvolume, unnamed)
+    }
+
+    /// Deletes the files that are too much for one operation. `unnamed`: the subvolume counts as deleted, but is a snapshot
+    /// that has no name yet.
+    fn see_off(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
+        while let Some(mut leaving) = subvolume.tree.take_leaving() {
+            let done = self.in_steps(deleting(LAST_LEAVES, 100), |op, extents| {
+                // A subvolume that was deleted goes as a whole.
+                if subvolume.is_dead() && !unnamed {
+                    return Ok(Some(()));
+                }
+                let step = subvolume.tree.let_go(op, &mut leaving, extents)?;
+                Ok((step == Step::Done).then_some(()))
+            });
+            if let Err(error) = done {
+                subvolume.tree.still_leaving(leaving);
+                return Err(error);
+            }
         }
         Ok(())
+    }
+
+    /// The same after an operation that has done its part. What cannot be deleted now is an orphan, and the next operation
+    /// of this kind, or the next open, tries again.
+    pub(super) fn see_off_after(&self, subvolume: u64) {
+        if let Ok(subvolume) = self.subvolume(subvolume) {
+            let _ = self.see_off(&subvolume, false);
+        }
     }
 
     /// Runs an operation that changes the subvolume of `node`.
@@ -162,11 +189,6 @@ impl Inner {
         })
     }
 
-    /// Bytes that the content of a file takes, for what deleting it may touch.
-    fn nbytes(&self, node: Node) -> Result<u64> {
-        self.read(|op| Ok(self.attributes_of(op, node)?.blocks_bytes))
-    }
-
     fn list(&self, dir: Node, from: u64) -> Result<Vec<Entry>> {
         if dir.is_stub() {
             return Ok(Vec::new());
@@ -203,20 +225,25 @@ impl Filesystem {
         self.inner().read(|op| self.inner().attributes_of(op, node))
     }
 
-    /// Changes what `change` names; answers the attributes after.
+    /// Changes what `change` names; answers the attributes after. A file of many extents is cut in steps: whoever looks at
+    /// it meanwhile sees sizes in between, and so does who comes after a crash.
     pub fn set_attributes(&self, node: Node, change: &Change) -> Result<Attributes> {
         let inner = self.inner();
-        let need = match change.size {
-            Some(size) => Need {
-                // The end of a sector is written anew; a full filesystem can always cut files to nothing.
-                data: if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR },
-                ..deleting(dropping(inner.nbytes(node)?), 200)
-            },
-            None => need(1, 0),
-        };
-        inner.change_at(node, need, |op, subvolume, inode| {
+        let set = |op: &Op<'_>, subvolume: &Subvolume, inode: &Arc<Inode>| {
             let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
             Ok(Attributes::of(node, &subvolume.tree.set_attributes(op, inode, &set)?))
+        };
+        let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
+        inner.ready(node)?;
+        // The end of a sector is written anew; a full filesystem can always cut files to nothing.
+        let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };
+        let mut end = FILE_END;
+        inner.in_steps(Need { data, ..deleting(2, 200) }, |op, extents| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            match subvolume.tree.shorten(op, &inode, size, &mut end, extents)? {
+                Step::Again => Ok(None),
+                Step::Done => set(op, &subvolume, &inode).map(Some),
+            }
         })
     }
 
@@ -251,11 +278,13 @@ impl Filesystem {
         if entry.kind == FileKind::Directory {
             return Err(Error::User(Errno::ISDIR));
         }
-        let leaves = 5 + dropping(inner.nbytes(entry.node)?);
-        inner.change_at(dir, deleting(leaves, 0), |op, subvolume, parent| {
+        let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
+        let node = inner.change_at(dir, need, |op, subvolume, parent| {
             let inode = subvolume.tree.unlink(op, parent, name)?;
             Ok(Node { ino: inode.ino, ..dir })
-        })
+        })?;
+        inner.see_off_after(dir.subvolume);
+        Ok(node)
     }
 
     /// Removes an empty directory; an empty subvolume, too.
@@ -376,15 +405,15 @@ impl Filesystem {
             Err(error) => Err(error),
         };
         let nameless = inner.read(|op| match inner.attributes_of(op, node) {
-            Ok(attributes) => Ok((attributes.nlink == 0).then_some(attributes.blocks_bytes)),
-            Err(Error::User(Errno::NOENT)) => Ok(None),
+            Ok(attributes) => Ok(attributes.nlink == 0),
+            Err(Error::User(Errno::NOENT)) => Ok(false),
             Err(error) => Err(error),
         })?;
-        match nameless {
-            Some(nbytes) if inner.core.check_writable().is_ok() => {
-                inner.change(deleting(dropping(nbytes), 0), release)
-            }
-            _ => inner.read(release),
+        if !nameless || inner.core.check_writable().is_err() {
+            return inner.read(release);
         }
+        inner.change(plus(deleting(LAST_LEAVES, 0), letting_go(FEW)), release)?;
+        inner.see_off_after(node.subvolume);
+        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! Moving names: files within a subvolume, and subvolumes anywhere.
 
-use super::run::need;
+use super::run::{need, plus};
 use super::types::{Entry, Node};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::inode::Rename;
+use crate::inode::{FEW, Rename, letting_go};
 use crate::subvol::Place;
 
 impl Filesystem {
@@ -26,11 +26,13 @@ impl Filesystem {
         if from.subvolume != to.subvolume || to.is_stub() {
             return Err(Error::User(Errno::XDEV));
         }
-        let need = need(12, 600 + 6 * (name.len() + new_name.len()));
+        let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
         inner.change_at(from, need, |op, subvolume, source| {
             let target = subvolume.tree.get(op, to.ino)?;
             subvolume.tree.rename(op, source, name, &target, new_name, how)
-        })
+        })?;
+        inner.see_off_after(from.subvolume);
+        Ok(())
     }
 
     /// The directory that holds a file; of a subvolume's top directory, the one that holds the subvolume; the top directory

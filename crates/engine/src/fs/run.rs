@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::Inner;
 use crate::error::{Error, Result};
+use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::txn::Op;
 
@@ -16,6 +17,9 @@ use crate::txn::Op;
 const COMMITS_MAX: u32 = 4;
 /// Changes of metadata, not of data, before the worker is asked for a commit.
 const CHANGES_MAX: u64 = 100_000;
+
+/// Data extents that one operation lets go of at most.
+const EXTENTS_MAX: usize = 4096;
 
 /// What waits in memory for the next commit.
 #[derive(Debug, Default)]
@@ -99,6 +103,28 @@ impl Inner {
         })
     }
 
+    /// Runs an operation that lets go of data in as many steps as that takes, until one answers something. Each is told how
+    /// many extents it may let go of: a few at first, as most files have no more; many then, and fewer where there is no
+    /// room for that. `need` is what a step needs besides.
+    pub fn in_steps<T>(
+        &self,
+        need: Need,
+        mut step: impl FnMut(&Op<'_>, usize) -> Result<Option<T>>,
+    ) -> Result<T> {
+        let (mut extents, mut most) = (FEW, EXTENTS_MAX);
+        loop {
+            match self.change(plus(need, letting_go(extents)), |op| step(op, extents)) {
+                Ok(Some(done)) => return Ok(done),
+                Ok(None) => extents = most,
+                Err(Error::NoSpace) if extents > 1 => {
+                    most = (extents / 4).max(1);
+                    extents = most;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
     /// Keeps what waits in memory within bounds: asks for a commit in time, and makes one itself when that comes too late.
     fn relieve(&self, bytes: u64) -> Result<()> {
         let full = self.pressure.add(bytes, self.options.dirty_bytes_max);
@@ -121,4 +147,13 @@ pub(super) fn need(leaves: u32, bytes: usize) -> Need {
 /// The same for an operation that gives space back.
 pub(super) fn deleting(leaves: u32, bytes: usize) -> Need {
     Need { deleting: true, ..need(leaves, bytes) }
+}
+
+/// Both needs; `letting_go` says whether it gives space back.
+pub(super) fn plus(need: Need, letting_go: Need) -> Need {
+    Need {
+        leaves: need.leaves.saturating_add(letting_go.leaves),
+        bytes: need.bytes.saturating_add(letting_go.bytes),
+        ..need
+    }
 }

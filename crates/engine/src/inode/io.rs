@@ -154,6 +154,7 @@ impl FileTree {
         if data.is_empty() {
             return Ok(0);
         }
+        self.reserve_to_replace(op, inode.ino, state, &(offset..end))?;
         state.touch(inode, self, op)?;
         let before = buffered(state);
         let size = state.attributes.size;
@@ -343,6 +344,7 @@ impl FileTree {
             let need = Need { data: copied, ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
         }
+        self.reserve_to_replace(op, inode.ino, state, &(offset..end))?;
         state.touch(inode, self, op)?;
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));

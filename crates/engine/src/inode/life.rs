@@ -12,18 +12,6 @@ use super::tree::FileTree;
 use crate::error::Result;
 use crate::txn::Op;
 
-/// What a step of [`FileTree::cleanup`] came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cleanup {
-    /// There may be more.
-    Again,
-    /// The orphan is gone.
-    Done,
-}
-
-/// Bytes that one step of cleaning up cuts off a file.
-const STEP: u64 = 64 << 30;
-
 impl FileTree {
     /// Keeps the inode alive, named or not, until [`FileTree::release`]. ENOENT when it was deleted already.
     pub fn hold(&self, inode: &Inode) -> Result<()> {
@@ -42,7 +30,7 @@ impl FileTree {
             return Ok(());
         }
         state.touch(inode, self, op)?;
-        self.delete(op, inode, &mut state)
+        self.leave(op, inode, &mut state)
     }
 
     /// To be called when the last name is gone, after [`State::touch`]: deletes the inode, or leaves it to its holders.
@@ -56,11 +44,11 @@ impl FileTree {
             state.live.orphan = Some(true);
             return Ok(());
         }
-        self.delete(op, inode, state)
+        self.leave(op, inode, state)
     }
 
     /// Deletes the inode with all it has.
-    fn delete(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+    pub(super) fn delete(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
         if state.attributes.is_regular() {
             self.drop_data(op, inode, state)?;
         }
@@ -92,14 +80,14 @@ impl FileTree {
         Ok(found)
     }
 
-    /// Deletes one of [`FileTree::orphans`], in steps of bounded work: each call is an operation of its own.
-    pub fn cleanup(&self, op: &Op<'_>, ino: u64) -> Result<Cleanup> {
+    /// Deletes one of [`FileTree::orphans`]; one with much data goes in steps, see [`FileTree::take_leaving`].
+    pub fn cleanup(&self, op: &Op<'_>, ino: u64) -> Result<()> {
         self.writable()?;
         let inode = match self.get(op, ino) {
             Ok(inode) => inode,
             Err(error) if error.errno() == crate::error::Errno::NOENT => {
                 self.stray_orphan(ino);
-                return Ok(Cleanup::Done);
+                return Ok(());
             }
             Err(error) => return Err(error),
         };
@@ -107,28 +95,8 @@ impl FileTree {
         state.touch(&inode, self, op)?;
         if state.attributes.nlink > 0 {
             state.live.orphan = Some(false);
-            return Ok(Cleanup::Done);
+            return Ok(());
         }
-        if inode.is_held() {
-            return Ok(Cleanup::Done);
-        }
-        let size = state.attributes.size;
-        let last = self.last_extent(op, ino, size)?;
-        if let Some(last) = last.filter(|last| *last > STEP && state.attributes.is_regular()) {
-            let size = (size - STEP).min(last);
-            self.resize(op, &inode, &mut state, size)?;
-            return Ok(Cleanup::Again);
-        }
-        self.delete(op, &inode, &mut state)?;
-        Ok(Cleanup::Done)
-    }
-
-    /// Where in the tree the last extent of an inode starts before `size`: what is behind it costs nothing to cut off,
-    /// however large the file says it is.
-    fn last_extent(&self, op: &Op<'_>, ino: u64, size: u64) -> Result<Option<u64>> {
-        let key = Key::new(ino, kind::EXTENT_DATA, size.saturating_sub(1));
-        let item = self.view(op.core).last_at_or_before(&key)?;
-        let found = item.map(|item| item.key()).filter(|found| found.objectid == ino);
-        Ok(found.filter(|found| found.kind == kind::EXTENT_DATA).map(|found| found.offset))
+        if inode.is_held() { Ok(()) } else { self.leave(op, &inode, &mut state) }
     }
 }

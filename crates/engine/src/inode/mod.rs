@@ -47,6 +47,7 @@ mod name;
 mod names;
 mod rename;
 mod state;
+mod steps;
 #[cfg(test)]
 mod tests;
 mod tree;
@@ -56,9 +57,9 @@ pub use attributes::{Attributes, SetAttributes, mode};
 pub use create::{NewInode, NewKind};
 pub use directory::DirectoryEntry;
 pub use io::Source;
-pub use life::Cleanup;
 pub use name::Name;
 pub use rename::Rename;
+pub use steps::{FEW, Leaving, Step, letting_go};
 pub use tree::FileTree;
 pub use xattrs::SetXattr;
 

@@ -106,6 +106,12 @@ impl State {
     /// To be called before each change: makes `live` that of the operation's transaction, and lists the inode.
     pub fn touch(&mut self, inode: &Arc<Inode>, tree: &FileTree, op: &Op<'_>) -> Result<()> {
         self.alive()?;
+        self.note_change(inode, tree, op);
+        Ok(())
+    }
+
+    /// The same, whether or not the inode is on its way out.
+    pub fn note_change(&mut self, inode: &Arc<Inode>, tree: &FileTree, op: &Op<'_>) {
         if self.transid != op.transid {
             self.rotate();
             self.transid = op.transid;
@@ -116,7 +122,6 @@ impl State {
         }
         self.attributes.transid = op.transid;
         self.attributes.sequence = self.attributes.sequence.wrapping_add(1);
-        Ok(())
     }
 
     /// Moves `live` to `frozen`.

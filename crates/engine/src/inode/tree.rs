@@ -13,6 +13,7 @@ use super::attributes::Attributes;
 use super::entries::Spread;
 use super::file::{Cache, Layers};
 use super::state::State;
+use super::steps::Leaving;
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
 use crate::threads;
@@ -45,6 +46,8 @@ pub struct FileTree {
     pub(super) committing: Mutex<Vec<Arc<Inode>>>,
     /// Orphan items without inode, to be removed by the next commit; and by the one under way.
     strays: Mutex<[BTreeSet<u64>; 2]>,
+    /// Files that go in steps.
+    pub(super) leaving: Mutex<Vec<Leaving>>,
     /// Orders renames between directories.
     pub(super) renames: Mutex<()>,
     read_only: AtomicBool,
@@ -69,6 +72,7 @@ impl FileTree {
             dirty: Mutex::default(),
             committing: Mutex::default(),
             strays: Mutex::default(),
+            leaving: Mutex::default(),
             renames: Mutex::default(),
             read_only: AtomicBool::new(read_only),
             kept: Mutex::default(),

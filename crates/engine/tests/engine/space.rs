@@ -68,3 +68,67 @@ fn files_can_be_emptied_when_all_space_is_promised() {
     fs.close().unwrap();
     image.check();
 }
+
+/// Files of small extents that lie between each other on the disk, so that whatever touches one touches everything.
+fn scatter(fs: &Filesystem, names: [&[u8]; 2], extents: u64) {
+    let nodes = names.map(|name| fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node);
+    let sector = bytes(4096, 5);
+    for turn in 0..extents / 64 {
+        for node in nodes {
+            for at in turn * 64..(turn + 1) * 64 {
+                fs.write(node, at * 8192, &sector).unwrap();
+            }
+        }
+        fs.commit().unwrap();
+    }
+}
+
+/// Fills what is left with files that are kept in their items, so that metadata has no room either.
+fn fill_metadata(fs: &Filesystem) {
+    for len in [2000, 1] {
+        let mut free = 0..;
+        let full = |number: u32| {
+            let name = format!("{len}-{number}");
+            let made = fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644));
+            made.and_then(|made| fs.write(made.node, 0, &vec![7; len]))
+        };
+        let error = free.find_map(|number| full(number).err()).unwrap();
+        assert!(matches!(error, Error::NoSpace), "{error}");
+    }
+}
+
+fn full_with_scattered_files(extents: u64) -> (Image, Filesystem) {
+    let image = Image::by_us(2 * extents * 4096 * 5 / 4 + (96 << 20));
+    let fs = image.open();
+    scatter(&fs, [b"one", b"other"], extents);
+    fill_metadata(&fs);
+    fs.commit().unwrap();
+    (image, fs)
+}
+
+#[test]
+fn scattered_files_go_when_everything_is_full() {
+    let extents = 50_000;
+    let (image, fs) = full_with_scattered_files(extents);
+    let file = |name| fs.lookup(Node::ROOT, name).unwrap().unwrap().node;
+    let (one, other) = (file(&b"one"[..]), file(&b"other"[..]));
+    let punch = extents * 8192 / 4 * 3;
+    fs.fallocate(one, Allocate::PunchHole, punch, 1 << 40).unwrap();
+    let half = Change { size: Some(extents * 8192 / 2), ..Change::default() };
+    fs.set_attributes(one, &half).unwrap();
+    fs.commit().unwrap();
+    assert_eq!(fs.attributes(one).unwrap().blocks_bytes, extents / 2 * 4096);
+    fs.unlink(Node::ROOT, b"one").unwrap();
+    fs.hold(other).unwrap();
+    fs.unlink(Node::ROOT, b"other").unwrap();
+    fs.release(other).unwrap();
+    fs.commit().unwrap();
+    fs.commit().unwrap();
+    let node = fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap().node;
+    let data = bytes(4 << 20, 9);
+    for at in 0..extents * 4096 / data.len() as u64 {
+        assert_eq!(fs.write(node, at * data.len() as u64, &data).unwrap(), data.len());
+    }
+    fs.close().unwrap();
+    image.check();
+}

@@ -12,7 +12,7 @@ use crate::space::Range;
 use crate::txn::Core;
 
 /// Where files end at the latest: no byte has this offset or a larger one.
-pub(super) const FILE_END: u64 = 1 << 63;
+pub const FILE_END: u64 = 1 << 63;
 /// Bytes of a buffered run beyond which it is not extended.
 const BUFFER_RUN_MAX: usize = 1 << 20;
 /// Bytes of checksums beyond which a run of them is not extended: cutting one copies the half of it.
@@ -203,6 +203,12 @@ impl FileChanges {
     pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
         self.loose.drain(..).try_for_each(|range| core.space.release(range))?;
         self.ahead.take().map_or(Ok(()), |range| core.space.give_back(range))
+    }
+
+    /// Where what this layer holds in `span` starts: at least the last `count` places.
+    pub fn last_starts(&self, span: &Span, count: usize) -> Vec<u64> {
+        let pieces = self.pieces.last_starts(span).take(count);
+        pieces.chain(self.buffers.last_starts(span).take(count)).collect()
     }
 
     /// Removes what this layer holds of `span`, so that lower layers show again.

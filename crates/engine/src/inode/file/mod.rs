@@ -28,7 +28,7 @@ mod shape;
 mod tests;
 mod write;
 
-pub use changes::{FileChanges, space_needed};
+pub use changes::{FILE_END, FileChanges, space_needed};
 pub use layers::Layers;
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};

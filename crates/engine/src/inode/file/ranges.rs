@@ -62,6 +62,11 @@ impl<T: Split> RangeMap<T> {
         self.0.range(pos..).next().map(|(start, _)| *start)
     }
 
+    /// Where ranges start in `span`, the last first.
+    pub fn last_starts(&self, span: &Span) -> impl Iterator<Item = u64> {
+        self.0.range(span.start..span.end.max(span.start)).rev().map(|(start, _)| *start)
+    }
+
     /// The ranges that have positions in `span`, in order.
     pub fn overlapping(&self, span: &Span) -> impl Iterator<Item = (Span, &T)> {
         let from = self.at(span.start).map_or(span.start, |(found, _)| found.start);

@@ -10,7 +10,7 @@ use super::layers::{Found, Layer, Layers, Mapped, Segments};
 use super::ranges::{Span, len};
 use super::write::end_of;
 use crate::error::{Errno, Error, Result};
-use crate::space::Range;
+use crate::space::{Need, Range};
 use crate::txn::{Core, Op};
 
 /// A range of a file to be shared with another file, or with another place of the same one.
@@ -132,6 +132,7 @@ impl FileChanges {
         let end = end_of(offset, len)?;
         self.make_room(op.core, layers, size, offset, if keep_size { offset } else { end })?;
         let (holes, total) = self.holes(layers, round_down(offset)..round_up(end))?;
+        reserve_extents(op, holes.len())?;
         let mut ranges = self.take_space(op.core, total, 0)?.into_iter();
         let Some(mut range) = ranges.next() else { return Ok(()) };
         for hole in holes {
@@ -191,7 +192,7 @@ impl FileChanges {
     }
 
     /// Makes whole sectors a hole.
-    fn erase(&mut self, core: &Core, layers: Layers<'_>, span: Span) {
+    pub fn erase(&mut self, core: &Core, layers: Layers<'_>, span: Span) {
         if span.start >= span.end {
             return;
         }
@@ -253,6 +254,7 @@ impl FileChanges {
         if !offset.is_multiple_of(SECTOR) || !whole || shared.sums != layers.sums() {
             return Err(Error::User(Errno::INVAL));
         }
+        reserve_extents(op, shared.parts.len())?;
         self.make_room(op.core, layers, size, offset, end)?;
         for (span, part) in shared.parts {
             let span = offset + span.start..offset + span.end;
@@ -269,6 +271,25 @@ impl FileChanges {
     pub fn may_share(flags: u64, other: u64) -> bool {
         (flags ^ other) & inode_flags::NODATASUM == 0
     }
+}
+
+/// Extents for which whoever shapes a file has been promised room.
+const EXTENTS_PROMISED: usize = 4;
+/// Leaves that an extent touches which a file gains: of the file, and of references.
+const LEAVES_PER_EXTENT: usize = 2;
+/// Bytes that it adds to them.
+const BYTES_PER_EXTENT: usize = 170;
+
+/// Has room promised for the items of extents that a file gains, when they are many.
+fn reserve_extents(op: &Op<'_>, count: usize) -> Result<()> {
+    if count <= EXTENTS_PROMISED {
+        return Ok(());
+    }
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let leaves = number(LEAVES_PER_EXTENT.saturating_mul(count));
+    let bytes = number(BYTES_PER_EXTENT.saturating_mul(count));
+    let need = Need { leaves, bytes, ..Need::default() };
+    op.core.space.reserve(need).map_err(|_| Error::NoSpace)
 }
 
 fn inline_part(content: &[u8], span: &Span) -> Vec<u8> {

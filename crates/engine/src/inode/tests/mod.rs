@@ -14,7 +14,7 @@ use buttress_ondisk::TreeBlock;
 use buttress_ondisk::build::Stamp;
 use buttress_volume::Volume;
 
-use super::{FileTree, Inode, NewInode, NewKind, TOP};
+use super::{FileTree, Inode, NewInode, NewKind, Step, TOP};
 use crate::env::{Env, Time};
 use crate::error::{Errno, Result};
 use crate::refs::RefLog;
@@ -73,7 +73,12 @@ impl Lab {
     }
 
     fn op<R>(&self, work: impl FnOnce(&Op<'_>) -> R) -> R {
-        work(&self.core.txn.join(&self.core).unwrap())
+        let op = self.core.txn.join(&self.core).unwrap();
+        let done = work(&op);
+        while let Some(mut leaving) = self.tree.take_leaving() {
+            while self.tree.let_go(&op, &mut leaving, 3).unwrap() == Step::Again {}
+        }
+        done
     }
 
     fn top(&self) -> Arc<Inode> {
