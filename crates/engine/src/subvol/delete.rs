@@ -79,6 +79,9 @@ impl Forest {
         let _order = self.names.lock();
         from.alive()?;
         to.alive()?;
+        if from.subvolume.tree.is_read_only() || to.subvolume.tree.is_read_only() {
+            return Err(Error::User(Errno::ROFS));
+        }
         self.must_be_at(op.core, from, id)?;
         if from.subvolume.id == to.subvolume.id
             && (from.dir.ino, from.name) == (to.dir.ino, to.name)
@@ -87,9 +90,6 @@ impl Forest {
         }
         if self.is_inside(op.core, to.subvolume.id, id)? {
             return Err(Error::User(Errno::INVAL));
-        }
-        if from.subvolume.tree.is_read_only() {
-            return Err(Error::User(Errno::ROFS));
         }
         // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
         let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;
