@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use buttress_ondisk::{Superblock, TreeBlock};
-use buttress_volume::Volume;
+use buttress_ondisk::Key;
+use buttress_ondisk::{Superblock, TreeBlock, item::RootItem, kind, objectid};
+use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
 
 use crate::{
@@ -14,7 +16,8 @@ use crate::{
     marks::Marks,
     options::Options,
     progress::Progress,
-    roots::Roots,
+    refs::{References, Sums, held},
+    roots::{Roots, Tree},
     sink::Sink,
 };
 
@@ -29,13 +32,17 @@ pub(crate) struct Context<'a> {
     /// How far it is.
     pub progress: &'a Progress,
     /// Where issues go.
-    pub sink: Sink,
+    pub sink: Arc<Sink>,
     /// The trees of the root tree; empty until that was read.
-    pub roots: Roots,
+    pub roots: Arc<Roots>,
+    /// Tree blocks whose references to others are by their own address, as the extent tree says.
+    pub full_backref: Arc<Marks>,
+    /// Addresses of blocks that were reported as bad.
+    pub bad: Arc<Mutex<HashSet<u64>>>,
     /// Blocks whose references were counted.
     pub visited: Marks,
-    /// Addresses of blocks that were reported as bad.
-    pub bad: Mutex<HashSet<u64>>,
+    /// Where references are counted.
+    pub refs: Arc<dyn References>,
     /// Sizes so far.
     pub sizes: Sizes,
 }
@@ -43,25 +50,51 @@ pub(crate) struct Context<'a> {
 /// Sizes that are added up, in bytes; see [`crate::Totals`].
 #[derive(Debug, Default)]
 pub(crate) struct Sizes {
+    pub used: AtomicU64,
+    pub csums: AtomicU64,
+    pub data_allocated: AtomicU64,
+    pub data_referenced: AtomicU64,
     pub tree_blocks: AtomicU64,
     pub fs_tree_blocks: AtomicU64,
     pub extent_tree_blocks: AtomicU64,
     pub waste: AtomicU64,
 }
 
+/// Adds to a size.
+pub(crate) fn add(size: &AtomicU64, bytes: u64) {
+    size.fetch_add(bytes, Relaxed);
+}
+
 impl<'a> Context<'a> {
     /// A check that has not begun.
     pub fn new(volume: &'a Volume, options: &'a Options, progress: &'a Progress) -> Context<'a> {
+        let chunks = volume.chunks();
         Context {
             volume,
             sb: volume.superblock(),
             options,
             progress,
-            sink: Sink::new(options.issues_max),
-            roots: Roots::default(),
-            visited: Marks::new(&volume.chunks()),
-            bad: Mutex::default(),
+            sink: Arc::new(Sink::new(options.issues_max)),
+            roots: Arc::default(),
+            full_backref: Arc::new(Marks::new(&chunks)),
+            bad: Arc::default(),
+            visited: Marks::new(&chunks),
+            refs: Arc::new(Sums::new()),
             sizes: Sizes::default(),
+        }
+    }
+
+    /// The same check, about to count all references once more, elsewhere.
+    pub fn again(&self, refs: Arc<dyn References>) -> Context<'a> {
+        Context {
+            sink: Arc::clone(&self.sink),
+            roots: Arc::clone(&self.roots),
+            full_backref: Arc::clone(&self.full_backref),
+            bad: Arc::clone(&self.bad),
+            visited: Marks::new(&self.volume.chunks()),
+            refs,
+            sizes: Sizes::default(),
+            ..*self
         }
     }
 
@@ -76,13 +109,44 @@ impl<'a> Context<'a> {
         self.sink.add(Issue::new(kind, place, have, expect));
     }
 
-    /// Counts a block and the references it holds, the first time that it is met.
-    pub fn meet(&self, block: &TreeBlock, _tree: u64) {
-        if !self.visited.add(block.bytenr()) {
+    /// The chunk tree, as the superblock has it.
+    pub fn chunk_tree(&self) -> Tree {
+        of_superblock(objectid::CHUNK_TREE, TreeRoot::chunk_tree(&self.sb))
+    }
+
+    /// The root tree, as the superblock has it.
+    pub fn root_tree(&self) -> Tree {
+        of_superblock(objectid::ROOT_TREE, TreeRoot::root_tree(&self.sb))
+    }
+
+    /// Counts a block and the references it holds, the first time that it is met. Children before slot `from` are gone: a
+    /// deletion has dropped them.
+    pub fn meet(&self, block: &TreeBlock, tree: u64, from: usize) {
+        // The blocks of a log belong to no commit.
+        if tree == objectid::TREE_LOG || !self.visited.add(block.bytenr()) {
             return;
         }
-        let len = block.as_bytes().len() as u64;
-        self.progress.advance(len);
-        self.sizes.tree_blocks.fetch_add(len, Relaxed);
+        self.measure(block, tree);
+        held(&*self.refs, block, from, self.full_backref.has(block.bytenr()));
     }
+
+    fn measure(&self, block: &TreeBlock, tree: u64) {
+        let len = block.as_bytes().len();
+        self.progress.advance(len as u64);
+        let used = match block.is_leaf() {
+            true => block.leaf_used(),
+            false => block.len() * buttress_ondisk::CHILD_LEN,
+        };
+        add(&self.sizes.waste, (len - buttress_ondisk::HEADER_LEN).saturating_sub(used) as u64);
+        add(&self.sizes.tree_blocks, len as u64);
+        match tree {
+            objectid::EXTENT_TREE => add(&self.sizes.extent_tree_blocks, len as u64),
+            id if objectid::is_subvolume(id) => add(&self.sizes.fs_tree_blocks, len as u64),
+            _ => {}
+        }
+    }
+}
+
+fn of_superblock(id: u64, root: TreeRoot) -> Tree {
+    Tree { key: Key::new(id, kind::ROOT_ITEM, 0), root, item: RootItem::default() }
 }

@@ -17,15 +17,19 @@
 
 mod context;
 mod csums;
+mod cursor;
+mod devices;
 mod fs;
 mod issue;
 mod kinds;
 mod marks;
 mod options;
 mod progress;
+mod refs;
 mod roots;
 mod run;
 mod sink;
+mod space;
 mod walk;
 
 pub use issue::{Issue, Place, Severity};

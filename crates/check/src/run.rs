@@ -1,58 +1,91 @@
 //! A check from its first block to its last: the order of its phases, and the work of each spread over threads.
 
 use std::ops::RangeInclusive;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use buttress_ondisk::{Key, item::RootItem, kind, objectid};
 use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
 
 use crate::{
-    context::Context,
-    fs,
+    context::{Context, Sizes},
+    devices, fs,
     issue::Place,
     kinds::Kind,
     options::Options,
     progress::{Phase, Progress},
+    refs::{self, Reference, Referrer, Shape},
     roots::{Roots, Tree},
     sink::{Report, Totals},
-    walk::{Leaf, Nobody, Visitor, read, walk},
+    space,
+    walk::{Leaf, Nobody, Subtree, Visitor, read, root, walk},
 };
 
 /// Checks a filesystem. Only reads.
 pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report {
     let mut context = Context::new(volume, options, progress);
     progress.begin(Phase::Devices, 0);
-    walk(&context, &chunk_tree(&context), Key::MIN..=Key::MAX, &mut Nobody);
-    context.roots = read_roots(&context);
-    progress.begin(Phase::Trees, context.sb.bytes_used.get());
+    context.roots = Arc::new(read_roots(&context));
+    devices::check(&context);
+    progress.begin(Phase::Extents, 0);
+    space::check(&context);
+    progress.begin(Phase::Trees, 0);
+    count_roots(&context);
     check_trees(&context);
     fs::check_roots(&context);
-    let totals = totals(&context);
-    context.sink.finish(totals)
+    refs::explain(&context);
+    let totals = totals(&context.sizes);
+    let counts = context.sink.counts();
+    Report { counts, issues: context.sink.take(), totals }
 }
 
-fn totals(context: &Context<'_>) -> Totals {
-    let sizes = &context.sizes;
+fn totals(sizes: &Sizes) -> Totals {
+    let get = |size: &AtomicU64| size.load(Relaxed);
     Totals {
-        tree_blocks: sizes.tree_blocks.load(Relaxed),
-        fs_tree_blocks: sizes.fs_tree_blocks.load(Relaxed),
-        extent_tree_blocks: sizes.extent_tree_blocks.load(Relaxed),
-        waste: sizes.waste.load(Relaxed),
-        ..Totals::default()
+        used: get(&sizes.used),
+        csums: get(&sizes.csums),
+        tree_blocks: get(&sizes.tree_blocks),
+        fs_tree_blocks: get(&sizes.fs_tree_blocks),
+        extent_tree_blocks: get(&sizes.extent_tree_blocks),
+        waste: get(&sizes.waste),
+        data_allocated: get(&sizes.data_allocated),
+        data_referenced: get(&sizes.data_referenced),
     }
 }
 
-fn of_superblock(id: u64, root: TreeRoot) -> Tree {
-    Tree { key: Key::new(id, kind::ROOT_ITEM, 0), root, item: RootItem::default() }
+/// Reads every tree block once more for the sake of its references.
+pub(crate) fn meet_all(context: &Context<'_>) {
+    count_roots(context);
+    let own = [context.chunk_tree(), context.root_tree()];
+    let trees: Vec<Tree> = own.into_iter().chain(context.roots.all().copied()).collect();
+    in_parallel(context.options.threads, &trees, |tree| {
+        walk(context, tree, Key::MIN..=Key::MAX, &mut Unmet { context });
+    });
 }
 
-fn chunk_tree(context: &Context<'_>) -> Tree {
-    of_superblock(objectid::CHUNK_TREE, TreeRoot::chunk_tree(&context.sb))
+/// Wants what was not met.
+struct Unmet<'a, 'b> {
+    context: &'a Context<'b>,
 }
 
-fn root_tree(context: &Context<'_>) -> Tree {
-    of_superblock(objectid::ROOT_TREE, TreeRoot::root_tree(&context.sb))
+impl Visitor for Unmet<'_, '_> {
+    fn want(&mut self, subtree: &Subtree) -> bool {
+        !self.context.visited.has(subtree.ptr.bytenr)
+    }
+
+    fn leaf(&mut self, _leaf: &Leaf<'_>) {}
+}
+
+/// Each tree refers to its root block.
+fn count_roots(context: &Context<'_>) {
+    let own = [context.chunk_tree(), context.root_tree()];
+    for tree in own.iter().chain(context.roots.all()) {
+        let TreeRoot { bytenr, level, generation, .. } = tree.root;
+        let shape = Shape::Block { level, generation: generation.unwrap_or_default() };
+        let by = Referrer::Tree { root: tree.id() };
+        context.refs.found(bytenr, &Reference { by, shape }, 1);
+    }
 }
 
 /// Collects root items.
@@ -78,7 +111,7 @@ impl Visitor for Collect<'_, '_> {
 
 fn read_roots(context: &Context<'_>) -> Roots {
     let mut collect = Collect { context, roots: Roots::default() };
-    walk(context, &root_tree(context), Key::MIN..=Key::MAX, &mut collect);
+    walk(context, &context.root_tree(), Key::MIN..=Key::MAX, &mut collect);
     for id in [objectid::EXTENT_TREE, objectid::DEV_TREE, objectid::FS_TREE, objectid::CSUM_TREE] {
         if collect.roots.find(id).is_none() {
             context.report(Kind::RootMissing, Place::tree(id), "no root item", "one");
@@ -130,8 +163,7 @@ fn check_trees(context: &Context<'_>) {
 fn split(context: &Context<'_>, tree: &Tree) -> Vec<RangeInclusive<Key>> {
     let mut starts = vec![0];
     if tree.root.level > 0 {
-        let expect = buttress_ondisk::Expect::at(tree.root.bytenr);
-        if let Some(block) = read(context, tree.id(), &expect) {
+        if let Some(block) = read(context, tree.id(), &root(tree).1) {
             starts.extend((1..block.len()).map(|slot| block.key(slot).objectid));
             starts.sort_unstable();
             starts.dedup();
@@ -147,8 +179,8 @@ fn split(context: &Context<'_>, tree: &Tree) -> Vec<RangeInclusive<Key>> {
 }
 
 /// Does all the work with so many threads.
-fn in_parallel<T: Sync>(threads: usize, work: &[T], one: impl Fn(&T) + Sync) {
-    let next = std::sync::atomic::AtomicUsize::new(0);
+pub(crate) fn in_parallel<T: Sync>(threads: usize, work: &[T], one: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
     let run = || {
         while let Some(item) = work.get(next.fetch_add(1, Relaxed)) {
             one(item);

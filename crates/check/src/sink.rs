@@ -47,16 +47,17 @@ impl Sink {
         self.count(kind) >= (self.issues_max / 4).max(1) as u64
     }
 
-    /// All that was found, in a stable order.
-    pub fn finish(self, totals: Totals) -> Report {
-        let counts: Vec<_> = Kind::ALL
-            .iter()
-            .map(|&kind| (kind, self.count(kind)))
-            .filter(|(_, count)| *count > 0)
-            .collect();
-        let mut issues = self.kept.into_inner();
+    /// How many issues of each kind there were, without those that did not occur.
+    pub fn counts(&self) -> Vec<(Kind, u64)> {
+        let all = Kind::ALL.iter().map(|&kind| (kind, self.count(kind)));
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+
+    /// The issues that were kept, in a stable order.
+    pub fn take(&self) -> Vec<Issue> {
+        let mut issues = std::mem::take(&mut *self.kept.lock());
         issues.sort();
-        Report { counts, issues, totals }
+        issues
     }
 }
 

@@ -11,7 +11,7 @@ use buttress_ondisk::{
     ChildPtr, Expect, Key, TreeBlock,
     check::{Corruption, CorruptionKind},
 };
-use buttress_volume::{CopyFault, VolumeError};
+use buttress_volume::{CopyFault, TreeRoot, VolumeError};
 
 use crate::{context::Context, issue::Place, kinds::Kind, roots::Tree};
 
@@ -77,21 +77,9 @@ pub(crate) fn walk(
     range: RangeInclusive<Key>,
     visitor: &mut dyn Visitor,
 ) {
-    let root = &tree.root;
-    let ptr = ChildPtr {
-        key: Key::MIN,
-        bytenr: root.bytenr,
-        generation: root.generation.unwrap_or_default(),
-    };
-    let expect = Expect {
-        bytenr: root.bytenr,
-        level: Some(root.level),
-        generation: root.generation,
-        owner: root.owner,
-        first_key: None,
-    };
     let whole = *range.start() == Key::MIN && *range.end() == Key::MAX;
-    let subtree = Subtree { ptr, level: root.level, whole };
+    let (ptr, expect) = root(tree);
+    let subtree = Subtree { ptr, level: tree.root.level, whole };
     let mut walker = Walker { context, tree, range, visitor };
     walker.subtree(&subtree, &expect, None);
 }
@@ -116,8 +104,8 @@ impl Walker<'_, '_> {
     }
 
     fn block(&mut self, block: &TreeBlock, bound: Option<Key>) {
-        self.context.meet(block, self.tree.id());
-        self.check_bound(block, bound);
+        self.context.meet(block, self.tree.id(), self.first_left(block));
+        check_bound(self.context, self.tree, block, bound);
         if block.is_leaf() {
             return self.leaf(block);
         }
@@ -137,43 +125,70 @@ impl Walker<'_, '_> {
         }
     }
 
-    /// The first child that is in the range, and that a deletion has not dropped.
+    /// The first child that is in the range, and that a deletion has left.
     fn first_child(&self, block: &TreeBlock) -> usize {
-        let first = block.child_for(self.range.start());
+        block.child_for(self.range.start()).max(self.first_left(block))
+    }
+
+    /// The first child that a deletion of the tree has left.
+    fn first_left(&self, block: &TreeBlock) -> usize {
         match self.tree.dropped() {
-            Some((key, level)) if block.level() >= level => first.max(block.child_for(&key)),
-            _ => first,
+            Some((key, level)) if !block.is_leaf() && block.level() >= level => {
+                block.child_for(&key)
+            }
+            _ => 0,
         }
     }
 
     fn child(&mut self, block: &TreeBlock, slot: usize, bound: Option<Key>) {
-        let ptr = block.child(slot);
-        let next = if slot + 1 < block.len() { Some(block.key(slot + 1)) } else { bound };
-        let level = block.level().saturating_sub(1);
-        let below_end =
-            *self.range.end() == Key::MAX || next.is_some_and(|k| k <= *self.range.end());
-        let whole = ptr.key >= *self.range.start() && below_end;
-        let expect = Expect {
-            bytenr: ptr.bytenr,
-            level: Some(level),
-            generation: Some(ptr.generation),
-            owner: self.tree.root.owner,
-            first_key: Some(ptr.key),
-        };
-        self.subtree(&Subtree { ptr, level, whole }, &expect, next);
+        let (mut subtree, expect, next) = child(self.tree, block, slot, bound);
+        let end = *self.range.end();
+        let below_end = end == Key::MAX || next.is_some_and(|next| next <= end);
+        subtree.whole = subtree.ptr.key >= *self.range.start() && below_end;
+        self.subtree(&subtree, &expect, next);
     }
+}
 
-    fn check_bound(&self, block: &TreeBlock, bound: Option<Key>) {
-        let (Some(bound), Some(last)) = (bound, block.len().checked_sub(1)) else { return };
-        let key = block.key(last);
-        if key >= bound && self.context.bad.lock().insert(block.bytenr()) {
-            let place = Place {
-                slot: Some(last),
-                key: Some(key),
-                ..Place::block(self.tree.id(), block.bytenr())
-            };
-            self.context.report(Kind::TreeKeyOrder, place, key, format_args!("below {bound}"));
-        }
+/// A tree's root block, and what it has to be.
+pub(crate) fn root(tree: &Tree) -> (ChildPtr, Expect) {
+    let TreeRoot { bytenr, level, generation, owner } = tree.root;
+    let ptr = ChildPtr { key: Key::MIN, bytenr, generation: generation.unwrap_or_default() };
+    (ptr, Expect { bytenr, level: Some(level), generation, owner, first_key: None })
+}
+
+/// A child of a block whose keys are below `bound`: where it is, what it has to be, and what its own keys are below.
+pub(crate) fn child(
+    tree: &Tree,
+    block: &TreeBlock,
+    slot: usize,
+    bound: Option<Key>,
+) -> (Subtree, Expect, Option<Key>) {
+    let ptr = block.child(slot);
+    let next = if slot + 1 < block.len() { Some(block.key(slot + 1)) } else { bound };
+    let level = block.level().saturating_sub(1);
+    let expect = Expect {
+        bytenr: ptr.bytenr,
+        level: Some(level),
+        generation: Some(ptr.generation),
+        owner: tree.root.owner,
+        first_key: Some(ptr.key),
+    };
+    (Subtree { ptr, level, whole: true }, expect, next)
+}
+
+/// Reports, once, a block whose keys are not below `bound`.
+pub(crate) fn check_bound(
+    context: &Context<'_>,
+    tree: &Tree,
+    block: &TreeBlock,
+    bound: Option<Key>,
+) {
+    let (Some(bound), Some(last)) = (bound, block.len().checked_sub(1)) else { return };
+    let key = block.key(last);
+    if key >= bound && context.bad.lock().insert(block.bytenr()) {
+        let place =
+            Place { slot: Some(last), key: Some(key), ..Place::block(tree.id(), block.bytenr()) };
+        context.report(Kind::TreeKeyOrder, place, key, format_args!("below {bound}"));
     }
 }
 
