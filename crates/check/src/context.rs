@@ -5,8 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use buttress_ondisk::Key;
-use buttress_ondisk::{Superblock, TreeBlock, item::RootItem, kind, objectid};
+use buttress_ondisk::{
+    CHILD_LEN, HEADER_LEN, Key, NodeBuilder, Superblock, TreeBlock, item::RootItem, kind, objectid,
+};
 use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
 
@@ -16,8 +17,8 @@ use crate::{
     marks::Marks,
     options::Options,
     progress::Progress,
-    refs::{References, Sums, held},
-    roots::{Roots, Tree},
+    refs::{References, Sums, data_refs, held},
+    roots::{Roots, Tree, holds_files},
     sink::Sink,
 };
 
@@ -133,16 +134,26 @@ impl<'a> Context<'a> {
     fn measure(&self, block: &TreeBlock, tree: u64) {
         let len = block.as_bytes().len();
         self.progress.advance(len as u64);
-        let used = match block.is_leaf() {
-            true => block.leaf_used(),
-            false => block.len() * buttress_ondisk::CHILD_LEN,
+        let room = match block.is_leaf() {
+            true => (len - HEADER_LEN).saturating_sub(block.leaf_used()),
+            false => NodeBuilder::capacity(len).saturating_sub(block.len()) * CHILD_LEN,
         };
-        add(&self.sizes.waste, (len - buttress_ondisk::HEADER_LEN).saturating_sub(used) as u64);
+        add(&self.sizes.waste, room as u64);
         add(&self.sizes.tree_blocks, len as u64);
         match tree {
             objectid::EXTENT_TREE => add(&self.sizes.extent_tree_blocks, len as u64),
-            id if objectid::is_subvolume(id) => add(&self.sizes.fs_tree_blocks, len as u64),
+            id if holds_files(id) => add(&self.sizes.fs_tree_blocks, len as u64),
             _ => {}
+        }
+        if block.is_leaf() {
+            self.measure_files(block);
+        }
+    }
+
+    fn measure_files(&self, leaf: &TreeBlock) {
+        for (_, extent) in data_refs(leaf) {
+            add(&self.sizes.data_allocated, extent.len);
+            add(&self.sizes.data_referenced, extent.covers);
         }
     }
 }

@@ -226,6 +226,13 @@ fn devices(context: &Context<'_>, devices: &[DevItem], used: Option<&BTreeMap<u6
             context.report(Kind::SuperDevice, place, show(own), show(device));
         }
     }
+    for member in context.volume.devices() {
+        let (have, expect) = (member.device.size(), member.total_bytes);
+        if have < expect {
+            let place = Place { device: Some(member.devid), ..Place::default() };
+            context.report(Kind::DeviceShort, place, have, format_args!("{expect} or more"));
+        }
+    }
     let total = devices.iter().fold(0u64, |sum, it| sum.saturating_add(it.total_bytes.get()));
     if total != context.sb.total_bytes.get() {
         context.report(Kind::SuperTotal, Place::default(), context.sb.total_bytes, total);

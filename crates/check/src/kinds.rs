@@ -50,6 +50,7 @@ kinds! {
     DevExtentExtra, Error, "dev-extent-extra", "A device extent belongs to no stripe of a chunk.";
     DevExtentOverlap, Error, "dev-extent-overlap", "Two device extents claim the same bytes of a device.";
     DevBytesUsed, Error, "dev-bytes-used", "A device's used bytes are not the sum of its device extents.";
+    DeviceShort, Error, "device-short", "A device is smaller than its device item says.";
     // Tree blocks.
     TreeBlockBad, Error, "tree-block-bad", "No copy of a tree block can be read and passes the gate.";
     TreeBlockItem, Error, "tree-block-item", "A tree block has its checksum and still holds something that cannot be.";
@@ -80,7 +81,7 @@ kinds! {
     FreeInfo, Error, "free-space-info", "The free space tree has no good info item for a block group.";
     FreeCount, Error, "free-space-count", "A block group's count of free extents is wrong.";
     FreeMismatch, Error, "free-space-mismatch", "Free space is not exactly what the extents leave.";
-    FreeExtra, Error, "free-space-extra", "The free space tree has an item outside all block groups.";
+    FreeExtra, Warning, "free-space-extra", "The free space tree has an item outside all block groups.";
     CacheMismatch, Error, "space-cache-mismatch", "A valid free space cache is not exactly what the extents leave.";
     CacheBad, Warning, "space-cache-bad", "A free space cache cannot be used and will be made anew.";
     CsumExtra, Error, "csum-extra", "There are checksums for addresses that hold no data.";

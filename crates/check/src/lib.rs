@@ -18,6 +18,7 @@
 mod context;
 mod csums;
 mod cursor;
+mod data;
 mod devices;
 mod fs;
 mod issue;

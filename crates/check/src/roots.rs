@@ -36,7 +36,7 @@ impl Tree {
 
     /// Whether it holds files: a subvolume, or the tree in which balances keep data that moves.
     pub fn holds_files(&self) -> bool {
-        objectid::is_subvolume(self.id()) || self.id() == objectid::DATA_RELOC_TREE
+        holds_files(self.id())
     }
 
     /// Whether it is being deleted; then the part before this key, in blocks of this level and above, is gone already.
@@ -45,6 +45,11 @@ impl Tree {
         let begun = self.item.refs.get() == 0 && at.objectid != 0;
         begun.then_some((at, self.item.drop_level))
     }
+}
+
+/// Whether the tree of a number holds files, the root tree with its caches aside.
+pub(crate) fn holds_files(id: u64) -> bool {
+    objectid::is_subvolume(id) || id == objectid::DATA_RELOC_TREE
 }
 
 /// All trees that the root tree names.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::{
     context::{Context, Sizes},
-    devices, fs,
+    data, devices, fs,
     issue::Place,
     kinds::Kind,
     options::Options,
@@ -35,6 +35,9 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     check_trees(&context);
     fs::check_roots(&context);
     refs::explain(&context);
+    if options.check_data_csum {
+        data::check(&context, context.sizes.csums.load(Relaxed));
+    }
     let totals = totals(&context.sizes);
     let counts = context.sink.counts();
     Report { counts, issues: context.sink.take(), totals }
@@ -162,12 +165,12 @@ fn check_trees(context: &Context<'_>) {
 /// Cuts a tree into ranges of objects, by the keys of its root block.
 fn split(context: &Context<'_>, tree: &Tree) -> Vec<RangeInclusive<Key>> {
     let mut starts = vec![0];
-    if tree.root.level > 0 {
-        if let Some(block) = read(context, tree.id(), &root(tree).1) {
-            starts.extend((1..block.len()).map(|slot| block.key(slot).objectid));
-            starts.sort_unstable();
-            starts.dedup();
-        }
+    if tree.root.level > 0
+        && let Some(block) = read(context, tree.id(), &root(tree).1)
+    {
+        starts.extend((1..block.len()).map(|slot| block.key(slot).objectid));
+        starts.sort_unstable();
+        starts.dedup();
     }
     let ends = starts.iter().skip(1).map(|next| next - 1).chain([u64::MAX]);
     let key = |objectid, kind, offset| Key { objectid, kind, offset };

@@ -49,6 +49,12 @@ Examples:
   buttress umount mnt/
 In /etc/fstab the type is fuse.buttress, with this program as /sbin/mount.fuse.buttress.";
 
+const CHECK: &str = "\
+The exit code is 0 when the filesystem is clean (warnings do not count) and 1 when it is not, or cannot be opened.
+Examples:
+  buttress check disk.img
+  buttress check --check-data-csum --format json disk.img";
+
 const CP: &str = "\
 Examples:
   buttress cp disk.img:/etc/fstab .
@@ -129,6 +135,9 @@ pub enum Command {
     /// Subvolumes and snapshots
     #[command(subcommand, infer_subcommands = true)]
     Subvolume(cmd::subvolume::Subvolume),
+    /// Check an unmounted filesystem; only reads
+    #[command(after_help = CHECK)]
+    Check(cmd::check::Check),
     /// What can be read and set by name
     #[command(subcommand, infer_subcommands = true)]
     Property(cmd::property::Property),

@@ -73,6 +73,27 @@ impl FileDevice {
         Self::from_file(name, file, kind, access)
     }
 
+    /// Opens for reading what nobody may write meanwhile, as far as can be known: writers are kept out until the device is
+    /// dropped, and [`DeviceError::Busy`] says who is one already. For checkers.
+    pub fn open_unused(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        let open = |e| DeviceError::open(&name, e);
+        if kind_of(&name, &std::fs::metadata(path).map_err(open)?)? == Kind::Regular {
+            let device = Self::open(path, Access::ReadOnly)?;
+            lock(&name, device.file.try_lock_shared())?;
+            refuse_loop(&name, &device.file)?;
+            return Ok(device);
+        }
+        let flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::EXCL;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .map_err(|e| busy_or_open(&name, e))?;
+        Self::from_file(name, file, Kind::Block, Access::ReadOnly)
+    }
+
     /// Makes a new sparse file of `size` bytes and opens it for reading and writing. A path that
     /// exists is refused.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self, DeviceError> {
@@ -96,7 +117,7 @@ impl FileDevice {
         access: Access,
     ) -> Result<Self, DeviceError> {
         if access == Access::ReadWrite && kind == Kind::Regular {
-            lock(&name, &file)?;
+            lock(&name, file.try_lock())?;
             refuse_loop(&name, &file)?;
         }
         let size =
@@ -207,8 +228,8 @@ fn busy_or_open(name: &str, e: io::Error) -> DeviceError {
     DeviceError::open(name, e)
 }
 
-fn lock(name: &str, file: &File) -> Result<(), DeviceError> {
-    match file.try_lock() {
+fn lock(name: &str, tried: Result<(), TryLockError>) -> Result<(), DeviceError> {
+    match tried {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(DeviceError::Busy {
             device: name.into(),

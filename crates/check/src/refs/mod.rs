@@ -171,27 +171,44 @@ pub(crate) fn held(refs: &dyn References, block: &TreeBlock, from: usize, full: 
 
 fn held_data(refs: &dyn References, leaf: &TreeBlock, full: bool) {
     let (parent, root) = (leaf.bytenr(), leaf.owner());
-    for slot in 0..leaf.len() {
-        let key = leaf.key(slot);
-        if key.kind != kind::EXTENT_DATA {
-            continue;
-        }
-        let Some(FileExtentItem::Regular { disk_bytenr, disk_num_bytes, offset, .. }) =
-            FileExtentItem::read(leaf.data(slot))
-        else {
-            continue;
-        };
-        if disk_bytenr == 0 {
-            continue;
-        }
-        let offset = key.offset.wrapping_sub(offset);
+    for (inode, data) in data_refs(leaf) {
         let by = match full {
             true => Referrer::Leaf { parent },
-            false => Referrer::File { root, inode: key.objectid, offset },
+            false => Referrer::File { root, inode, offset: data.offset },
         };
-        let shape = Shape::Data { len: disk_num_bytes };
-        refs.found(disk_bytenr, &Reference { by, shape }, 1);
+        refs.found(data.bytenr, &Reference { by, shape: Shape::Data { len: data.len } }, 1);
     }
+}
+
+/// What a file extent says about the data extent it refers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DataRef {
+    /// Logical address.
+    pub bytenr: u64,
+    /// Bytes on the disk.
+    pub len: u64,
+    /// The offset in the file minus that in the extent; may wrap.
+    pub offset: u64,
+    /// Bytes of the file that it covers.
+    pub covers: u64,
+}
+
+/// The references to data that a leaf holds, with the inodes they are from.
+pub(crate) fn data_refs(leaf: &TreeBlock) -> impl Iterator<Item = (u64, DataRef)> + '_ {
+    let extents = (0..leaf.len()).filter(|&slot| leaf.key(slot).kind == kind::EXTENT_DATA);
+    extents.filter_map(|slot| {
+        let (key, data) = leaf.item(slot);
+        match FileExtentItem::read(data)? {
+            FileExtentItem::Regular { disk_bytenr, disk_num_bytes, offset, num_bytes, .. }
+                if disk_bytenr != 0 =>
+            {
+                let offset = key.offset.wrapping_sub(offset);
+                let (bytenr, len, covers) = (disk_bytenr, disk_num_bytes, num_bytes);
+                Some((key.objectid, DataRef { bytenr, len, offset, covers }))
+            }
+            _ => None,
+        }
+    })
 }
 
 /// Who a reference of the extent tree is from. `None` for what counts for no reference.

@@ -14,7 +14,7 @@ use super::{
     free::FreeCheck,
 };
 use crate::{
-    context::{Context, add},
+    context::Context,
     cursor::{Cursor, Event},
     issue::Place,
     kinds::Kind,
@@ -78,11 +78,8 @@ impl Takes for One<'_, '_> {
         }
         self.used = self.used.saturating_add(extent.len);
         self.at = self.at.max(end);
-        if let Shape::Data { len } = extent.shape {
-            add(&self.context.sizes.data_allocated, len);
-            if let Some(csums) = &mut self.csums {
-                csums.data(extent.bytenr, end);
-            }
+        if let (Shape::Data { .. }, Some(csums)) = (extent.shape, &mut self.csums) {
+            csums.data(extent.bytenr, end);
         }
     }
 
@@ -122,7 +119,7 @@ impl One<'_, '_> {
                 }
                 Event::Item(key, data) if key.kind == kind::BLOCK_GROUP_ITEM => {
                     if let Some(item) = BlockGroupItem::of(data) {
-                        self.group(&key, &item.clone());
+                        self.group(&key, item);
                     }
                 }
                 Event::Item(..) => {}

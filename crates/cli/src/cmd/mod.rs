@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod cat;
+pub mod check;
 pub mod completions;
 mod copy;
 pub mod cp;
@@ -39,6 +40,7 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Ln(args) => ln::run(args, globals, out),
         Command::Stat(args) => stat::run(args, globals, out),
         Command::Subvolume(args) => subvolume::run(args, globals, out),
+        Command::Check(args) => check::run(args, globals, out),
         Command::Property(args) => property::run(args, globals, out),
         Command::Filesystem(args) => filesystem::run(args, globals, out),
         Command::InspectInternal(args) => inspect::run(args, globals, out),

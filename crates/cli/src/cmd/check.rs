@@ -1,0 +1,227 @@
+//! `check`: is the filesystem what it says it is? Options and exit code are those of `btrfs check`; it never writes.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use buttress_check::{Issue, Options, Place, Progress, Report, Severity};
+use buttress_device::{Access, FileDevice};
+use buttress_mkfs::parse_size;
+use buttress_ondisk::Superblock;
+use buttress_volume::{Opened, Volume};
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Map, Value, json};
+use uuid::Uuid;
+
+use crate::args::Globals;
+use crate::device;
+use crate::error::Failure;
+use crate::output::{self, Format};
+
+/// Arguments of `check`.
+#[derive(Debug, Args)]
+pub struct Check {
+    /// The image file or disk
+    #[arg(value_name = "DEVICE")]
+    device: PathBuf,
+    /// Read all data too, and compare it with its checksums
+    #[arg(long)]
+    check_data_csum: bool,
+    /// Check even what is mounted or in use; what changes meanwhile looks like damage
+    #[arg(long)]
+    force: bool,
+    /// Accepted: nothing is ever written
+    #[arg(long)]
+    readonly: bool,
+    /// Show progress even where standard error is no terminal
+    #[arg(short, long)]
+    progress: bool,
+    /// Memory for looking closer at damage (suffixes k, m, g)
+    #[arg(long, value_parser = parse_size, value_name = "SIZE", default_value = "256m")]
+    memory: u64,
+    /// Threads that work at once (default: one for each processor)
+    #[arg(long, value_name = "NUMBER")]
+    threads: Option<usize>,
+    /// How many issues are told in full; all are counted
+    #[arg(long, value_name = "NUMBER", default_value_t = Options::default().issues_max)]
+    issues: usize,
+}
+
+/// Checks the filesystem and tells what was found.
+pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let path = &args.device;
+    let volume = open(args, globals)?;
+    let sb = volume.superblock();
+    if globals.talks() {
+        writeln!(out, "Checking filesystem on {}", path.display())?;
+        writeln!(out, "UUID: {}", Uuid::from_bytes(sb.fsid))?;
+        out.flush()?;
+    }
+    let options = Options {
+        check_data_csum: args.check_data_csum,
+        threads: args.threads.unwrap_or(Options::default().threads).max(1),
+        memory_bytes: usize::try_from(args.memory).unwrap_or(usize::MAX),
+        issues_max: args.issues,
+    };
+    let report =
+        watched(args, globals, |progress| buttress_check::check(&volume, &options, progress));
+    match globals.format {
+        Format::Text => text(out, &report, globals)?,
+        Format::Json => output::write_json(out, "check", json(path, &sb, &report))?,
+    }
+    out.flush()?;
+    if report.is_clean() { Ok(()) } else { Err(Failure::said()) }
+}
+
+fn open(args: &Check, globals: &Globals) -> Result<Volume, Failure> {
+    let path = &args.device;
+    let opened = match args.force {
+        true => FileDevice::open(path, Access::ReadOnly),
+        false => FileDevice::open_unused(path),
+    };
+    let failure = |error| {
+        let failure = device::failure(path, &error);
+        match error {
+            buttress_device::DeviceError::Busy { .. } => {
+                failure.hint("With --force it is checked all the same; what changes meanwhile looks like damage.")
+            }
+            _ => failure,
+        }
+    };
+    let device = opened.and_then(|it| device::window(Arc::new(it), globals)).map_err(failure)?;
+    let opened = Volume::open(vec![device], Access::ReadOnly);
+    let Opened { volume, warnings } = opened.map_err(|it| device::volume_failure(path, &it))?;
+    for warning in warnings {
+        device::warn(globals, path, &warning);
+    }
+    Ok(volume)
+}
+
+/// Does the work while a bar on standard error shows how far it is.
+fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Report) -> Report {
+    let progress = Progress::default();
+    let wanted = args.progress || std::io::stderr().is_terminal();
+    if !wanted || !globals.talks() {
+        return work(&progress);
+    }
+    let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+    if let Ok(style) = ProgressStyle::with_template(
+        "{spinner} {msg}: {bytes} of {total_bytes} {wide_bar} {elapsed}",
+    ) {
+        bar.set_style(style);
+    }
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let shown = scope.spawn(|| {
+            while !over.load(Ordering::Acquire) {
+                let (phase, done, total) = progress.now();
+                bar.set_message(phase.name());
+                bar.set_length(total.max(done));
+                bar.set_position(done);
+                std::thread::park_timeout(Duration::from_millis(100));
+            }
+            bar.finish_and_clear();
+        });
+        let report = work(&progress);
+        over.store(true, Ordering::Release);
+        shown.thread().unpark();
+        report
+    })
+}
+
+fn text(out: &mut dyn Write, report: &Report, globals: &Globals) -> Result<(), Failure> {
+    for issue in &report.issues {
+        writeln!(out, "{issue}")?;
+    }
+    let told = report.issues.len() as u64;
+    let all: u64 = report.counts.iter().map(|(_, count)| count).sum();
+    if all > told {
+        writeln!(out, "and {} more:", all - told)?;
+        for (kind, count) in &report.counts {
+            writeln!(out, "  {count} x {}: {}", kind.id(), kind.about())?;
+        }
+    }
+    let totals = &report.totals;
+    let verdict = match (report.count(Severity::Error), report.count(Severity::Warning)) {
+        (0, 0) => "no error found".to_string(),
+        (0, warnings) => format!("no error found, {warnings} warning(s)"),
+        (errors, warnings) => format!("error(s) found: {errors}, and {warnings} warning(s)"),
+    };
+    if globals.quiet {
+        return Ok(());
+    }
+    writeln!(out, "found {} bytes used, {verdict}", totals.used)?;
+    for (name, bytes) in sizes(report) {
+        writeln!(out, "{name}: {bytes}")?;
+    }
+    Ok(())
+}
+
+fn sizes(report: &Report) -> [(&'static str, u64); 7] {
+    let totals = &report.totals;
+    [
+        ("total csum bytes", totals.csums),
+        ("total tree bytes", totals.tree_blocks),
+        ("total fs tree bytes", totals.fs_tree_blocks),
+        ("total extent tree bytes", totals.extent_tree_blocks),
+        ("btree space waste bytes", totals.waste),
+        ("file data blocks allocated", totals.data_allocated),
+        ("file data blocks referenced", totals.data_referenced),
+    ]
+}
+
+fn json(path: &Path, sb: &Superblock, report: &Report) -> Value {
+    let kinds = report.counts.iter().map(|(kind, count)| {
+        json!({ "id": kind.id(), "severity": kind.severity().name(), "count": count, "about": kind.about() })
+    });
+    let mut totals = Map::new();
+    totals.insert("bytes-used".into(), report.totals.used.into());
+    for (name, bytes) in sizes(report) {
+        totals.insert(name.replace(' ', "-"), bytes.into());
+    }
+    json!({
+        "device": path.display().to_string(),
+        "uuid": Uuid::from_bytes(sb.fsid).to_string(),
+        "clean": report.is_clean(),
+        "errors": report.count(Severity::Error),
+        "warnings": report.count(Severity::Warning),
+        "kinds": kinds.collect::<Vec<_>>(),
+        "issues": report.issues.iter().map(issue).collect::<Vec<_>>(),
+        "totals": totals,
+    })
+}
+
+/// An issue with what is known of its place.
+fn issue(issue: &Issue) -> Value {
+    let mut map = Map::new();
+    map.insert("id".into(), issue.kind.id().into());
+    map.insert("severity".into(), issue.kind.severity().name().into());
+    let Place { tree, block, slot, key, inode, path, logical, len, device, offset } = &issue.place;
+    let numbers = [
+        ("device", *device),
+        ("offset", *offset),
+        ("logical", *logical),
+        ("length", *len),
+        ("tree", *tree),
+        ("block", *block),
+        ("slot", slot.map(|slot| slot as u64)),
+        ("inode", *inode),
+    ];
+    for (name, value) in numbers {
+        if let Some(value) = value {
+            map.insert(name.into(), value.into());
+        }
+    }
+    if let Some(key) = key {
+        map.insert("key".into(), json!([key.objectid, key.kind, key.offset]));
+    }
+    if let Some(path) = path {
+        map.insert("path".into(), output::text_json(path));
+    }
+    map.insert("have".into(), issue.have.clone().into());
+    map.insert("expect".into(), issue.expect.clone().into());
+    Value::Object(map)
+}
