@@ -83,7 +83,7 @@ kinds! {
     FreeMismatch, Error, "free-space-mismatch", "Free space is not exactly what the extents leave.";
     FreeExtra, Warning, "free-space-extra", "The free space tree has an item outside all block groups.";
     CacheMismatch, Error, "space-cache-mismatch", "A valid free space cache is not exactly what the extents leave.";
-    CacheBad, Warning, "space-cache-bad", "A free space cache cannot be used and will be made anew.";
+    CacheBad, Error, "space-cache-bad", "A free space cache says that it is valid and cannot be used.";
     CsumExtra, Error, "csum-extra", "There are checksums for addresses that hold no data.";
     CsumOverlap, Error, "csum-overlap", "Two checksum items claim the same addresses.";
     DataCsum, Error, "data-csum", "Data does not have its checksum.";
