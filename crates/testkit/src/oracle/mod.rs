@@ -4,6 +4,7 @@
 //! Loop devices and mounts are values; dropping them gives the device back. Most of it needs root:
 //! a test asks [`is_root`] first and says with [`skip`] why it does nothing.
 
+mod checker;
 mod klog;
 mod loopdev;
 mod mount;
@@ -13,6 +14,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+pub use checker::{check_ours, our_report};
 pub use klog::KernelLog;
 pub use loopdev::LoopDevice;
 pub use mount::KernelMount;
@@ -46,6 +48,14 @@ pub enum OracleError {
         /// The image.
         path: PathBuf,
         /// Everything the checker printed.
+        report: String,
+    },
+    /// `buttress check` found something; the whole report.
+    #[error("buttress check complains about {}:\n{report}", path.display())]
+    OursUnclean {
+        /// The image.
+        path: PathBuf,
+        /// Every issue that was kept.
         report: String,
     },
     /// The kernel logged warnings or errors about the device.

@@ -31,10 +31,11 @@ pub fn tool(program: &str, args: &[&str]) -> Result<String> {
 }
 
 /// `btrfs check --readonly`, with `--check-data-csum` when `data`: Ok only if it exits 0 and every
-/// line it prints is one that a clean filesystem gets. Gives the report.
+/// line it prints is one that a clean filesystem gets, and our own checker agrees. Gives the report.
 pub fn check(path: &Path, data: bool) -> Result<String> {
     let (success, report) = check_verdict(path, data)?;
     if success && report.lines().all(is_clean_line) {
+        super::check_ours(path, data)?;
         return Ok(report);
     }
     Err(OracleError::Unclean { path: path.to_owned(), report })

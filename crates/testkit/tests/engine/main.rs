@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
 
 mod bytes;
+mod checker;
 mod corpus;
 mod damage;
 mod each;

@@ -70,7 +70,7 @@ fn test_name() -> String {
     std::thread::current().name().unwrap_or_default().to_string()
 }
 
-/// What `btrfs check` finds must be nothing.
+/// What `btrfs check` finds must be nothing, and what our own checker finds too.
 pub fn check(image: &Image) {
     check_with(image, &["--check-data-csum"]);
 }
@@ -87,6 +87,10 @@ pub fn check_with(image: &Image, args: &[&str]) {
         keep(image);
         let shown: String = text.chars().take(6000).collect();
         panic!("{}: {shown}", test_name());
+    }
+    if let Err(error) = oracle::check_ours(&image.path(), args.contains(&"--check-data-csum")) {
+        keep(image);
+        panic!("{}: {error}", test_name());
     }
 }
 
