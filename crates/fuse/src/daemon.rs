@@ -195,6 +195,10 @@ fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
 fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
     let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
+    let mode = match options.memory {
+        Some(bytes) => mode.memory(bytes),
+        None => mode,
+    };
     match options.commit_seconds {
         Some(seconds) => mode.commit_interval(Duration::from_secs(seconds.into())),
         None => mode,

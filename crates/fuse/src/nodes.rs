@@ -47,6 +47,8 @@ pub struct Identity {
 pub struct NodeTable<N> {
     mounted: u64,
     shards: Vec<Mutex<Shard<N>>>,
+    /// Of directories that were listed: the last index that listings show.
+    limits: Mutex<HashMap<u64, u64, BuildHasherDefault<Mixer>>>,
     made_up: Mutex<MadeUp>,
 }
 
@@ -54,10 +56,8 @@ type Shard<N> = HashMap<u64, Held<N>, BuildHasherDefault<Mixer>>;
 
 struct Held<N> {
     node: N,
-    count: u64,
+    count: u32,
     marked: bool,
-    /// Of a directory: the last index that listings show.
-    limit: Option<u64>,
 }
 
 /// Ids for what does not fit. They are never reused while mounted.
@@ -71,7 +71,7 @@ impl<N: Clone> NodeTable<N> {
     /// An empty table for a mount of subvolume `mounted`.
     pub fn new(mounted: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { mounted, shards, made_up: Mutex::default() }
+        Self { mounted, shards, limits: Mutex::default(), made_up: Mutex::default() }
     }
 
     /// The node id of an inode.
@@ -123,11 +123,11 @@ impl<N: Clone> NodeTable<N> {
     ) -> Result<(), E> {
         let mut shard = self.shard(id).lock();
         if let Some(held) = shard.get_mut(&id) {
-            held.count += 1;
+            held.count = held.count.saturating_add(1);
             return Ok(());
         }
         hold()?;
-        shard.insert(id, Held { node: node.clone(), count: 1, marked: false, limit: None });
+        shard.insert(id, Held { node: node.clone(), count: 1, marked: false });
         Ok(())
     }
 
@@ -145,24 +145,26 @@ impl<N: Clone> NodeTable<N> {
 
     /// Remembers the last index that listings of a directory show.
     pub fn set_limit(&self, id: u64, limit: u64) {
-        if let Some(held) = self.shard(id).lock().get_mut(&id) {
-            held.limit = Some(limit);
+        let shard = self.shard(id).lock();
+        if shard.contains_key(&id) {
+            self.limits.lock().insert(id, limit);
         }
     }
 
     /// What [`Self::set_limit`] remembered.
     pub fn limit(&self, id: u64) -> Option<u64> {
-        self.shard(id).lock().get(&id)?.limit
+        self.limits.lock().get(&id).copied()
     }
 
     /// Takes `count` entries back; the inode, if that were the last ones.
     pub fn forget(&self, id: u64, count: u64) -> Option<N> {
         let mut shard = self.shard(id).lock();
         let held = shard.get_mut(&id)?;
-        held.count = held.count.saturating_sub(count);
+        held.count = held.count.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
         if held.count > 0 {
             return None;
         }
+        self.limits.lock().remove(&id);
         shard.remove(&id).map(|held| held.node)
     }
 

@@ -80,6 +80,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.mark_quota_inconsistent = quota == Quota::On;
     core.sequential = options.reproducible;
     core.drop_blocks_max = options.drop_blocks_max;
+    core.inodes_max = options.inodes_max;
     Ok(core)
 }
 

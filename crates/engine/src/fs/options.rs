@@ -4,6 +4,12 @@ use std::time::Duration;
 
 use crate::env::Env;
 
+const MEMORY: u64 = 512 << 20;
+/// A change that waits takes about 1 KiB, and twice as many may wait as ask for a commit.
+const CHANGE_SHARE: u64 = 5 << 10;
+/// An inode takes about 600 bytes; a tenth of the memory is for them.
+const INODE_SHARE: u64 = 8 << 10;
+
 /// How a filesystem is opened: a builder, from [`Options::read_only`] or [`Options::read_write`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -12,6 +18,8 @@ pub struct Options {
     pub(super) commit_interval: Duration,
     pub(super) cache_bytes: u64,
     pub(super) dirty_bytes_max: u64,
+    pub(super) changes_max: u64,
+    pub(super) inodes_max: usize,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
     pub(super) reproducible: bool,
@@ -25,14 +33,17 @@ impl Options {
             write,
             offset: 0,
             commit_interval: Duration::from_secs(30),
-            cache_bytes: 256 << 20,
-            dirty_bytes_max: 128 << 20,
+            cache_bytes: 0,
+            dirty_bytes_max: 0,
+            changes_max: 0,
+            inodes_max: 0,
             background: true,
             mark_quota_inconsistent: false,
             reproducible: false,
             drop_blocks_max: 4096,
             env: Env::system(),
         }
+        .memory(MEMORY)
     }
 
     /// Writes nothing at all.
@@ -53,6 +64,20 @@ impl Options {
     /// How long a change waits at most for the commit that the worker makes.
     pub fn commit_interval(self, commit_interval: Duration) -> Options {
         Options { commit_interval, ..self }
+    }
+
+    /// Bytes of memory to do with, about; 512 MiB when nothing is said, 16 MiB at least. Half of it keeps tree blocks, a quarter
+    /// data that wait for a commit, the rest other changes that wait and inodes. What a mount's kernel remembers comes on
+    /// top, with some 150 bytes for each file.
+    pub fn memory(self, bytes: u64) -> Options {
+        let bytes = bytes.max(16 << 20);
+        Options {
+            cache_bytes: bytes / 2,
+            dirty_bytes_max: bytes / 4,
+            changes_max: bytes / CHANGE_SHARE,
+            inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),
+            ..self
+        }
     }
 
     /// Bytes of tree blocks kept in memory.

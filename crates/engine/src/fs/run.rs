@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::Inner;
+use super::{Inner, Options};
 use crate::error::{Error, Result};
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
@@ -15,8 +15,6 @@ use crate::txn::Op;
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
-/// Changes of metadata, not of data, before the worker is asked for a commit.
-const CHANGES_MAX: u64 = 100_000;
 
 /// Data extents that one operation lets go of at most.
 const EXTENTS_MAX: usize = 4096;
@@ -36,11 +34,11 @@ impl Pressure {
     }
 
     /// Adds an operation; answers how full the memory set aside for this is, in percent.
-    fn add(&self, bytes: u64, bytes_max: u64) -> u64 {
+    fn add(&self, bytes: u64, options: &Options) -> u64 {
         let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         let changes = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
         let part = |some: u64, all: u64| some.saturating_mul(100) / all.max(1);
-        part(bytes, bytes_max).max(part(changes, CHANGES_MAX))
+        part(bytes, options.dirty_bytes_max).max(part(changes, options.changes_max))
     }
 }
 
@@ -127,7 +125,7 @@ impl Inner {
 
     /// Keeps what waits in memory within bounds: asks for a commit in time, and makes one itself when that comes too late.
     fn relieve(&self, bytes: u64) -> Result<()> {
-        let full = self.pressure.add(bytes, self.options.dirty_bytes_max);
+        let full = self.pressure.add(bytes, &self.options);
         if full < 100 {
             return Ok(());
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::BuildHasherDefault;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use buttress_ondisk::item::InodeItem;
 use buttress_ondisk::{Key, kind, objectid};
@@ -21,12 +21,16 @@ use crate::tree::{Root, View};
 use crate::txn::{Core, Op};
 
 const SHARDS: usize = 64;
-/// Inodes that a shard keeps before it is swept: some 65,000 per tree, besides those in use.
-const SHARD_MAX: usize = 1024;
+
+type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
 
 #[derive(Debug)]
 struct Shard {
-    inodes: HashMap<u64, Arc<Inode>, BuildHasherDefault<Spread>>,
+    inodes: ByNumber<Arc<Inode>>,
+    /// Holds of inodes that were evicted: a mount holds whatever the kernel remembers, which can be millions.
+    holds: ByNumber<u32>,
+    /// Inodes to keep, besides those in use.
+    keep: usize,
     /// Sweep at this size.
     limit: usize,
 }
@@ -63,7 +67,8 @@ impl FileTree {
             Some(root) => first_unused(&View::new(&core.blocks, id, root))?,
             None => TOP + 1,
         };
-        let shard = || Mutex::new(Shard { inodes: HashMap::default(), limit: SHARD_MAX });
+        let keep = core.inodes_max.div_ceil(SHARDS);
+        let shard = || Mutex::new(Shard::new(keep));
         Ok(FileTree {
             id,
             root: Mutex::new(root),
@@ -137,12 +142,21 @@ impl FileTree {
         if shard.inodes.len() >= shard.limit {
             shard.sweep();
         }
-        shard.inodes.entry(inode.ino).or_insert(inode).clone()
+        let Shard { inodes, holds, .. } = &mut *shard;
+        let mut put = |inode: Arc<Inode>| {
+            if let Some(count) = holds.remove(&inode.ino) {
+                inode.holds.store(count, Ordering::Release);
+            }
+            inode
+        };
+        inodes.entry(inode.ino).or_insert_with(|| put(inode)).clone()
     }
 
     /// Takes an inode out of the table: it was deleted, and no version that can be read holds it.
     pub(super) fn forget(&self, ino: u64) {
-        self.shard(ino).lock().inodes.remove(&ino);
+        let mut shard = self.shard(ino).lock();
+        shard.inodes.remove(&ino);
+        shard.holds.remove(&ino);
     }
 
     /// A number that no inode has.
@@ -251,15 +265,32 @@ impl FileTree {
 }
 
 impl Shard {
+    fn new(keep: usize) -> Shard {
+        Shard { inodes: HashMap::default(), holds: HashMap::default(), keep, limit: keep }
+    }
+
     /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones are on a list, so they
-    /// are used.
+    /// are used. How often an evicted one is held is kept for when it comes back.
     fn sweep(&mut self) {
-        let used = |inode: &Arc<Inode>| Arc::strong_count(inode) > 1 || inode.is_held();
-        self.inodes.retain(|_, inode| used(inode) || inode.recent.swap(false, Ordering::Relaxed));
-        if self.inodes.len() > SHARD_MAX / 2 {
-            self.inodes.retain(|_, inode| used(inode));
+        self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed));
+        if self.inodes.len() > self.keep / 2 {
+            self.evict(|_| false);
         }
-        self.limit = SHARD_MAX.max(2 * self.inodes.len());
+        self.limit = self.keep.max(2 * self.inodes.len());
+    }
+
+    fn evict(&mut self, keep: impl Fn(&Inode) -> bool) {
+        let Shard { inodes, holds, .. } = self;
+        inodes.retain(|ino, inode| {
+            // Whoever changes holds has an `Arc` that it got under the lock of this shard.
+            let stays = Arc::strong_count(inode) > 1 || keep(inode);
+            fence(Ordering::Acquire);
+            let held = inode.holds.load(Ordering::Relaxed);
+            if !stays && held > 0 {
+                holds.insert(*ino, held);
+            }
+            stays
+        });
     }
 }
 

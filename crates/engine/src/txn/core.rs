@@ -161,6 +161,8 @@ pub struct Core {
     pub sequential: bool,
     /// Blocks of deleted subvolumes that one commit looks at.
     pub drop_blocks_max: usize,
+    /// Inodes that a tree of files keeps in memory, besides those in use.
+    pub inodes_max: usize,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -189,6 +191,7 @@ impl Core {
             mark_quota_inconsistent: false,
             sequential: false,
             drop_blocks_max: 4096,
+            inodes_max: 65_536,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }

@@ -3,8 +3,8 @@
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 
 use buttress::{
-    Allocate, Attributes, Change, Errno, Error, FileKind, Filesystem, New, Node, OpenMode, Rename,
-    Seek, SetXattr, Time,
+    Allocate, Attributes, Change, Errno, Error, FileKind, Filesystem, New, Node, OpenMode, Options,
+    Rename, Seek, SetXattr, Time,
 };
 
 use crate::judge::{Image, bytes, content, names, put};
@@ -300,4 +300,40 @@ fn paths_that_name_directories_lead_to_nothing_else() {
     assert_eq!(errno(fs.open_file("/link", exclusive)), Errno::EXIST);
     put(&fs, "/link", b"through the link");
     assert_eq!(content(&fs, "/dir/made"), b"through the link");
+}
+
+/// Far more files than are kept in memory: holds outlast that their inodes are dropped from it.
+#[test]
+fn held_files_need_not_stay_in_memory() {
+    let image = Image::by_us(512 << 20);
+    let options = Options::read_write().background(false).memory(0);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let name = |number: usize| format!("file-{number}").into_bytes();
+    let make = |number| fs.create(Node::ROOT, &name(number), &New::file(0o644)).unwrap().node;
+    let nodes: Vec<Node> = (0..12_000).map(make).collect();
+    put(&fs, "/file-0", b"still here");
+    for node in &nodes {
+        fs.hold(*node).unwrap();
+    }
+    fs.hold(nodes[0]).unwrap();
+    fs.commit().unwrap();
+    let look_at_all = || nodes.iter().map(|node| fs.attributes(*node).unwrap().nlink).sum::<u32>();
+    assert_eq!(look_at_all(), 12_000);
+    for number in 0..6000 {
+        fs.unlink(Node::ROOT, &name(number)).unwrap();
+    }
+    fs.commit().unwrap();
+    assert_eq!(look_at_all(), 6000);
+    fs.release(nodes[0]).unwrap();
+    fs.commit().unwrap();
+    assert_eq!(look_at_all(), 6000);
+    let mut buffer = [0; 20];
+    assert_eq!(fs.read(nodes[0], 0, &mut buffer).unwrap(), 10);
+    for node in &nodes {
+        fs.release(*node).unwrap();
+    }
+    assert_eq!(errno(fs.attributes(nodes[0])), Errno::NOENT);
+    assert_eq!(fs.attributes(nodes[6000]).unwrap().nlink, 1);
+    fs.close().unwrap();
+    image.check();
 }

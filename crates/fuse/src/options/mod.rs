@@ -76,6 +76,8 @@ pub struct MountOptions {
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
+    /// `memory=`: bytes for caches and for changes that wait, about; `None`: the engine's default.
+    pub memory: Option<u64>,
     /// `max_read=`: longest read request, in bytes.
     pub max_read: Option<u32>,
     /// `user_subvol_rm_allowed`: owners may delete their subvolumes.
@@ -107,6 +109,7 @@ impl Default for MountOptions {
             synchronous: false,
             dirsync: false,
             writeback_cache: false,
+            memory: None,
             max_read: None,
             user_subvol_rm_allowed: false,
             no_log_replay: false,

@@ -86,6 +86,7 @@ pub(super) const ROWS: &[Row] = &[
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
     row("uid", Value(set_uid, "expects a user id")),
     row("gid", Value(set_gid, "expects a group id")),
+    row("memory", Value(set_memory, "expects bytes, 16M or more")),
     row("max_read", Value(set_max_read, "expects bytes, 4096 or more")),
     row("offset", Value(set_offset, "expects bytes")),
     // btrfs(5).
@@ -157,6 +158,11 @@ fn set_gid(options: &mut MountOptions, value: &str) -> Option<()> {
 
 fn set_offset(options: &mut MountOptions, value: &str) -> Option<()> {
     options.offset = parse_bytes(value)?;
+    Some(())
+}
+
+fn set_memory(options: &mut MountOptions, value: &str) -> Option<()> {
+    options.memory = Some(parse_bytes(value).filter(|&bytes| bytes >= 16 << 20)?);
     Some(())
 }
 
