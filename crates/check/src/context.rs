@@ -12,6 +12,7 @@ use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
 
 use crate::{
+    fs::Memo,
     issue::{Issue, Place},
     kinds::Kind,
     marks::Marks,
@@ -46,6 +47,8 @@ pub(crate) struct Context<'a> {
     pub refs: Arc<dyn References>,
     /// Sizes so far.
     pub sizes: Sizes,
+    /// Subtrees of files that were judged.
+    pub memo: Memo,
 }
 
 /// Sizes that are added up, in bytes; see [`crate::Totals`].
@@ -82,6 +85,7 @@ impl<'a> Context<'a> {
             visited: Marks::new(&chunks),
             refs: Arc::new(Sums::new()),
             sizes: Sizes::default(),
+            memo: Memo::new(options.memory_bytes / 4),
         }
     }
 

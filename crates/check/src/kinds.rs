@@ -88,6 +88,46 @@ kinds! {
     CsumOverlap, Error, "csum-overlap", "Two checksum items claim the same addresses.";
     DataCsum, Error, "data-csum", "Data does not have its checksum.";
     // Files, directories and subvolumes: crate::fs.
+    InodeMissing, Error, "inode-missing", "Items of an inode have no inode item.";
+    InodeNlink, Error, "inode-nlink", "An inode has more or fewer names than it says.";
+    InodeNbytes, Error, "inode-nbytes", "The extents of a file do not add up to its bytes on the disk.";
+    InodeOrphan, Error, "inode-orphan", "An inode without links has no orphan item.";
+    OrphanStale, Warning, "orphan-stale", "An orphan item is of an inode that has links, or of none.";
+    InodeExtrefHash, Error, "inode-extref-hash", "The key of an extended reference is not the hash of its name.";
+    InodeRefNoIndex, Error, "inode-ref-no-index", "An inode has a name that its directory does not have.";
+    TopDirBad, Error, "top-dir-bad", "The top directory of a tree is no directory, or not its own parent.";
+    DirSize, Error, "dir-size", "The size of a directory is not the length of its names.";
+    DirItemNoIndex, Error, "dir-item-no-index", "A directory has a name by hash and not by index.";
+    DirIndexNoItem, Error, "dir-index-no-item", "A directory has a name by index and not by hash.";
+    DirIndexNoRef, Error, "dir-index-no-ref", "A directory has a name that the inode does not have.";
+    DirEntryNoInode, Error, "dir-entry-no-inode", "A directory entry points to no inode.";
+    DirEntryType, Error, "dir-entry-type", "A directory entry tells another type than the inode.";
+    DirEntryOdd, Error, "dir-entry-odd", "Something that is no directory has entries.";
+    XattrTwice, Error, "xattr-twice", "An inode has two extended attributes of one name.";
+    FileExtentBad, Error, "file-extent-bad", "The fields of a file extent contradict each other.";
+    FileExtentHole, Error, "file-extent-hole", "A range of a file has no file extent, without the no-holes feature.";
+    FileExtentOdd, Error, "file-extent-odd", "Something that holds no data has file extents.";
+    FileExtentOverlap, Error, "file-extent-overlap", "Two file extents of a file overlap.";
+    InlineExtentBad, Error, "inline-extent-bad", "An inline extent is longer than it may be.";
+    FileCsumMissing, Error, "file-csum-missing", "Data of a file have no checksums.";
+    FileCsumExtra, Error, "file-csum-extra", "Data that may have no checksums have some.";
+    SymlinkBad, Error, "symlink-bad", "The target of a symbolic link is not what its size says.";
+    RootDirid, Error, "root-dirid", "A root item names another top directory than 256.";
+    RootRefs, Error, "root-refs", "A root item counts more than one reference.";
+    RootDropping, Error, "root-dropping", "A subvolume with a name is being deleted.";
+    RootOrphan, Error, "root-orphan", "A subvolume without references has no orphan item.";
+    RootOrphanStale, Warning, "root-orphan-stale", "An orphan item is of a subvolume with references, or of none.";
+    RootUnnamed, Error, "root-unnamed", "A subvolume has no name in another one.";
+    RootRefNoBackref, Error, "root-ref-no-backref", "A subvolume is named and does not say so.";
+    RootBackrefNoRef, Error, "root-backref-no-ref", "A subvolume says to be named and is not.";
+    RootRefDiffers, Error, "root-ref-differs", "The two references of a subvolume's name differ.";
+    RootRefNoRoot, Error, "root-ref-no-root", "The name of a subvolume belongs to none.";
+    RootRefNoEntry, Error, "root-ref-no-entry", "The name of a subvolume is in no directory.";
+    DefaultSubvolume, Error, "default-subvolume", "The default subvolume does not exist.";
+    UuidMissing, Warning, "uuid-missing", "The uuid of a subvolume is not in the uuid tree.";
+    UuidStale, Warning, "uuid-stale", "The uuid tree has a uuid that the subvolume does not have.";
+    QgroupCount, Error, "qgroup-count", "A quota group counts other bytes than there are.";
+    QgroupRelation, Error, "qgroup-relation", "A relation of quota groups is told by one of them, or is to none.";
 }
 
 #[cfg(test)]

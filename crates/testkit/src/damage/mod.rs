@@ -64,6 +64,9 @@ impl From<rustix::io::Errno> for DamageError {
 /// Result of doing damage.
 pub type Result<T> = std::result::Result<T, DamageError>;
 
+/// The id in place of an issue's when the filesystem cannot even be opened.
+pub const UNOPENABLE: &str = "unopenable";
+
 /// What `btrfs check` says about a damage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {

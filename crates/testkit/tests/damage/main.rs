@@ -1,4 +1,5 @@
 //! Every kind of damage: what `btrfs check` and our checker say about it.
 #![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
 
-mod theirs;
+mod kinds;
+mod verdicts;

@@ -21,92 +21,90 @@ fn node(p: &Patient, edit: impl FnOnce(&mut [u8])) -> Result<()> {
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("block.csum", "tree-block", |p| {
+    Kind::new("block.csum", "tree-block-bad", |p| {
         let at = leaf(p)? + 5000;
         p.flip(at, 0)?;
         p.flip(at, 1)
     }),
-    Kind::new("block.csum-first-copy", "tree-block", |p| p.flip(leaf(p)? + 5000, 0)).warns(),
-    Kind::new("block.csum-second-copy", "tree-block", |p| p.flip(leaf(p)? + 5000, 1))
+    Kind::new("block.csum-first-copy", "tree-block-copy", |p| p.flip(leaf(p)? + 5000, 0)).warns(),
+    Kind::new("block.csum-second-copy", "tree-block-copy", |p| p.flip(leaf(p)? + 5000, 1))
         .misses("it reads the first copy only"),
-    Kind::new("block.zeroed", "tree-block", |p| Ok(p.volume().write(leaf(p)?, &[0; 16384])?)),
-    Kind::new("header.bytenr", "tree-block", |p| {
+    Kind::new("block.zeroed", "tree-block-bad", |p| Ok(p.volume().write(leaf(p)?, &[0; 16384])?)),
+    Kind::new("header.bytenr", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.bytenr = (it.bytenr.get() + 16384).into()))
     }),
-    Kind::new("header.fsid", "tree-block", |p| {
+    Kind::new("header.fsid", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.fsid[0] ^= 1))
     }),
-    Kind::new("header.chunk-tree-uuid", "tree-block", |p| {
-        p.edit_block(leaf(p)?, |it| head(it, |it| it.chunk_tree_uuid[0] ^= 1))
-    })
-    .misses("it compares only the filesystem's uuid"),
-    Kind::new("header.generation", "tree-block", |p| {
+    Kind::new("header.generation", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.generation = 3.into()))
     }),
-    Kind::new("header.owner", "tree-block", |p| {
+    Kind::new("header.owner", "tree-block-bad", |p| {
         p.edit_block(p.root(CSUMS)?, |it| head(it, |it| it.owner = 9.into()))
     }),
-    Kind::new("header.level", "tree-block", |p| {
+    Kind::new("header.level", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.level = 1))
     }),
-    Kind::new("header.nritems", "tree-block", |p| {
+    Kind::new("header.nritems", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.nritems = 60_000.into()))
     }),
-    Kind::new("header.written", "tree-block", |p| {
+    Kind::new("header.written", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.flags = (it.flags.get() & !1).into()))
     })
     .misses("it does not look at the flag"),
-    Kind::new("node-ptr.generation", "tree-block", |p| {
+    Kind::new("node-ptr.generation", "tree-block-bad", |p| {
         node(p, |it| child(it, 1, |it| it.generation = (it.generation.get() - 1).into()))
     }),
-    Kind::new("node-ptr.bytenr", "tree-block", |p| {
+    Kind::new("node-ptr.bytenr", "tree-block-bad", |p| {
         let at = p.root(objectid::EXTENT_TREE)?;
         node(p, |it| child(it, 1, |it| it.bytenr = at.into()))
     }),
-    Kind::new("node-ptr.bytenr-null", "tree-block", |p| {
+    Kind::new("node-ptr.bytenr-null", "tree-block-bad", |p| {
         node(p, |it| child(it, 1, |it| it.bytenr = 0.into()))
     }),
-    Kind::new("node-ptr.bytenr-unmapped", "tree-block", |p| {
+    Kind::new("node-ptr.bytenr-unmapped", "tree-block-bad", |p| {
         node(p, |it| child(it, 1, |it| it.bytenr = (1 << 50).into()))
     }),
-    Kind::new("node-ptr.bytenr-loop", "tree-block", |p| {
+    Kind::new("node-ptr.bytenr-loop", "tree-block-bad", |p| {
         let at = p.root(TOP)?;
         node(p, |it| child(it, 1, |it| it.bytenr = at.into()))
     }),
-    Kind::new("node-ptr.key", "tree-block", |p| {
+    Kind::new("node-ptr.key", "tree-block-bad", |p| {
         node(p, |it| child(it, 1, |it| it.key.offset = (it.key.offset.get() + 1).into()))
     }),
-    Kind::new("node.key-order", "tree-block", |p| {
+    Kind::new("node.key-order", "tree-block-bad", |p| {
         node(p, |it| child(it, 1, |it| it.key.objectid = 1.into()))
     }),
-    Kind::new("node.empty", "tree-block", |p| node(p, |it| head(it, |it| it.nritems = 0.into()))),
-    Kind::new("node.twice-the-same-child", "tree-block", |p| {
+    Kind::new("node.empty", "tree-block-item", |p| {
+        node(p, |it| head(it, |it| it.nritems = 0.into()))
+    }),
+    Kind::new("node.twice-the-same-child", "tree-block-bad", |p| {
         let at = p.block(p.root(TOP)?)?.child(0).bytenr;
         node(p, |it| child(it, 1, |it| it.bytenr = at.into()))
     }),
-    Kind::new("leaf.key-order", "tree-block", |p| {
+    Kind::new("leaf.key-order", "tree-block-item", |p| {
         p.edit_block(leaf(p)?, |it| item(it, 3, |it| it.key.objectid = 1.into()))
     }),
-    Kind::new("leaf.key-twice", "tree-block", |p| {
+    Kind::new("leaf.key-twice", "tree-block-item", |p| {
         let key = p.block(leaf(p)?)?.key(3);
         p.edit_block(leaf(p)?, |it| item(it, 4, |it| it.key = key.into()))
     }),
-    Kind::new("leaf.item-offset", "tree-block", |p| {
+    Kind::new("leaf.item-offset", "tree-block-item", |p| {
         p.edit_block(leaf(p)?, |it| item(it, 3, |it| it.offset = (it.offset.get() - 4).into()))
     }),
-    Kind::new("leaf.item-size", "tree-block", |p| {
+    Kind::new("leaf.item-size", "tree-block-item", |p| {
         p.edit_block(leaf(p)?, |it| item(it, 3, |it| it.size = (it.size.get() + 4).into()))
     }),
-    Kind::new("leaf.item-outside", "tree-block", |p| {
+    Kind::new("leaf.item-outside", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| item(it, 3, |it| it.offset = 40_000.into()))
     }),
-    Kind::new("leaf.last-key-beyond", "tree-block", |p| {
+    Kind::new("leaf.last-key-beyond", "tree-block-item", |p| {
         let block = p.block(p.root(TOP)?)?;
         let at = block.child(0).bytenr;
         let last = p.block(at)?.len() - 1;
         p.edit_block(at, |it| item(it, last, |it| it.key.objectid = (1 << 30).into()))
     }),
-    Kind::new("shared-node.child-generation", "tree-block", |p| {
+    Kind::new("shared-node.child-generation", "tree-block-bad", |p| {
         let id = p.named(TOP, "volume")?;
         p.edit_block(p.root(id)?, |it| child(it, 0, |it| it.generation = 2.into()))
     })

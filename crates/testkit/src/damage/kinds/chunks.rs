@@ -48,21 +48,21 @@ pub const KINDS: &[Kind] = &[
         })
     })
     .warns(),
-    Kind::new("chunk.stripe-devid", "chunk-map", |p| {
+    Kind::new("chunk.stripe-devid", "unopenable", |p| {
         p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| it.devid = 7.into())
     })
     .warns(),
-    Kind::new("chunk.stripe-uuid", "chunk-dev-extent", |p| {
+    Kind::new("chunk.stripe-uuid", "unopenable", |p| {
         p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| it.dev_uuid[0] ^= 1)
     }),
-    Kind::new("chunk.stripe-len", "tree-block", |p| {
+    Kind::new("chunk.stripe-len", "unopenable", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.stripe_len = 4096.into())
     }),
     Kind::new("chunk.type", "chunk-block-group", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.chunk_type = 4.into())
     })
     .warns(),
-    Kind::new("chunk.num-stripes", "tree-block", |p| {
+    Kind::new("chunk.num-stripes", "unopenable", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.num_stripes = 2.into())
     }),
     Kind::new("chunk.missing", "chunk-block-group", |p| p.remove(CHUNKS, data_chunk(p)?).map(drop))
@@ -77,7 +77,7 @@ pub const KINDS: &[Kind] = &[
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.bytes_used = (it.bytes_used.get() - 65536).into())
     }),
-    Kind::new("dev-item.devid", "tree-block", |p| {
+    Kind::new("dev-item.devid", "unopenable", |p| {
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.devid = 2.into())
     }),

@@ -72,12 +72,12 @@ pub const KINDS: &[Kind] = &[
     Kind::new("extent-item.refs", "extent-refs", |p| {
         p.edit(EXTENTS, data_extent(p, "small")?, |it: &mut ExtentItem| it.refs = 5.into())
     }),
-    Kind::new("extent-item.generation-future", "tree-block", |p| {
+    Kind::new("extent-item.generation-future", "tree-block-item", |p| {
         p.edit(EXTENTS, data_extent(p, "small")?, |it: &mut ExtentItem| {
             it.generation = (1 << 40).into()
         })
     }),
-    Kind::new("extent-item.flags", "tree-block", |p| {
+    Kind::new("extent-item.flags", "tree-block-item", |p| {
         p.edit(EXTENTS, data_extent(p, "small")?, |it: &mut ExtentItem| it.flags = 2.into())
     }),
     Kind::new("extent-item.length", "extent-refs", |p| {

@@ -36,25 +36,25 @@ pub const KINDS: &[Kind] = &[
     Kind::new("inode-item.mode", "dir-entry-type", |p| {
         p.inode("inline", |it| it.mode = 0o120_644.into())
     }),
-    Kind::new("inode-item.mode-none", "tree-block", |p| {
+    Kind::new("inode-item.mode-none", "tree-block-item", |p| {
         p.inode("inline", |it| it.mode = 0o644.into())
     }),
     Kind::new("inode-item.mode-dir", "dir-entry-type", |p| {
         p.inode("inline", |it| it.mode = 0o40_755.into())
     }),
-    Kind::new("inode-item.generation", "tree-block", |p| {
+    Kind::new("inode-item.generation", "tree-block-item", |p| {
         p.inode("inline", |it| it.generation = (1 << 40).into())
     }),
-    Kind::new("inode-item.transid", "tree-block", |p| {
+    Kind::new("inode-item.transid", "tree-block-item", |p| {
         p.inode("inline", |it| it.transid = (1 << 40).into())
     }),
-    Kind::new("inode-item.flags-nodatasum", "inode-nodatasum", |p| {
+    Kind::new("inode-item.flags-nodatasum", "file-csum-extra", |p| {
         p.inode("regular", |it| it.flags = inode_flags::NODATASUM.into())
     }),
-    Kind::new("inode-item.flags-datasum", "csum-missing", |p| {
+    Kind::new("inode-item.flags-datasum", "file-csum-missing", |p| {
         p.inode("nocow", |it| it.flags = 0.into())
     }),
-    Kind::new("inode-item.flags-unknown", "tree-block", |p| {
+    Kind::new("inode-item.flags-unknown", "tree-block-item", |p| {
         p.inode("inline", |it| it.flags = (1 << 20).into())
     })
     .misses("it does not look at unknown flags"),
@@ -64,7 +64,7 @@ pub const KINDS: &[Kind] = &[
     Kind::new("inode-item.missing-dir", "inode-missing", |p| {
         p.remove(TOP, inode(p, "empty")?).map(drop)
     }),
-    Kind::new("inode-item.extra", "inode-unnamed", |p| {
+    Kind::new("inode-item.extra", "inode-nlink", |p| {
         let (_, data) = p.find(TOP, |key, _| key.kind == kind::INODE_ITEM && key.objectid > 256)?;
         let mut item = InodeItem::of(&data).copied().unwrap_or_default();
         (item.mode, item.size, item.nbytes, item.nlink) =
@@ -72,39 +72,39 @@ pub const KINDS: &[Kind] = &[
         let bytes = zerocopy::IntoBytes::as_bytes(&item).to_vec();
         p.insert(TOP, Key::new(90_000, kind::INODE_ITEM, 0), &bytes)
     }),
-    Kind::new("inode.top-missing", "root-dir", |p| {
+    Kind::new("inode.top-missing", "inode-missing", |p| {
         p.remove(TOP, Key::new(objectid::FIRST_FREE, kind::INODE_ITEM, 0)).map(drop)
     }),
-    Kind::new("inode.top-mode", "root-dir", |p| {
+    Kind::new("inode.top-mode", "top-dir-bad", |p| {
         let key = Key::new(objectid::FIRST_FREE, kind::INODE_ITEM, 0);
         p.edit(TOP, key, |it: &mut InodeItem| it.mode = 0o100_644.into())
     }),
     Kind::new("orphan.missing", "inode-orphan", |p| p.remove(TOP, orphan(p)?).map(drop)),
-    Kind::new("orphan.of-linked-inode", "inode-orphan", |p| {
+    Kind::new("orphan.of-linked-inode", "orphan-stale", |p| {
         let key = orphan(p)?;
         p.insert(TOP, Key { offset: p.named(TOP, "regular")?, ..key }, &[])
     })
     .misses("the kernel drops such an item when it mounts"),
-    Kind::new("orphan.of-nothing", "inode-orphan", |p| {
+    Kind::new("orphan.of-nothing", "orphan-stale", |p| {
         p.insert(TOP, Key { offset: 99_999, ..orphan(p)? }, &[])
     })
     .misses("the kernel drops such an item when it mounts"),
-    Kind::new("xattr.hash", "tree-block", |p| {
+    Kind::new("xattr.hash", "tree-block-item", |p| {
         let key = p.key(TOP, p.named(TOP, "attrs")?, kind::XATTR_ITEM)?;
         p.rekey(TOP, key, Key { offset: key.offset ^ 1, ..key })
     })
     .misses("it does not read attributes"),
-    Kind::new("xattr.type", "tree-block", |p| {
+    Kind::new("xattr.type", "tree-block-item", |p| {
         let key = p.key(TOP, p.named(TOP, "attrs")?, kind::XATTR_ITEM)?;
         p.edit(TOP, key, |it: &mut DirItem| it.file_type = 1)
     })
     .misses("it does not read attributes"),
-    Kind::new("xattr.twice", "xattr", |p| {
+    Kind::new("xattr.twice", "xattr-twice", |p| {
         let key = p.key(TOP, p.named(TOP, "attrs")?, kind::XATTR_ITEM)?;
         p.rewrite(TOP, key, |data| data.extend_from_within(..))
     })
     .misses("it does not read attributes"),
-    Kind::new("xattr.data-len", "tree-block", |p| {
+    Kind::new("xattr.data-len", "tree-block-item", |p| {
         let key = p.key(TOP, p.named(TOP, "attrs")?, kind::XATTR_ITEM)?;
         p.edit(TOP, key, |it: &mut DirItem| it.data_len = 500.into())
     })

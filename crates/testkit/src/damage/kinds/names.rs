@@ -53,74 +53,80 @@ fn second_name(p: &Patient, dir: &str) -> Result<()> {
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("dir-item.hash", "tree-block", |p| {
+    Kind::new("dir-item.hash", "tree-block-item", |p| {
         let key = p.entry(TOP, BY_HASH, "regular")?;
         p.rekey(TOP, key, Key { offset: key.offset ^ 1, ..key })
     }),
-    Kind::new("dir-item.location", "dir-entry", |p| {
+    Kind::new("dir-item.location", "dir-item-no-index", |p| {
         let id = p.named(TOP, "inline")?;
         entry(p, BY_HASH, "regular", |it| it.location.objectid = id.into())
     }),
-    Kind::new("dir-item.location-kind", "tree-block", |p| {
+    Kind::new("dir-item.location-kind", "tree-block-item", |p| {
         entry(p, BY_HASH, "regular", |it| it.location.kind = kind::DIR_ITEM)
     }),
-    Kind::new("dir-item.location-subvolume", "dir-entry", |p| {
+    Kind::new("dir-item.location-subvolume", "dir-item-no-index", |p| {
         entry(p, BY_HASH, "volume", |it| it.location.objectid = 900.into())
     }),
-    Kind::new("dir-item.type", "dir-entry", |p| {
+    Kind::new("dir-item.type", "dir-item-no-index", |p| {
         entry(p, BY_HASH, "regular", |it| it.file_type = 2)
     }),
-    Kind::new("dir-item.name-len", "tree-block", |p| {
+    Kind::new("dir-item.name-len", "tree-block-item", |p| {
         entry(p, BY_HASH, "regular", |it| it.name_len = 400.into())
     }),
-    Kind::new("dir-item.missing", "dir-entry", |p| remove(p, BY_HASH, "regular")),
-    Kind::new("dir-item.twice", "dir-entry", |p| {
+    Kind::new("dir-item.missing", "dir-index-no-item", |p| remove(p, BY_HASH, "regular")),
+    Kind::new("dir-item.twice", "dir-item-no-index", |p| {
         p.rewrite(TOP, p.entry(TOP, BY_HASH, "regular")?, |data| data.extend_from_within(..))
     }),
-    Kind::new("dir-index.location", "dir-entry", |p| {
+    Kind::new("dir-index.location", "dir-index-no-ref", |p| {
         let id = p.named(TOP, "inline")?;
         entry(p, BY_INDEX, "regular", |it| it.location.objectid = id.into())
     }),
-    Kind::new("dir-index.location-nowhere", "dir-entry", |p| {
+    Kind::new("dir-index.location-nowhere", "dir-entry-no-inode", |p| {
         entry(p, BY_INDEX, "regular", |it| it.location.objectid = 77_777.into())
     }),
-    Kind::new("dir-index.type", "dir-entry", |p| {
+    Kind::new("dir-index.type", "dir-entry-type", |p| {
         entry(p, BY_INDEX, "regular", |it| it.file_type = 7)
     }),
-    Kind::new("dir-index.name", "dir-entry", |p| rename(p, p.entry(TOP, BY_INDEX, "regular")?)),
-    Kind::new("dir-index.index", "dir-entry", |p| {
+    Kind::new("dir-index.name", "dir-index-no-ref", |p| {
+        rename(p, p.entry(TOP, BY_INDEX, "regular")?)
+    }),
+    Kind::new("dir-index.index", "inode-ref-no-index", |p| {
         let key = p.entry(TOP, BY_INDEX, "regular")?;
         p.rekey(TOP, key, Key { offset: 80_000, ..key })
     }),
-    Kind::new("dir-index.missing", "dir-entry", |p| remove(p, BY_INDEX, "regular")),
-    Kind::new("dir-index.both-missing", "inode-ref", |p| {
+    Kind::new("dir-index.missing", "dir-item-no-index", |p| remove(p, BY_INDEX, "regular")),
+    Kind::new("dir-index.both-missing", "inode-ref-no-index", |p| {
         remove(p, BY_HASH, "regular")?;
         remove(p, BY_INDEX, "regular")
     }),
-    Kind::new("dir-index.both-in-a-file", "dir-entry", |p| {
+    Kind::new("dir-index.both-in-a-file", "dir-entry-odd", |p| {
         let (file, target) = (p.named(TOP, "inline")?, p.entry(TOP, BY_INDEX, "regular")?);
         let data = p.find(TOP, |key, _| *key == target)?.1;
         p.insert(TOP, Key { objectid: file, ..target }, &data)
     }),
-    Kind::new("dir-entry.twice-the-same-directory", "dir-entry", |p| second_name(p, "empty")),
-    Kind::new("inode-ref.index", "dir-entry", |p| {
+    Kind::new("dir-entry.twice-the-same-directory", "dir-index-no-ref", |p| {
+        second_name(p, "empty")
+    }),
+    Kind::new("inode-ref.index", "dir-index-no-ref", |p| {
         p.edit(TOP, back(p, "regular")?, |it: &mut InodeRef| it.index = 80_000.into())
     }),
-    Kind::new("inode-ref.name", "dir-entry", |p| rename(p, back(p, "regular")?)),
-    Kind::new("inode-ref.name-len", "tree-block", |p| {
+    Kind::new("inode-ref.name", "dir-index-no-ref", |p| rename(p, back(p, "regular")?)),
+    Kind::new("inode-ref.name-len", "tree-block-item", |p| {
         p.edit(TOP, back(p, "regular")?, |it: &mut InodeRef| it.name_len = 200.into())
     }),
-    Kind::new("inode-ref.parent", "dir-entry", |p| {
+    Kind::new("inode-ref.parent", "inode-ref-no-index", |p| {
         let key = back(p, "regular")?;
         p.rekey(TOP, key, Key { offset: p.named(TOP, "dir")?, ..key })
     }),
-    Kind::new("inode-ref.missing", "dir-entry", |p| p.remove(TOP, back(p, "regular")?).map(drop)),
-    Kind::new("inode-ref.extra", "inode-ref", |p| {
+    Kind::new("inode-ref.missing", "dir-index-no-ref", |p| {
+        p.remove(TOP, back(p, "regular")?).map(drop)
+    }),
+    Kind::new("inode-ref.extra", "inode-ref-no-index", |p| {
         let key = back(p, "regular")?;
         let data = p.find(TOP, |other, _| *other == key)?.1;
         p.insert(TOP, Key { offset: p.named(TOP, "dir")?, ..key }, &data)
     }),
-    Kind::new("inode-extref.missing", "dir-entry", |p| {
+    Kind::new("inode-extref.missing", "dir-index-no-ref", |p| {
         p.remove(TOP, p.first(TOP, kind::INODE_EXTREF)?).map(drop)
     }),
     Kind::new("inode-extref.hash", "inode-extref-hash", |p| {
@@ -129,11 +135,15 @@ pub const KINDS: &[Kind] = &[
         p.rekey(TOP, key, Key { offset: key.offset ^ 1, ..key })
     })
     .misses("it does not compare the hash"),
-    Kind::new("inode-extref.name", "dir-entry", |p| rename(p, p.first(TOP, kind::INODE_EXTREF)?)),
-    Kind::new("inode-ref.top", "root-dir", |p| {
+    Kind::new("inode-extref.name", "dir-index-no-ref", |p| {
+        rename(p, p.first(TOP, kind::INODE_EXTREF)?)
+    }),
+    Kind::new("inode-ref.top", "top-dir-bad", |p| {
         let key = Key::new(objectid::FIRST_FREE, kind::INODE_REF, objectid::FIRST_FREE);
         p.remove(TOP, key).map(drop)
     }),
-    Kind::new("dir-index.old-format", "dir-entry", |p| remove(p, BY_INDEX, "linked-beside"))
-        .on(Base::Old),
+    Kind::new("dir-index.old-format", "dir-item-no-index", |p| {
+        remove(p, BY_INDEX, "linked-beside")
+    })
+    .on(Base::Old),
 ];

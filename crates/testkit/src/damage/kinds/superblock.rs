@@ -23,25 +23,23 @@ pub const KINDS: &[Kind] = &[
     Kind::new("super.total-bytes", "super-total-bytes", |p| {
         p.superblock(|sb| sb.total_bytes = (sb.total_bytes.get() - (1 << 20)).into())
     }),
-    Kind::new("super.num-devices", "super-num-devices", |p| {
-        p.superblock(|sb| sb.num_devices = 2.into())
-    }),
-    Kind::new("super.generation", "tree-block", |p| {
+    Kind::new("super.num-devices", "unopenable", |p| p.superblock(|sb| sb.num_devices = 2.into())),
+    Kind::new("super.generation", "tree-block-bad", |p| {
         p.superblock(|sb| sb.generation = (sb.generation.get() - 3).into())
     }),
-    Kind::new("super.root", "tree-block", |p| {
+    Kind::new("super.root", "tree-block-bad", |p| {
         p.superblock(|sb| sb.root = (sb.root.get() + 16384).into())
     }),
-    Kind::new("super.root-level", "tree-block", |p| p.superblock(|sb| sb.root_level = 3)),
-    Kind::new("super.chunk-root-generation", "tree-block", |p| {
+    Kind::new("super.root-level", "tree-block-bad", |p| p.superblock(|sb| sb.root_level = 3)),
+    Kind::new("super.chunk-root-generation", "unopenable", |p| {
         p.superblock(|sb| sb.chunk_root_generation = 1.into())
     }),
     Kind::new("super.dev-item-bytes-used", "dev-item", |p| {
         p.superblock(|sb| sb.dev_item.bytes_used = (sb.dev_item.bytes_used.get() + 65536).into())
     })
     .misses("it takes the item in the chunk tree"),
-    Kind::new("super.dev-item-uuid", "dev-item", |p| p.superblock(|sb| sb.dev_item.uuid[3] ^= 1)),
-    Kind::new("super.sys-chunk-stripe", "superblock", |p| {
+    Kind::new("super.dev-item-uuid", "unopenable", |p| p.superblock(|sb| sb.dev_item.uuid[3] ^= 1)),
+    Kind::new("super.sys-chunk-stripe", "unopenable", |p| {
         // Key, chunk head, then the first stripe's device and offset.
         p.superblock(|sb| sb.sys_chunk_array[17 + 48 + 32 + 8 + 2] ^= 0x10)
     })

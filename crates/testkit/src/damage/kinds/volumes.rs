@@ -43,78 +43,80 @@ fn group(p: &Patient, id: u64, edit: impl FnOnce(&mut QgroupInfo)) -> Result<()>
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("root-item.bytenr", "tree-block", |p| {
+    Kind::new("root-item.bytenr", "tree-block-bad", |p| {
         let other = p.root(objectid::CSUM_TREE)?;
         root_item(p, "frozen", |it| it.bytenr = other.into())
     }),
-    Kind::new("root-item.level", "tree-block", |p| root_item(p, "frozen", |it| it.level = 5)),
-    Kind::new("root-item.level-invalid", "tree-block", |p| {
+    Kind::new("root-item.level", "tree-block-bad", |p| root_item(p, "frozen", |it| it.level = 5)),
+    Kind::new("root-item.level-invalid", "tree-block-item", |p| {
         root_item(p, "frozen", |it| it.level = 9)
     }),
-    Kind::new("root-item.generation", "tree-block", |p| {
+    Kind::new("root-item.generation", "tree-block-bad", |p| {
         root_item(p, "frozen", |it| it.generation = 3.into())
     }),
-    Kind::new("root-item.flags", "tree-block", |p| {
+    Kind::new("root-item.flags", "tree-block-item", |p| {
         root_item(p, "frozen", |it| it.flags = (1 << 20).into())
     })
     .misses("it does not look at unknown flags"),
-    Kind::new("root-item.root-dirid", "root-item", |p| {
+    Kind::new("root-item.root-dirid", "root-dirid", |p| {
         root_item(p, "frozen", |it| it.root_dirid = 300.into())
     }),
-    Kind::new("root-item.refs", "root-item", |p| root_item(p, "frozen", |it| it.refs = 0.into())),
-    Kind::new("root-item.drop-progress", "root-item", |p| {
+    Kind::new("root-item.refs", "root-orphan", |p| root_item(p, "frozen", |it| it.refs = 0.into())),
+    Kind::new("root-item.drop-progress", "root-dropping", |p| {
         root_item(p, "frozen", |it| {
             it.drop_progress.objectid = 300.into();
             it.drop_level = 1;
         })
     }),
-    Kind::new("root-item.drop-level", "tree-block", |p| {
+    Kind::new("root-item.drop-level", "tree-block-item", |p| {
         root_item(p, "frozen", |it| it.drop_progress.objectid = 300.into())
     })
     .misses("it does not look at it when there are references"),
-    Kind::new("root-item.uuid", "uuid-tree", |p| root_item(p, "frozen", |it| it.uuid[0] ^= 1))
+    Kind::new("root-item.uuid", "uuid-missing", |p| root_item(p, "frozen", |it| it.uuid[0] ^= 1))
         .misses("it does not read the uuid tree"),
-    Kind::new("root-item.missing", "root-ref", |p| p.remove(ROOTS, root(p, "frozen")?).map(drop)),
-    Kind::new("root-ref.name", "root-ref", |p| rename(p, kind::ROOT_REF)),
-    Kind::new("root-ref.dirid", "root-ref", |p| {
+    Kind::new("root-item.missing", "root-ref-no-root", |p| {
+        p.remove(ROOTS, root(p, "frozen")?).map(drop)
+    }),
+    Kind::new("root-ref.name", "root-ref-differs", |p| rename(p, kind::ROOT_REF)),
+    Kind::new("root-ref.dirid", "root-ref-no-entry", |p| {
         let dir = p.named(TOP, "dir")?;
         p.edit(ROOTS, reference(p, kind::ROOT_REF, "volume")?, |it: &mut RootRef| {
             it.dirid = dir.into()
         })
     }),
-    Kind::new("root-ref.sequence", "root-ref", |p| {
+    Kind::new("root-ref.sequence", "root-ref-no-entry", |p| {
         p.edit(ROOTS, reference(p, kind::ROOT_REF, "volume")?, |it: &mut RootRef| {
             it.sequence = 9_999.into()
         })
     }),
-    Kind::new("root-ref.missing", "root-ref", |p| {
+    Kind::new("root-ref.missing", "root-backref-no-ref", |p| {
         p.remove(ROOTS, reference(p, kind::ROOT_REF, "volume")?).map(drop)
     }),
-    Kind::new("root-backref.name", "root-ref", |p| rename(p, kind::ROOT_BACKREF)),
-    Kind::new("root-backref.missing", "root-ref", |p| {
+    Kind::new("root-backref.name", "root-ref-differs", |p| rename(p, kind::ROOT_BACKREF)),
+    Kind::new("root-backref.missing", "root-ref-no-backref", |p| {
         p.remove(ROOTS, reference(p, kind::ROOT_BACKREF, "volume")?).map(drop)
     }),
-    Kind::new("root-refs.both-missing", "root-ref", |p| {
+    Kind::new("root-refs.both-missing", "root-unnamed", |p| {
         p.remove(ROOTS, reference(p, kind::ROOT_REF, "volume")?)?;
         p.remove(ROOTS, reference(p, kind::ROOT_BACKREF, "volume")?).map(drop)
     }),
-    Kind::new("root-refs.entries-missing", "root-ref", |p| {
+    Kind::new("root-refs.entries-missing", "root-ref-no-entry", |p| {
         p.remove(TOP, p.entry(TOP, kind::DIR_ITEM, "volume")?)?;
         p.remove(TOP, p.entry(TOP, kind::DIR_INDEX, "volume")?).map(drop)
     }),
-    Kind::new("uuid.subid", "uuid-tree", |p| {
+    Kind::new("uuid.subid", "uuid-stale", |p| {
         p.rewrite(UUIDS, p.first(UUIDS, kind::UUID_SUBVOL)?, |data| data[0] ^= 1)
     })
     .misses("it does not read the uuid tree"),
-    Kind::new("uuid.missing", "uuid-tree", |p| {
+    Kind::new("uuid.missing", "uuid-missing", |p| {
         p.remove(UUIDS, p.first(UUIDS, kind::UUID_SUBVOL)?).map(drop)
     })
     .misses("it does not read the uuid tree"),
-    Kind::new("uuid.extra", "uuid-tree", |p| {
+    Kind::new("uuid.extra", "uuid-stale", |p| {
         p.insert(UUIDS, Key::new(5, kind::UUID_SUBVOL, 7), &256_u64.to_le_bytes())
     })
     .misses("it does not read the uuid tree"),
-    Kind::new("uuid.received", "uuid-tree", |p| {
+    Kind::new("uuid.received", "uuid-stale", |p| {
         p.insert(UUIDS, Key::new(5, kind::UUID_RECEIVED_SUBVOL, 7), &256_u64.to_le_bytes())
     })
     .misses("it does not read the uuid tree"),
@@ -130,11 +132,11 @@ pub const KINDS: &[Kind] = &[
         group(p, 1 << 48 | 100, |it| it.rfer = (it.rfer.get() + 16384).into())
     })
     .on(Base::Quotas),
-    Kind::new("qgroup-info.missing", "qgroup-item", |p| {
+    Kind::new("qgroup-info.missing", "qgroup-relation", |p| {
         p.remove(QUOTAS, Key::new(0, kind::QGROUP_INFO, 256)).map(drop)
     })
     .on(Base::Quotas),
-    Kind::new("qgroup-relation.missing", "qgroup-item", |p| {
+    Kind::new("qgroup-relation.missing", "qgroup-relation", |p| {
         p.remove(QUOTAS, p.first(QUOTAS, kind::QGROUP_RELATION)?).map(drop)
     })
     .on(Base::Quotas),

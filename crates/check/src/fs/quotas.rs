@@ -1,0 +1,253 @@
+//! Quotas: what groups of subvolumes refer to, alone and together with others, counted again.
+//!
+//! Each extent (a tree block or a data extent) gets the number of the set of subvolumes that reach it. Sets are few, so a
+//! group's numbers come from the sets. When the extents do not fit into the memory allowed, they are counted in several
+//! rounds, each of a share of the addresses.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use buttress_ondisk::item::{QgroupInfo, QgroupStatus, qgroup_status_flags};
+use buttress_ondisk::view::FileExtentItem;
+use buttress_ondisk::{Key, kind, objectid};
+
+use super::hash::hash;
+use crate::{
+    context::Context,
+    issue::Place,
+    kinds::Kind,
+    roots::Tree,
+    walk::{Leaf, Subtree, Visitor, walk},
+};
+
+/// Bytes that an extent takes while it is counted, about.
+const EXTENT_BYTES: usize = 48;
+/// Most rounds.
+const ROUNDS_MAX: u64 = 1 << 16;
+
+/// What the quota tree says.
+#[derive(Default)]
+struct Collect {
+    flags: u64,
+    infos: BTreeMap<u64, QgroupInfo>,
+    relations: BTreeSet<(u64, u64)>,
+    lost: bool,
+}
+
+impl Visitor for Collect {
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
+        for (key, data) in leaf.items() {
+            match key.kind {
+                kind::QGROUP_STATUS => {
+                    self.flags = QgroupStatus::of(data).map_or(0, |status| status.flags.get());
+                }
+                kind::QGROUP_INFO => {
+                    self.infos.extend(QgroupInfo::of(data).map(|info| (key.offset, *info)));
+                }
+                kind::QGROUP_RELATION => {
+                    self.relations.insert((key.objectid, key.offset));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn lost(&mut self, _from: Key, _to: Option<Key>) {
+        self.lost = true;
+    }
+}
+
+/// The level of a group: 0 for that of a subvolume.
+fn level(group: u64) -> u64 {
+    group >> 48
+}
+
+/// A group for people, as in `1/100`.
+fn shown(group: u64) -> String {
+    format!("{}/{}", level(group), group & 0xffff_ffff_ffff)
+}
+
+/// Judges the quota tree. Called last: all references are known by then.
+pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
+    let mut found = Collect::default();
+    walk(context, tree, Key::MIN..=Key::MAX, &mut found);
+    if found.lost {
+        return;
+    }
+    check_relations(context, &found);
+    let doubtful = qgroup_status_flags::RESCAN
+        | qgroup_status_flags::INCONSISTENT
+        | qgroup_status_flags::SIMPLE_MODE;
+    if found.flags & qgroup_status_flags::ON != 0
+        && found.flags & doubtful == 0
+        && context.bad.lock().is_empty()
+    {
+        check_counts(context, &found);
+    }
+}
+
+/// Relations are told from both sides, and are between groups that exist.
+fn check_relations(context: &Context<'_>, found: &Collect) {
+    for &(one, other) in &found.relations {
+        let key = Key::new(one, kind::QGROUP_RELATION, other);
+        let place = Place::item(objectid::QUOTA_TREE, key);
+        if !found.relations.contains(&(other, one)) {
+            context.report(Kind::QgroupRelation, place, "one direction", "both directions");
+        } else if let Some(group) = [one, other].iter().find(|it| !found.infos.contains_key(it)) {
+            let have = format_args!("a relation to {}", shown(*group));
+            context.report(Kind::QgroupRelation, place, have, "groups that exist");
+        }
+    }
+}
+
+/// The subvolumes whose groups are in a group, over all levels.
+fn members(found: &Collect, group: u64) -> BTreeSet<u64> {
+    let (mut waiting, mut seen) = (vec![group], BTreeSet::new());
+    while let Some(one) = waiting.pop() {
+        if seen.insert(one) {
+            let related =
+                found.relations.range((one, 0)..=(one, u64::MAX)).map(|(_, other)| *other);
+            waiting.extend(related.filter(|other| level(*other) < level(one)));
+        }
+    }
+    seen.into_iter().filter(|it| level(*it) == 0).collect()
+}
+
+/// Judges what groups count.
+fn check_counts(context: &Context<'_>, found: &Collect) {
+    let Some(sets) = count(context) else { return };
+    for (&group, info) in &found.infos {
+        if level(group) == 0 && context.roots.find(group).is_none() {
+            continue;
+        }
+        let members = members(found, group);
+        let (mut rfer, mut excl) = (0u64, 0u64);
+        for (set, bytes) in &sets {
+            let inside = set.iter().filter(|id| members.contains(id)).count();
+            rfer += if inside > 0 { *bytes } else { 0 };
+            excl += if inside == set.len() { *bytes } else { 0 };
+        }
+        let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
+        for (what, have, expect) in
+            [("referenced", info.rfer.get(), rfer), ("exclusive", info.excl.get(), excl)]
+        {
+            if have != expect {
+                let have = format_args!("{have} bytes {what} by {}", shown(group));
+                context.report(Kind::QgroupCount, place(), have, expect);
+            }
+        }
+    }
+}
+
+/// Sets of subvolumes and the bytes that exactly those refer to.
+type Sets = Vec<(Vec<u64>, u64)>;
+
+/// Bytes by the set of subvolumes that refer to them; `None` when it takes too much memory.
+fn count(context: &Context<'_>) -> Option<Sets> {
+    let extents_max = (context.options.memory_bytes / EXTENT_BYTES).max(1 << 10);
+    let mut shares = 1;
+    while shares <= ROUNDS_MAX {
+        let mut counter = Counter::new(context.volume.nodesize().into(), extents_max);
+        let rounds = 0..shares;
+        if rounds.into_iter().all(|share| counter.round(context, (share, shares))) {
+            return Some(counter.sets.into_iter().zip(counter.bytes).collect());
+        }
+        shares *= 4;
+    }
+    None
+}
+
+/// Counts extents by set.
+struct Counter {
+    nodesize: u64,
+    extents_max: usize,
+    /// The extents of this round: their set and bytes.
+    extents: HashMap<u64, (u32, u64)>,
+    /// The sets; the first one is empty.
+    sets: Vec<Vec<u64>>,
+    /// Which set a set becomes with one more subvolume.
+    with: HashMap<(u32, u64), u32>,
+    /// Bytes by set, of the rounds that are done.
+    bytes: Vec<u64>,
+    share: (u64, u64),
+    tree: u64,
+}
+
+impl Counter {
+    fn new(nodesize: u64, extents_max: usize) -> Counter {
+        Counter {
+            nodesize,
+            extents_max,
+            extents: HashMap::new(),
+            sets: vec![Vec::new()],
+            with: HashMap::new(),
+            bytes: vec![0],
+            share: (0, 1),
+            tree: 0,
+        }
+    }
+
+    /// Counts one share of all extents; `false` when they are too many.
+    fn round(&mut self, context: &Context<'_>, share: (u64, u64)) -> bool {
+        self.share = share;
+        for tree in context.roots.all().filter(|tree| objectid::is_subvolume(tree.id())) {
+            self.tree = tree.id();
+            walk(context, tree, Key::MIN..=Key::MAX, self);
+            if self.extents.len() > self.extents_max {
+                return false;
+            }
+        }
+        self.bytes.resize(self.sets.len(), 0);
+        for (set, len) in std::mem::take(&mut self.extents).into_values() {
+            if let Some(bytes) = self.bytes.get_mut(set as usize) {
+                *bytes = bytes.saturating_add(len);
+            }
+        }
+        true
+    }
+
+    fn add(&mut self, bytenr: u64, len: u64) {
+        let (share, shares) = self.share;
+        let is_mine = shares == 1 || hash(&[bytenr], b"") % shares == share;
+        if !is_mine || self.extents.len() > self.extents_max {
+            return;
+        }
+        let before = self.extents.get(&bytenr).map_or(0, |(set, _)| *set);
+        let after = self.joined(before);
+        self.extents.insert(bytenr, (after, len));
+    }
+
+    /// The set with the tree being walked.
+    fn joined(&mut self, set: u32) -> u32 {
+        let Some(members) = self.sets.get(set as usize) else { return set };
+        // Trees come one after the other: the last member is the only one that can be this one.
+        if members.last() == Some(&self.tree) {
+            return set;
+        }
+        if let Some(known) = self.with.get(&(set, self.tree)) {
+            return *known;
+        }
+        let larger = [&**members, &[self.tree]].concat();
+        let number = self.sets.len() as u32;
+        self.sets.push(larger);
+        self.with.insert((set, self.tree), number);
+        number
+    }
+}
+
+impl Visitor for Counter {
+    fn want(&mut self, subtree: &Subtree) -> bool {
+        self.add(subtree.ptr.bytenr, self.nodesize);
+        true
+    }
+
+    fn leaf(&mut self, leaf: &Leaf<'_>) {
+        for (_, data) in leaf.items().filter(|(key, _)| key.kind == kind::EXTENT_DATA) {
+            if let Some(FileExtentItem::Regular { disk_bytenr, disk_num_bytes, .. }) =
+                FileExtentItem::read(data)
+                && disk_bytenr != 0
+            {
+                self.add(disk_bytenr, disk_num_bytes);
+            }
+        }
+    }
+}

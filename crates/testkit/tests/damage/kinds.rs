@@ -1,0 +1,85 @@
+//! Every kind of damage: the issue that the table names is raised, and `btrfs check` says what the table says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use buttress_device::MemoryDevice;
+use buttress_testkit::damage::{Base, Kind, Patient, UNOPENABLE, Verdict, kinds};
+use buttress_testkit::oracle::{root_or_skip, temp_dir};
+
+use crate::verdicts::{healthy, lines, ours, theirs};
+
+/// What is wrong with how a kind of damage is judged.
+fn fault(kind: &Kind, healthy: &BTreeMap<Base, MemoryDevice>, path: &Path) -> Option<String> {
+    let patient = Patient::of(&healthy[&kind.base]).unwrap();
+    if let Err(error) = (kind.make)(&patient) {
+        return Some(format!("{}: {error}", kind.name));
+    }
+    let (verdict, report) = theirs(patient.device(), path, kind.data);
+    let expected = match kind.verdict {
+        Verdict::Fails => "fails",
+        Verdict::Warns => "warns",
+        Verdict::Misses(_) => "is content",
+    };
+    if verdict != expected {
+        return Some(format!("{}: btrfs check {verdict}:\n{report}", kind.name));
+    }
+    let (found, clean, said) = match ours(patient.device().clone(), kind.data) {
+        Ok(report) => {
+            let found: BTreeSet<_> = report.counts.iter().map(|(kind, _)| kind.id()).collect();
+            (found, report.is_clean(), lines(&report))
+        }
+        Err(error) => (BTreeSet::from([UNOPENABLE]), false, error),
+    };
+    if std::env::var_os("BUTTRESS_SHOW").is_some() {
+        println!("=== {}: btrfs check {verdict}\n{said}", kind.name);
+    }
+    // What the checker does not look at yet.
+    const LATER: [&str; 3] = ["file-csum-extra", "file-csum-missing", "tree-block-copy"];
+    let is_known = buttress_check::Kind::ALL.iter().any(|it| it.id() == kind.issue)
+        && !LATER.contains(&kind.issue);
+    if is_known && !found.contains(kind.issue) {
+        return Some(format!("{}: no {}, but {found:?}", kind.name, kind.issue));
+    }
+    (clean && is_known && verdict == "fails").then(|| format!("{}: only we are content", kind.name))
+}
+
+#[test]
+fn healthy_images_are_clean() {
+    if !root_or_skip() {
+        return;
+    }
+    let dir = temp_dir().unwrap();
+    for (base, device) in healthy() {
+        let (verdict, report) = theirs(&device, &dir.path().join("image"), true);
+        assert_eq!(verdict, "is content", "{base:?}: {report}");
+        let report = ours(device.into(), true).unwrap();
+        assert_eq!(lines(&report), "", "{base:?}");
+    }
+}
+
+#[test]
+fn every_kind_of_damage_is_found() {
+    if !root_or_skip() {
+        return;
+    }
+    let (healthy, kinds) = (healthy(), kinds());
+    assert!(kinds.len() >= 60);
+    let dir = temp_dir().unwrap();
+    let (next, faults) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for worker in 0..2 {
+            let path = dir.path().join(worker.to_string());
+            let (next, faults, kinds, healthy) = (&next, &faults, &kinds, &healthy);
+            scope.spawn(move || {
+                while let Some(kind) = kinds.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    faults.lock().unwrap().extend(fault(kind, healthy, &path));
+                }
+            });
+        }
+    });
+    let faults = faults.into_inner().unwrap();
+    assert!(faults.is_empty(), "{} of {}:\n{}", faults.len(), kinds.len(), faults.join("\n"));
+}

@@ -1,0 +1,40 @@
+//! The two checkers, asked.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use buttress_check::{Options, Progress, Report, check};
+use buttress_device::MemoryDevice;
+use buttress_testkit::damage::Base;
+use buttress_testkit::oracle::{check_verdict, is_clean_line};
+use buttress_volume::{Access, Volume};
+
+/// All healthy images.
+pub fn healthy() -> BTreeMap<Base, MemoryDevice> {
+    Base::ALL.into_iter().map(|base| (base, base.make().unwrap())).collect()
+}
+
+/// What `btrfs check` says: its verdict in one word, and its report.
+pub fn theirs(device: &MemoryDevice, path: &Path, data: bool) -> (&'static str, String) {
+    device.store(path).unwrap();
+    let (success, report) = check_verdict(path, data).unwrap();
+    match report.lines().all(is_clean_line) {
+        _ if !success => ("fails", report),
+        false => ("warns", report),
+        true => ("is content", report),
+    }
+}
+
+/// What our checker finds; an error when the filesystem cannot even be opened.
+pub fn ours(device: Arc<MemoryDevice>, data: bool) -> Result<Report, String> {
+    let opened = Volume::open(vec![device], Access::ReadOnly).map_err(|error| error.to_string())?;
+    let options = Options { check_data_csum: data, threads: 2, ..Options::default() };
+    Ok(check(&opened.volume, &options, &Progress::default()))
+}
+
+/// A report in lines.
+pub fn lines(report: &Report) -> String {
+    let lines: Vec<_> = report.issues.iter().map(|issue| format!("  {issue}\n")).collect();
+    lines.concat()
+}
