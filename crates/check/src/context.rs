@@ -48,7 +48,7 @@ pub(crate) struct Context<'a> {
     /// Sizes so far.
     pub sizes: Sizes,
     /// Subtrees of files that were judged.
-    pub memo: Memo,
+    pub memo: Arc<Memo>,
 }
 
 /// Sizes that are added up, in bytes; see [`crate::Totals`].
@@ -85,7 +85,7 @@ impl<'a> Context<'a> {
             visited: Marks::new(&chunks),
             refs: Arc::new(Sums::new()),
             sizes: Sizes::default(),
-            memo: Memo::new(options.memory_bytes / 4),
+            memo: Arc::new(Memo::new(options.memory_bytes / 4)),
         }
     }
 
@@ -99,6 +99,7 @@ impl<'a> Context<'a> {
             visited: Marks::new(&self.volume.chunks()),
             refs,
             sizes: Sizes::default(),
+            memo: Arc::clone(&self.memo),
             ..*self
         }
     }

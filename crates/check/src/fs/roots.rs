@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid, view};
-use buttress_volume::{TreeRoot, search};
+use buttress_volume::search;
 
 use crate::{
     context::Context,
@@ -68,15 +67,10 @@ impl Visitor for Collect {
     }
 }
 
-fn root_tree(context: &Context<'_>) -> Tree {
-    let key = Key::new(objectid::ROOT_TREE, kind::ROOT_ITEM, 0);
-    Tree { key, root: TreeRoot::root_tree(&context.sb), item: RootItem::default() }
-}
-
 /// Judges root items, root references and the directories of the root tree. The root tree was walked already.
 pub(crate) fn check_roots(context: &Context<'_>) {
     let mut found = Collect::default();
-    walk(context, &root_tree(context), Key::MIN..=Key::MAX, &mut found);
+    walk(context, &context.root_tree(), Key::MIN..=Key::MAX, &mut found);
     let subvolumes = context.roots.all().filter(|tree| objectid::is_subvolume(tree.id()));
     for tree in subvolumes {
         check_item(context, tree, &found);

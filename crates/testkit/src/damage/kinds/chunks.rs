@@ -36,13 +36,13 @@ fn free(p: &Patient) -> Result<Key> {
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("chunk.length", "chunk-dev-extent", |p| {
+    Kind::new("chunk.length", "block-group-missing", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| {
             it.length = (it.length.get() - 65536).into()
         })
     })
     .warns(),
-    Kind::new("chunk.stripe-offset", "chunk-dev-extent", |p| {
+    Kind::new("chunk.stripe-offset", "dev-extent-extra", |p| {
         p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| {
             it.offset = (it.offset.get() + 65536).into();
         })
@@ -58,22 +58,22 @@ pub const KINDS: &[Kind] = &[
     Kind::new("chunk.stripe-len", "unopenable", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.stripe_len = 4096.into())
     }),
-    Kind::new("chunk.type", "chunk-block-group", |p| {
+    Kind::new("chunk.type", "block-group-flags", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.chunk_type = 4.into())
     })
     .warns(),
     Kind::new("chunk.num-stripes", "unopenable", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.num_stripes = 2.into())
     }),
-    Kind::new("chunk.missing", "chunk-block-group", |p| p.remove(CHUNKS, data_chunk(p)?).map(drop))
+    Kind::new("chunk.missing", "block-group-extra", |p| p.remove(CHUNKS, data_chunk(p)?).map(drop))
         .warns(),
-    Kind::new("dev-item.total-bytes", "dev-item", |p| {
+    Kind::new("dev-item.total-bytes", "super-total-bytes", |p| {
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| {
             it.total_bytes = (it.total_bytes.get() + 4096).into()
         })
     }),
-    Kind::new("dev-item.bytes-used", "dev-item", |p| {
+    Kind::new("dev-item.bytes-used", "dev-bytes-used", |p| {
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.bytes_used = (it.bytes_used.get() - 65536).into())
     }),
@@ -81,19 +81,19 @@ pub const KINDS: &[Kind] = &[
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.devid = 2.into())
     }),
-    Kind::new("dev-extent.length", "chunk-dev-extent", |p| {
+    Kind::new("dev-extent.length", "dev-extent-missing", |p| {
         let key = p.first(DEVICES, kind::DEV_EXTENT)?;
         p.edit(DEVICES, key, |it: &mut DevExtent| it.length = (it.length.get() - 65536).into())
     }),
-    Kind::new("dev-extent.chunk-offset", "chunk-dev-extent", |p| {
+    Kind::new("dev-extent.chunk-offset", "dev-extent-missing", |p| {
         let key = p.first(DEVICES, kind::DEV_EXTENT)?;
         p.edit(DEVICES, key, |it: &mut DevExtent| it.chunk_offset = (1 << 40).into())
     })
     .warns(),
-    Kind::new("dev-extent.missing", "chunk-dev-extent", |p| {
+    Kind::new("dev-extent.missing", "dev-extent-missing", |p| {
         p.remove(DEVICES, p.first(DEVICES, kind::DEV_EXTENT)?).map(drop)
     }),
-    Kind::new("dev-extent.extra", "chunk-dev-extent", |p| {
+    Kind::new("dev-extent.extra", "dev-extent-extra", |p| {
         let data = p.find(DEVICES, |key, _| key.kind == kind::DEV_EXTENT)?.1;
         let mut extent = DevExtent::of(&data).copied().unwrap_or_default();
         extent.length = 65536.into();
@@ -105,33 +105,35 @@ pub const KINDS: &[Kind] = &[
             it.used = (it.used.get() + 4096).into()
         })
     }),
-    Kind::new("block-group.flags", "chunk-block-group", |p| {
+    Kind::new("block-group.flags", "block-group-flags", |p| {
         p.edit(EXTENTS, data_group(p)?, |it: &mut BlockGroupItem| it.flags = 4.into())
     }),
-    Kind::new("block-group.length", "chunk-block-group", |p| {
+    Kind::new("block-group.length", "block-group-extra", |p| {
         let key = data_group(p)?;
         p.rekey(EXTENTS, key, Key { offset: key.offset - 65536, ..key })
     }),
-    Kind::new("block-group.missing", "chunk-block-group", |p| {
+    Kind::new("block-group.missing", "block-group-missing", |p| {
         p.remove(EXTENTS, data_group(p)?).map(drop)
     }),
-    Kind::new("free-space-info.extent-count", "free-space", |p| {
-        let key = p.first(SPACE, kind::FREE_SPACE_INFO)?;
+    Kind::new("free-space-info.extent-count", "free-space-count", |p| {
+        let key = Key { kind: kind::FREE_SPACE_INFO, ..data_group(p)? };
         p.edit(SPACE, key, |it: &mut FreeSpaceInfo| {
             it.extent_count = (it.extent_count.get() + 1).into()
         })
     })
     .misses("it does not count free extents"),
-    Kind::new("free-space-info.missing", "free-space", |p| {
+    Kind::new("free-space-info.missing", "free-space-info", |p| {
         let key = Key { kind: kind::FREE_SPACE_INFO, ..data_group(p)? };
         p.remove(SPACE, key).map(drop)
     }),
-    Kind::new("free-space.extent-missing", "free-space", |p| p.remove(SPACE, free(p)?).map(drop)),
-    Kind::new("free-space.extent-short", "free-space", |p| {
+    Kind::new("free-space.extent-missing", "free-space-mismatch", |p| {
+        p.remove(SPACE, free(p)?).map(drop)
+    }),
+    Kind::new("free-space.extent-short", "free-space-mismatch", |p| {
         let key = free(p)?;
         p.rekey(SPACE, key, Key { offset: key.offset - 4096, ..key })
     }),
-    Kind::new("free-space.extent-over-used", "free-space", |p| {
+    Kind::new("free-space.extent-over-used", "free-space-mismatch", |p| {
         let key = free(p)?;
         p.rekey(SPACE, key, Key { objectid: key.objectid - 4096, offset: key.offset + 4096, ..key })
     }),

@@ -69,7 +69,7 @@ fn add_refs(data: &mut [u8], add: u64) {
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("extent-item.refs", "extent-refs", |p| {
+    Kind::new("extent-item.refs", "extent-ref-total", |p| {
         p.edit(EXTENTS, data_extent(p, "small")?, |it: &mut ExtentItem| it.refs = 5.into())
     }),
     Kind::new("extent-item.generation-future", "tree-block-item", |p| {
@@ -80,39 +80,39 @@ pub const KINDS: &[Kind] = &[
     Kind::new("extent-item.flags", "tree-block-item", |p| {
         p.edit(EXTENTS, data_extent(p, "small")?, |it: &mut ExtentItem| it.flags = 2.into())
     }),
-    Kind::new("extent-item.length", "extent-refs", |p| {
+    Kind::new("extent-item.length", "extent-length", |p| {
         let key = data_extent(p, "regular")?;
         p.rekey(EXTENTS, key, Key { offset: key.offset - 4096, ..key })
     }),
-    Kind::new("extent-item.missing", "extent-refs", |p| {
+    Kind::new("extent-item.missing", "extent-item-missing", |p| {
         p.remove(EXTENTS, data_extent(p, "small")?).map(drop)
     }),
-    Kind::new("extent-item.extra", "extent-refs", |p| {
+    Kind::new("extent-item.extra", "extent-unreferenced", |p| {
         let key = data_extent(p, "small")?;
         let data = p.find(EXTENTS, |other, _| *other == key)?.1;
         let end = p.find(EXTENTS, |other, _| other.kind == kind::BLOCK_GROUP_ITEM)?.0;
         let at = end.objectid + end.offset - 65536;
         p.insert(EXTENTS, Key::new(at, kind::EXTENT_ITEM, 4096), &data)
     }),
-    Kind::new("extent-data-ref.root", "extent-refs", |p| {
+    Kind::new("extent-data-ref.root", "extent-ref-extra", |p| {
         data_ref(p, "small", |it| it.root = 300.into())
     }),
-    Kind::new("extent-data-ref.objectid", "extent-refs", |p| {
+    Kind::new("extent-data-ref.objectid", "extent-ref-extra", |p| {
         data_ref(p, "small", |it| it.objectid = (it.objectid.get() + 1).into())
     }),
-    Kind::new("extent-data-ref.offset", "extent-refs", |p| {
+    Kind::new("extent-data-ref.offset", "extent-ref-missing", |p| {
         data_ref(p, "small", |it| it.offset = 8192.into())
     }),
-    Kind::new("extent-data-ref.count", "extent-refs", |p| {
+    Kind::new("extent-data-ref.count", "extent-ref-count", |p| {
         let key = data_extent(p, "small")?;
         p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = 2.into())?;
         data_ref(p, "small", |it| it.count = 2.into())
     }),
-    Kind::new("extent-data-ref.missing", "extent-refs", |p| {
+    Kind::new("extent-data-ref.missing", "extent-ref-missing", |p| {
         let key = data_extent(p, "regular")?;
         without_inline(p, key)
     }),
-    Kind::new("extent-data-ref.keyed-extra", "extent-refs", |p| {
+    Kind::new("extent-data-ref.keyed-extra", "extent-ref-extra", |p| {
         let key = data_extent(p, "small")?;
         let mut one = ExtentDataRef { root: TOP.into(), ..ExtentDataRef::default() };
         (one.objectid, one.count) = (p.named(TOP, "inline")?.into(), 1.into());
@@ -122,7 +122,7 @@ pub const KINDS: &[Kind] = &[
         p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = 2.into())?;
         p.insert(EXTENTS, to, zerocopy::IntoBytes::as_bytes(&one))
     }),
-    Kind::new("extent-data-ref.keyed-orphaned", "extent-refs", |p| {
+    Kind::new("extent-data-ref.keyed-orphaned", "extent-item-missing", |p| {
         let one = ExtentDataRef {
             root: TOP.into(),
             objectid: 257.into(),
@@ -138,37 +138,39 @@ pub const KINDS: &[Kind] = &[
             zerocopy::IntoBytes::as_bytes(&one),
         )
     }),
-    Kind::new("shared-data-ref.parent", "extent-refs", |p| {
+    Kind::new("shared-data-ref.parent", "extent-ref-extra", |p| {
         inline(p, kind::SHARED_DATA_REF, |parent| parent - 16384)
     }),
-    Kind::new("shared-data-ref.count", "extent-refs", |p| {
+    Kind::new("shared-data-ref.count", "extent-ref-count", |p| {
         let (key, at) = with_ref(p, kind::SHARED_DATA_REF)?;
         p.rewrite(EXTENTS, key, |data| {
             data[at + size_of::<ExtentInlineRef>()] += 1;
             add_refs(data, 1);
         })
     }),
-    Kind::new("shared-data-ref.missing", "extent-refs", |p| {
+    Kind::new("shared-data-ref.missing", "extent-ref-missing", |p| {
         let (key, _) = with_ref(p, kind::SHARED_DATA_REF)?;
         without_inline(p, key)
     }),
-    Kind::new("shared-block-ref.parent", "extent-refs", |p| {
+    Kind::new("shared-block-ref.parent", "extent-ref-extra", |p| {
         inline(p, kind::SHARED_BLOCK_REF, |parent| parent + 4096)
     })
     .on(Base::Deep),
-    Kind::new("shared-block-ref.missing", "extent-refs", |p| {
+    Kind::new("shared-block-ref.missing", "extent-ref-missing", |p| {
         let (key, _) = with_ref(p, kind::SHARED_BLOCK_REF)?;
         without_inline(p, key)
     })
     .on(Base::Deep),
-    Kind::new("tree-block-ref.root", "extent-refs", |p| {
+    Kind::new("tree-block-ref.root", "extent-ref-extra", |p| {
         p.edit_at(EXTENTS, block_item(p)?, HEAD, |it: &mut ExtentInlineRef| it.offset = 9.into())
     }),
-    Kind::new("tree-block-ref.missing", "extent-refs", |p| without_inline(p, block_item(p)?)),
-    Kind::new("metadata-item.missing", "extent-refs", |p| {
+    Kind::new("tree-block-ref.missing", "extent-ref-missing", |p| {
+        without_inline(p, block_item(p)?)
+    }),
+    Kind::new("metadata-item.missing", "extent-item-missing", |p| {
         p.remove(EXTENTS, block_item(p)?).map(drop)
     }),
-    Kind::new("metadata-item.level", "extent-refs", |p| {
+    Kind::new("metadata-item.level", "extent-level", |p| {
         let key = block_item(p)?;
         p.rekey(EXTENTS, key, Key { offset: 1, ..key })
     })
@@ -182,22 +184,15 @@ pub const KINDS: &[Kind] = &[
             it.flags = (extent_flags::TREE_BLOCK | extent_flags::FULL_BACKREF).into();
         })
     }),
-    Kind::new("tree-block-info.level", "extent-refs", |p| {
+    Kind::new("tree-block-info.level", "extent-level", |p| {
         p.edit_at(EXTENTS, block_item(p)?, HEAD, |it: &mut TreeBlockInfo| it.level = 2)
     })
     .on(Base::Old)
     .misses("it compares the level with nothing"),
-    Kind::new("tree-block-info.key", "extent-refs", |p| {
-        p.edit_at(EXTENTS, block_item(p)?, HEAD, |it: &mut TreeBlockInfo| {
-            it.key.objectid = 77.into()
-        })
-    })
-    .on(Base::Old)
-    .misses("it compares the key with nothing"),
-    Kind::new("csum.missing", "csum-missing", |p| {
+    Kind::new("csum.missing", "file-csum-missing", |p| {
         p.remove(CSUMS, p.first(CSUMS, kind::EXTENT_CSUM)?).map(drop)
     }),
-    Kind::new("csum.short", "csum-missing", |p| {
+    Kind::new("csum.short", "file-csum-missing", |p| {
         p.rewrite(CSUMS, p.first(CSUMS, kind::EXTENT_CSUM)?, |data| data.truncate(data.len() - 4))
     }),
     Kind::new("csum.extra", "csum-extra", |p| {
@@ -212,12 +207,12 @@ pub const KINDS: &[Kind] = &[
     .in_data(),
     Kind::new("csum.data", "data-csum", |p| p.flip(data_extent(p, "regular")?.objectid + 5000, 0))
         .in_data(),
-    Kind::new("extent-data-ref.keyed-count", "extent-refs", |p| {
+    Kind::new("extent-data-ref.keyed-count", "extent-ref-count", |p| {
         let key = p.first(EXTENTS, kind::EXTENT_DATA_REF)?;
         p.edit(EXTENTS, key, |it: &mut ExtentDataRef| it.count = (it.count.get() + 1).into())
     })
     .on(Base::Deep),
-    Kind::new("extent-data-ref.keyed-missing", "extent-refs", |p| {
+    Kind::new("extent-data-ref.keyed-missing", "extent-ref-missing", |p| {
         p.remove(EXTENTS, p.first(EXTENTS, kind::EXTENT_DATA_REF)?).map(drop)
     })
     .on(Base::Deep),

@@ -14,7 +14,7 @@ fn nth(p: &Patient, name: &str, number: usize) -> Result<Key> {
 }
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("file-extent.disk-bytenr", "extent-refs", |p| {
+    Kind::new("file-extent.disk-bytenr", "extent-item-missing", |p| {
         file_extent(p, "small", |it| {
             it.tail.disk_bytenr = (it.tail.disk_bytenr.get() + 4096).into()
         })
@@ -25,10 +25,10 @@ pub const KINDS: &[Kind] = &[
     Kind::new("file-extent.disk-bytenr-unaligned", "tree-block-item", |p| {
         file_extent(p, "small", |it| it.tail.disk_bytenr = (it.tail.disk_bytenr.get() + 1).into())
     }),
-    Kind::new("file-extent.disk-num-bytes", "extent-refs", |p| {
+    Kind::new("file-extent.disk-num-bytes", "extent-length", |p| {
         file_extent(p, "small", |it| it.tail.disk_num_bytes = 4096.into())
     }),
-    Kind::new("file-extent.offset", "extent-refs", |p| {
+    Kind::new("file-extent.offset", "extent-ref-missing", |p| {
         file_extent(p, "regular", |it| it.tail.offset = 4096.into())
     }),
     Kind::new("file-extent.num-bytes", "inode-nbytes", |p| {

@@ -6,14 +6,12 @@ const PRIMARY: u64 = 64 << 10;
 const MIRROR: u64 = 64 << 20;
 
 pub const KINDS: &[Kind] = &[
-    Kind::new("super.csum", "superblock", |p| {
-        p.superblock_at(PRIMARY, |sb| sb.csum[0] ^= 1, false)
-    }),
-    Kind::new("super.mirror-csum", "superblock", |p| {
+    Kind::new("super.csum", "super-bad", |p| p.superblock_at(PRIMARY, |sb| sb.csum[0] ^= 1, false)),
+    Kind::new("super.mirror-csum", "super-mirror", |p| {
         p.superblock_at(MIRROR, |sb| sb.csum[0] ^= 1, false)
     })
     .misses("it reads the primary only"),
-    Kind::new("super.mirror-root", "superblock", |p| {
+    Kind::new("super.mirror-root", "super-stale", |p| {
         p.superblock_at(MIRROR, |sb| sb.root = (sb.root.get() + 16384).into(), true)
     })
     .misses("it reads the primary only"),
@@ -34,7 +32,7 @@ pub const KINDS: &[Kind] = &[
     Kind::new("super.chunk-root-generation", "unopenable", |p| {
         p.superblock(|sb| sb.chunk_root_generation = 1.into())
     }),
-    Kind::new("super.dev-item-bytes-used", "dev-item", |p| {
+    Kind::new("super.dev-item-bytes-used", "super-device", |p| {
         p.superblock(|sb| sb.dev_item.bytes_used = (sb.dev_item.bytes_used.get() + 65536).into())
     })
     .misses("it takes the item in the chunk tree"),

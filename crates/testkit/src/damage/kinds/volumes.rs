@@ -1,6 +1,6 @@
 //! Subvolumes: root items, their names, uuids, and quotas.
 
-use buttress_ondisk::item::{QgroupInfo, QgroupStatus, RootItem, RootRef, qgroup_status_flags};
+use buttress_ondisk::item::{QgroupInfo, RootItem, RootRef};
 use buttress_ondisk::{Key, kind, objectid};
 
 use crate::damage::{Base, Kind, Patient, Result, TOP};
@@ -140,12 +140,4 @@ pub const KINDS: &[Kind] = &[
         p.remove(QUOTAS, p.first(QUOTAS, kind::QGROUP_RELATION)?).map(drop)
     })
     .on(Base::Quotas),
-    Kind::new("qgroup-status.flags", "qgroup-item", |p| {
-        let on = qgroup_status_flags::ON;
-        p.edit(QUOTAS, Key::new(0, kind::QGROUP_STATUS, 0), |it: &mut QgroupStatus| {
-            it.flags = (on | 1 << 40).into();
-        })
-    })
-    .on(Base::Quotas)
-    .misses("it does not look at unknown flags"),
 ];
