@@ -63,7 +63,14 @@ fn mirror(context: &Context<'_>, place: Place, sb: &Superblock, offset: u64, bad
     if have != expect {
         let have = format_args!("generation {have}");
         context.report(Kind::SuperStale, place, have, format_args!("generation {expect}"));
+    } else if unplaced(sb) != unplaced(&context.sb) {
+        context.report(Kind::SuperStale, place, "other content", "that of the primary");
     }
+}
+
+/// What all copies of a superblock have in common.
+fn unplaced(sb: &Superblock) -> Superblock {
+    Superblock { csum: [0; 32], bytenr: 0.into(), ..*sb }
 }
 
 /// What the chunk tree holds.

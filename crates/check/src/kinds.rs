@@ -68,6 +68,7 @@ kinds! {
     ExtentLength, Error, "extent-length", "An extent item has another length than a file says.";
     ExtentLevel, Error, "extent-level", "An extent item has another level than its tree block.";
     ExtentGeneration, Error, "extent-generation", "An extent item has another generation than its tree block.";
+    ExtentFlags, Error, "extent-flags", "The flags of an extent item cannot be those of its tree block.";
     ExtentType, Error, "extent-type", "What is recorded as data is a tree block, or the other way round.";
     ExtentOverlap, Error, "extent-overlap", "Two extents claim the same logical addresses.";
     ExtentChunkType, Error, "extent-chunk-type", "Data in a metadata chunk, or metadata in a data chunk.";

@@ -77,9 +77,10 @@ pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
     let doubtful = qgroup_status_flags::RESCAN
         | qgroup_status_flags::INCONSISTENT
         | qgroup_status_flags::SIMPLE_MODE;
+    let unreadable = [Kind::TreeBlockBad, Kind::TreeBlockItem];
     if found.flags & qgroup_status_flags::ON != 0
         && found.flags & doubtful == 0
-        && context.bad.lock().is_empty()
+        && unreadable.iter().all(|kind| context.sink.count(*kind) == 0)
     {
         check_counts(context, &found);
     }

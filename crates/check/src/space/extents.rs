@@ -3,7 +3,7 @@
 use buttress_ondisk::{
     Key,
     item::{BlockGroupItem, extent_flags},
-    kind,
+    kind, objectid,
     view::{InlineRef, inline_refs, keyed_ref},
 };
 
@@ -11,8 +11,10 @@ use super::Range;
 use crate::{
     context::Context,
     cursor::{Cursor, Event},
+    issue::Place,
+    kinds::Kind,
     refs::{Reference, Shape, referrer},
-    roots::Tree,
+    roots::{Tree, holds_files},
 };
 
 /// An extent, as the extent tree has it.
@@ -110,6 +112,7 @@ impl Reader<'_, '_, '_> {
         };
         if flags & extent_flags::FULL_BACKREF != 0 {
             self.context.full_backref.add(key.objectid);
+            self.full_backref(key, refs.clone());
         }
         self.context.refs.item(key.objectid, &shape);
         let (bytenr, refs_said) = (key.objectid, head.refs.get());
@@ -120,6 +123,18 @@ impl Reader<'_, '_, '_> {
         }
         if let (Some(current), false) = (&mut self.current, refs.rest().is_empty()) {
             current.whole = false;
+        }
+    }
+
+    /// Only blocks of trees of files refer to others by their own address.
+    fn full_backref(&self, key: &Key, refs: impl Iterator<Item = InlineRef>) {
+        let is_odd =
+            |it: &InlineRef| matches!(it, InlineRef::TreeBlock { root } if !holds_files(*root));
+        let odd = refs.filter(is_odd).find(|it| it.rank() != objectid::TREE_RELOC);
+        if let Some(found) = odd {
+            let place = Place::logical(key.objectid, self.context.volume.nodesize().into());
+            let have = format_args!("full backrefs in a block of tree {}", found.rank());
+            self.context.report(Kind::ExtentFlags, place, have, "none outside trees of files");
         }
     }
 
