@@ -131,8 +131,9 @@ fn seal(sb: &Superblock, offset: u64) -> Superblock {
 
 impl Volume {
     /// Writes the superblock: a barrier, the primary, a barrier, then the other copies that fit.
-    /// Place and checksum are filled in here. From its return on, the primary is durable.
-    pub fn write_superblocks(&self, sb: &Superblock) -> Result<(), VolumeError> {
+    /// Place and checksum are filled in here. From its return on, the primary is durable; the
+    /// copies that could not be written are returned.
+    pub fn write_superblocks(&self, sb: &Superblock) -> Result<Vec<DeviceError>, VolumeError> {
         self.check_writable()?;
         let mut current = self.superblock.write();
         let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
@@ -145,12 +146,13 @@ impl Volume {
         **current = primary;
         self.newest.fetch_max(sb.generation.get(), Ordering::AcqRel);
         drop(current);
+        let mut failed = Vec::new();
         for member in &self.members {
             let size = member.device.size().min(sb.dev_item.total_bytes.get());
             for at in mirrors.into_iter().filter(|at| at + (SUPERBLOCK_LEN as u64) < size) {
-                member.device.write_at(at, seal(sb, at).as_bytes())?;
+                failed.extend(member.device.write_at(at, seal(sb, at).as_bytes()).err());
             }
         }
-        Ok(())
+        Ok(failed)
     }
 }

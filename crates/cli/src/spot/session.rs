@@ -117,7 +117,7 @@ impl<'a> Session<'a> {
         let fs = Filesystem::open_device(device, options)
             .map_err(|error| device::engine_failure(path, &error))?;
         for warning in fs.warnings() {
-            device::warn(self.globals, path, warning);
+            device::warn(self.globals, path, &warning);
         }
         let image = Image::new(fs, &path.display().to_string());
         self.images.push((whole, image.clone()));

@@ -127,9 +127,10 @@ impl Filesystem {
         self.handle.end()
     }
 
-    /// What is not as it should be, though it could be opened.
-    pub fn warnings(&self) -> &[String] {
-        &self.inner().warnings
+    /// What is not as it should be: what was found when it was opened, and what has gone wrong since without an operation
+    /// failing.
+    pub fn warnings(&self) -> Vec<String> {
+        [self.inner().warnings.clone(), self.core().warnings()].concat()
     }
 
     /// Whether nothing can be changed: opened so, or because a commit failed.

@@ -217,7 +217,10 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
     let written = commit.write_blocks()?;
     let mut superblock = superblock::next(core, &roots, transid)?;
     participant.superblock(&mut superblock);
-    core.volume.write_superblocks(&superblock)?;
+    // The primary is durable, and with it the transaction: a copy that is missing is no reason to give up.
+    for failed in core.volume.write_superblocks(&superblock)? {
+        core.warn(format!("a copy of the superblock could not be written: {failed}"));
+    }
     for bytenr in written {
         core.blocks.let_go(bytenr);
     }

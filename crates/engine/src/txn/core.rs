@@ -7,7 +7,7 @@ use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{Superblock, compat_ro, incompat};
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Volume;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use super::Transactions;
 use crate::env::Env;
@@ -138,6 +138,9 @@ impl Roots {
     }
 }
 
+/// Warnings that are kept.
+const WARNINGS_MAX: usize = 100;
+
 /// The parts that every layer above needs.
 #[derive(Debug)]
 pub struct Core {
@@ -163,6 +166,8 @@ pub struct Core {
     pub drop_blocks_max: usize,
     /// Inodes that a tree of files keeps in memory, besides those in use.
     pub inodes_max: usize,
+    /// What went wrong since the opening without anybody being told, each once.
+    warnings: Mutex<Vec<String>>,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -190,6 +195,7 @@ impl Core {
             read_only,
             mark_quota_inconsistent: false,
             sequential: false,
+            warnings: Mutex::default(),
             drop_blocks_max: 4096,
             inodes_max: 65_536,
             csum_before: RwLock::new(roots.csum),
@@ -232,6 +238,19 @@ impl Core {
     /// The committed uuid tree.
     pub fn uuid_view(&self) -> Option<View<'_>> {
         Some(View::new(&self.blocks, objectid::UUID_TREE, self.roots().uuid?))
+    }
+
+    /// Notes what went wrong although nobody's operation failed.
+    pub fn warn(&self, warning: String) {
+        let mut warnings = self.warnings.lock();
+        if warnings.len() < WARNINGS_MAX && !warnings.contains(&warning) {
+            warnings.push(warning);
+        }
+    }
+
+    /// What was noted with [`Core::warn`].
+    pub fn warnings(&self) -> Vec<String> {
+        self.warnings.lock().clone()
     }
 
     /// Refuses when nothing may be written.

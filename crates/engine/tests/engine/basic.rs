@@ -337,3 +337,27 @@ fn held_files_need_not_stay_in_memory() {
     fs.close().unwrap();
     image.check();
 }
+
+/// The primary superblock makes a transaction durable. A copy that cannot be written does not undo that.
+#[test]
+fn a_copy_of_the_superblock_that_fails_is_said_and_lived_with() {
+    use buttress::device::testing::FaultyDevice;
+    use buttress::device::{MemoryDevice, Op};
+    let device = std::sync::Arc::new(MemoryDevice::new(256 << 20));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    buttress_mkfs::make(&*device, &buttress_mkfs::Options::default(), &mut seed).unwrap();
+    let faulty = std::sync::Arc::new(FaultyDevice::new(device.clone()));
+    faulty.fail_range(Op::Write, 64 << 20..(64 << 20) + 4096);
+    let options = || buttress::Options::read_write().background(false);
+    let fs = Filesystem::open_device(faulty, options()).unwrap();
+    for name in ["/one", "/other"] {
+        put(&fs, name, b"content");
+        fs.commit().unwrap();
+    }
+    let warnings = fs.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("superblock"), "{warnings:?}");
+    assert!(!fs.is_read_only());
+    fs.close().unwrap();
+    let fs = Filesystem::open_device(device, options()).unwrap();
+    assert_eq!(content(&fs, "/other"), b"content");
+}
