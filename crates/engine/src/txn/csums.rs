@@ -5,7 +5,7 @@
 
 use buttress_ondisk::{ITEM_LEN, Key, LeafBuilder, SECTOR, kind, objectid};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::tree::Merge;
 
 /// What changes in the csum tree.
@@ -93,12 +93,52 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Appends checksums of sectors that have none yet.
-    fn add(&mut self, mut bytenr: u64, mut digests: &[u8]) -> Result<()> {
+    /// Adds checksums of sectors. They should have none yet; what a damaged tree says of them gives way.
+    fn add(&mut self, bytenr: u64, digests: &[u8]) -> Result<()> {
+        let end = bytenr + self.sectors(digests.len());
+        let mut behind = self.cut_open(bytenr, end)?;
         if self.end() != Some(bytenr) {
             self.close()?;
-            self.take_over(bytenr)?;
+            behind.extend(self.take_over(bytenr, end)?);
         }
+        let (mut pos, mut rest, size) = (bytenr, digests, self.size);
+        let stale = |found: &Key| found.kind == kind::EXTENT_CSUM && found.offset < end;
+        while let Some((found, data)) =
+            self.merge.peek(&key(pos))?.filter(|(found, _)| stale(found))
+        {
+            let index = |from: u64, to: u64| ((to - from) / SECTOR) as usize * size;
+            if let Some(more) = data.get(index(found.offset, end)..) {
+                behind = more.to_vec();
+            }
+            let (now, later) = rest.split_at(index(pos, found.offset).min(rest.len()));
+            self.append(pos, now)?;
+            self.close()?;
+            self.merge.delete(&found)?;
+            (pos, rest) = (found.offset, later);
+        }
+        self.append(pos, rest)?;
+        self.append(end, &behind)
+    }
+
+    /// Cuts the open item where it reaches into new sectors; what it has behind them is returned.
+    fn cut_open(&mut self, start: u64, end: u64) -> Result<Vec<u8>> {
+        let (size, reach) = (self.size, self.end());
+        let Some((at, digests)) = &mut self.open else { return Ok(Vec::new()) };
+        if reach.is_none_or(|reach| reach <= start) {
+            return Ok(Vec::new());
+        }
+        let index = |address: u64| ((address - *at) / SECTOR) as usize * size;
+        if *at > start {
+            let what = "checksums overlap";
+            return Err(Error::inconsistent(objectid::CSUM_TREE, what, key(*at)));
+        }
+        let behind = digests.get(index(end)..).map_or(Vec::new(), <[u8]>::to_vec);
+        digests.truncate(index(start));
+        Ok(behind)
+    }
+
+    /// Appends checksums to the open item, and to others as it gets full.
+    fn append(&mut self, mut bytenr: u64, mut digests: &[u8]) -> Result<()> {
         while !digests.is_empty() {
             let have = self.open.as_ref().map_or(0, |(_, open)| open.len());
             if have >= self.room {
@@ -114,21 +154,28 @@ impl Writer<'_, '_> {
         Ok(())
     }
 
-    /// Goes on with the old item that ends at `bytenr`, if there is one with room.
-    fn take_over(&mut self, bytenr: u64) -> Result<()> {
+    /// Goes on with the old item that ends at `bytenr`, if there is one with room. One that reaches further, into what is
+    /// new, is cut there; what it has behind `end` is returned.
+    fn take_over(&mut self, bytenr: u64, end: u64) -> Result<Vec<u8>> {
+        let none = Ok(Vec::new());
         let Some((found, data)) = self.merge.peek_floor(&key(bytenr.saturating_sub(SECTOR)))?
         else {
-            return Ok(());
+            return none;
         };
         let size = self.size;
         let ends = found.offset.saturating_add((data.len() / size) as u64 * SECTOR);
-        if found.kind != kind::EXTENT_CSUM || ends != bytenr || data.len() >= self.room / 4 * 3 {
-            return Ok(());
+        if found.kind != kind::EXTENT_CSUM || found.offset >= bytenr || ends < bytenr {
+            return none;
         }
-        let digests = data.to_vec();
+        if ends == bytenr && data.len() >= self.room / 4 * 3 {
+            return none;
+        }
+        let index = |address: u64| ((address - found.offset) / SECTOR) as usize * size;
+        let (digests, behind) = (data.get(..index(bytenr)), data.get(index(end)..));
+        let (digests, behind) = (digests.map(<[u8]>::to_vec), behind.map(<[u8]>::to_vec));
         self.merge.delete(&found)?;
-        self.open = Some((found.offset, digests));
-        Ok(())
+        self.open = digests.map(|digests| (found.offset, digests));
+        Ok(behind.unwrap_or_default())
     }
 
     /// Removes the checksums of `len` bytes from `start` on, cutting items that reach beyond.
@@ -183,5 +230,71 @@ impl Writer<'_, '_> {
             self.open = Some((from, digests[index(from)..].to_vec()));
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+
+    use super::*;
+    use crate::tree::tests::{Fake, blocks};
+    use crate::tree::{Blocks, Root, View};
+
+    /// Merges new runs (first sector, sectors, the byte that their checksums are made of) into the tree.
+    fn add(blocks: &Blocks, root: Option<Root>, generation: u64, runs: &[(u64, u64, u8)]) -> Root {
+        let (mut next, mut live) = ((1 << 40) + (generation << 30), BTreeSet::new());
+        live.extend(root.map(|root| root.bytenr));
+        let mut fake = Fake {
+            blocks,
+            generation,
+            next: &mut next,
+            live: &mut live,
+            reusable: Vec::new(),
+            placed: 0,
+        };
+        let mut merge = Merge::new(blocks, 5, root, &mut fake).unwrap();
+        let mut log = CsumLog::default();
+        for &(start, sectors, byte) in runs {
+            log.push(start * SECTOR, vec![byte; sectors as usize * 4]);
+        }
+        log.emit(&mut merge, 4, 4096).unwrap();
+        merge.finish().unwrap()
+    }
+
+    /// The checksum of each sector, and whether items overlap nowhere.
+    fn sums(blocks: &Blocks, root: Root) -> BTreeMap<u64, u8> {
+        let mut sums = BTreeMap::new();
+        let mut cursor = View::new(blocks, 5, root).range(key(0), key(u64::MAX));
+        while let Some(item) = cursor.next().unwrap() {
+            for (at, digest) in item.data().chunks(4).enumerate() {
+                let sector = item.key().offset / SECTOR + at as u64;
+                assert!(sums.insert(sector, digest[0]).is_none(), "sector {sector} twice");
+            }
+        }
+        sums
+    }
+
+    #[test]
+    fn checksums_that_should_not_be_there_give_way_to_new_ones() {
+        let stale = [(100, 10, 1), (120, 4, 1), (130, 30, 1), (200, 1, 1)];
+        let cases: [&[(u64, u64, u8)]; 6] = [
+            &[(104, 3, 2)],
+            &[(90, 100, 2)],
+            &[(110, 12, 2)],
+            &[(95, 8, 2), (103, 2, 2), (118, 20, 2)],
+            &[(132, 2, 2), (140, 4, 2), (144, 2, 2)],
+            &[(100, 10, 2), (200, 1, 2)],
+        ];
+        for runs in cases {
+            let blocks = blocks();
+            let old = add(&blocks, None, 10, &stale);
+            let new = add(&blocks, Some(old), 11, runs);
+            let mut expect = BTreeMap::new();
+            for &(start, sectors, byte) in stale.iter().chain(runs) {
+                expect.extend((start..start + sectors).map(|sector| (sector, byte)));
+            }
+            assert_eq!(sums(&blocks, new), expect, "{runs:?}");
+        }
     }
 }
