@@ -114,13 +114,13 @@ impl Filesystem {
         self.inner().change(need(1, 0), |op| self.inner().forest.set_read_only(op, id, read_only))
     }
 
-    /// Drops deleted subvolumes to the end, and commits.
+    /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone.
     pub fn clean(&self) -> Result<()> {
         self.inner().core.check_writable()?;
         self.commit()?;
         while self.inner().forest.has_dead() {
             self.commit()?;
         }
-        Ok(())
+        self.inner().forest.why_stuck().map_or(Ok(()), Err)
     }
 }

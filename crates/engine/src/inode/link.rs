@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use buttress_ondisk::view::dir_entries;
+use buttress_ondisk::{Key, kind};
 use parking_lot::RwLockWriteGuard;
 
 use super::attributes::must_be_directory;
@@ -310,8 +312,16 @@ pub(super) fn entry_index(
     parent: u64,
     name: Hashed<'_>,
 ) -> Result<u64> {
-    match found.index {
-        Some(index) => Ok(index),
-        None => state.index_of_name(target.ino, view, parent, name.bytes),
+    if let Some(index) = found.index {
+        return Ok(index);
     }
+    let index = state.index_of_name(target.ino, view, parent, name.bytes)?;
+    // The inode's word is not enough: the index goes with the name, and must not be another name's.
+    let key = Key::new(parent, kind::DIR_INDEX, index);
+    let item = view.get(&key)?;
+    let there = item.as_ref().and_then(|item| dir_entries(item.data()).next());
+    if there.is_none_or(|there| there.name != name.bytes) {
+        return Err(Error::inconsistent(view.owner(), "a directory index has another name", key));
+    }
+    Ok(index)
 }

@@ -10,7 +10,7 @@ use buttress_ondisk::item::{ExtentDataRef, SharedDataRef, TreeBlockInfo, extent_
 use buttress_ondisk::{Key, SECTOR, kind};
 use zerocopy::IntoBytes;
 
-use super::extent::data_ref;
+use super::extent::{count_after, data_ref};
 use super::{Extent, Record};
 use crate::error::{Error, Result};
 use crate::tree::Merge;
@@ -77,8 +77,9 @@ fn apply_group(
         },
     };
     let is_new = old.is_none();
+    must_agree(group, is_new, key)?;
     let mut extent = old.unwrap_or_else(|| new_extent(form, group));
-    let keyed = change(&mut extent, form, group);
+    let keyed = change(&mut extent, form, group)?;
     if extent.refs < 0 {
         return Err(Error::inconsistent(
             EXTENT_TREE,
@@ -95,6 +96,18 @@ fn apply_group(
         applied.new_data.push((bytenr, key.offset));
     }
     apply_keyed(merge, keyed)
+}
+
+/// What is new has no item, and whatever else is referred to has one.
+fn must_agree(group: &[Record], is_new: bool, key: Key) -> Result<()> {
+    let allocated = group.iter().any(|record| record.marks & Record::NEW != 0);
+    match (allocated, is_new) {
+        (true, false) => {
+            Err(Error::inconsistent(EXTENT_TREE, "what was allocated is in use already", key))
+        }
+        (false, true) => Err(Error::inconsistent(EXTENT_TREE, "an extent has no item", key)),
+        _ => Ok(()),
+    }
 }
 
 /// Where a new extent's item goes. `None` when the group allocates nothing (a mark for a block that went before).
@@ -123,14 +136,14 @@ fn new_extent(form: &Form<'_>, group: &[Record]) -> Extent {
 }
 
 /// Changes the item; answers the records that concern items of their own.
-fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Vec<Record> {
+fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Result<Vec<Record>> {
     let mut has_keyed = extent.has_keyed();
     let mut keyed = Vec::new();
     // Losses first: they make room.
     for gains in [false, true] {
         for record in group.iter().filter(|record| record.delta != 0 && (record.delta > 0) == gains)
         {
-            if extent.change_inline(record) {
+            if extent.change_inline(record)? {
             } else if gains && !has_keyed && extent.has_room(record.kind, form.nodesize) {
                 extent.add_inline(record);
             } else {
@@ -143,7 +156,7 @@ fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Vec<Record>
     if group.iter().any(|record| record.marks & Record::FULL_BACKREF != 0) {
         extent.flags |= extent_flags::FULL_BACKREF;
     }
-    keyed
+    Ok(keyed)
 }
 
 fn drop_extent(
@@ -200,7 +213,7 @@ fn apply_plain(merge: &mut Merge<'_>, key: Key, record: &Record) -> Result<()> {
         None => return Err(missing(key)),
         Some(data) => count_of(record, data).ok_or_else(|| missing(key))?,
     };
-    write_keyed(merge, key, record, count + i64::from(record.delta))
+    write_keyed(merge, key, record, count_after(count, record)?)
 }
 
 /// References whose keys are hashes. One that meets another under its hash goes to the next free key; where one in
@@ -242,7 +255,7 @@ fn place_hashed(merge: &mut Merge<'_>, key: Key, waiting: &mut Vec<Record>) -> R
     };
     let Some((at, count)) = found else { return Ok(false) };
     let record = waiting.remove(at);
-    write_keyed(merge, key, &record, count + i64::from(record.delta))?;
+    write_keyed(merge, key, &record, count_after(count, &record)?)?;
     Ok(true)
 }
 
@@ -276,7 +289,7 @@ fn count_of(record: &Record, data: &[u8]) -> Option<i64> {
 }
 
 fn write_keyed(merge: &mut Merge<'_>, key: Key, record: &Record, count: i64) -> Result<()> {
-    if count <= 0 {
+    if count == 0 {
         merge.delete(&key)?;
         return Ok(());
     }
@@ -313,9 +326,15 @@ mod tests {
 
     impl Bench {
         fn apply(&mut self, changes: &[((u64, u64), i32)]) {
+            let marks = if self.root.is_none() { Record::NEW } else { 0 };
+            self.try_apply(changes, marks).unwrap();
+        }
+
+        fn try_apply(&mut self, changes: &[((u64, u64), i32)], marks: u8) -> Result<()> {
             let mut log = RefLog::default();
             for &((ino, offset), delta) in changes {
-                log.by_tree(Target::Data { bytenr: BYTENR, sectors: 1, ino, offset }, 5, delta, 0);
+                let target = Target::Data { bytenr: BYTENR, sectors: 1, ino, offset };
+                log.by_tree(target, 5, delta, marks);
             }
             self.generation += 1;
             let mut fake = Fake {
@@ -329,8 +348,9 @@ mod tests {
             let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
             let form =
                 Form { nodesize: 4096, skinny: true, generation: 7, first_keys: &HashMap::new() };
-            apply(&mut merge, &form, &log.fold(), &mut Applied::default()).unwrap();
+            apply(&mut merge, &form, &log.fold(), &mut Applied::default())?;
             self.root = Some(merge.finish().unwrap());
+            Ok(())
         }
 
         /// References that have items of their own, and how often each counts.
@@ -397,5 +417,36 @@ mod tests {
         assert_eq!(bench.keyed(), expect(&[(left, i64::from(count) - 1), (other, 1)]));
         bench.apply(&[(left, 1 - count), (other, -1)]);
         assert_eq!(bench.keyed(), base);
+    }
+
+    /// What an operation says of references, and what the extent tree says, must go together: anything else is damage, or a
+    /// bug, and would get worse.
+    #[test]
+    fn references_that_contradict_the_tree_are_refused() {
+        let new = || Bench {
+            blocks: blocks(),
+            next: 1 << 40,
+            live: BTreeSet::new(),
+            root: None,
+            generation: 9,
+        };
+        let says = |bench: &mut Bench, name, delta, marks| {
+            bench.try_apply(&[(name, delta)], marks).unwrap_err().to_string()
+        };
+        let (inline, other) = ((300, 0), (301, 0));
+        let missing = says(&mut new(), inline, 1, 0);
+        assert!(missing.contains("has no item") && missing.contains("1073741824"), "{missing}");
+        let mut bench = new();
+        bench.apply(&[(inline, 1), (other, 2)]);
+        let twice = says(&mut bench, inline, 1, Record::NEW);
+        assert!(twice.contains("in use already"), "{twice}");
+        let below = says(&mut bench, inline, -2, 0);
+        assert!(below.contains("not there"), "{below}");
+        // The same for references in items of their own.
+        let many: Vec<_> = (0..200).map(|n| ((400 + n, 4096), 1)).collect();
+        bench.apply(&many);
+        let (keyed, count) = bench.keyed().into_iter().next().unwrap();
+        let below = says(&mut bench, keyed, -1 - count as i32, 0);
+        assert!(below.contains("not there"), "{below}");
     }
 }

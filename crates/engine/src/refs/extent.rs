@@ -55,16 +55,17 @@ impl Extent {
         self.flags & extent_flags::FULL_BACKREF != 0
     }
 
-    /// Applies a record to the inline reference it names; false when there is none.
-    pub fn change_inline(&mut self, record: &Record) -> bool {
+    /// Applies a record to the inline reference it names; false when there is none. Refuses a count that cannot be.
+    pub fn change_inline(&mut self, record: &Record) -> Result<bool> {
         let Some(at) = self.inline.iter().position(|(one, _)| names(one, record)) else {
-            return false;
+            return Ok(false);
         };
-        self.inline[at].1 += i64::from(record.delta);
-        if self.inline[at].1 == 0 {
+        let count = count_after(self.inline[at].1, record)?;
+        self.inline[at].1 = count;
+        if count == 0 {
             self.inline.remove(at);
         }
-        true
+        Ok(true)
     }
 
     /// Adds an inline reference where it belongs in the order: kinds ascending, within a kind descending.
@@ -131,6 +132,24 @@ fn write_inline(out: &mut Vec<u8>, one: &InlineRef, count: u32) {
             out.extend_from_slice(data_ref(root, objectid, offset, count).as_bytes());
         }
     }
+}
+
+/// How often a reference counts after `record`. A tree block is referred to once by each tree or block; data as often as 32
+/// bits can count.
+pub fn count_after(before: i64, record: &Record) -> Result<i64> {
+    let most = match record.kind {
+        kind::TREE_BLOCK_REF | kind::SHARED_BLOCK_REF => 1,
+        _ => i64::from(u32::MAX),
+    };
+    let count = before.saturating_add(record.delta.into());
+    if (0..=most).contains(&count) {
+        return Ok(count);
+    }
+    let what = match count {
+        ..0 => "a reference would go that is not there",
+        _ => "a reference is there already",
+    };
+    Err(Error::inconsistent(EXTENT_TREE, what, Key::new(record.bytenr, record.kind, record.owner)))
 }
 
 /// The body of a data reference.

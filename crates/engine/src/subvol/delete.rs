@@ -166,6 +166,11 @@ impl Forest {
         Ok(())
     }
 
+    /// Why a deleted subvolume cannot be dropped, if there is such a one.
+    pub fn why_stuck(&self) -> Option<Error> {
+        self.stuck.lock().values().next().cloned()
+    }
+
     /// Whether deleted subvolumes are left to be dropped.
     pub fn has_dead(&self) -> bool {
         !self.dead.lock().is_empty()

@@ -29,9 +29,11 @@ struct Walk<'w, 'a> {
     born: u64,
     log: RefLog,
     /// A block cannot be read, or contradicts the extent tree: nothing more can be dropped.
-    stuck: bool,
+    stuck: Option<Error>,
     /// The blocks to convert that lie before this key are converted.
     converted: Key,
+    /// Blocks that the tree has lost.
+    freed: u64,
     /// From the root down: a block that only this tree reaches, the child to look at next, and whether its children are
     /// counted by its address.
     path: Vec<(Arc<TreeBlock>, usize, bool)>,
@@ -44,8 +46,8 @@ enum Dropped {
     /// To the end of the budget.
     Some,
     /// To damage. The commit goes on without: what other trees have changed must not be lost for the sake of one that
-    /// nobody wants any more. The next open tries again.
-    Stuck,
+    /// nobody wants any more. It is said, and the next open tries again.
+    Stuck(Error),
 }
 
 impl Forest {
@@ -67,7 +69,12 @@ impl Forest {
             match self.drop_some(commit, &subvolume, &mut budget)? {
                 Dropped::All => done.push(id),
                 Dropped::Some => {}
-                Dropped::Stuck => stuck.push(id),
+                Dropped::Stuck(error) => {
+                    let what = format!("deleted subvolume {id} cannot be dropped: {error}");
+                    commit.core().warn(what);
+                    self.stuck.lock().insert(id, error);
+                    stuck.push(id);
+                }
             }
         }
         let mut dead = self.dead.lock();
@@ -98,12 +105,13 @@ impl Forest {
             last_snapshot: item.last_snapshot.get(),
             born: subvolume.key.offset,
             log: RefLog::default(),
-            stuck: false,
+            stuck: None,
             converted: *subvolume.converted.lock(),
+            freed: 0,
             path: Vec::new(),
         };
-        if walk.resume(&item).is_err() {
-            return Ok(Dropped::Stuck);
+        if let Err(error) = walk.resume(&item) {
+            return Ok(Dropped::Stuck(error));
         }
         let next = walk.run(budget)?;
         *subvolume.converted.lock() = walk.converted;
@@ -113,11 +121,13 @@ impl Forest {
             commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, subvolume.id), None);
             return Ok(Dropped::All);
         };
+        let freed = walk.freed.saturating_mul(commit.core().features.nodesize as u64);
+        item.bytes_used = item.bytes_used.get().saturating_sub(freed).into();
         item.drop_progress = key.into();
         item.drop_level = level;
         subvolume.state.lock().item = item;
         commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
-        Ok(if walk.stuck { Dropped::Stuck } else { Dropped::Some })
+        Ok(walk.stuck.map_or(Dropped::Some, Dropped::Stuck))
     }
 }
 
@@ -160,9 +170,14 @@ impl Walk<'_, '_> {
             }
             *budget -= 1;
             // A child that fails is left as it is: whatever was logged before is whole.
-            let entered = self.enter(&block, slot, full, budget);
-            self.stuck = entered.is_err();
-            if !entered.unwrap_or(false) {
+            let entered = match self.enter(&block, slot, full, budget) {
+                Ok(entered) => entered,
+                Err(error) => {
+                    self.stuck = Some(error);
+                    false
+                }
+            };
+            if !entered {
                 return Ok(Some((block.key(slot), block.level())));
             }
         }
@@ -236,6 +251,7 @@ impl Walk<'_, '_> {
 
     /// The reference of `parent` to the block at `bytenr` goes.
     fn unlink(&mut self, parent: &TreeBlock, parent_full: bool, bytenr: u64, level: u8) {
+        self.freed += 1;
         if parent_full {
             self.commit.sharing().lose_shared(&mut self.log, bytenr, level, parent.bytenr());
         } else {

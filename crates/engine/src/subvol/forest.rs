@@ -1,6 +1,6 @@
 //! The subvolumes in memory, and their part in a commit.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -127,6 +127,8 @@ pub struct Forest {
     pub(super) names: Mutex<()>,
     /// Deleted subvolumes that are not dropped yet.
     pub(super) dead: Mutex<Vec<u64>>,
+    /// Those of them that cannot be dropped, and why.
+    pub(super) stuck: Mutex<BTreeMap<u64, Error>>,
     pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
     pub(super) superblock: Mutex<SuperblockChanges>,
     frozen: Mutex<Frozen>,
@@ -146,6 +148,7 @@ impl Forest {
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
             names: Mutex::default(),
             dead: Mutex::default(),
+            stuck: Mutex::default(),
             snapshots: Mutex::default(),
             superblock: Mutex::default(),
             frozen: Mutex::default(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_ondisk::TreeBlock;
-use buttress_ondisk::check::Expect;
+use buttress_ondisk::check::{Expect, may_own};
 use buttress_volume::Volume;
 
 use crate::error::Result;
@@ -87,6 +87,7 @@ impl Blocks {
         if let Some(entry) = self.shard(bytenr).lock().blocks.get_mut(&bytenr)
             && entry.block.generation() == generation
             && entry.block.level() == level
+            && may_own(entry.block.owner(), owner)
         {
             entry.used = true;
             return Ok(entry.block.clone());

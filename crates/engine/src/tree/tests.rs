@@ -244,3 +244,16 @@ fn one_change_writes_one_path() {
     let same = bench.merge(|merge, _| merge.put(Key::new(10_000, 1, 0), &[8; 20]).unwrap());
     assert_eq!(same, 0, "putting what is there writes nothing");
 }
+
+#[test]
+fn a_block_in_memory_is_not_taken_for_one_of_another_tree() {
+    let mut bench = Bench::new();
+    bench.merge(|merge, model| {
+        merge.put(Key::new(256, 1, 0), b"item").unwrap();
+        model.insert(Key::new(256, 1, 0), b"item".to_vec());
+    });
+    let root = bench.root.unwrap();
+    let read = |owner| bench.blocks.read(root.bytenr, root.level, root.generation, owner);
+    assert!(read(5).is_ok() && read(256).is_ok(), "subvolumes share blocks");
+    assert!(read(2).is_err());
+}

@@ -291,7 +291,17 @@ impl<'c, 'a> Settler<'c, 'a> {
         while let Some(header) = headers.next()? {
             self.todo.root_items.insert(header.key(), None);
             let Some(found) = FreeSpaceHeader::of(header.data()) else { continue };
-            let ino = Key::from(found.location).objectid;
+            let location = Key::from(found.location);
+            let ino = location.objectid;
+            if location.kind != kind::INODE_ITEM
+                || !(objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&ino)
+            {
+                let what = "the free space cache of a block group leads to no file";
+                let key = header.key();
+                let error = Error::inconsistent(objectid::ROOT_TREE, what, key);
+                self.commit.core().warn(error.to_string());
+                continue;
+            }
             let mut items = view.range(
                 Key::new(ino, kind::INODE_ITEM, 0),
                 Key::new(ino, kind::EXTENT_DATA, u64::MAX),

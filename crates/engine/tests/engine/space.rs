@@ -1,7 +1,7 @@
 //! A full filesystem says so, and can be emptied again.
 
 use buttress::space::Need;
-use buttress::{Allocate, Change, Error, Filesystem, New, Node};
+use buttress::{Allocate, Change, Error, Filesystem, New, Node, Owner};
 
 use crate::judge::{Image, bytes};
 
@@ -70,8 +70,8 @@ fn files_can_be_emptied_when_all_space_is_promised() {
 }
 
 /// Files of small extents that lie between each other on the disk, so that whatever touches one touches everything.
-fn scatter(fs: &Filesystem, names: [&[u8]; 2], extents: u64) {
-    let nodes = names.map(|name| fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node);
+fn scatter(fs: &Filesystem, places: [(Node, &[u8]); 2], extents: u64) {
+    let nodes = places.map(|(dir, name)| fs.create(dir, name, &New::file(0o644)).unwrap().node);
     let sector = bytes(4096, 5);
     for turn in 0..extents / 64 {
         for node in nodes {
@@ -100,7 +100,7 @@ fn fill_metadata(fs: &Filesystem) {
 fn full_with_scattered_files(extents: u64) -> (Image, Filesystem) {
     let image = Image::by_us(2 * extents * 4096 * 5 / 4 + (96 << 20));
     let fs = image.open();
-    scatter(&fs, [b"one", b"other"], extents);
+    scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
     fill_metadata(&fs);
     fs.commit().unwrap();
     (image, fs)
@@ -129,6 +129,21 @@ fn scattered_files_go_when_everything_is_full() {
     for at in 0..extents * 4096 / data.len() as u64 {
         assert_eq!(fs.write(node, at * data.len() as u64, &data).unwrap(), data.len());
     }
+    fs.close().unwrap();
+    image.check();
+}
+
+#[test]
+fn a_subvolume_of_scattered_files_goes_when_everything_is_full() {
+    let extents = 20_000;
+    let image = Image::by_us(2 * extents * 4096 * 5 / 4 + (96 << 20));
+    let fs = image.open();
+    let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    scatter(&fs, [(Node::top(sub), b"one"), (Node::ROOT, b"other")], extents);
+    fill_metadata(&fs);
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"sub").unwrap();
+    fs.clean().unwrap();
     fs.close().unwrap();
     image.check();
 }

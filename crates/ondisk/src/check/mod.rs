@@ -121,6 +121,15 @@ fn is_subvolume(id: u64) -> bool {
     objectid::is_subvolume(id) && id >> 48 == 0
 }
 
+/// Whether a block of tree `owner` may be met in tree `wanted`: subvolumes share blocks, and a balance may have moved them.
+pub fn may_own(owner: u64, wanted: u64) -> bool {
+    match wanted {
+        0 | objectid::TREE_RELOC => true,
+        id if objectid::is_subvolume(id) => is_subvolume(owner) || owner == objectid::TREE_RELOC,
+        id => owner == id,
+    }
+}
+
 /// What the reader of a block knows about it beforehand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Expect {
@@ -337,16 +346,11 @@ impl Gate {
 
     fn head_owner(&self, owner: u64, expect: &Expect) -> Checked {
         let Some(wanted) = expect.owner else { return Ok(()) };
-        match wanted {
-            0 | objectid::TREE_RELOC => {}
-            id if objectid::is_subvolume(id) => ensure!(
-                is_subvolume(owner) || owner == objectid::TREE_RELOC,
-                "wrong owner",
-                owner,
-                "a subvolume"
-            ),
-            id => ensure!(owner == id, "wrong owner", owner, id),
+        let fits = may_own(owner, wanted);
+        if objectid::is_subvolume(wanted) {
+            ensure!(fits, "wrong owner", owner, "a subvolume");
         }
+        ensure!(fits, "wrong owner", owner, wanted);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 
 mod bytes;
 mod checker;
+mod contradictions;
 mod corpus;
 mod damage;
 mod each;

@@ -66,13 +66,15 @@ struct Emitter<'e, 'm, 'a> {
     ino: u64,
     /// The rest of an old extent that the last range has cut in two or shortened from the front. Not in the tree yet.
     carry: Option<Old>,
+    /// Where the last old extent ended.
+    reach: u64,
 }
 
 impl FileChanges {
     /// Emits the layer, which has been prepared. `size` is the file's size in this layer.
     pub fn emit(&self, emit: &mut Emit<'_, '_>, ino: u64, size: u64) -> Result<()> {
         let holes_end = if emit.core.features.no_holes { 0 } else { round_up(size) };
-        let mut emitter = Emitter { emit, ino, carry: None };
+        let mut emitter = Emitter { emit, ino, carry: None, reach: 0 };
         let mut edges = self.edges.iter().copied().peekable();
         let mut done = 0;
         for region in self.regions() {
@@ -182,8 +184,14 @@ impl Emitter<'_, '_, '_> {
         if (key.objectid, key.kind) != (ino, kind::EXTENT_DATA) || key.offset >= end {
             return Ok(None);
         }
-        let old = Old::read(&key, data);
-        old.map(Some).ok_or_else(|| Error::inconsistent(tree, "a file extent makes no sense", key))
+        let Some(old) = Old::read(&key, data) else {
+            return Err(Error::inconsistent(tree, "a file extent makes no sense", key));
+        };
+        if old.start < self.reach {
+            return Err(Error::inconsistent(tree, "file extents overlap", key));
+        }
+        self.reach = old.end;
+        Ok(Some(old))
     }
 
     /// `region` covers a part of `old`: puts what is left before it, keeps what is left behind it for later, and counts

@@ -275,9 +275,17 @@ impl<'a> TreeWalk<'a> {
     }
 
     fn step(&mut self) -> Result<()> {
+        let reach = self.current.as_ref().map_or(0, |extent| extent.span.end);
         let next = self.cursor.as_mut().map_or(Ok(None), Cursor::next)?;
         self.current = next.map(|item| self.extent(item)).transpose()?;
-        Ok(())
+        match &self.current {
+            Some(next) if next.span.start < reach => {
+                let key = extent_key(self.layers.ino, next.span.start);
+                let owner = self.layers.view.owner();
+                Err(Error::inconsistent(owner, "file extents overlap", key))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn extent(&self, item: Item) -> Result<TreeExtent> {

@@ -1,0 +1,139 @@
+//! Images whose items are each fine and contradict each other: an operation that meets that is refused and says where, and
+//! nothing else gets worse.
+
+use std::sync::Arc;
+
+use buttress::device::MemoryDevice;
+use buttress::ondisk::item::{FileExtent, FreeSpaceHeader, InodeRef};
+use buttress::ondisk::{Key, kind, objectid};
+use buttress::{Filesystem, New, Node, OpenMode, Options, Owner};
+use buttress_testkit::corpus::build;
+use buttress_testkit::damage::{Patient, TOP};
+use buttress_testkit::oracle::root_or_skip;
+
+/// A filesystem of our own in memory, ready to be damaged.
+fn made(fill: impl FnOnce(&Filesystem)) -> Patient {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    buttress_mkfs::make(&*device, &buttress_mkfs::Options::default(), &mut seed).unwrap();
+    let fs = open(&device);
+    fill(&fs);
+    fs.close().unwrap();
+    Patient::of(&device).unwrap()
+}
+
+fn open(device: &Arc<MemoryDevice>) -> Filesystem {
+    let options = Options::read_write().background(false);
+    Filesystem::open_device(device.clone(), options).unwrap()
+}
+
+fn file(fs: &Filesystem, dir: Node, name: &str) -> Node {
+    fs.create(dir, name.as_bytes(), &New::file(0o644)).unwrap().node
+}
+
+#[test]
+fn a_deleted_subvolume_that_cannot_be_dropped_is_said() {
+    let patient = made(|fs| {
+        let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+        for number in 0..2000 {
+            file(fs, Node::top(sub), &format!("file number {number}"));
+        }
+        fs.commit().unwrap();
+    });
+    let sub = patient.named(TOP, "sub").unwrap();
+    let middle = patient.entry(sub, kind::DIR_INDEX, "file number 1000").unwrap();
+    let leaf = patient.path(sub, &middle).unwrap().pop().unwrap().block.bytenr();
+    for copy in [0, 1] {
+        patient.flip(leaf + 500, copy).unwrap();
+    }
+    let fs = open(patient.device());
+    fs.delete_subvolume(Node::ROOT, b"sub").unwrap();
+    let why = fs.clean().unwrap_err().to_string();
+    assert!(why.contains(&leaf.to_string()), "{why}");
+    let warnings = fs.warnings();
+    assert!(warnings.iter().any(|it| it.contains("cannot be dropped")), "{warnings:?}");
+    file(&fs, Node::ROOT, "after");
+    fs.close().unwrap();
+    let fs = open(patient.device());
+    assert!(fs.lookup(Node::ROOT, b"after").unwrap().is_some());
+    assert!(fs.clean().is_err(), "it tries again, and says so again");
+}
+
+#[test]
+fn a_name_whose_index_is_another_names_takes_nothing_else_away() {
+    let patient = made(|fs| {
+        for name in ["one", "other"] {
+            file(fs, Node::ROOT, name);
+        }
+    });
+    let ino = patient.named(TOP, "one").unwrap();
+    let index = patient.entry(TOP, kind::DIR_INDEX, "other").unwrap().offset;
+    let key = patient.key(TOP, ino, kind::INODE_REF).unwrap();
+    patient.edit(TOP, key, |head: &mut InodeRef| head.index = index.into()).unwrap();
+    let fs = open(patient.device());
+    let why = fs.unlink(Node::ROOT, b"one").unwrap_err().to_string();
+    assert!(why.contains("directory index"), "{why}");
+    fs.unlink(Node::ROOT, b"other").unwrap();
+    fs.commit().unwrap();
+    let mut names = Vec::new();
+    fs.read_dir(Node::ROOT, 0, &mut |entry| {
+        names.push(entry.name);
+        true
+    })
+    .unwrap();
+    assert_eq!(names, [b"one"]);
+}
+
+#[test]
+fn file_extents_that_overlap_are_an_error() {
+    let patient = made(|fs| {
+        let node = file(fs, Node::ROOT, "file");
+        for at in 0..600 {
+            fs.write(node, at * 8192, &[7; 4096]).unwrap();
+        }
+    });
+    let ino = patient.named(TOP, "file").unwrap();
+    let extents = patient.all(TOP, |key, _| (key.objectid, key.kind) == (ino, kind::EXTENT_DATA));
+    let extents = extents.unwrap();
+    // Within a leaf, the leaf as a whole is refused.
+    let last_of_a_leaf = extents
+        .windows(2)
+        .find(|pair| patient.path(TOP, &pair[1].0).unwrap().last().unwrap().slot == 0);
+    let (key, next) = last_of_a_leaf.map(|pair| (pair[0].0, pair[1].0)).unwrap();
+    let longer = |extent: &mut FileExtent| {
+        extent.head.ram_bytes = 12288.into();
+        extent.tail.num_bytes = 12288.into();
+        extent.tail.disk_num_bytes = 12288.into();
+    };
+    patient.edit(TOP, key, longer).unwrap();
+    let fs = open(patient.device());
+    let file = fs.open_file("/file", OpenMode::read_write()).unwrap();
+    let why = file.read_at(&mut [0; 8192], next.offset).err();
+    assert!(why.is_none(), "what is behind is read: {why:?}");
+    let why = file.read_at(&mut [0; 65536], key.offset).unwrap_err().to_string();
+    assert!(why.contains("overlap") && why.contains(&next.to_string()), "{why}");
+    let written = file.write_at(&[8; 65536], key.offset).map(|_| ());
+    let done = written.and_then(|()| fs.commit().map(|_| ()));
+    assert!(done.unwrap_err().to_string().contains("overlap"));
+}
+
+#[test]
+fn a_free_space_cache_that_leads_elsewhere_is_left_alone() {
+    if !root_or_skip() {
+        return;
+    }
+    let image = build("space-cache-v1").unwrap();
+    let patient = Patient::of(&MemoryDevice::load(&image.path).unwrap()).unwrap();
+    let tree = objectid::ROOT_TREE;
+    let dir = patient.key(tree, objectid::ROOT_TREE_DIR, kind::DIR_ITEM).unwrap();
+    let (header, _) = patient.find(tree, |key, _| key.objectid == objectid::FREE_SPACE).unwrap();
+    let elsewhere = Key::new(objectid::ROOT_TREE_DIR, kind::INODE_ITEM, 0);
+    let edit = |header: &mut FreeSpaceHeader| header.location = elsewhere.into();
+    patient.edit(tree, header, edit).unwrap();
+    let fs = open(patient.device());
+    file(&fs, Node::ROOT, "new");
+    fs.commit().unwrap();
+    assert!(fs.core().root_view().get(&dir).unwrap().is_some());
+    let warnings = fs.warnings();
+    assert!(warnings.iter().any(|it| it.contains("cache")), "{warnings:?}");
+}
