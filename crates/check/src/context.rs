@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use buttress_ondisk::{
-    CHILD_LEN, HEADER_LEN, Key, NodeBuilder, Superblock, TreeBlock, item::RootItem, kind, objectid,
+    CHILD_LEN, Expect, HEADER_LEN, Key, NodeBuilder, Superblock, TreeBlock, item::RootItem, kind,
+    objectid,
 };
 use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
@@ -133,7 +134,34 @@ impl<'a> Context<'a> {
             return;
         }
         self.measure(block, tree);
+        self.judge(block, tree);
         held(&*self.refs, block, from, self.full_backref.has(block.bytenr()));
+    }
+
+    /// What a block's head says that no reader looks at, and its other copies.
+    fn judge(&self, block: &TreeBlock, tree: u64) {
+        let place = || Place::block(tree, block.bytenr());
+        if block.head().chunk_tree_uuid != self.volume.chunk_tree_uuid() {
+            self.report(Kind::TreeBlockUuid, place(), "another uuid", "that of the chunk tree");
+        }
+        if self.options.check_data_csum {
+            self.judge_copies(block, tree);
+        }
+    }
+
+    fn judge_copies(&self, block: &TreeBlock, tree: u64) {
+        let chunk = self.volume.chunk_at(block.bytenr());
+        let expect = Expect::at(block.bytenr());
+        for copy in 1..chunk.map_or(1, |chunk| chunk.profile().copies()) {
+            let place = Place::block(tree, block.bytenr());
+            match self.volume.read_block_from(block.bytenr(), &expect, copy) {
+                Ok(other) if other.as_bytes() == block.as_bytes() => {}
+                Ok(_) => self.report(Kind::TreeBlockCopy, place, "another block", "a good copy"),
+                // A block that breaks a rule was reported, and its copies do too.
+                Err(_) if self.bad.lock().contains(&block.bytenr()) => {}
+                Err(error) => self.report(Kind::TreeBlockCopy, place, error, "a good copy"),
+            }
+        }
     }
 
     fn measure(&self, block: &TreeBlock, tree: u64) {

@@ -104,7 +104,7 @@ fn overlaps(context: &Context<'_>, chunks: &BTreeMap<u64, Chunk>) {
         let place = Place::logical(chunk.logical, chunk.length);
         if chunk.logical < end {
             let expect = format_args!("at least {end}");
-            context.report(Kind::ChunkOverlap, place.clone(), chunk.logical, expect);
+            context.report(Kind::ChunkPlace, place.clone(), chunk.logical, expect);
         }
         end = end.max(chunk.end());
         for stripe in &chunk.stripes {
@@ -116,7 +116,7 @@ fn overlaps(context: &Context<'_>, chunks: &BTreeMap<u64, Chunk>) {
             if last > member.total_bytes || stripe.dev_uuid != member.uuid {
                 let place = Place { device: Some(stripe.devid), ..place.clone() };
                 let expect = format_args!("inside its device of {} bytes", member.total_bytes);
-                context.report(Kind::ChunkOutside, place, last, expect);
+                context.report(Kind::ChunkPlace, place, last, expect);
             }
         }
     }

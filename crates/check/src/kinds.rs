@@ -35,15 +35,14 @@ macro_rules! kinds {
 kinds! {
     // Superblocks.
     SuperBad, Error, "super-bad", "The primary superblock does not pass the gate.";
-    SuperMirror, Warning, "super-mirror", "A mirror of the superblock does not pass the gate.";
+    SuperMirror, Warning, "super-mirror", "A mirror of the superblock does not pass the gate, or contradicts the primary.";
     SuperStale, Warning, "super-stale", "A mirror of the superblock is of another commit than the primary.";
     SuperDevice, Error, "super-device", "The superblock and the chunk tree disagree about the device.";
     SuperTotal, Error, "super-total-bytes", "The superblock's size is not the sum of the devices' sizes.";
     SuperUsed, Error, "super-bytes-used", "The superblock's used bytes are not the sum of the block groups' used bytes.";
     // Chunks and devices.
     ChunkBad, Error, "chunk-bad", "A chunk item makes no sense.";
-    ChunkOverlap, Error, "chunk-overlap", "Two chunks claim the same logical addresses.";
-    ChunkOutside, Error, "chunk-outside-device", "A stripe of a chunk is not inside its device.";
+    ChunkPlace, Error, "chunk-place", "A chunk overlaps another one, or has a stripe that is not inside a known device.";
     SystemChunkMissing, Error, "system-chunk-missing", "A system chunk is not in the superblock's array.";
     SystemChunkStale, Error, "system-chunk-stale", "The superblock's array has a chunk that the chunk tree has not.";
     DevExtentMissing, Error, "dev-extent-missing", "A stripe of a chunk has no device extent.";
@@ -55,6 +54,7 @@ kinds! {
     TreeBlockBad, Error, "tree-block-bad", "No copy of a tree block can be read and passes the gate.";
     TreeBlockItem, Error, "tree-block-item", "A tree block has its checksum and still holds something that cannot be.";
     TreeBlockCopy, Warning, "tree-block-copy", "A copy of a tree block is bad, another one is good.";
+    TreeBlockUuid, Warning, "tree-block-uuid", "A tree block does not name the uuid of the chunk tree.";
     TreeKeyOrder, Error, "tree-key-order", "The keys of a block reach into the next one.";
     RootItemBad, Error, "root-item-bad", "A root item cannot be read.";
     RootMissing, Error, "root-missing", "A tree that every filesystem has is not in the root tree.";

@@ -37,5 +37,5 @@ pub use issue::{Issue, Place, Severity};
 pub use kinds::Kind;
 pub use options::Options;
 pub use progress::{Phase, Progress};
-pub use run::check;
+pub use run::{check, check_devices};
 pub use sink::{Report, Totals};

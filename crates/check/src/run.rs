@@ -4,8 +4,9 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
+use buttress_device::BlockDevice;
 use buttress_ondisk::{Key, item::RootItem, kind, objectid};
-use buttress_volume::{TreeRoot, Volume};
+use buttress_volume::{Access, TreeRoot, Volume, VolumeError};
 use parking_lot::Mutex;
 
 use crate::{
@@ -22,7 +23,20 @@ use crate::{
     walk::{Leaf, Nobody, Subtree, Visitor, read, root, walk},
 };
 
-/// Checks a filesystem. Only reads.
+/// Opens the filesystem on these devices and checks it. A filesystem that cannot be opened because of what is on the medium gets a
+/// report that says why; the error is for what is no filesystem, not supported, or not readable.
+pub fn check_devices(
+    devices: Vec<Arc<dyn BlockDevice>>,
+    options: &Options,
+    progress: &Progress,
+) -> Result<Report, VolumeError> {
+    match Volume::open(devices, Access::ReadOnly) {
+        Ok(opened) => Ok(check(&opened.volume, options, progress)),
+        Err(error) => Report::of_refusal(&error).ok_or(error),
+    }
+}
+
+/// Checks an open filesystem. Only reads.
 pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report {
     let mut context = Context::new(volume, options, progress);
     progress.begin(Phase::Devices, 0);
@@ -34,7 +48,10 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     count_roots(&context);
     check_trees(&context);
     fs::check_roots(&context);
-    refs::explain(&context);
+    // Without an extent tree every extent would be missing; that it is missing was said.
+    if context.roots.find(objectid::EXTENT_TREE).is_some() {
+        refs::explain(&context);
+    }
     if options.check_data_csum {
         data::check(&context, context.sizes.csums.load(Relaxed));
     }

@@ -2,10 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_ondisk::objectid;
+use buttress_volume::VolumeError;
 use parking_lot::Mutex;
 
 use crate::{
-    issue::{Issue, Severity},
+    issue::{Issue, Place, Severity},
     kinds::Kind,
 };
 
@@ -94,6 +96,31 @@ pub struct Report {
 }
 
 impl Report {
+    /// The report on a filesystem that is too damaged to be opened: one issue, which says why. `None` for errors that are not about
+    /// what is on the medium.
+    pub fn of_refusal(error: &VolumeError) -> Option<Report> {
+        let (kind, place) = match error {
+            VolumeError::Superblock { .. } => (Kind::SuperBad, Place::default()),
+            VolumeError::SystemArray { .. } => (Kind::SuperBad, Place::default()),
+            VolumeError::DeviceItem { .. } => (Kind::SuperDevice, Place::default()),
+            VolumeError::Chunk { logical, .. } => {
+                (Kind::ChunkBad, Place { logical: Some(*logical), ..Place::default() })
+            }
+            VolumeError::ChunkPlace { logical, .. } => {
+                (Kind::ChunkPlace, Place { logical: Some(*logical), ..Place::default() })
+            }
+            VolumeError::Block { logical, .. } | VolumeError::Unmapped { logical, .. } => {
+                (Kind::TreeBlockBad, Place::block(objectid::CHUNK_TREE, *logical))
+            }
+            VolumeError::Tree { block, .. } => {
+                (Kind::TreeKeyOrder, Place::block(objectid::CHUNK_TREE, *block))
+            }
+            _ => return None,
+        };
+        let issue = Issue::new(kind, place, error, "a filesystem that can be opened");
+        Some(Report { counts: vec![(kind, 1)], issues: vec![issue], totals: Totals::default() })
+    }
+
     /// Whether there is no error. Warnings do not count.
     pub fn is_clean(&self) -> bool {
         self.count(Severity::Error) == 0

@@ -194,55 +194,34 @@ pub(crate) fn check_bound(
 
 /// Reads a block; what is wrong with it is reported once. `None` when nothing in it can be used.
 pub(crate) fn read(context: &Context<'_>, tree: u64, expect: &Expect) -> Option<TreeBlock> {
-    let fault = match context.volume.read_block_from(expect.bytenr, expect, 0) {
-        Ok(block) => {
-            check_copies(context, tree, expect);
-            return Some(block);
-        }
+    let place = || Place { key: expect.first_key, ..Place::block(tree, expect.bytenr) };
+    let first_copy = match context.volume.read_block_from(expect.bytenr, expect, 0) {
+        Ok(block) => return Some(block),
         Err(error) => error,
     };
-    let first = context.bad.lock().insert(expect.bytenr);
-    let place = Place { key: expect.first_key, ..Place::block(tree, expect.bytenr) };
     let error = match context.volume.read_block(expect.bytenr, expect) {
         Ok(block) => {
-            if first {
-                context.report(Kind::TreeBlockCopy, place, fault, "a good copy");
+            if context.bad.lock().insert(expect.bytenr) {
+                context.report(Kind::TreeBlockCopy, place(), first_copy, "a good copy");
             }
             return Some(block);
         }
         Err(error) => error,
     };
+    let first = context.bad.lock().insert(expect.bytenr);
     if let Some((fault, block)) = salvage(context, &error) {
         if first {
-            let place = Place { slot: fault.slot, ..place };
+            let key = fault.slot.filter(|&slot| slot < block.len()).map(|slot| block.key(slot));
+            let place = Place { slot: fault.slot, key: key.or(expect.first_key), ..place() };
             let have = format_args!("{}: {}", fault.what, fault.have);
             context.report(Kind::TreeBlockItem, place, have, &fault.expect);
         }
         return Some(block);
     }
     if first {
-        context.report(Kind::TreeBlockBad, place, &error, "a good tree block");
+        context.report(Kind::TreeBlockBad, place(), &error, "a good tree block");
     }
     None
-}
-
-/// The other copies of a block whose first copy is good: read when everything is to be read.
-fn check_copies(context: &Context<'_>, tree: u64, expect: &Expect) {
-    let copies = context.volume.chunk_at(expect.bytenr).map_or(1, |it| it.profile().copies());
-    if !context.options.check_data_csum || copies < 2 {
-        return;
-    }
-    let read = |copy| context.volume.read_block_from(expect.bytenr, expect, copy).err();
-    if let Some(fault) = (1..copies).find_map(read)
-        && context.bad.lock().insert(expect.bytenr)
-    {
-        context.report(
-            Kind::TreeBlockCopy,
-            Place::block(tree, expect.bytenr),
-            fault,
-            "a good copy",
-        );
-    }
 }
 
 /// A block whose head is good and whose content is not, with what is wrong.

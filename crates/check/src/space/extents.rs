@@ -3,7 +3,7 @@
 use buttress_ondisk::{
     Key,
     item::{BlockGroupItem, extent_flags},
-    kind, objectid,
+    kind,
     view::{InlineRef, inline_refs, keyed_ref},
 };
 
@@ -11,10 +11,8 @@ use super::Range;
 use crate::{
     context::Context,
     cursor::{Cursor, Event},
-    issue::Place,
-    kinds::Kind,
     refs::{Reference, Shape, referrer},
-    roots::{Tree, holds_files},
+    roots::Tree,
 };
 
 /// An extent, as the extent tree has it.
@@ -26,6 +24,10 @@ pub(super) struct Extent {
     pub len: u64,
     /// What it is.
     pub shape: Shape,
+    /// Whether its own references to others are said to be by its address.
+    pub full: bool,
+    /// A tree that refers to it as a tree block.
+    pub tree: Option<u64>,
     /// References that its item says it has.
     pub refs: u64,
     /// References that are recorded.
@@ -112,29 +114,24 @@ impl Reader<'_, '_, '_> {
         };
         if flags & extent_flags::FULL_BACKREF != 0 {
             self.context.full_backref.add(key.objectid);
-            self.full_backref(key, refs.clone());
         }
         self.context.refs.item(key.objectid, &shape);
-        let (bytenr, refs_said) = (key.objectid, head.refs.get());
-        self.current =
-            Some(Extent { bytenr, len, shape, refs: refs_said, counted: 0, whole: true });
+        let bytenr = key.objectid;
+        self.current = Some(Extent {
+            bytenr,
+            len,
+            shape,
+            full: flags & extent_flags::FULL_BACKREF != 0,
+            tree: None,
+            refs: head.refs.get(),
+            counted: 0,
+            whole: true,
+        });
         for found in refs.by_ref() {
             self.record(bytenr, &found);
         }
         if let (Some(current), false) = (&mut self.current, refs.rest().is_empty()) {
             current.whole = false;
-        }
-    }
-
-    /// Only blocks of trees of files refer to others by their own address.
-    fn full_backref(&self, key: &Key, refs: impl Iterator<Item = InlineRef>) {
-        let is_odd =
-            |it: &InlineRef| matches!(it, InlineRef::TreeBlock { root } if !holds_files(*root));
-        let odd = refs.filter(is_odd).find(|it| it.rank() != objectid::TREE_RELOC);
-        if let Some(found) = odd {
-            let place = Place::logical(key.objectid, self.context.volume.nodesize().into());
-            let have = format_args!("full backrefs in a block of tree {}", found.rank());
-            self.context.report(Kind::ExtentFlags, place, have, "none outside trees of files");
         }
     }
 
@@ -148,6 +145,9 @@ impl Reader<'_, '_, '_> {
         self.context.refs.recorded(bytenr, &Reference { by, shape }, found.count());
         if let Some(current) = &mut self.current {
             current.counted = current.counted.saturating_add(found.count());
+            if let InlineRef::TreeBlock { root } = found {
+                current.tree = Some(*root);
+            }
         }
     }
 

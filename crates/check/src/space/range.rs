@@ -3,7 +3,7 @@
 use buttress_ondisk::{
     Key, STRIPE_LEN,
     item::{BlockGroupItem, chunk_type},
-    kind,
+    kind, objectid,
 };
 
 use super::{
@@ -19,6 +19,7 @@ use crate::{
     issue::Place,
     kinds::Kind,
     refs::Shape,
+    roots::holds_files,
 };
 
 /// Judges a range; the bytes of its extents, or `None` when part of it could not be read.
@@ -132,9 +133,15 @@ impl One<'_, '_> {
     fn refs(&self, extent: &Extent) {
         let place = Place::logical(extent.bytenr, extent.len);
         if extent.whole && extent.refs != extent.counted {
-            self.context.report(Kind::ExtentRefTotal, place, extent.refs, extent.counted);
+            self.context.report(Kind::ExtentRefTotal, place.clone(), extent.refs, extent.counted);
         } else if extent.whole && extent.refs == 0 {
-            self.context.report(Kind::ExtentUnreferenced, place, 0, "one reference or more");
+            self.context.report(Kind::ExtentUnreferenced, place.clone(), 0, "one or more");
+        }
+        let shared = |id: &u64| holds_files(*id) || *id == objectid::TREE_RELOC;
+        if let (true, Some(tree)) = (extent.full, extent.tree.filter(|id| !shared(id))) {
+            let place = Place { tree: Some(tree), ..place };
+            let have = format_args!("full backrefs of a block of tree {tree}");
+            self.context.report(Kind::ExtentFlags, place, have, "none outside of subvolumes");
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_check::{Options, Progress, Report};
 use buttress_device::{Access, BlockDevice, FileDevice, OffsetDevice};
-use buttress_volume::{Volume, VolumeError};
+use buttress_volume::VolumeError;
 
 use super::{OracleError, Result};
 
@@ -19,9 +19,8 @@ pub fn our_report(
     if offset != 0 {
         device = Arc::new(OffsetDevice::new(device, offset, None)?);
     }
-    let opened = Volume::open(vec![device], Access::ReadOnly)?;
     let options = Options { check_data_csum: data, ..Options::default() };
-    Ok(buttress_check::check(&opened.volume, &options, &Progress::default()))
+    buttress_check::check_devices(vec![device], &options, &Progress::default())
 }
 
 /// Ok only if our checker finds no error. What it does not support is passed over.
