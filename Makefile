@@ -1,11 +1,12 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build demo test lint bench long clean
+.PHONY: help deps build demo test lint bench load long clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
 	@echo "make test   everything that must hold before a change lands"
 	@echo "make lint   formatting and clippy"
 	@echo "make bench  the figures of this machine, both sides in one run"
+	@echo "make load   an hour of mixed load on a mount with little memory (LOAD_SECONDS=N)"
 	@echo "make long   the suites that take hours"
 
 deps:
@@ -35,6 +36,11 @@ long: deps
 	BUTTRESS_LONG=1 cargo test --release -p buttress-testkit --no-fail-fast
 	BUTTRESS_LONG=1 cargo test --release -p buttress-cli --test kill
 	cargo run --release -p buttress-testkit --bin modelrun -- --seed 1 --ops 1000000
+
+LOAD_SECONDS ?= 3600
+load: deps
+	cargo build --release -p buttress-cli -p buttress-testkit --bins
+	target/release/load --buttress target/release/buttress --seconds $(LOAD_SECONDS)
 
 clean:
 	cargo clean

@@ -7,6 +7,7 @@
 pub mod corpus;
 pub mod damage;
 pub mod facts;
+pub mod load;
 pub mod model;
 pub mod ops;
 pub mod oracle;
