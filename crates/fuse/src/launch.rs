@@ -12,6 +12,10 @@ use std::io::{self, IsTerminal, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Command, ExitStatus, Stdio};
 
+/// How many heaps glibc keeps. Data are taken in by one thread and let go of by another, and with a heap for each thread the
+/// memory of a mount under mixed load was 224 MiB instead of 133 MiB, at the same speed.
+const ARENAS: &str = "MALLOC_ARENA_MAX";
+
 /// Marks the child.
 const MARK: &str = "BUTTRESS_MOUNT_DAEMON";
 /// The child's last byte when all is well.
@@ -67,6 +71,9 @@ fn start_child() -> Result<(), LaunchError> {
     let program = env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     std::os::unix::process::CommandExt::arg0(&mut command, zeroth);
+    if env::var_os(ARENAS).is_none() {
+        command.env(ARENAS, "1");
+    }
     command.args(arguments).env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = command.spawn()?;
     let mut word = Vec::new();

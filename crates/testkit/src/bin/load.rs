@@ -93,6 +93,8 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     done(Command::new(command).args(mkfs).arg(image))?;
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut mount = Command::new(command);
+    // As a mount in the background sets it.
+    mount.env("MALLOC_ARENA_MAX", "1");
     mount.args(["mount", "-f", "-o", &format!("memory={memory},commit=5")]);
     let mut daemon = mount.arg(image).arg(dir.path()).spawn().map_err(|error| error.to_string())?;
     let outcome = under_load(arguments, &mut daemon, dir.path());
