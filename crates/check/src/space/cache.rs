@@ -74,12 +74,15 @@ impl Caches {
         let chunk = range.chunk.as_ref()?;
         let header = self.headers.get(&chunk.logical)?;
         match read(context, header) {
-            Ok(Some(runs)) => Some(CacheCheck {
-                runs: merged(runs),
-                reserved: reserved(chunk),
-                place: Place::logical(chunk.logical, chunk.length),
-                wrong: None,
-            }),
+            Ok(Some(runs)) => {
+                let (runs, twice) = merged(runs);
+                Some(CacheCheck {
+                    runs,
+                    reserved: reserved(chunk),
+                    place: Place::logical(chunk.logical, chunk.length),
+                    wrong: twice.map(|run| (Some(run), None)),
+                })
+            }
             Ok(None) => None,
             Err(why) => {
                 let place = Place::logical(chunk.logical, chunk.length);
@@ -216,17 +219,21 @@ impl<'a> Pages<'a> {
     }
 }
 
-/// Sorted, and neighbours made one.
-fn merged(mut runs: Vec<Run>) -> VecDeque<Run> {
+/// Sorted, and neighbours made one; and the first run that is told twice.
+fn merged(mut runs: Vec<Run>) -> (VecDeque<Run>, Option<Run>) {
     runs.sort_unstable();
     let mut whole: VecDeque<Run> = VecDeque::new();
+    let mut twice = None;
     for run in runs {
+        if let Some(last) = whole.back().filter(|last| last.1 > run.0) {
+            twice = twice.or(Some((run.0, run.1.min(last.1))));
+        }
         match whole.back_mut() {
             Some(last) if last.1 >= run.0 => last.1 = last.1.max(run.1),
             _ => whole.push_back(run),
         }
     }
-    whole
+    (whole, twice)
 }
 
 /// The logical addresses of a chunk behind which superblocks may stand: whole stripes.
@@ -325,6 +332,8 @@ mod tests {
 
     #[test]
     fn runs_are_merged() {
-        assert_eq!(merged(vec![(5, 6), (0, 2), (2, 5), (8, 9)]), [(0, 6), (8, 9)]);
+        let whole = VecDeque::from([(0, 6), (8, 9)]);
+        assert_eq!(merged(vec![(5, 6), (0, 2), (2, 5), (8, 9)]), (whole.clone(), None));
+        assert_eq!(merged(vec![(0, 3), (2, 6), (8, 9)]), (whole, Some((2, 3))));
     }
 }

@@ -20,6 +20,8 @@ use crate::oracle::{KernelMount, btrfs, copy_sparse, mkfs, run, temp_dir};
 
 /// Bytes of an image.
 const SIZE: u64 = 256 << 20;
+/// Bytes of an image with block groups large enough for a cache.
+const LARGE: u64 = 2 << 30;
 
 /// Which healthy image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,11 +34,13 @@ pub enum Base {
     Old,
     /// Nodes of 4 KiB, trees of three levels, blocks shared below the root, references in items of their own.
     Deep,
+    /// The free space cache of the first version, which is only kept for block groups of 100 MiB and more.
+    Cache,
 }
 
 impl Base {
     /// All of them.
-    pub const ALL: [Base; 4] = [Base::Main, Base::Quotas, Base::Old, Base::Deep];
+    pub const ALL: [Base; 5] = [Base::Main, Base::Quotas, Base::Old, Base::Deep, Base::Cache];
 
     /// Arguments of `mkfs.btrfs`: features to be off, then the rest.
     fn mkfs(self) -> (&'static [&'static str], &'static [&'static str]) {
@@ -47,6 +51,7 @@ impl Base {
                 (off, &["-R", "^free-space-tree"])
             }
             Base::Deep => (&["block-group-tree"], &["-n", "4096"]),
+            Base::Cache => (&["block-group-tree"], &["-R", "^free-space-tree"]),
         }
     }
 
@@ -57,8 +62,11 @@ impl Base {
         let (off, rest) = self.mkfs();
         let off = without(off)?;
         let features = if off.is_empty() { Vec::new() } else { vec!["-O", &off] };
-        mkfs(&path, SIZE, &[&features, rest].concat())?;
-        let mount = KernelMount::new(&path, "noatime,compress=zstd,commit=300")?;
+        let size = if self == Base::Cache { LARGE } else { SIZE };
+        mkfs(&path, size, &[&features, rest].concat())?;
+        let cache = if self == Base::Cache { ",space_cache=v1" } else { "" };
+        let options = format!("noatime,compress=zstd,commit=300{cache}");
+        let mount = KernelMount::new(&path, &options)?;
         let top = mount.path();
         if self == Base::Quotas {
             btrfs(&["quota", "enable", &text(top)])?;
@@ -77,8 +85,10 @@ impl Base {
 
     /// Puts content in; what has to stay open comes back.
     fn fill(self, top: &Path) -> Result<Vec<File>> {
-        if self == Base::Deep {
-            return deep(top).map(|()| Vec::new());
+        match self {
+            Base::Deep => return deep(top).map(|()| Vec::new()),
+            Base::Cache => return bulk(top).map(|()| Vec::new()),
+            _ => {}
         }
         files(top)?;
         directories(top, self != Base::Old)?;
@@ -199,6 +209,18 @@ fn deep(top: &Path) -> Result<()> {
     snapshot(&volume, &top.join("frozen"), true)?;
     for number in (0..2000).step_by(500) {
         fs::write(volume.join(format!("file-{number}")), noise(number + 7, 9_000))?;
+    }
+    Ok(())
+}
+
+/// More data than the first block group takes, with gaps.
+fn bulk(top: &Path) -> Result<()> {
+    for number in 0..40_u64 {
+        fs::write(top.join(format!("bulk-{number}")), noise(number, 400_000))?;
+    }
+    File::open(top.join("bulk-0"))?.sync_all()?;
+    for number in (0..40).step_by(3) {
+        fs::remove_file(top.join(format!("bulk-{number}")))?;
     }
     Ok(())
 }

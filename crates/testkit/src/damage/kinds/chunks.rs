@@ -62,6 +62,10 @@ pub const KINDS: &[Kind] = &[
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.chunk_type = 4.into())
     })
     .warns(),
+    Kind::new("chunk.type-system", "system-chunk-missing", |p| {
+        p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.chunk_type = 2.into())
+    })
+    .warns(),
     Kind::new("chunk.num-stripes", "unopenable", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.num_stripes = 2.into())
     }),
@@ -84,6 +88,10 @@ pub const KINDS: &[Kind] = &[
     Kind::new("dev-extent.length", "dev-extent-missing", |p| {
         let key = p.first(DEVICES, kind::DEV_EXTENT)?;
         p.edit(DEVICES, key, |it: &mut DevExtent| it.length = (it.length.get() - 65536).into())
+    }),
+    Kind::new("dev-extent.overlap", "dev-extent-overlap", |p| {
+        let key = p.first(DEVICES, kind::DEV_EXTENT)?;
+        p.edit(DEVICES, key, |it: &mut DevExtent| it.length = (it.length.get() + 65536).into())
     }),
     Kind::new("dev-extent.chunk-offset", "dev-extent-missing", |p| {
         let key = p.first(DEVICES, kind::DEV_EXTENT)?;

@@ -170,6 +170,16 @@ pub const KINDS: &[Kind] = &[
     Kind::new("metadata-item.missing", "extent-item-missing", |p| {
         p.remove(EXTENTS, block_item(p)?).map(drop)
     }),
+    Kind::new("metadata-item.crosses-stripe", "extent-crosses-stripe", |p| {
+        let key = block_item(p)?;
+        let data = p.find(EXTENTS, |other, _| *other == key)?.1;
+        let groups = p.all(EXTENTS, |key, _| key.kind == kind::BLOCK_GROUP_ITEM)?;
+        let group = groups.iter().find(|(group, _)| {
+            (group.objectid..group.objectid + group.offset).contains(&key.objectid)
+        });
+        let end = group.map_or(0, |(group, _)| group.objectid + group.offset);
+        p.insert(EXTENTS, Key { objectid: end - 65536 - 4096, ..key }, &data)
+    }),
     Kind::new("metadata-item.level", "extent-level", |p| {
         let key = block_item(p)?;
         p.rekey(EXTENTS, key, Key { offset: 1, ..key })
@@ -199,6 +209,10 @@ pub const KINDS: &[Kind] = &[
         let group = p.first(EXTENTS, kind::BLOCK_GROUP_ITEM)?;
         let at = group.objectid + group.offset - 65536;
         p.insert(CSUMS, Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, at), &[1; 8])
+    }),
+    Kind::new("csum.overlap", "csum-overlap", |p| {
+        let key = p.first(CSUMS, kind::EXTENT_CSUM)?;
+        p.insert(CSUMS, Key { offset: key.offset + 4096, ..key }, &[1; 8])
     }),
     Kind::new("csum.value", "data-csum", |p| {
         let key = p.first(CSUMS, kind::EXTENT_CSUM)?;

@@ -1,6 +1,7 @@
 //! The tables of damage, by what is damaged.
 
 mod blocks;
+mod cache;
 mod chunks;
 mod extents;
 mod files;
@@ -20,6 +21,7 @@ pub fn kinds() -> Vec<Kind> {
         superblock::KINDS,
         blocks::KINDS,
         chunks::KINDS,
+        cache::KINDS,
         extents::KINDS,
         inodes::KINDS,
         names::KINDS,

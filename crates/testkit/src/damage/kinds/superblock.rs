@@ -42,4 +42,14 @@ pub const KINDS: &[Kind] = &[
         p.superblock(|sb| sb.sys_chunk_array[17 + 48 + 32 + 8 + 2] ^= 0x10)
     })
     .misses("it compares the array with nothing"),
+    Kind::new("super.sys-chunk-extra", "system-chunk-stale", |p| {
+        p.superblock(|sb| {
+            // The first chunk once more, at an address of its own.
+            let len = 17 + 48 + 2 * 32;
+            sb.sys_chunk_array.copy_within(..len, len);
+            sb.sys_chunk_array[len + 9 + 5] = 1;
+            sb.sys_chunk_array_size = (2 * len as u32).into();
+        })
+    })
+    .misses("it compares the array with nothing"),
 ];

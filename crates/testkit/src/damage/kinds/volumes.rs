@@ -1,6 +1,6 @@
 //! Subvolumes: root items, their names, uuids, and quotas.
 
-use buttress_ondisk::item::{QgroupInfo, RootItem, RootRef};
+use buttress_ondisk::item::{DirItem, QgroupInfo, RootItem, RootRef};
 use buttress_ondisk::{Key, kind, objectid};
 
 use crate::damage::{Base, Kind, Patient, Result, TOP};
@@ -62,6 +62,23 @@ pub const KINDS: &[Kind] = &[
         root_item(p, "frozen", |it| it.root_dirid = 300.into())
     }),
     Kind::new("root-item.refs", "root-orphan", |p| root_item(p, "frozen", |it| it.refs = 0.into())),
+    Kind::new("root-item.refs-many", "root-refs", |p| {
+        root_item(p, "frozen", |it| it.refs = 2.into())
+    })
+    .misses("it asks only whether there are any"),
+    Kind::new("root-item.short", "root-item-bad", |p| {
+        p.rewrite(ROOTS, root(p, "frozen")?, |data| data.truncate(100))
+    }),
+    Kind::new("root-item.orphan", "root-orphan-stale", |p| {
+        let id = p.named(TOP, "frozen")?;
+        p.insert(ROOTS, Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), &[])
+    })
+    .misses("the kernel drops such an item when it mounts"),
+    Kind::new("default.location", "default-subvolume", |p| {
+        let key = p.key(ROOTS, objectid::ROOT_TREE_DIR, kind::DIR_ITEM)?;
+        p.edit(ROOTS, key, |it: &mut DirItem| it.location.objectid = 999.into())
+    })
+    .misses("it does not look at the default"),
     Kind::new("root-item.drop-progress", "root-dropping", |p| {
         root_item(p, "frozen", |it| {
             it.drop_progress.objectid = 300.into();
