@@ -126,6 +126,17 @@ impl<'a> Context<'a> {
         of_superblock(objectid::ROOT_TREE, TreeRoot::root_tree(&self.sb))
     }
 
+    /// The tree of logs, if one waits for replay.
+    pub fn log_tree(&self) -> Option<Tree> {
+        let root = TreeRoot {
+            bytenr: self.sb.log_root.get(),
+            level: self.sb.log_root_level,
+            generation: None,
+            owner: Some(objectid::TREE_LOG),
+        };
+        (root.bytenr != 0).then(|| of_superblock(objectid::TREE_LOG, root))
+    }
+
     /// Counts a block and the references it holds, the first time that it is met. Children before slot `from` are gone: a
     /// deletion has dropped them.
     pub fn meet(&self, block: &TreeBlock, tree: u64, from: usize) {

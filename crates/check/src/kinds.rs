@@ -57,6 +57,7 @@ kinds! {
     TreeBlockUuid, Warning, "tree-block-uuid", "A tree block does not name the uuid of the chunk tree.";
     TreeKeyOrder, Error, "tree-key-order", "The keys of a block reach into the next one.";
     RootItemBad, Error, "root-item-bad", "A root item cannot be read.";
+    LogWaits, Warning, "log-waits", "A log waits for replay: what was fsynced last is not in the trees.";
     RootMissing, Error, "root-missing", "A tree that every filesystem has is not in the root tree.";
     // Extents and references to them.
     ExtentItemMissing, Error, "extent-item-missing", "Something refers to an extent, and the extent tree does not have it.";

@@ -55,6 +55,7 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     if options.check_data_csum {
         data::check(&context, context.sizes.csums.load(Relaxed));
     }
+    check_log(&context);
     let totals = totals(&context.sizes);
     let counts = context.sink.counts();
     Report { counts, issues: context.sink.take(), totals }
@@ -129,15 +130,31 @@ impl Visitor for Collect<'_, '_> {
     }
 }
 
-fn read_roots(context: &Context<'_>) -> Roots {
+/// Root items of a tree.
+fn collect(context: &Context<'_>, tree: &Tree) -> Roots {
     let mut collect = Collect { context, roots: Roots::default() };
-    walk(context, &context.root_tree(), Key::MIN..=Key::MAX, &mut collect);
+    walk(context, tree, Key::MIN..=Key::MAX, &mut collect);
+    collect.roots
+}
+
+/// The logs' blocks can be read. What is in them is not part of the last commit, and nothing refers to it.
+fn check_log(context: &Context<'_>) {
+    let Some(log) = context.log_tree() else { return };
+    let place = Place::block(objectid::TREE_LOG, log.root.bytenr);
+    context.report(Kind::LogWaits, place, "a log", "none, after an orderly unmount");
+    for tree in collect(context, &log).all() {
+        walk(context, tree, Key::MIN..=Key::MAX, &mut Nobody);
+    }
+}
+
+fn read_roots(context: &Context<'_>) -> Roots {
+    let roots = collect(context, &context.root_tree());
     for id in [objectid::EXTENT_TREE, objectid::DEV_TREE, objectid::FS_TREE, objectid::CSUM_TREE] {
-        if collect.roots.find(id).is_none() {
+        if roots.find(id).is_none() {
             context.report(Kind::RootMissing, Place::tree(id), "no root item", "one");
         }
     }
-    collect.roots
+    roots
 }
 
 /// A range of a tree's keys for one thread, which begins and ends between objects.

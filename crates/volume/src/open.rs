@@ -112,11 +112,30 @@ impl Volume {
     /// forbid it, and devices that are too small.
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>, access: Access) -> Result<Opened, VolumeError> {
         let device = only_device(devices)?;
+        let chosen = super_io::choose(&*device)?;
+        Volume::open_with(device, access, chosen)
+    }
+
+    /// Opens for reading with one copy of the superblock, 0 to 2, whatever the others are: for looking at what is left.
+    pub fn open_copy(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        copy: usize,
+    ) -> Result<Opened, VolumeError> {
+        let device = only_device(devices)?;
+        let chosen = super_io::choose_copy(&*device, copy)?;
+        Volume::open_with(device, Access::ReadOnly, chosen)
+    }
+
+    fn open_with(
+        device: Arc<dyn BlockDevice>,
+        access: Access,
+        chosen: Chosen,
+    ) -> Result<Opened, VolumeError> {
         let name = device.name().to_string();
         if access == Access::ReadWrite && device.is_read_only() {
             return Err(VolumeError::ReadOnly { device: name });
         }
-        let Chosen { superblock, warning, replaced } = super_io::choose(&*device)?;
+        let Chosen { superblock, warning, replaced } = chosen;
         check_supported(&name, &superblock)?;
         let mut warnings: Vec<Warning> = warning.into_iter().collect();
         let doubts = doubts(&*device, &superblock, replaced);

@@ -98,6 +98,22 @@ pub(crate) fn choose(device: &dyn BlockDevice) -> Result<Chosen, VolumeError> {
     Ok(Chosen { superblock: **newest, warning, replaced })
 }
 
+/// Takes one copy of the superblock (0: the primary), whatever the others are.
+pub(crate) fn choose_copy(device: &dyn BlockDevice, copy: usize) -> Result<Chosen, VolumeError> {
+    let name = || device.name().to_string();
+    let Some(&offset) = SUPERBLOCK_OFFSETS.get(copy) else {
+        let what = format!("superblock copy {copy}");
+        return Err(VolumeError::Unsupported { device: name(), what });
+    };
+    match look(device, offset) {
+        Found::Good(sb) => Ok(Chosen { superblock: *sb, warning: None, replaced: None }),
+        Found::Bad(source) | Found::Nothing(source) => {
+            Err(VolumeError::Superblock { device: name(), source })
+        }
+        Found::Unreadable(error) => Err(error.into()),
+    }
+}
+
 fn describe(found: &Found) -> String {
     match found {
         Found::Good(_) => "good".into(),

@@ -7,10 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress_check::{Issue, Options, Place, Progress, Report, Severity};
-use buttress_device::{Access, FileDevice};
+use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_mkfs::parse_size;
-use buttress_ondisk::Superblock;
-use buttress_volume::{Opened, Volume};
+use buttress_volume::Volume;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -21,13 +20,20 @@ use crate::device;
 use crate::error::Failure;
 use crate::output::{self, Format};
 
+/// What to do about a filesystem in use.
+const FORCE: &str =
+    "With --force it is checked all the same; what changes meanwhile looks like damage.";
+
 /// Arguments of `check`.
 #[derive(Debug, Args)]
 pub struct Check {
     /// The image file or disk
     #[arg(value_name = "DEVICE")]
     device: PathBuf,
-    /// Read all data too, and compare it with its checksums
+    /// Use this copy of the superblock: 0 (the primary), 1 or 2
+    #[arg(short, long = "super", value_name = "COPY", value_parser = clap::value_parser!(u8).range(0..3))]
+    superblock: Option<u8>,
+    /// Read all data and all copies of tree blocks too, and compare data with its checksums and compare it with its checksums
     #[arg(long)]
     check_data_csum: bool,
     /// Check even what is mounted or in use; what changes meanwhile looks like damage
@@ -36,6 +42,9 @@ pub struct Check {
     /// Accepted: nothing is ever written
     #[arg(long)]
     readonly: bool,
+    /// Accepted: memory is always low
+    #[arg(long, value_name = "MODE", value_parser = ["original", "lowmem"])]
+    mode: Option<String>,
     /// Show progress even where standard error is no terminal
     #[arg(short, long)]
     progress: bool,
@@ -53,11 +62,31 @@ pub struct Check {
 /// Checks the filesystem and tells what was found.
 pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let path = &args.device;
-    let volume = open(args, globals)?;
-    let sb = volume.superblock();
     if globals.talks() {
         writeln!(out, "Checking filesystem on {}", path.display())?;
-        writeln!(out, "UUID: {}", Uuid::from_bytes(sb.fsid))?;
+    }
+    let (report, fsid) = match open(args, globals)? {
+        Ok(volume) => judge(args, globals, &volume, out)?,
+        Err(report) => (report, None),
+    };
+    match globals.format {
+        Format::Text => text(out, &report, globals)?,
+        Format::Json => output::write_json(out, "check", json(path, fsid, &report))?,
+    }
+    out.flush()?;
+    if report.is_clean() { Ok(()) } else { Err(Failure::said()) }
+}
+
+/// Checks an open filesystem; the report, and whose it is.
+fn judge(
+    args: &Check,
+    globals: &Globals,
+    volume: &Volume,
+    out: &mut dyn Write,
+) -> Result<(Report, Option<Uuid>), Failure> {
+    let fsid = Uuid::from_bytes(volume.superblock().fsid);
+    if globals.talks() {
+        writeln!(out, "UUID: {fsid}")?;
         out.flush()?;
     }
     let options = Options {
@@ -66,17 +95,12 @@ pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         memory_bytes: usize::try_from(args.memory).unwrap_or(usize::MAX),
         issues_max: args.issues,
     };
-    let report =
-        watched(args, globals, |progress| buttress_check::check(&volume, &options, progress));
-    match globals.format {
-        Format::Text => text(out, &report, globals)?,
-        Format::Json => output::write_json(out, "check", json(path, &sb, &report))?,
-    }
-    out.flush()?;
-    if report.is_clean() { Ok(()) } else { Err(Failure::said()) }
+    let work = |progress: &Progress| buttress_check::check(volume, &options, progress);
+    Ok((watched(args, globals, work), Some(fsid)))
 }
 
-fn open(args: &Check, globals: &Globals) -> Result<Volume, Failure> {
+/// Opens the filesystem; one that is too damaged for that has its report already.
+fn open(args: &Check, globals: &Globals) -> Result<Result<Volume, Report>, Failure> {
     let path = &args.device;
     let opened = match args.force {
         true => FileDevice::open(path, Access::ReadOnly),
@@ -85,19 +109,22 @@ fn open(args: &Check, globals: &Globals) -> Result<Volume, Failure> {
     let failure = |error| {
         let failure = device::failure(path, &error);
         match error {
-            buttress_device::DeviceError::Busy { .. } => {
-                failure.hint("With --force it is checked all the same; what changes meanwhile looks like damage.")
-            }
+            DeviceError::Busy { .. } => failure.hint(FORCE),
             _ => failure,
         }
     };
     let device = opened.and_then(|it| device::window(Arc::new(it), globals)).map_err(failure)?;
-    let opened = Volume::open(vec![device], Access::ReadOnly);
-    let Opened { volume, warnings } = opened.map_err(|it| device::volume_failure(path, &it))?;
-    for warning in warnings {
-        device::warn(globals, path, &warning);
+    let opened = match args.superblock {
+        None => Volume::open(vec![device], Access::ReadOnly),
+        Some(copy) => Volume::open_copy(vec![device], usize::from(copy)),
+    };
+    match opened {
+        Ok(opened) => Ok(Ok(opened.volume)),
+        Err(error) => match Report::of_refusal(&error) {
+            Some(report) => Ok(Err(report)),
+            None => Err(device::volume_failure(path, &error)),
+        },
     }
-    Ok(volume)
 }
 
 /// Does the work while a bar on standard error shows how far it is.
@@ -173,7 +200,7 @@ fn sizes(report: &Report) -> [(&'static str, u64); 7] {
     ]
 }
 
-fn json(path: &Path, sb: &Superblock, report: &Report) -> Value {
+fn json(path: &Path, fsid: Option<Uuid>, report: &Report) -> Value {
     let kinds = report.counts.iter().map(|(kind, count)| {
         json!({ "id": kind.id(), "severity": kind.severity().name(), "count": count, "about": kind.about() })
     });
@@ -184,7 +211,7 @@ fn json(path: &Path, sb: &Superblock, report: &Report) -> Value {
     }
     json!({
         "device": path.display().to_string(),
-        "uuid": Uuid::from_bytes(sb.fsid).to_string(),
+        "uuid": fsid.map(|uuid| uuid.to_string()),
         "clean": report.is_clean(),
         "errors": report.count(Severity::Error),
         "warnings": report.count(Severity::Warning),
