@@ -1,0 +1,90 @@
+//! `check`: what it says and how it ends.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use crate::run::Place;
+
+/// Changes one byte of an image.
+fn flip(path: &Path, at: u64) {
+    let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+fn image() -> Place {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    std::fs::write(place.join("file"), vec![7; 100_000]).unwrap();
+    place.ok("cp file disk.img:/file");
+    place
+}
+
+#[test]
+fn a_clean_filesystem() {
+    let place = image();
+    let text = place.ok("check --check-data-csum disk.img");
+    assert!(text.starts_with("Checking filesystem on disk.img\nUUID: "), "{text}");
+    assert!(text.contains("bytes used, no error found\n"), "{text}");
+    assert_eq!(place.ok("-q check disk.img"), "");
+    let report = place.json("check --readonly --mode lowmem disk.img");
+    assert_eq!(report["clean"], true);
+    assert_eq!(report["errors"], 0);
+    assert!(report["totals"]["bytes-used"].as_u64().unwrap() > 100_000);
+}
+
+#[test]
+fn damaged_data_shows_when_it_is_read() {
+    let place = image();
+    let at = find(&place.join("disk.img"), &[7; 4096]);
+    flip(&place.join("disk.img"), at);
+    place.ok("check disk.img");
+    let said = place.run("check --check-data-csum disk.img");
+    assert_eq!(said.code, 1);
+    assert!(said.text().contains("error: data-csum: logical "), "{}", said.text());
+    assert!(said.text().contains("error(s) found: 1"), "{}", said.text());
+    let said = place.run("--format json check --check-data-csum --issues 1 disk.img");
+    assert_eq!(said.code, 1);
+    let report: serde_json::Value = serde_json::from_slice(&said.out).unwrap();
+    assert_eq!(report["check"]["clean"], false);
+    assert_eq!(report["check"]["issues"][0]["id"], "data-csum");
+    assert_eq!(report["check"]["issues"][0]["length"], 4096);
+    assert_eq!(report["check"]["kinds"][0]["count"], 1);
+}
+
+/// Where a sector of the image holds this.
+fn find(path: &Path, content: &[u8]) -> u64 {
+    let file = File::open(path).unwrap();
+    let mut sector = vec![0; content.len()];
+    let holds = |at: &u64| file.read_exact_at(&mut sector, *at).is_ok() && sector == content;
+    (0..50_000).map(|number| number * 4096).find(holds).unwrap()
+}
+
+#[test]
+fn a_mirror_of_the_superblock() {
+    let place = image();
+    flip(&place.join("disk.img"), 65536 + 200);
+    let said = place.run("check disk.img");
+    assert_eq!(said.code, 1);
+    assert!(said.text().contains("error: super-bad: device 1 offset 65536"), "{}", said.text());
+    assert_eq!(place.run("check -s 0 disk.img").code, 1);
+    let said = place.run("check -s 1 disk.img");
+    assert!(said.text().contains("UUID: "), "{}", said.text());
+    assert_eq!(place.run("check -s 3 disk.img").code, 2);
+}
+
+#[test]
+fn what_is_in_use_or_no_filesystem_is_refused() {
+    let place = image();
+    let writer = File::open(place.join("disk.img")).unwrap();
+    writer.lock().unwrap();
+    let said = place.fails("check disk.img");
+    assert!(said.contains("busy: another program has locked it"), "{said}");
+    assert!(said.contains("--force"), "{said}");
+    place.ok("check --force disk.img");
+    std::fs::write(place.join("empty"), vec![0; 1 << 20]).unwrap();
+    assert!(place.fails("check empty").contains("no btrfs filesystem there"));
+    assert!(place.fails("check nowhere").contains("No such file"));
+}
