@@ -73,7 +73,6 @@ pub(crate) fn add(size: &AtomicU64, bytes: u64) {
 impl<'a> Context<'a> {
     /// A check that has not begun.
     pub fn new(volume: &'a Volume, options: &'a Options, progress: &'a Progress) -> Context<'a> {
-        let chunks = volume.chunks();
         Context {
             volume,
             sb: volume.superblock(),
@@ -81,9 +80,9 @@ impl<'a> Context<'a> {
             progress,
             sink: Arc::new(Sink::new(options.issues_max)),
             roots: Arc::default(),
-            full_backref: Arc::new(Marks::new(&chunks)),
+            full_backref: Arc::new(Marks::new(volume)),
             bad: Arc::default(),
-            visited: Marks::new(&chunks),
+            visited: Marks::new(volume),
             refs: Arc::new(Sums::new()),
             sizes: Sizes::default(),
             memo: Arc::new(Memo::new(options.memory_bytes / 4)),
@@ -97,7 +96,7 @@ impl<'a> Context<'a> {
             roots: Arc::clone(&self.roots),
             full_backref: Arc::clone(&self.full_backref),
             bad: Arc::clone(&self.bad),
-            visited: Marks::new(&self.volume.chunks()),
+            visited: Marks::new(self.volume),
             refs,
             sizes: Sizes::default(),
             memo: Arc::clone(&self.memo),

@@ -12,7 +12,6 @@
 //! root as the root tree (or the superblock) names it; a *part* is a range of a tree's inodes that one thread judges.
 
 #![deny(clippy::indexing_slicing)]
-#![allow(dead_code, reason = "the parts arrive one after the other")]
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
 
 mod context;
