@@ -1,6 +1,7 @@
 //! The content of files by number.
 
 use buttress_ondisk::SECTOR;
+use buttress_ondisk::item::inode_flags;
 
 use super::run::{deleting, need};
 use super::types::{Allocate, Node};
@@ -48,7 +49,30 @@ impl Filesystem {
     }
 
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
-        self.write_at(node, Some(offset), data).map(|_| ())
+        match self.write_at(node, Some(offset), data) {
+            // The file may have space of its own.
+            Err(Error::NoSpace) if self.has_reserved(node)? => {
+                self.write_reserved(node, offset, data)
+            }
+            done => done.map(|_| ()),
+        }
+    }
+
+    /// Whether space may be reserved for the file.
+    fn has_reserved(&self, node: Node) -> Result<bool> {
+        let inner = self.inner();
+        inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            Ok(subvolume.tree.attributes(&inode).flags & inode_flags::PREALLOC != 0)
+        })
+    }
+
+    /// Writes to space that the file has reserved, where there is no other.
+    fn write_reserved(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
+        let need = Need { data: 0, ..self.write_need(data.len() as u64) };
+        self.inner().change_at(node, need, |op, subvolume, inode| {
+            subvolume.tree.write_reserved(op, inode, offset, data).map(|_| ())
+        })
     }
 
     /// Writes at `offset`, or at the end of the file; answers where.

@@ -130,7 +130,22 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data)
+        self.write_locked(op, inode, &mut state, offset, data, None)
+    }
+
+    /// The same for a caller who has been promised no space for data: it is taken from what the file has reserved, and
+    /// asked for here where the file has not. `NoSpace` when there is none.
+    pub fn write_reserved(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u64> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        self.write_locked(op, inode, &mut state, offset, data, Some(0))
     }
 
     /// Writes all of `data` at the end of the file; where that was is returned, and what [`FileTree::write`] returns.
@@ -139,7 +154,7 @@ impl FileTree {
         let mut state = inode.write();
         must_be_file(&state)?;
         let offset = state.attributes.size;
-        Ok((offset, self.write_locked(op, inode, &mut state, offset, data)?))
+        Ok((offset, self.write_locked(op, inode, &mut state, offset, data, None)?))
     }
 
     fn write_locked(
@@ -149,6 +164,7 @@ impl FileTree {
         state: &mut State,
         offset: u64,
         data: &[u8],
+        promised: Option<u64>,
     ) -> Result<u64> {
         let end = range_end(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -158,7 +174,14 @@ impl FileTree {
         state.touch(inode, self, op)?;
         let before = buffered(state);
         let size = state.attributes.size;
+        let last_snapshot = Some(self.last_snapshot());
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        let layers = Layers { last_snapshot, ..layers };
+        if let Some(promised) = promised {
+            let fresh = file.space_for(op.core, layers, offset..end)?;
+            let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
+            op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
+        }
         if let Err(error) = file.write(op, layers, size, offset, data) {
             // The first sector may be there already: nothing of it may show when the file grows.
             if end > size {

@@ -55,6 +55,8 @@ pub struct FileTree {
     /// Orders renames between directories.
     pub(super) renames: Mutex<()>,
     read_only: AtomicBool,
+    /// The transaction after which the last snapshot was taken.
+    last_snapshot: AtomicU64,
     /// What files keep of the compressed extents that were read last, the oldest first.
     pub(super) kept: Mutex<VecDeque<Arc<Cache>>>,
 }
@@ -80,6 +82,7 @@ impl FileTree {
             leaving: Mutex::default(),
             renames: Mutex::default(),
             read_only: AtomicBool::new(read_only),
+            last_snapshot: AtomicU64::new(0),
             kept: Mutex::default(),
         })
     }
@@ -104,6 +107,15 @@ impl FileTree {
     /// Refuses changes from now on, or allows them. To be called while no operation runs in the tree.
     pub fn set_read_only(&self, read_only: bool) {
         self.read_only.store(read_only, Ordering::Release);
+    }
+
+    /// A snapshot is taken after transaction `transid`: what is as old as that may be shared.
+    pub fn note_snapshot(&self, transid: u64) {
+        self.last_snapshot.fetch_max(transid, Ordering::AcqRel);
+    }
+
+    pub(super) fn last_snapshot(&self) -> u64 {
+        self.last_snapshot.load(Ordering::Acquire)
     }
 
     pub(super) fn writable(&self) -> Result<()> {
@@ -235,7 +247,8 @@ impl FileTree {
             return file.abandon(core);
         }
         let view = self.view(core);
-        let layers = Layers { ino: inode.ino, in_tree: *on_disk, frozen: None, view, flags };
+        let (ino, in_tree) = (inode.ino, *on_disk);
+        let layers = Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None };
         let prepared = file.prepare(core, layers, size)?;
         frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
         now.nbytes = prepared.nbytes(now.nbytes);

@@ -45,6 +45,16 @@ impl Extent {
         })
     }
 
+    /// Whether file `ino` of tree `root` is the only one to refer to this data extent, at `offset` (file minus extent offset).
+    pub fn is_only_of(&self, root: u64, ino: u64, offset: u64) -> bool {
+        let [(InlineRef::ExtentData { root: tree, objectid, offset: at, .. }, count)] =
+            self.inline.as_slice()
+        else {
+            return false;
+        };
+        *count == self.refs && (*tree, *objectid, *at) == (root, ino, offset)
+    }
+
     /// Whether there are references in items of their own.
     pub fn has_keyed(&self) -> bool {
         self.inline.iter().map(|(_, count)| count).sum::<i64>() < self.refs

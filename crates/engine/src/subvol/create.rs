@@ -111,7 +111,8 @@ impl Forest {
     /// First half of a snapshot: the next commit copies `source`. The id of the snapshot, to be named by
     /// [`Forest::name_snapshot`] once that commit is durable. Until then it counts as deleted.
     pub fn request_snapshot(&self, op: &Op<'_>, source: u64, read_only: bool) -> Result<u64> {
-        self.get(op.core, source)?;
+        // From now on what the source has reserved may be the snapshot's, too.
+        self.get(op.core, source)?.tree.note_snapshot(op.transid);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let uuid = op.core.env.uuid();
         self.snapshots.lock().push(SnapshotRequest { source, id, read_only, uuid });

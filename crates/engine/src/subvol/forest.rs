@@ -55,10 +55,12 @@ impl Subvolume {
             level: item.level,
         };
         let root = (root.bytenr != 0).then_some(root);
+        let tree = FileTree::open(core, key.objectid, root, read_only)?;
+        tree.note_snapshot(item.last_snapshot.get());
         Ok(Subvolume {
             id: key.objectid,
             key,
-            tree: FileTree::open(core, key.objectid, root, read_only)?,
+            tree,
             state: Mutex::new(State { item, dirty: false, frozen: None }),
             dead: AtomicBool::new(false),
             converted: Mutex::new(Key::MIN),

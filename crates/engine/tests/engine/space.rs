@@ -73,9 +73,9 @@ fn files_can_be_emptied_when_all_space_is_promised() {
 fn scatter(fs: &Filesystem, places: [(Node, &[u8]); 2], extents: u64) {
     let nodes = places.map(|(dir, name)| fs.create(dir, name, &New::file(0o644)).unwrap().node);
     let sector = bytes(4096, 5);
-    for turn in 0..extents / 64 {
+    for turn in 0..extents / 100 {
         for node in nodes {
-            for at in turn * 64..(turn + 1) * 64 {
+            for at in turn * 100..(turn + 1) * 100 {
                 fs.write(node, at * 8192, &sector).unwrap();
             }
         }
@@ -146,4 +146,161 @@ fn a_subvolume_of_scattered_files_goes_when_everything_is_full() {
     fs.clean().unwrap();
     fs.close().unwrap();
     image.check();
+}
+
+/// Takes all space for data.
+fn fill_data(fs: &Filesystem) {
+    let node = fs.create(Node::ROOT, b"filler", &New::file(0o644)).unwrap().node;
+    let (mut at, mut data) = (0, bytes(1 << 20, 3));
+    while data.len() >= 4096 {
+        match fs.write(node, at, &data) {
+            Ok(written) => at += written as u64,
+            Err(Error::NoSpace) => data.truncate(data.len() / 2),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.commit().unwrap();
+}
+
+/// What `fallocate` promised is kept: writes to reserved space find room whatever else the filesystem is full of.
+#[test]
+fn reserved_space_can_be_written_to_when_all_is_full() {
+    const LEN: u64 = 16 << 20;
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let reserve = Allocate::Reserve { keep_size: false };
+    let make = |name: &[u8]| {
+        let node = fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
+        fs.fallocate(node, reserve, 0, LEN).unwrap();
+        node
+    };
+    let committed = make(b"committed");
+    let shared = make(b"shared");
+    fs.clone_range(shared, 0, LEN, committed, LEN).unwrap();
+    fs.commit().unwrap();
+    let fresh = make(b"fresh");
+    fill_data(&fs);
+    let content = bytes(LEN as usize, 8);
+    for (number, node) in [committed, fresh].into_iter().enumerate() {
+        // Each sector once: what was written is data, and is written anew elsewhere. Some in pieces, then half at once, then
+        // the rest, every other sector first.
+        let write = |at: usize, len: usize| {
+            assert_eq!(fs.write(node, at as u64, &content[at..at + len]).unwrap(), len);
+        };
+        let early = [9, 3, 400, 2000, 77];
+        for sector in early {
+            (0..12).for_each(|piece| write(sector * 4096 + piece * 1024, 1024));
+        }
+        if number == 0 {
+            fs.commit().unwrap();
+        }
+        let half = content.len() / 2;
+        write(half, half);
+        let written = |at: &usize| early.iter().any(|from| (*from..from + 3).contains(at));
+        for start in [1, 0] {
+            let sectors = (start..half / 4096).step_by(2).filter(|at| !written(at));
+            sectors.for_each(|at| write(at * 4096, 4096));
+        }
+    }
+    let whole = |fs: &Filesystem, name: &[u8]| {
+        let node = fs.lookup(Node::ROOT, name).unwrap().unwrap().node;
+        let mut found = vec![1; LEN as usize];
+        let mut done = 0;
+        while done < found.len() {
+            done += fs.read(node, done as u64, &mut found[done..]).unwrap();
+        }
+        found
+    };
+    for name in [&b"committed"[..], b"fresh"] {
+        assert!(whole(&fs, name) == content);
+    }
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open_read_only();
+    for name in [&b"committed"[..], b"fresh"] {
+        assert!(whole(&fs, name) == content);
+    }
+    assert!(whole(&fs, b"shared").iter().all(|byte| *byte == 0));
+    drop(fs);
+    image.mounted(|top| {
+        assert!(std::fs::read(top.join("fresh")).unwrap() == content);
+        assert!(std::fs::read(top.join("committed")).unwrap()[..LEN as usize] == content);
+    });
+}
+
+/// Reserved space that a snapshot knows, too, is written to by nobody: each would see what the other writes.
+#[test]
+fn reserved_space_is_not_written_to_behind_a_snapshot() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    let node = fs.create(Node::top(sub), b"file", &New::file(0o644)).unwrap().node;
+    let reserve = Allocate::Reserve { keep_size: false };
+    fs.fallocate(node, reserve, 0, 1 << 20).unwrap();
+    fs.write(node, 0, &bytes(200_000, 1)).unwrap();
+    let snapshot = fs.snapshot(sub, Node::ROOT, b"snapshot", false).unwrap();
+    let copy = Node { subvolume: snapshot, ..node };
+    for (seed, node) in [(2, node), (3, copy)] {
+        fs.write(node, 100_000, &bytes(300_000, seed)).unwrap();
+        fs.write(node, 900_001, &bytes(10, seed)).unwrap();
+    }
+    fs.commit().unwrap();
+    // After the snapshot, space that was reserved later is the file's own again.
+    fs.fallocate(node, reserve, 1 << 20, 1 << 20).unwrap();
+    fs.commit().unwrap();
+    let place = |fs: &Filesystem| fs.extents(node, (1 << 20) + 8192..(1 << 20) + 12288).unwrap();
+    let before = place(&fs);
+    fs.write(node, (1 << 20) + 8192, &bytes(4096, 4)).unwrap();
+    fs.commit().unwrap();
+    let bytenr = |found: &[buttress::Mapping]| match found {
+        [buttress::Mapping { place: buttress::Place::Extent { bytenr, .. }, .. }] => *bytenr,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(bytenr(&before), bytenr(&place(&fs)));
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open_read_only();
+    for (seed, node) in [(2, node), (3, copy)] {
+        let mut found = vec![9; 1 << 20];
+        fs.read(node, 0, &mut found).unwrap();
+        let mut expect = vec![0; 1 << 20];
+        expect[..200_000].copy_from_slice(&bytes(200_000, 1));
+        expect[100_000..400_000].copy_from_slice(&bytes(300_000, seed));
+        expect[900_001..900_011].copy_from_slice(&bytes(10, seed));
+        assert!(found == expect, "{seed}");
+    }
+}
+
+/// Data in reserved space are not there before the commit that says so.
+#[test]
+fn a_crash_leaves_reserved_space_as_zeros() {
+    use buttress::device::MemoryDevice;
+    let device = std::sync::Arc::new(MemoryDevice::new(256 << 20));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    buttress_mkfs::make(&*device, &buttress_mkfs::Options::default(), &mut seed).unwrap();
+    let options = || buttress::Options::read_write().background(false);
+    let fs = Filesystem::open_device(device.clone(), options()).unwrap();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    fs.fallocate(node, Allocate::Reserve { keep_size: false }, 0, 1 << 20).unwrap();
+    fs.commit().unwrap();
+    fs.write(node, 0, &bytes(1 << 20, 1)).unwrap();
+    let crashed = std::sync::Arc::new(device.snapshot());
+    fs.commit().unwrap();
+    let copy = fs.create(Node::ROOT, b"copy", &New::file(0o644)).unwrap().node;
+    fs.fallocate(copy, Allocate::Reserve { keep_size: false }, 0, 1 << 20).unwrap();
+    fs.commit().unwrap();
+    fs.write(copy, 0, &bytes(1 << 20, 2)).unwrap();
+    // Cloned before the commit that brings it.
+    fs.clone_range(copy, 0, 1 << 19, node, 0).unwrap();
+    let mut found = vec![0; 1 << 20];
+    fs.read(node, 0, &mut found).unwrap();
+    let expect = [&bytes(1 << 20, 2)[..1 << 19], &bytes(1 << 20, 1)[1 << 19..]].concat();
+    assert!(found == expect);
+    fs.close().unwrap();
+    let fs = Filesystem::open_device(device, options()).unwrap();
+    fs.read(node, 0, &mut found).unwrap();
+    assert!(found == expect);
+    let fs = Filesystem::open_device(crashed, options()).unwrap();
+    fs.read(node, 0, &mut found).unwrap();
+    assert!(found.iter().all(|byte| *byte == 0));
 }

@@ -59,26 +59,38 @@ impl Split for Digests {
     }
 }
 
-/// A new extent to which more than one piece may refer, in one file or in several.
+/// New data to which more than one piece may refer, in one file or in several.
 #[derive(Debug)]
 pub(super) struct SharedExtent {
+    /// Where the data are: a whole extent, or what was written of it.
     pub range: Range,
     /// Empty when it has no checksums.
     pub digests: Vec<u8>,
-    /// Allocated by this transaction. Otherwise by the committing one, which keeps it.
-    pub new: bool,
+    /// Where the data are from.
+    pub origin: Origin,
     emitted: AtomicBool,
+}
+
+/// Which transaction a shared extent is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Origin {
+    /// Allocated and written by this one.
+    New,
+    /// Written by this one, to space that its file had before.
+    Written,
+    /// Allocated or written by the committing one, which keeps it.
+    Committing,
 }
 
 impl SharedExtent {
     /// An extent that nobody has emitted yet.
-    pub fn of(range: Range, digests: Vec<u8>, new: bool) -> SharedExtent {
-        SharedExtent { range, digests, new, emitted: AtomicBool::new(false) }
+    pub fn of(range: Range, digests: Vec<u8>, origin: Origin) -> SharedExtent {
+        SharedExtent { range, digests, origin, emitted: AtomicBool::new(false) }
     }
 
-    /// Whether the caller is the one who says that the extent is new: the first who asks.
+    /// Whether the caller is the one who says that the extent, or what is in it, is new: the first who asks.
     pub fn introduces(&self) -> bool {
-        self.new && !self.emitted.swap(true, Ordering::AcqRel)
+        self.origin != Origin::Committing && !self.emitted.swap(true, Ordering::AcqRel)
     }
 }
 
@@ -97,8 +109,50 @@ pub(super) struct Extent {
     pub compression: u8,
     /// Reads as zeros.
     pub prealloc: bool,
-    /// Of an extent that the last commit does not know.
+    /// This layer has written it to space that the file had: its checksums are in the layer.
+    pub written: bool,
+    /// Of data that the last commit does not know.
     pub shared: Option<Arc<SharedExtent>>,
+}
+
+impl Extent {
+    /// The addresses of a piece of `len` bytes.
+    pub fn addresses(&self, len: u64) -> Span {
+        let start = self.bytenr.saturating_add(self.offset);
+        start..start.saturating_add(len)
+    }
+}
+
+/// Space that a file has reserved. To everybody else it is zeros, so that data may be written to it before the commit that
+/// says so.
+#[derive(Clone, Debug)]
+pub(super) enum Home {
+    /// An extent of this layer, exactly as long as the range.
+    Own(u64),
+    /// A piece of an older extent that only this file refers to.
+    Part(Extent),
+}
+
+impl Home {
+    /// The address of its start.
+    pub fn bytenr(&self) -> u64 {
+        match self {
+            Home::Own(bytenr) => *bytenr,
+            Home::Part(extent) => extent.addresses(0).start,
+        }
+    }
+}
+
+impl Split for Home {
+    fn split_off(&mut self, skip: u64) -> Home {
+        match self {
+            Home::Own(bytenr) => Home::Own(bytenr.saturating_add(skip)),
+            Home::Part(extent) => {
+                let offset = extent.offset.saturating_add(skip);
+                Home::Part(Extent { offset, ..extent.clone() })
+            }
+        }
+    }
 }
 
 /// What a range of the file holds now, in place of what lower layers say.
@@ -157,6 +211,10 @@ pub struct FileChanges {
     pub(super) digests: RangeMap<Digests>,
     /// Bytes in `buffers`.
     pub(super) buffered: u64,
+    /// Space that the file has for some of `buffers`: they go there.
+    pub(super) homes: RangeMap<Home>,
+    /// Bytes of `homes`.
+    pub(super) housed: u64,
     /// The sum of `Piece::nbytes`, until it is counted in the inode.
     pub(super) mapped: u64,
     /// Allocated ahead of a sequential writer.
@@ -182,7 +240,7 @@ impl FileChanges {
 
     /// Bytes of buffered data that need space on the disk when they are written.
     pub fn dirty_bytes(&self) -> u64 {
-        self.buffered
+        self.buffered.saturating_sub(self.housed)
     }
 
     /// Bytes of content in this layer that the inode's `nbytes` does not count yet: for `st_blocks`.
@@ -216,9 +274,30 @@ impl FileChanges {
         for (span, _) in self.buffers.cut(span) {
             self.buffered -= len(&span);
         }
+        for (span, home) in self.homes.cut(span) {
+            self.housed -= len(&span);
+            if let Home::Own(start) = home {
+                self.loose.push(Range { start, len: len(&span) });
+            }
+        }
         for (span, piece) in self.pieces.cut(span) {
             self.mapped = self.mapped.saturating_sub(piece.nbytes(&span));
             self.let_go(&span, piece);
+        }
+    }
+
+    /// Takes the reserved space of this layer out of `span`: the caller puts something in its place.
+    pub(super) fn take_homes(&mut self, span: &Span) {
+        for (span, _) in self.homes.cut(span) {
+            self.housed -= len(&span);
+        }
+        for (span, piece) in self.pieces.cut(span) {
+            match piece {
+                Piece::New { prealloc: true, .. } => {
+                    self.mapped = self.mapped.saturating_sub(len(&span));
+                }
+                other => self.pieces.insert(span, other),
+            }
         }
     }
 
@@ -230,10 +309,13 @@ impl FileChanges {
                 self.digests.cut(&(bytenr..bytenr.saturating_add(range.len)));
                 self.loose.push(range);
             }
+            Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
+                self.digests.cut(&extent.addresses(len(span)));
+            }
             Piece::Extent(extent) => {
                 // Exactly one of those who let the extent go at the same time gets it.
                 if let Some(shared) = extent.shared.and_then(Arc::into_inner)
-                    && shared.new
+                    && shared.origin == Origin::New
                 {
                     self.loose.push(shared.range);
                 }
@@ -273,6 +355,23 @@ impl FileChanges {
         self.mapped += more;
         if !joined {
             self.pieces.insert(span, Piece::New { bytenr: address, prealloc: preallocated });
+        }
+    }
+
+    /// Buffers whole sectors at `start`, of which some have space already.
+    pub(super) fn put_buffer_at_home(
+        &mut self,
+        start: u64,
+        bytes: Vec<u8>,
+        homes: Vec<(Span, Home)>,
+    ) {
+        for (span, _) in &homes {
+            self.take_homes(span);
+        }
+        self.put_buffer(start, bytes);
+        for (span, home) in homes {
+            self.housed += len(&span);
+            self.homes.insert(span, home);
         }
     }
 
@@ -323,30 +422,39 @@ impl FileChanges {
         Some(all)
     }
 
-    /// Turns the new extents inside `span` into shared ones, so that others can refer to them.
+    /// Turns the new data inside `span` into shared ones, so that others can refer to them.
     pub(super) fn make_shared(&mut self, span: &Span) {
         for (span, piece) in self.pieces.cut(span) {
             let piece = match piece {
-                Piece::New { bytenr, prealloc } => self.shared_extent(bytenr, len(&span), prealloc),
+                Piece::New { bytenr, prealloc: false } => self.shared_extent(bytenr, len(&span)),
+                Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
+                    let shared = self.share_data(extent.addresses(len(&span)), Origin::Written);
+                    Piece::Extent(Extent { shared: Some(shared), ..extent })
+                }
                 other => other,
             };
             self.pieces.insert(span, piece);
         }
     }
 
-    fn shared_extent(&mut self, bytenr: u64, len: u64, prealloc: bool) -> Piece {
-        let address = bytenr..bytenr.saturating_add(len);
-        let digests = self.digests_of(&address).unwrap_or_default();
-        self.digests.cut(&address);
-        let shared = SharedExtent::of(Range { start: bytenr, len }, digests, true);
+    fn shared_extent(&mut self, bytenr: u64, len: u64) -> Piece {
+        let shared = self.share_data(bytenr..bytenr.saturating_add(len), Origin::New);
         Piece::Extent(Extent {
             bytenr,
             disk_len: len,
             ram_len: len,
             offset: 0,
             compression: 0,
-            prealloc,
-            shared: Some(Arc::new(shared)),
+            prealloc: false,
+            written: false,
+            shared: Some(shared),
         })
+    }
+
+    fn share_data(&mut self, addresses: Span, origin: Origin) -> Arc<SharedExtent> {
+        let digests = self.digests_of(&addresses).unwrap_or_default();
+        self.digests.cut(&addresses);
+        let range = Range { start: addresses.start, len: len(&addresses) };
+        Arc::new(SharedExtent::of(range, digests, origin))
     }
 }

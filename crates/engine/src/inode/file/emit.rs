@@ -12,7 +12,7 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
-use super::changes::{Extent, FileChanges, Piece, round_up};
+use super::changes::{Extent, FileChanges, Origin, Piece, round_up};
 use super::layers::extent_key;
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
@@ -116,10 +116,15 @@ impl FileChanges {
 
     /// Hands over the checksums of what the layer brings into the tree.
     fn emit_sums(&self, emit: &mut Emit<'_, '_>, span: &Span, piece: &Piece) {
-        if let Piece::New { bytenr, prealloc: false } = piece
-            && let Some(sums) = self.digests_of(&(*bytenr..bytenr.saturating_add(len(span))))
-        {
-            emit.csums.push(*bytenr, sums);
+        let written = match piece {
+            Piece::New { bytenr, prealloc: false } => *bytenr..bytenr.saturating_add(len(span)),
+            Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
+                extent.addresses(len(span))
+            }
+            _ => return,
+        };
+        if let Some(sums) = self.digests_of(&written) {
+            emit.csums.push(written.start, sums);
         }
     }
 }
@@ -257,12 +262,13 @@ impl Emitter<'_, '_, '_> {
         let shared = extent.shared.as_deref();
         let introduced = shared.filter(|shared| shared.introduces());
         if let Some(shared) = introduced {
-            self.emit.csums.push(extent.bytenr, shared.digests.clone());
+            self.emit.csums.push(shared.range.start, shared.digests.clone());
         }
+        let is_new = introduced.is_some_and(|shared| shared.origin == Origin::New);
         let offset = span.start.wrapping_sub(extent.offset);
         let (tree, ino) = (self.emit.tree, self.ino);
         let (bytenr, disk_len) = (extent.bytenr, extent.disk_len);
-        self.emit.refs.data(1, introduced.is_some(), bytenr, disk_len, tree, ino, offset);
+        self.emit.refs.data(1, is_new, bytenr, disk_len, tree, ino, offset);
         self.put_extent(span, tail, extent.ram_len, (extent.compression, extent.prealloc))
     }
 

@@ -31,6 +31,9 @@ pub struct Layers<'a> {
     pub view: View<'a>,
     /// The inode's flags.
     pub flags: u64,
+    /// The last transaction after which a snapshot may share the file's extents. With it, reserved space may be written to
+    /// where it is; without it, never.
+    pub last_snapshot: Option<u64>,
 }
 
 impl Layers<'_> {
@@ -116,7 +119,7 @@ impl FileChanges {
                 offset: extent.offset.saturating_add(skip),
                 compression: extent.compression,
                 prealloc: extent.prealloc,
-                layer: if extent.shared.is_some() { layer } else { Layer::Tree },
+                layer: if extent.shared.is_some() || extent.written { layer } else { Layer::Tree },
                 shared: extent.shared.as_ref(),
             }),
         })

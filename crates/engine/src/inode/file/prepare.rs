@@ -45,7 +45,8 @@ impl FileChanges {
 
     /// Moves a small file that is buffered as a whole into its item.
     fn try_inline(&mut self, layers: Layers<'_>, size: u64) -> Result<()> {
-        if size == 0 || size > INLINE_MAX {
+        // What has space of its own goes there.
+        if size == 0 || size > INLINE_MAX || !self.homes.is_empty() {
             return Ok(());
         }
         let Some((span, buffer)) = self.buffers.at(0) else { return Ok(()) };

@@ -172,7 +172,8 @@ fn part(layers: &Layers<'_>, mapped: Mapped<'_>, at: usize, len: usize) -> Part 
     part.sums = match (mapped.shared, mapped.layer) {
         (Some(shared), _) => {
             let size = shared.digests.len() / (shared.range.len / SECTOR).max(1) as usize;
-            let index = |at: u64| (at.saturating_sub(bytenr) / SECTOR) as usize * size;
+            let start = shared.range.start;
+            let index = |at: u64| (at.saturating_sub(start) / SECTOR) as usize * size;
             let known = shared.digests.get(index(sectors.start)..index(sectors.end));
             pending(known.filter(|it| !it.is_empty()).map(<[u8]>::to_vec))
         }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
-use super::changes::{Extent, FILE_END, FileChanges, Piece, SharedExtent, round_down, round_up};
+use super::changes::{
+    Extent, FILE_END, FileChanges, Origin, Piece, SharedExtent, round_down, round_up,
+};
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
 use super::ranges::{Span, len};
 use super::write::end_of;
@@ -232,7 +234,9 @@ impl FileChanges {
                 Found::Hole => Part::Hole,
                 Found::Bytes(bytes) => Part::Bytes(bytes.to_vec()),
                 Found::Inline(content) => Part::Bytes(inline_part(&content, &span)),
-                Found::Extent(mapped) => Part::Extent(extent_of(&mapped)),
+                // Reserved space stays one file's own, so that this file may write to it.
+                Found::Extent(mapped) if mapped.prealloc => Part::Hole,
+                Found::Extent(mapped) => Part::Extent(extent_of(&mapped, span.end - span.start)),
             };
             parts.push((span.start - offset..span.end - offset, part));
         }
@@ -299,7 +303,7 @@ fn inline_part(content: &[u8], span: &Span) -> Vec<u8> {
     bytes
 }
 
-fn extent_of(mapped: &Mapped<'_>) -> Extent {
+fn extent_of(mapped: &Mapped<'_>, len: u64) -> Extent {
     Extent {
         bytenr: mapped.bytenr,
         disk_len: mapped.disk_len,
@@ -307,23 +311,22 @@ fn extent_of(mapped: &Mapped<'_>) -> Extent {
         offset: mapped.offset,
         compression: mapped.compression,
         prealloc: mapped.prealloc,
+        written: false,
         shared: match mapped.layer {
             Layer::Live(_) => mapped.shared.cloned(),
-            Layer::Frozen(changes) => Some(Arc::new(committing_extent(mapped, changes))),
+            Layer::Frozen(changes) => Some(Arc::new(committing_extent(mapped, len, changes))),
             Layer::Tree => None,
         },
     }
 }
 
-/// What the committing transaction has allocated is an old extent for the running one, but for its checksums, which are
-/// not in the csum tree yet.
-fn committing_extent(mapped: &Mapped<'_>, changes: &FileChanges) -> SharedExtent {
-    let range = Range { start: mapped.bytenr, len: mapped.disk_len };
-    let digests = match mapped.shared {
-        Some(shared) => shared.digests.clone(),
-        None => changes
-            .digests_of(&(range.start..range.start.saturating_add(range.len)))
-            .unwrap_or_default(),
-    };
-    SharedExtent::of(range, digests, false)
+/// What the committing transaction has written is old for the running one, but for its checksums, which are not in the csum
+/// tree yet.
+fn committing_extent(mapped: &Mapped<'_>, len: u64, changes: &FileChanges) -> SharedExtent {
+    if let Some(shared) = mapped.shared {
+        return SharedExtent::of(shared.range, shared.digests.clone(), Origin::Committing);
+    }
+    let range = Range { start: mapped.bytenr.saturating_add(mapped.offset), len };
+    let digests = changes.digests_of(&(range.start..range.start.saturating_add(len)));
+    SharedExtent::of(range, digests.unwrap_or_default(), Origin::Committing)
 }

@@ -4,12 +4,12 @@
 //! part of a sector that is not written is read first. What is buffered gets its extents when the layer is prepared for
 //! the commit, or when a file has buffered too much.
 
-use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
+use buttress_ondisk::{EXTENT_LEN_MAX, Key, SECTOR, kind};
 
-use super::changes::{FILE_END, FileChanges, round_down, round_up};
+use super::changes::{Extent, FILE_END, FileChanges, Home, Piece, round_down, round_up};
 use super::csums::digests;
-use super::layers::{Found, Layers, Segments};
-use super::ranges::{RangeMap, Span, len, overlap};
+use super::layers::{Found, Layer, Layers, Mapped, Segments};
+use super::ranges::{Span, Split, len, overlap};
 use crate::error::{Errno, Error, Result};
 use crate::space::{Need, Range};
 use crate::txn::{Core, Op};
@@ -33,6 +33,8 @@ pub(super) fn end_of(offset: u64, len: u64) -> Result<u64> {
 struct Placed {
     span: Span,
     bytenr: u64,
+    /// The extent whose space it went to, if that is older than this layer.
+    part: Option<Extent>,
     /// Its checksums, if it has any.
     sums: Vec<u8>,
 }
@@ -108,7 +110,7 @@ impl FileChanges {
             }
         }
         for span in gaps {
-            self.put(span, super::changes::Piece::Hole);
+            self.put(span, Piece::Hole);
         }
         Ok(())
     }
@@ -182,8 +184,9 @@ impl FileChanges {
                 continue;
             }
             let gap = pos..self.buffers.next_start(pos).unwrap_or(u64::MAX).min(last + SECTOR);
+            let homes = self.find_homes(core, layers, &gap)?;
             let bytes = fresh_buffer(&gap, [(first, &head), (last, &tail)], offset, data);
-            self.put_buffer(gap.start, bytes);
+            self.put_buffer_at_home(gap.start, bytes, homes);
             pos = gap.end;
         }
         Ok(())
@@ -205,8 +208,122 @@ impl FileChanges {
 
     // ---- to the disk ----
 
-    /// Writes whole sectors to new extents.
+    /// Writes whole sectors: to space that the file has reserved where that may be written to, and elsewhere to new extents.
     fn write_through(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        start: u64,
+        data: &[u8],
+    ) -> Result<()> {
+        let span = start..start + data.len() as u64;
+        let part = |span: &Span| &data[(span.start - start) as usize..(span.end - start) as usize];
+        let mut pos = start;
+        for (at, home) in self.find_homes(core, layers, &span)? {
+            if pos < at.start {
+                self.write_fresh(core, layers, pos, part(&(pos..at.start)))?;
+            }
+            self.write_home(core, layers, &at, home, part(&at))?;
+            pos = at.end;
+        }
+        if pos < span.end {
+            self.write_fresh(core, layers, pos, part(&(pos..span.end)))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Space in `span` that the file has reserved and that may be written to: nobody but this file refers to it, no snapshot
+    /// of the file knows it, and it reads as zeros until a commit says otherwise.
+    fn find_homes(
+        &self,
+        core: &Core,
+        layers: Layers<'_>,
+        span: &Span,
+    ) -> Result<Vec<(Span, Home)>> {
+        let mut homes = Vec::new();
+        let Some(last_snapshot) = layers.last_snapshot else { return Ok(homes) };
+        let mut segments = Segments::new(self, layers, span.clone());
+        let mut known: Option<(u64, bool)> = None;
+        while let Some((at, found)) = segments.next()? {
+            let mapped = match found {
+                Found::Extent(mapped) if mapped.prealloc => mapped,
+                Found::Bytes(_) => {
+                    let kept = self.homes.overlapping(&at);
+                    homes.extend(kept.map(|(home_at, home)| part_of(&home_at, home, &at)));
+                    continue;
+                }
+                _ => continue,
+            };
+            let home = match (mapped.layer, mapped.shared) {
+                (_, Some(_)) => continue,
+                (Layer::Live(_), None) => Home::Own(mapped.bytenr.saturating_add(mapped.offset)),
+                // Of the committing transaction.
+                (Layer::Frozen(_), None)
+                    if core.txn.running() <= last_snapshot.saturating_add(1) =>
+                {
+                    continue;
+                }
+                (Layer::Frozen(_), None) => Home::Part(reserved(&mapped)),
+                (Layer::Tree, None) => {
+                    let own = match known {
+                        Some((bytenr, own)) if bytenr == mapped.bytenr => own,
+                        _ => is_own(core, layers, &mapped, at.start, last_snapshot)?,
+                    };
+                    known = Some((mapped.bytenr, own));
+                    if !own {
+                        continue;
+                    }
+                    Home::Part(reserved(&mapped))
+                }
+            };
+            homes.push((at, home));
+        }
+        Ok(homes)
+    }
+
+    /// The bytes of space that writing `span` would take besides what the file has reserved or buffered.
+    pub fn space_for(&self, core: &Core, layers: Layers<'_>, span: Span) -> Result<u64> {
+        let span = round_down(span.start)..round_up(span.end);
+        let homes = self.find_homes(core, layers, &span)?;
+        let mut fresh = len(&span);
+        for (at, _) in &homes {
+            fresh = fresh.saturating_sub(len(at));
+        }
+        for (at, _) in self.buffers.overlapping(&span) {
+            let at = overlap(&at, &span);
+            let housed: u64 =
+                self.homes.overlapping(&at).map(|(home, _)| len(&overlap(&home, &at))).sum();
+            fresh = fresh.saturating_sub(len(&at).saturating_sub(housed));
+        }
+        Ok(fresh)
+    }
+
+    /// Writes whole sectors to space that the file has reserved.
+    fn write_home(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        span: &Span,
+        home: Home,
+        data: &[u8],
+    ) -> Result<()> {
+        let bytenr = home.bytenr();
+        core.volume.write(bytenr, data)?;
+        self.take_homes(span);
+        match home {
+            Home::Own(_) => self.put_new(span.clone(), bytenr, false, Some(&same_group(core))),
+            Home::Part(extent) => self.put(span.clone(), Piece::Extent(written(extent))),
+        }
+        if layers.sums() {
+            let sums = digests(core.features.csum, data);
+            self.put_digests(bytenr, len(span) / SECTOR, sums, core.features.csum.size());
+        }
+        Ok(())
+    }
+
+    /// Writes whole sectors to new extents.
+    fn write_fresh(
         &mut self,
         core: &Core,
         layers: Layers<'_>,
@@ -267,7 +384,7 @@ impl FileChanges {
         if self.buffers.is_empty() {
             return Ok(());
         }
-        let ranges = self.take_space(core, self.buffered, 0)?;
+        let ranges = self.take_space(core, self.dirty_bytes(), 0)?;
         let placed = match self.write_buffers(core, layers, &ranges) {
             Ok(placed) => placed,
             Err(error) => {
@@ -275,13 +392,17 @@ impl FileChanges {
                 return Err(error);
             }
         };
-        self.buffers = RangeMap::default();
-        self.buffered = 0;
+        (self.buffers, self.homes) = Default::default();
+        (self.buffered, self.housed) = (0, 0);
         let size = core.features.csum.size();
         let group = same_group(core);
-        for Placed { span, bytenr, sums } in merge_placed(placed, same_group(core)) {
+        let group = join.then_some(&group as &dyn Fn(u64, u64) -> bool);
+        for Placed { span, bytenr, part, sums } in merge_placed(placed, same_group(core)) {
             let sectors = len(&span) / SECTOR;
-            self.put_new(span, bytenr, false, join.then_some(&group as &dyn Fn(u64, u64) -> bool));
+            match part {
+                Some(extent) => self.put(span, Piece::Extent(written(extent))),
+                None => self.put_new(span, bytenr, false, group),
+            }
             if layers.sums() {
                 self.put_digests(bytenr, sectors, sums, size);
             }
@@ -289,7 +410,7 @@ impl FileChanges {
         Ok(())
     }
 
-    /// Writes all buffers, one after the other, to `ranges`.
+    /// Writes all buffers: to the space that the file has for them, the others one after the other to `ranges`.
     fn write_buffers(
         &self,
         core: &Core,
@@ -305,24 +426,85 @@ impl FileChanges {
         let mut ranges = ranges.iter().copied();
         let mut range = Range { start: 0, len: 0 };
         for (span, buffer) in self.buffers.iter() {
-            let mut done = 0;
-            while done < buffer.0.len() {
-                if range.len == 0 {
-                    range = ranges.next().ok_or(Error::NoSpace)?;
-                }
-                let take = (buffer.0.len() - done).min(range.len as usize);
-                let part = &buffer.0[done..done + take];
-                gather.write(range.start, part)?;
-                let start = span.start + done as u64;
-                let span = start..start + take as u64;
-                placed.push(Placed { span, bytenr: range.start, sums: summed(part) });
-                range = Range { start: range.start + take as u64, len: range.len - take as u64 };
-                done += take;
+            let mut pos = span.start;
+            while pos < span.end {
+                let home =
+                    self.homes.at(pos).map(|(at, home)| part_of(&at, home, &(pos..span.end)));
+                let (take, bytenr, part) = match home {
+                    Some((at, Home::Own(bytenr))) => (len(&at), bytenr, None),
+                    Some((at, Home::Part(extent))) => {
+                        (len(&at), extent.addresses(0).start, Some(extent))
+                    }
+                    None => {
+                        if range.len == 0 {
+                            range = ranges.next().ok_or(Error::NoSpace)?;
+                        }
+                        let end = self.homes.next_start(pos).unwrap_or(u64::MAX).min(span.end);
+                        let (start, take) = (range.start, (end - pos).min(range.len));
+                        range = Range { start: start + take, len: range.len - take };
+                        (take, start, None)
+                    }
+                };
+                let from = (pos - span.start) as usize;
+                let bytes = &buffer.0[from..from + take as usize];
+                gather.write(bytenr, bytes)?;
+                let (at, sums) = (pos..pos + take, summed(bytes));
+                placed.push(Placed { span: at, bytenr, part, sums });
+                pos += take;
             }
         }
         gather.flush()?;
         Ok(placed)
     }
+}
+
+/// The part of a home that is in `span`.
+fn part_of(at: &Span, home: &Home, span: &Span) -> (Span, Home) {
+    let part = overlap(at, span);
+    let mut home = home.clone();
+    let home = match part.start > at.start {
+        true => home.split_off(part.start - at.start),
+        false => home,
+    };
+    (part, home)
+}
+
+/// Reserved space, as a piece of its extent.
+fn reserved(mapped: &Mapped<'_>) -> Extent {
+    Extent {
+        bytenr: mapped.bytenr,
+        disk_len: mapped.disk_len,
+        ram_len: mapped.ram_len,
+        offset: mapped.offset,
+        compression: 0,
+        prealloc: true,
+        written: false,
+        shared: None,
+    }
+}
+
+/// The same, with data in it.
+fn written(extent: Extent) -> Extent {
+    Extent { prealloc: false, written: true, ..extent }
+}
+
+/// Whether an extent of the tree is this file's alone: no other file refers to it, and it is younger than the last snapshot.
+fn is_own(
+    core: &Core,
+    layers: Layers<'_>,
+    mapped: &Mapped<'_>,
+    pos: u64,
+    last_snapshot: u64,
+) -> Result<bool> {
+    if mapped.compression != 0 {
+        return Ok(false);
+    }
+    let key = Key::new(mapped.bytenr, kind::EXTENT_ITEM, mapped.disk_len);
+    let Some(item) = core.extent_view().get(&key)? else { return Ok(false) };
+    let extent = crate::refs::Extent::read(&key, item.data())?;
+    let offset = pos.wrapping_sub(mapped.offset);
+    Ok(extent.generation > last_snapshot
+        && extent.is_only_of(layers.view.owner(), layers.ino, offset))
 }
 
 /// Whether two addresses are in the same block group: an extent must not cross from one to another.
@@ -373,6 +555,8 @@ fn merge_placed(placed: Vec<Placed>, same_group: impl Fn(u64, u64) -> bool) -> V
         if let Some(last) = merged.last_mut()
             && last.span.end == next.span.start
             && last.bytenr + len(&last.span) == next.bytenr
+            && last.part.is_none()
+            && next.part.is_none()
             && len(&last.span) + len(&next.span) <= EXTENT_LEN_MAX
             && same_group(last.bytenr, next.bytenr)
         {

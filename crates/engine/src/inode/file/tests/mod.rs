@@ -76,6 +76,7 @@ impl File {
             frozen: self.frozen.as_ref().map(|(frozen, _)| frozen),
             view: View::new(&core.blocks, TREE, root),
             flags: self.flags,
+            last_snapshot: Some(0),
         };
         change(&mut self.live, layers)
     }
@@ -347,8 +348,11 @@ impl Participant for Fixture {
             let (ino, in_tree, flags) = (file.ino, file.on_disk, file.flags);
             let Some((frozen, size)) = &mut file.frozen else { continue };
             let view = View::new(&core.blocks, TREE, root);
-            let prepared: Prepared =
-                frozen.prepare(core, Layers { ino, in_tree, frozen: None, view, flags }, *size)?;
+            let prepared: Prepared = frozen.prepare(
+                core,
+                Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None },
+                *size,
+            )?;
             file.nbytes = prepared.nbytes(file.nbytes);
         }
         self.interrupt();
