@@ -66,14 +66,14 @@ impl Options {
         Options { commit_interval, ..self }
     }
 
-    /// Bytes of memory to do with, about; 512 MiB when nothing is said, 16 MiB at least. Half of it keeps tree blocks, a quarter
+    /// Bytes of memory to do with, about; 512 MiB when nothing is said, 16 MiB at least. Half of it keeps tree blocks, an eighth
     /// data that wait for a commit, the rest other changes that wait and inodes. What a mount's kernel remembers comes on
     /// top, with some 150 bytes for each file.
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(16 << 20);
         Options {
             cache_bytes: bytes / 2,
-            dirty_bytes_max: bytes / 4,
+            dirty_bytes_max: bytes / 8,
             changes_max: bytes / CHANGE_SHARE,
             inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),
             ..self
