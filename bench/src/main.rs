@@ -6,6 +6,7 @@
 //! `BENCH_ROWS=1,3` chooses rows, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the size in percent (100 is what the table
 //! of targets says; the default is 20 so that a run takes minutes).
 
+mod check;
 mod create;
 mod image;
 mod leaves;
@@ -65,7 +66,7 @@ fn number(name: &str, default: u64) -> u64 {
 fn main() {
     let scale =
         Scale { percent: number("BENCH_SCALE", 20), rounds: number("BENCH_ROUNDS", 5) as usize };
-    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10".to_owned());
+    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,12".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -74,8 +75,9 @@ fn main() {
             "3" => reflog::row(scale),
             "9" => stream::row(scale),
             "10" => image::row(scale),
+            "12" => check::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3, 9 and 10");
+                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10 and 12");
                 std::process::exit(2);
             }
         };

@@ -160,7 +160,8 @@ fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Repo
 }
 
 fn text(out: &mut dyn Write, report: &Report, globals: &Globals) -> Result<(), Failure> {
-    for issue in &report.issues {
+    let shown = |issue: &&Issue| !globals.quiet || issue.kind.severity() == Severity::Error;
+    for issue in report.issues.iter().filter(shown) {
         writeln!(out, "{issue}")?;
     }
     let told = report.issues.len() as u64;
