@@ -11,13 +11,6 @@ use buttress_testkit::oracle::{root_or_skip, temp_dir};
 
 use crate::verdicts::{healthy, lines, ours, theirs};
 
-/// Ids of issues that no damage here leads to, and why.
-const NEVER: [(&str, &str); 3] = [
-    ("chunk-bad", "a volume with such a chunk does not open"),
-    ("chunk-overlap", "a volume with such chunks does not open"),
-    ("chunk-outside-device", "a volume with such a chunk does not open"),
-];
-
 /// Ids of all issues that were raised.
 type Raised = Mutex<BTreeSet<&'static str>>;
 
@@ -102,8 +95,6 @@ fn every_kind_of_damage_is_found() {
     assert!(faults.is_empty(), "{} of {}:\n{}", faults.len(), kinds.len(), faults.join("\n"));
     let raised = raised.into_inner().unwrap();
     let known = buttress_check::Kind::ALL.iter().map(|kind| kind.id());
-    let missing: Vec<_> = known
-        .filter(|id| !raised.contains(id) && NEVER.iter().all(|(never, _)| never != id))
-        .collect();
+    let missing: Vec<_> = known.filter(|id| !raised.contains(id)).collect();
     assert!(missing.is_empty(), "no damage leads to {missing:?}");
 }

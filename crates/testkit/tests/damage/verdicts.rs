@@ -4,11 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_check::{Options, Progress, Report, check};
+use buttress_check::{Options, Progress, Report, check_devices};
 use buttress_device::MemoryDevice;
 use buttress_testkit::damage::Base;
 use buttress_testkit::oracle::{check_verdict, is_clean_line};
-use buttress_volume::{Access, Volume};
 
 /// All healthy images.
 pub fn healthy() -> BTreeMap<Base, MemoryDevice> {
@@ -26,11 +25,10 @@ pub fn theirs(device: &MemoryDevice, path: &Path, data: bool) -> (&'static str, 
     }
 }
 
-/// What our checker finds; an error when the filesystem cannot even be opened.
+/// What our checker finds; an error when the filesystem is not supported or cannot be read.
 pub fn ours(device: Arc<MemoryDevice>, data: bool) -> Result<Report, String> {
-    let opened = Volume::open(vec![device], Access::ReadOnly).map_err(|error| error.to_string())?;
     let options = Options { check_data_csum: data, threads: 2, ..Options::default() };
-    Ok(check(&opened.volume, &options, &Progress::default()))
+    check_devices(vec![device], &options, &Progress::default()).map_err(|error| error.to_string())
 }
 
 /// A report in lines.

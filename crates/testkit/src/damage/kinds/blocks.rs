@@ -37,6 +37,10 @@ pub const KINDS: &[Kind] = &[
     Kind::new("header.fsid", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.fsid[0] ^= 1))
     }),
+    Kind::new("header.chunk-tree-uuid", "tree-block-uuid", |p| {
+        p.edit_block(leaf(p)?, |it| head(it, |it| it.chunk_tree_uuid[0] ^= 1))
+    })
+    .misses("it compares only the filesystem's uuid"),
     Kind::new("header.generation", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.generation = 3.into()))
     }),

@@ -48,14 +48,20 @@ pub const KINDS: &[Kind] = &[
         })
     })
     .warns(),
-    Kind::new("chunk.stripe-devid", "unopenable", |p| {
+    Kind::new("chunk.stripe-offset-beyond", "chunk-bad", |p| {
+        p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| {
+            it.offset = 65_536_u64.wrapping_neg().into();
+        })
+    })
+    .warns(),
+    Kind::new("chunk.stripe-devid", "chunk-place", |p| {
         p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| it.devid = 7.into())
     })
     .warns(),
-    Kind::new("chunk.stripe-uuid", "unopenable", |p| {
+    Kind::new("chunk.stripe-uuid", "chunk-place", |p| {
         p.edit_at(CHUNKS, data_chunk(p)?, HEAD, |it: &mut StripeItem| it.dev_uuid[0] ^= 1)
     }),
-    Kind::new("chunk.stripe-len", "unopenable", |p| {
+    Kind::new("chunk.stripe-len", "tree-block-bad", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.stripe_len = 4096.into())
     }),
     Kind::new("chunk.type", "block-group-flags", |p| {
@@ -66,7 +72,7 @@ pub const KINDS: &[Kind] = &[
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.chunk_type = 2.into())
     })
     .warns(),
-    Kind::new("chunk.num-stripes", "unopenable", |p| {
+    Kind::new("chunk.num-stripes", "tree-block-bad", |p| {
         p.edit(CHUNKS, data_chunk(p)?, |it: &mut ChunkItem| it.num_stripes = 2.into())
     }),
     Kind::new("chunk.missing", "block-group-extra", |p| p.remove(CHUNKS, data_chunk(p)?).map(drop))
@@ -81,7 +87,7 @@ pub const KINDS: &[Kind] = &[
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.bytes_used = (it.bytes_used.get() - 65536).into())
     }),
-    Kind::new("dev-item.devid", "unopenable", |p| {
+    Kind::new("dev-item.devid", "tree-block-bad", |p| {
         let key = p.first(CHUNKS, kind::DEV_ITEM)?;
         p.edit(CHUNKS, key, |it: &mut DevItem| it.devid = 2.into())
     }),

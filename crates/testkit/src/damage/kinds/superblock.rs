@@ -29,15 +29,17 @@ pub const KINDS: &[Kind] = &[
         p.superblock(|sb| sb.root = (sb.root.get() + 16384).into())
     }),
     Kind::new("super.root-level", "tree-block-bad", |p| p.superblock(|sb| sb.root_level = 3)),
-    Kind::new("super.chunk-root-generation", "unopenable", |p| {
+    Kind::new("super.chunk-root-generation", "tree-block-bad", |p| {
         p.superblock(|sb| sb.chunk_root_generation = 1.into())
     }),
     Kind::new("super.dev-item-bytes-used", "super-device", |p| {
         p.superblock(|sb| sb.dev_item.bytes_used = (sb.dev_item.bytes_used.get() + 65536).into())
     })
     .misses("it takes the item in the chunk tree"),
-    Kind::new("super.dev-item-uuid", "unopenable", |p| p.superblock(|sb| sb.dev_item.uuid[3] ^= 1)),
-    Kind::new("super.sys-chunk-stripe", "unopenable", |p| {
+    Kind::new("super.dev-item-uuid", "chunk-place", |p| {
+        p.superblock(|sb| sb.dev_item.uuid[3] ^= 1)
+    }),
+    Kind::new("super.sys-chunk-stripe", "chunk-place", |p| {
         // Key, chunk head, then the first stripe's device and offset.
         p.superblock(|sb| sb.sys_chunk_array[17 + 48 + 32 + 8 + 2] ^= 0x10)
     })
