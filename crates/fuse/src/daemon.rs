@@ -21,7 +21,7 @@ use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
 use crate::mount::{Mount, init_flags};
-use crate::options::{MountOptions, OptionError, SubvolumeChoice};
+use crate::options::{AccessTimes, MountOptions, OptionError, SubvolumeChoice};
 use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
 use crate::protocol::mounts;
 use crate::session::{Session, SessionError, SessionOptions};
@@ -299,6 +299,9 @@ fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
         noexec: !options.exec,
         synchronous: options.synchronous,
         dirsync: options.dirsync,
+        noatime: options.access_times == AccessTimes::Never,
+        nodiratime: options.no_directory_access_times,
+        strictatime: options.access_times == AccessTimes::Strict,
         allow_other: options.allow_other,
         default_permissions: options.default_permissions,
         max_read: options.max_read,

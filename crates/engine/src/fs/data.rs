@@ -18,6 +18,15 @@ const SHAPE_LEN: u64 = 256 << 20;
 /// Leaves that a write may touch: of the file, of references to the new and the old extent, of their checksums.
 const WRITE_LEAVES: u32 = 6;
 
+/// Where something is written.
+#[derive(Clone, Copy)]
+enum To {
+    Offset(u64),
+    /// By a cache that sets times itself.
+    OffsetFromCache(u64),
+    End,
+}
+
 impl Filesystem {
     /// Reads up to `buf.len()` bytes at `offset`; answers how many there were, 0 at the end.
     pub fn read(&self, node: Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
@@ -45,11 +54,11 @@ impl Filesystem {
     /// how much was written: at least one byte, and less than all when it is much.
     pub fn append(&self, node: Node, data: &[u8]) -> Result<(u64, usize)> {
         let part = &data[..data.len().min(WRITE_LEN)];
-        Ok((self.write_at(node, None, part)?, part.len()))
+        Ok((self.write_at(node, To::End, part)?, part.len()))
     }
 
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
-        match self.write_at(node, Some(offset), data) {
+        match self.write_at(node, To::Offset(offset), data) {
             // The file may have space of its own.
             Err(Error::NoSpace) if self.has_reserved(node)? => {
                 self.write_reserved(node, offset, data)
@@ -75,14 +84,25 @@ impl Filesystem {
         })
     }
 
-    /// Writes at `offset`, or at the end of the file; answers where.
-    fn write_at(&self, node: Node, offset: Option<u64>, data: &[u8]) -> Result<u64> {
+    /// Writes like [`Filesystem::write`], and times of change stay: for a cache that sets them itself. At most 8 MiB.
+    pub fn write_back(&self, node: Node, offset: u64, data: &[u8]) -> Result<usize> {
+        let part = &data[..data.len().min(WRITE_LEN)];
+        match self.write_at(node, To::OffsetFromCache(offset), part) {
+            Err(Error::NoSpace) => self.write(node, offset, part),
+            done => done.map(|_| part.len()),
+        }
+    }
+
+    /// Writes at one place; answers where that is.
+    fn write_at(&self, node: Node, to: To, data: &[u8]) -> Result<u64> {
         let inner = self.inner();
         let need = self.write_need(data.len() as u64);
         inner.change_at(node, need, |op, subvolume, inode| {
-            let (at, buffered) = match offset {
-                Some(offset) => (offset, subvolume.tree.write(op, inode, offset, data)?),
-                None => subvolume.tree.append(op, inode, data)?,
+            let tree = &subvolume.tree;
+            let (at, buffered) = match to {
+                To::Offset(offset) => (offset, tree.write(op, inode, offset, data)?),
+                To::OffsetFromCache(offset) => (offset, tree.write_back(op, inode, offset, data)?),
+                To::End => tree.append(op, inode, data)?,
             };
             // What overwrites a buffer needs no more room than that had.
             if (data.len() as u64) < DIRECT_MIN {

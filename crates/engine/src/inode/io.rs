@@ -44,6 +44,15 @@ impl Source<'_> {
     }
 }
 
+/// How something is written.
+#[derive(Clone, Copy, Debug, Default)]
+struct How {
+    /// Bytes of space that the caller has been promised; `None`: enough.
+    promised: Option<u64>,
+    /// Times of change stay as they are.
+    keep_times: bool,
+}
+
 fn range_end(offset: u64, len: u64) -> Result<u64> {
     let end = offset.checked_add(len).filter(|&end| end <= SIZE_MAX);
     end.ok_or(Error::User(Errno::FBIG))
@@ -130,7 +139,22 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data, None)
+        self.write_locked(op, inode, &mut state, offset, data, How::default())
+    }
+
+    /// The same, and times stay: for a cache that sets them itself.
+    pub fn write_back(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<u64> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        let how = How { keep_times: true, ..How::default() };
+        self.write_locked(op, inode, &mut state, offset, data, how)
     }
 
     /// The same for a caller who has been promised no space for data: it is taken from what the file has reserved, and
@@ -145,7 +169,8 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data, Some(0))
+        let how = How { promised: Some(0), ..How::default() };
+        self.write_locked(op, inode, &mut state, offset, data, how)
     }
 
     /// Writes all of `data` at the end of the file; where that was is returned, and what [`FileTree::write`] returns.
@@ -154,7 +179,7 @@ impl FileTree {
         let mut state = inode.write();
         must_be_file(&state)?;
         let offset = state.attributes.size;
-        Ok((offset, self.write_locked(op, inode, &mut state, offset, data, None)?))
+        Ok((offset, self.write_locked(op, inode, &mut state, offset, data, How::default())?))
     }
 
     fn write_locked(
@@ -164,7 +189,7 @@ impl FileTree {
         state: &mut State,
         offset: u64,
         data: &[u8],
-        promised: Option<u64>,
+        how: How,
     ) -> Result<u64> {
         let end = range_end(offset, data.len() as u64)?;
         if data.is_empty() {
@@ -177,7 +202,7 @@ impl FileTree {
         let last_snapshot = Some(self.last_snapshot());
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         let layers = Layers { last_snapshot, ..layers };
-        if let Some(promised) = promised {
+        if let Some(promised) = how.promised {
             let fresh = file.space_for(op.core, layers, offset..end)?;
             let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
@@ -190,7 +215,9 @@ impl FileTree {
             return Err(error);
         }
         state.attributes.size = size.max(end);
-        state.attributes.modified(op.now);
+        if !how.keep_times {
+            state.attributes.modified(op.now);
+        }
         // Less than before: it went to the disk, and this write with it has used what was promised.
         Ok(buffered(state).checked_sub(before).unwrap_or(u64::MAX))
     }

@@ -51,10 +51,16 @@ impl<S: Store> Mount<S> {
         let wish: abi::WriteIn = body.read()?;
         let data = body.bytes(wish.size as usize)?;
         let node = self.node(request.nodeid())?;
+        let cached = wish.write_flags & abi::WRITE_CACHE != 0;
+        // What the kernel has collected it writes in whole pages.
+        self.may_write(&node, if cached { u64::MAX } else { wish.offset })?;
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.clear_set_ids(&node, SetIds::Write)?;
         }
-        let written = self.store.write(&node, wish.offset, data)?;
+        let written = match cached {
+            false => self.store.write(&node, wish.offset, data)?,
+            true => self.store.write_back(&node, wish.offset, data)?,
+        };
         let size = u32::try_from(written).map_err(|_| Errno::IO)?;
         self.file_changed(abi::WriteOut { size, padding: 0 })
     }
@@ -63,6 +69,10 @@ impl<S: Store> Mount<S> {
         let wish: abi::FallocateIn = request.body().read()?;
         let how = allocation(wish.mode)?;
         let node = self.node(request.nodeid())?;
+        match how {
+            Allocate::Reserve { .. } => self.may_write(&node, u64::MAX)?,
+            Allocate::Punch | Allocate::Zero { .. } => self.may_write(&node, 0)?,
+        }
         self.end_set_ids(request, &node)?;
         self.store.allocate(&node, wish.offset, wish.length, how)?;
         self.file_changed(())
@@ -101,6 +111,7 @@ impl<S: Store> Mount<S> {
     fn copy(&self, request: &Request<'_>) -> Answer<u64> {
         let wish: abi::CopyFileRangeIn = request.body().read()?;
         let (from, to) = (self.node(request.nodeid())?, self.node(wish.nodeid_out)?);
+        self.may_write(&to, wish.off_out)?;
         self.end_set_ids(request, &to)?;
         let length = wish.len.min(COPY_BYTES_MAX);
         let copied = self.store.copy((&from, wish.off_in), (&to, wish.off_out), length)?;

@@ -9,6 +9,7 @@ use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, Sub
 use rustix::io::Errno;
 
 use super::control::{Control, DeviceFacts, Facts, FoundItem, SpaceFacts, SubvolumeFacts, TreeKey};
+use super::protect::PROTECTING;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
@@ -33,9 +34,9 @@ const FLAGS: [(u64, u32); 8] = [
     (1 << 1, 0x80_0000),
     (1 << 11, 0x4),
 ];
-/// The FS_*_FL bits that can be changed: sync, no-dump, no-atime, dirsync. The others would need
-/// the engine (compression, no copy-on-write) or the kernel (immutable, append-only) to act on them.
-const SETTABLE: u32 = 0x8 | 0x40 | 0x80 | 0x1_0000;
+/// The FS_*_FL bits that can be changed: sync, immutable, append-only, no-dump, no-atime, dirsync. The
+/// others (compression, no copy-on-write) would need the engine to act on them.
+const SETTABLE: u32 = 0x8 | PROTECTING | 0x40 | 0x80 | 0x1_0000;
 
 /// The engine behind a mount.
 pub struct Engine {
@@ -311,6 +312,10 @@ impl Store for Engine {
 
     fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize> {
         self.fs.write(*node, offset, data).map_err(errno)
+    }
+
+    fn write_back(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize> {
+        self.fs.write_back(*node, offset, data).map_err(errno)
     }
 
     fn allocate(&self, node: &Self::Node, offset: u64, length: u64, how: Allocate) -> Answer<()> {

@@ -49,6 +49,7 @@ impl<S: Store> Mount<S> {
     pub(super) fn setattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {
         let wish: abi::SetattrIn = request.body().read()?;
         let node = self.node(request.nodeid())?;
+        self.may_set(&node, wish.valid)?;
         let mut change = changes(&wish);
         let chown = change.uid.is_some() || change.gid.is_some();
         if chown || wish.valid & fattr::KILL_SUIDGID != 0 {
@@ -118,7 +119,9 @@ impl<S: Store> Mount<S> {
     pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
         let name = request.body().text()?;
         check_namespace(name)?;
-        self.store.remove_xattr(&self.node(request.nodeid())?, name)?;
+        let node = self.node(request.nodeid())?;
+        self.may_touch(&node)?;
+        self.store.remove_xattr(&node, name)?;
         self.file_changed(())
     }
 }
@@ -157,6 +160,7 @@ impl<S: Control> Mount<S> {
         }
         check_namespace(name)?;
         let node = self.node(request.nodeid())?;
+        self.may_touch(&node)?;
         let how = match XattrFlags::from_bits_retain(wish.flags) {
             flags if flags.is_empty() => SetXattr::Any,
             XattrFlags::CREATE => SetXattr::Create,

@@ -21,6 +21,7 @@ pub mod engine;
 mod lists;
 mod metadata;
 mod names;
+mod protect;
 pub mod store;
 
 use std::sync::OnceLock;

@@ -83,6 +83,7 @@ impl<S: Store> Mount<S> {
         device: u32,
     ) -> Answer<EntryOut> {
         let directory = self.node(request.nodeid())?;
+        self.may_add(&directory)?;
         let mut new = self.new_inode(request, mode);
         new.device = decode_device(device);
         new.umask = umask;
@@ -95,6 +96,7 @@ impl<S: Store> Mount<S> {
         let mut body = request.body();
         let (name, target) = (body.text()?, body.text()?);
         let directory = self.node(request.nodeid())?;
+        self.may_add(&directory)?;
         let new = self.new_inode(request, SYMLINK | 0o777);
         let (node, attributes) = self.store.symlink(&directory, name, target, &new)?;
         self.directory_changed(self.entry_with(&node, &attributes)?)
@@ -103,6 +105,7 @@ impl<S: Store> Mount<S> {
     pub(super) fn temporary(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let wish: abi::CreateIn = request.body().read()?;
         let directory = self.node(request.nodeid())?;
+        self.may_add(&directory)?;
         let mut new = self.new_inode(request, wish.mode & !TYPE | REGULAR);
         new.umask = wish.umask;
         new.inherit = self.has_default_acl(request.nodeid(), &directory)?;
@@ -116,19 +119,27 @@ impl<S: Store> Mount<S> {
         let mut body = request.body();
         let abi::LinkIn { oldnodeid } = body.read()?;
         let (node, directory) = (self.node(oldnodeid)?, self.node(request.nodeid())?);
+        self.may_touch(&node)?;
+        self.may_add(&directory)?;
         let attributes = self.store.link(&node, &directory, body.text()?)?;
         self.directory_changed(self.entry_with(&node, &attributes)?)
     }
 
     pub(super) fn unlink(&self, request: &Request<'_>) -> Answer<()> {
         let directory = self.node(request.nodeid())?;
-        self.store.unlink(&directory, request.body().text()?)?;
+        let mut body = request.body();
+        let name = body.text()?;
+        self.may_remove(&directory, name)?;
+        self.store.unlink(&directory, name)?;
         self.directory_changed(())
     }
 
     pub(super) fn rmdir(&self, request: &Request<'_>) -> Answer<()> {
         let directory = self.node(request.nodeid())?;
-        self.store.rmdir(&directory, request.body().text()?)?;
+        let mut body = request.body();
+        let name = body.text()?;
+        self.may_remove(&directory, name)?;
+        self.store.rmdir(&directory, name)?;
         self.directory_changed(())
     }
 
@@ -155,6 +166,8 @@ impl<S: Store> Mount<S> {
             return Err(Errno::INVAL);
         }
         let (from, to) = (self.node(from)?, self.node(to)?);
+        self.may_remove(&from, old)?;
+        self.may_replace(&to, new)?;
         self.store.rename((&from, old), (&to, new), flags)?;
         self.directory_changed(())
     }

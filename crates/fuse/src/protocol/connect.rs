@@ -43,6 +43,12 @@ pub struct ConnectOptions {
     pub synchronous: bool,
     /// Directory changes are synchronous.
     pub dirsync: bool,
+    /// Access times do not move; shown in /proc/mounts.
+    pub noatime: bool,
+    /// Access times of directories do not move.
+    pub nodiratime: bool,
+    /// Access times move with each read.
+    pub strictatime: bool,
     /// Users other than the one who mounts have access.
     pub allow_other: bool,
     /// The kernel checks permissions by mode and ACL.
@@ -196,6 +202,9 @@ fn flags(options: &ConnectOptions) -> MountFlags {
     flags.set(MountFlags::NOEXEC, options.noexec);
     flags.set(MountFlags::SYNCHRONOUS, options.synchronous);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
+    flags.set(MountFlags::NOATIME, options.noatime);
+    flags.set(MountFlags::NODIRATIME, options.nodiratime);
+    flags.set(MountFlags::STRICTATIME, options.strictatime);
     flags
 }
 

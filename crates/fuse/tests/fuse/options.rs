@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -156,7 +156,7 @@ fn inode_flags_that_can_be_kept() {
     let top = mount.path();
     let shown = |top: &Path| run(0, &format!("cd {}; lsattr -d file dir", top.display()));
     let change = "cd TOP; touch file; mkdir dir; chattr +dAS file; chattr +D dir; \
-                  for flag in i a c C; do ! chattr +$flag file 2>/dev/null; done";
+                  for flag in c C; do ! chattr +$flag file 2>/dev/null; done";
     run(0, &change.replace("TOP", top.to_str().unwrap()));
     let said = shown(&top);
     let flags = |text: &str| -> Vec<String> {
@@ -166,5 +166,83 @@ fn inode_flags_that_can_be_kept() {
     assert_eq!(flags(&said), ["SdA", "D"], "{said}");
     let mount = mount.again("");
     assert_eq!(shown(&mount.path()), said);
+    mount.end();
+}
+
+/// The kernel does not know these flags of a filesystem behind FUSE: the server keeps their rules.
+#[test]
+fn immutable_and_append_only_files() {
+    use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
+    let Some(mount) = engine(None, "") else { return };
+    let top = mount.path();
+    let at = |name: &str| top.join(name);
+    for name in ["fixed", "log"] {
+        fs::write(at(name), "content").unwrap();
+    }
+    fs::create_dir_all(at("dir/inner")).unwrap();
+    let open = |name: &str| fs::File::open(at(name)).unwrap();
+    let set = |name: &str, flags| ioctl_setflags(open(name), flags);
+    set("fixed", IFlags::IMMUTABLE).unwrap();
+    set("dir", IFlags::IMMUTABLE).unwrap();
+    set("log", IFlags::APPEND).unwrap();
+    assert_eq!(ioctl_getflags(open("fixed")).unwrap(), IFlags::IMMUTABLE);
+    let refused = |result: std::io::Result<()>| {
+        assert_eq!(result.map_err(|error| error.raw_os_error()), Err(Some(1)));
+    };
+    for name in ["fixed", "log"] {
+        refused(fs::write(at(name), "other"));
+        refused(fs::remove_file(at(name)));
+        refused(fs::rename(at(name), at("moved")));
+        refused(fs::hard_link(at(name), at("linked")));
+        refused(fs::set_permissions(at(name), fs::Permissions::from_mode(0o600)));
+        let flags = rustix::fs::XattrFlags::empty();
+        refused(rustix::fs::setxattr(at(name), "user.x", b"y", flags).map_err(Into::into));
+    }
+    refused(fs::write(at("dir/new"), ""));
+    refused(fs::remove_dir(at("dir/inner")));
+    refused(fs::rename(at("dir/inner"), at("inner")));
+    let append = |name: &str| fs::OpenOptions::new().append(true).open(at(name)).unwrap();
+    std::io::Write::write_all(&mut append("log"), b", and more").unwrap();
+    assert_eq!(fs::read(at("log")).unwrap(), b"content, and more");
+    refused(std::io::Write::write_all(&mut append("fixed"), b"more"));
+    let mount = mount.again("");
+    let top = mount.path();
+    refused(fs::write(top.join("fixed"), "other"));
+    for name in ["fixed", "log", "dir"] {
+        ioctl_setflags(fs::File::open(top.join(name)).unwrap(), IFlags::empty()).unwrap();
+    }
+    fs::write(top.join("fixed"), "other").unwrap();
+    fs::remove_dir(top.join("dir/inner")).unwrap();
+    mount.end();
+}
+
+/// With the writeback cache the kernel says when a file has changed; that it writes later is no change.
+#[test]
+fn times_with_the_writeback_cache() {
+    let Some(mount) = engine(None, "writeback_cache") else { return };
+    let path = mount.path().join("file");
+    let file = fs::File::create(&path).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&file, &[1; 10_000], 0).unwrap();
+    let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    file.set_modified(time).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    let mount = mount.again("");
+    let path = mount.path().join("file");
+    assert_eq!(fs::metadata(&path).unwrap().modified().unwrap(), time);
+    mount.end();
+}
+
+#[test]
+fn access_times_are_shown_as_mounted() {
+    let Some(mount) = engine(None, "noatime,nodiratime") else { return };
+    if !rustix::process::geteuid().is_root() {
+        return mount.end();
+    }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    let path = mount.path();
+    let line = mounts.lines().find(|line| line.contains(path.to_str().unwrap())).unwrap();
+    let options: Vec<_> = line.split(' ').nth(3).unwrap().split(',').collect();
+    assert!(options.contains(&"noatime") && options.contains(&"nodiratime"), "{line}");
     mount.end();
 }

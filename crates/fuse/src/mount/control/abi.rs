@@ -199,6 +199,7 @@ pub(super) const FS_GETFLAGS: u32 = number::<u64>(READ, 'f' as u32, 1);
 pub(super) const FS_SETFLAGS: u32 = number::<u64>(WRITE, 'f' as u32, 2);
 pub(super) const FS_GETVERSION: u32 = number::<u64>(READ, 'v' as u32, 1);
 pub(super) const FS_GETXATTR: u32 = number::<FsXattr>(READ, 'X' as u32, 31);
+pub(super) const FS_SETXATTR: u32 = number::<FsXattr>(WRITE, 'X' as u32, 32);
 
 #[cfg(test)]
 mod tests {
@@ -214,5 +215,6 @@ mod tests {
         assert_eq!(GET_SUBVOL_INFO, 0x81f8_943c);
         assert_eq!(FS_GETFLAGS, 0x8008_6601);
         assert_eq!(FS_GETXATTR, 0x801c_581f);
+        assert_eq!(FS_SETXATTR, 0x401c_5820);
     }
 }

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::abi::{self, DevInfo, FsInfo, FsXattr};
 use super::ioctl::{input, output};
 use super::{Control, Mount};
+use crate::mount::protect::PROTECTING;
 use crate::mount::store::Answer;
 use crate::protocol::channel::Request;
 
@@ -94,9 +95,35 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn set_flags(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let flags: u32 = input(bytes)?;
+        self.change_flags(request, flags)
+    }
+
+    fn change_flags(&self, request: &Request<'_>, flags: u32) -> Answer<()> {
         let node = self.node(request.nodeid())?;
         self.require_owner(request, &node)?;
+        let changed = self.store.attributes(&node)?.flags ^ flags;
+        if changed & PROTECTING != 0 && request.uid() != 0 {
+            return Err(Errno::PERM);
+        }
         self.store.set_flags(&node, flags)
+    }
+
+    /// FS_IOC_FSSETXATTR: the flags that both ways have; there are no extent sizes and no projects.
+    pub(super) fn set_fsxattr(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        let wish: FsXattr = input(bytes)?;
+        if (wish.extsize, wish.projid, wish.cowextsize) != (0, 0, 0) {
+            return Err(Errno::INVAL);
+        }
+        let now = self.store.attributes(&self.node(request.nodeid())?)?.flags;
+        let (mut flags, mut known) = (now, 0);
+        for (flag, xflag) in XFLAGS {
+            known |= xflag;
+            flags = if wish.xflags & xflag != 0 { flags | flag } else { flags & !flag };
+        }
+        if wish.xflags & !known != 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.change_flags(request, flags)
     }
 
     pub(super) fn get_version(&self, request: &Request<'_>) -> Answer<Vec<u8>> {

@@ -61,6 +61,7 @@ impl<S: Control> Mount<S> {
             abi::FS_SETFLAGS => done(self.set_flags(request, input)),
             abi::FS_GETVERSION => self.get_version(request),
             abi::FS_GETXATTR => self.get_fsxattr(request),
+            abi::FS_SETXATTR => done(self.set_fsxattr(request, input)),
             _ => Err(Errno::NOTTY),
         }
     }
