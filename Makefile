@@ -29,6 +29,7 @@ lint:
 
 bench: deps
 	cargo build --release -p buttress-cli -p buttress-bench
+	cargo build --release -p buttress-fuse --example null
 	target/release/buttress-bench
 
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.

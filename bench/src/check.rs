@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use buttress::{Filesystem, New, Node, Options};
 
-use crate::{Row, Scale, linux, median};
+use crate::{Row, Scale, Side, linux, median};
 
 /// Bytes of the image.
 const IMAGE: u64 = 12 << 30;
@@ -66,26 +66,32 @@ pub fn row(scale: Scale) -> Row {
     let image = dir.path().join("image");
     fill(&image, files);
     let ours = std::env::current_exe().unwrap_or_default().with_file_name("buttress");
-    let (mut here, mut there, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut row = Row::new(12, format!("check {files} files"));
+    let (mut here, mut there) = (Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
-        match run(Command::new(&ours).args(["-q", "check"]).arg(&image)) {
-            Ok(figure) => here.push(figure),
-            Err(why) => notes.push(format!("build the command first: {why}")),
-        }
-        match run(Command::new("btrfs").arg("check").arg(&image)) {
-            Ok(figure) => there.push(figure),
-            Err(why) => notes.push(why),
+        for (side, program, args, figures) in [
+            (Side::Here, ours.as_path(), &["-q", "check"][..], &mut here),
+            (Side::Linux, Path::new("btrfs"), &["check"][..], &mut there),
+        ] {
+            if !scale.wants(side) {
+                continue;
+            }
+            match run(Command::new(program).args(args).arg(&image)) {
+                Ok(figure) => figures.push(figure),
+                Err(why) => row.note(why),
+            }
         }
     }
-    notes.dedup();
-    let seconds = |side: &[(f64, f64)]| median(side.iter().map(|it| it.0).collect());
-    let memory = |side: &[(f64, f64)]| median(side.iter().map(|it| it.1 / 1024.0).collect());
-    let figures = vec![
-        ("here".to_owned(), seconds(&here), "s"),
-        ("btrfs check".to_owned(), seconds(&there), "s"),
-        ("ratio".to_owned(), seconds(&there) / seconds(&here), "x"),
-        ("memory here".to_owned(), memory(&here), "MiB"),
-        ("memory of btrfs check".to_owned(), memory(&there), "MiB"),
-    ];
-    Row { number: 12, work: format!("check {files} files"), figures, notes }
+    let mut medians = Vec::new();
+    for (name, figures) in [("btrfs check", there), ("here", here)] {
+        if !figures.is_empty() {
+            let seconds = median(figures.iter().map(|it| it.0).collect());
+            medians.push(seconds);
+            row.add(name, seconds, "s");
+            let memory = median(figures.iter().map(|it| it.1 / 1024.0).collect());
+            row.add(&format!("{name}, memory"), memory, "MiB");
+        }
+    }
+    row.ratio("ratio", medians);
+    row
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use crate::linux;
-use crate::{Row, Scale, median, seconds};
+use crate::{Row, Scale, Side, median, seconds};
 
 /// Files of the full tree: 55,500, some 631 MB, in directories of 100.
 fn grow(dir: &Path, files: u64) {
@@ -30,38 +30,47 @@ pub fn row(scale: Scale) -> Row {
     let files = scale.of(55_500);
     let tree = linux::ram();
     grow(tree.path(), files);
-    let (mut here, mut there, mut notes) = (Vec::new(), Vec::new(), Vec::new());
+    let mut row = Row::new(10, format!("an image from {files} files"));
+    let (mut here, mut there) = (Vec::new(), Vec::new());
     let mut sizes = (0, 0);
     for _ in 0..scale.rounds {
         let dir = linux::ram();
-        let image = dir.path().join("ours");
-        let mut failed = None;
-        here.push(seconds(|| failed = ours(&image, tree.path()).err()));
-        notes.extend(failed);
-        sizes.0 = used(&image);
-        let image = dir.path().join("theirs");
-        let (path, root) =
-            (image.to_string_lossy().into_owned(), tree.path().to_string_lossy().into_owned());
-        let made = fs::File::create(&image).and_then(|file| file.set_len(4 << 30));
-        let mut result = made.map_err(|error| error.to_string());
-        let took = seconds(|| {
-            result = linux::run("mkfs.btrfs", &["-q", "-f", "--rootdir", &root, &path]).map(drop);
-        });
-        match result {
-            Ok(()) => there.push(took),
-            Err(why) => notes.push(why),
+        if scale.wants(Side::Here) {
+            let image = dir.path().join("ours");
+            let mut failed = None;
+            here.push(seconds(|| failed = ours(&image, tree.path()).err()));
+            failed.into_iter().for_each(|why| row.note(why));
+            sizes.0 = used(&image);
         }
-        sizes.1 = used(&image);
+        if scale.wants(Side::Linux) {
+            let image = dir.path().join("theirs");
+            let mut result = Ok(());
+            let took = seconds(|| result = theirs(&image, tree.path()));
+            match result {
+                Ok(()) => there.push(took),
+                Err(why) => row.note(why),
+            }
+            sizes.1 = used(&image);
+        }
     }
-    notes.dedup();
-    let mut figures = vec![("here".to_owned(), median(here), "s")];
-    if !there.is_empty() {
-        figures.push(("mkfs.btrfs --rootdir".to_owned(), median(there), "s"));
-        figures.push(("ratio".to_owned(), figures[1].1 / figures[0].1, "x"));
+    let mut medians = Vec::new();
+    for (name, times) in [("mkfs.btrfs --rootdir", there), ("here", here)] {
+        if !times.is_empty() {
+            medians.push(median(times));
+            row.add(name, medians[medians.len() - 1], "s");
+        }
     }
-    figures.push(("image here".to_owned(), sizes.0 as f64 / 1048576.0, "MiB on disk"));
-    figures.push(("image of mkfs.btrfs".to_owned(), sizes.1 as f64 / 1048576.0, "MiB on disk"));
-    Row { number: 10, work: format!("an image from {files} files"), figures, notes }
+    row.ratio("ratio", medians);
+    row.add("image here", sizes.0 as f64 / 1048576.0, "MiB on disk");
+    row.add("image of mkfs.btrfs", sizes.1 as f64 / 1048576.0, "MiB on disk");
+    row
+}
+
+fn theirs(image: &Path, tree: &Path) -> Result<(), String> {
+    let made = fs::File::create(image).and_then(|file| file.set_len(4 << 30));
+    made.map_err(|error| error.to_string())?;
+    let (image, tree) = (image.to_string_lossy(), tree.to_string_lossy());
+    linux::run("mkfs.btrfs", &["-q", "-f", "--rootdir", &tree, &image]).map(drop)
 }
 
 fn used(image: &Path) -> u64 {
@@ -70,11 +79,7 @@ fn used(image: &Path) -> u64 {
 }
 
 fn ours(image: &Path, tree: &Path) -> Result<(), String> {
-    let command = std::env::current_exe().map_err(|error| error.to_string())?;
-    let command = command.with_file_name("buttress");
-    if !command.exists() {
-        return Err("build the command first: cargo build --release".to_owned());
-    }
+    let command = crate::mounts::sibling("buttress")?;
     let (command, image, tree) =
         (command.to_string_lossy(), image.to_string_lossy(), tree.to_string_lossy());
     linux::run(&command, &["mkfs", "-q", "--size", "4G", "--rootdir", &tree, &image]).map(drop)

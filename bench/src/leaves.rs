@@ -20,19 +20,15 @@ pub fn row(scale: Scale) -> Row {
     }
     fs.commit().expect("a commit");
     let (index, all) = fill(&fs);
-    let figures = vec![
-        ("directory-index leaves".to_owned(), index.len() as f64, "leaves"),
-        (
-            "items in each, median".to_owned(),
-            crate::median(index.iter().map(|leaf| leaf.0).collect()),
-            "items",
-        ),
-        ("full, mean of directory-index leaves".to_owned(), mean(&index), "%"),
-        ("full, mean of all leaves".to_owned(), mean(&all), "%"),
-    ];
+    let mut row = Row::new(2, format!("{files} files in one directory, 16K nodes"));
+    row.add("directory-index leaves", index.len() as f64, "leaves");
+    let items = index.iter().map(|leaf| leaf.0).collect();
+    row.add("items in each, median", crate::median(items), "items");
+    row.add("full, mean of directory-index leaves", mean(&index), "%");
+    row.add("full, mean of all leaves", mean(&all), "%");
+    row.note("one commit merges the tree once: each leaf is written once".to_owned());
     fs.close().expect("a commit");
-    let notes = vec!["one commit merges the tree once: each leaf is written once".to_owned()];
-    Row { number: 2, work: format!("{files} files in one directory, 16K nodes"), figures, notes }
+    row
 }
 
 fn mean(leaves: &[Leaf]) -> f64 {

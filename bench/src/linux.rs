@@ -19,6 +19,35 @@ pub fn run(program: &str, args: &[&str]) -> Result<String, String> {
     Err(format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&out.stderr).trim()))
 }
 
+/// The same, started in `dir`.
+pub fn run_in(dir: &Path, program: &str, args: &[&str]) -> Result<String, String> {
+    let mut command = Command::new(program);
+    let out = command.current_dir(dir).args(args).output();
+    let out = out.map_err(|error| format!("{program}: {error}"))?;
+    match out.status.success() {
+        true => Ok(String::from_utf8_lossy(&out.stdout).into_owned()),
+        false => Err(format!("{program}: {}", String::from_utf8_lossy(&out.stderr).trim())),
+    }
+}
+
+/// Where programs may leave what nobody reads.
+pub fn scratch() -> PathBuf {
+    std::env::temp_dir()
+}
+
+/// Everything of the filesystem at `path` is on its disk.
+pub fn sync(path: &Path) -> Result<(), String> {
+    let dir = std::fs::File::open(path).map_err(|error| error.to_string())?;
+    rustix::fs::syncfs(&dir).map_err(|error| error.to_string())
+}
+
+/// The most memory that a process has used so far, in bytes.
+pub fn peak_memory(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    Some(line.split_whitespace().nth(1)?.parse::<u64>().ok()? * 1024)
+}
+
 /// A directory in RAM.
 pub fn ram() -> tempfile::TempDir {
     let shm = Path::new("/dev/shm");
@@ -67,8 +96,7 @@ impl Mount {
 
     /// Everything is on the disk.
     pub fn sync(&self) -> Result<(), String> {
-        let dir = std::fs::File::open(self.path()).map_err(|error| error.to_string())?;
-        rustix::fs::syncfs(&dir).map_err(|error| error.to_string())
+        sync(&self.path())
     }
 }
 

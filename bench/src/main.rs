@@ -3,20 +3,33 @@
 //! "Linux" is the kernel's own btrfs on a loop device over an image in RAM; "here" is this project in process. Sides
 //! alternate, and medians are quoted. Where root, the kernel or a tool is missing, a row says so instead of guessing.
 //!
-//! `BENCH_ROWS=1,3` chooses rows, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the size in percent (100 is what the table
-//! of targets says; the default is 20 so that a run takes minutes).
+//! `BENCH_ROWS=1,3` chooses rows, `BENCH_SIDES=here,linux,mounts` sides, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the
+//! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes).
 
 mod check;
 mod create;
 mod image;
 mod leaves;
 mod linux;
+mod memory;
+mod mounts;
 mod reflog;
 mod stream;
 
 use std::time::Instant;
 
 use serde_json::{Map, Value, json};
+
+/// Who does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// buttress in process.
+    Here,
+    /// The kernel's btrfs, or btrfs-progs.
+    Linux,
+    /// Filesystems in user space, mounted.
+    Mounts,
+}
 
 /// How much to do.
 #[derive(Clone, Copy)]
@@ -25,12 +38,33 @@ pub struct Scale {
     pub percent: u64,
     /// Rounds, of which the median counts.
     pub rounds: usize,
+    /// The sides wanted, by their numbers.
+    sides: [bool; 3],
 }
 
 impl Scale {
     /// `full` things, scaled.
     pub fn of(&self, full: u64) -> u64 {
         (full * self.percent / 100).max(1)
+    }
+
+    /// Whether a side is wanted.
+    pub fn wants(&self, side: Side) -> bool {
+        self.sides[side as usize]
+    }
+}
+
+/// A measured figure.
+pub struct Figure {
+    name: String,
+    value: f64,
+    unit: &'static str,
+}
+
+impl Figure {
+    /// `value` in `unit`.
+    pub fn new(name: &str, value: f64, unit: &'static str) -> Figure {
+        Figure { name: name.to_owned(), value, unit }
     }
 }
 
@@ -41,9 +75,35 @@ pub struct Row {
     /// What is measured.
     pub work: String,
     /// Figures, each with its name and unit.
-    pub figures: Vec<(String, f64, &'static str)>,
+    pub figures: Vec<Figure>,
     /// What is missing, or worth knowing.
     pub notes: Vec<String>,
+}
+
+impl Row {
+    /// A row without figures.
+    pub fn new(number: u32, work: String) -> Row {
+        Row { number, work, figures: Vec::new(), notes: Vec::new() }
+    }
+
+    /// Adds a figure.
+    pub fn add(&mut self, name: &str, value: f64, unit: &'static str) {
+        self.figures.push(Figure::new(name, value, unit));
+    }
+
+    /// Adds how often the first value is the second, where both are there.
+    pub fn ratio(&mut self, name: &str, of: Vec<f64>) {
+        if let [one, other] = of[..] {
+            self.add(name, one / other, "x");
+        }
+    }
+
+    /// Says once what is missing.
+    pub fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
 }
 
 /// The middle of some figures.
@@ -63,10 +123,23 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
+fn scale() -> Scale {
+    let sides = std::env::var("BENCH_SIDES").unwrap_or_else(|_| "here,linux,mounts".to_owned());
+    let wants = |name: &str| sides.split(',').any(|side| side.trim() == name);
+    Scale {
+        percent: number("BENCH_SCALE", 20),
+        rounds: (number("BENCH_ROUNDS", 5) as usize).max(1),
+        sides: [wants("here"), wants("linux"), wants("mounts")],
+    }
+}
+
 fn main() {
-    let scale =
-        Scale { percent: number("BENCH_SCALE", 20), rounds: number("BENCH_ROUNDS", 5) as usize };
-    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,12".to_owned());
+    let mut args = std::env::args().skip(1);
+    if let (Some(what), Some(image)) = (args.next(), args.next()) {
+        return memory::child(&what, image.as_ref());
+    }
+    let scale = scale();
+    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -75,9 +148,10 @@ fn main() {
             "3" => reflog::row(scale),
             "9" => stream::row(scale),
             "10" => image::row(scale),
+            "11" => memory::row(scale),
             "12" => check::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10 and 12");
+                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11 and 12");
                 std::process::exit(2);
             }
         };
@@ -89,8 +163,8 @@ fn main() {
 
 fn print(row: &Row) {
     println!("row {}: {}", row.number, row.work);
-    for (name, figure, unit) in &row.figures {
-        println!("    {name:<44} {figure:>14.2} {unit}");
+    for Figure { name, value, unit } in &row.figures {
+        println!("    {name:<52} {value:>14.2} {unit}");
     }
     for note in &row.notes {
         println!("    ({note})");
@@ -104,7 +178,7 @@ fn write(rows: &[Row], scale: Scale) {
             let figures: Map<String, Value> = row
                 .figures
                 .iter()
-                .map(|(name, figure, unit)| (format!("{name} [{unit}]"), json!(figure)))
+                .map(|Figure { name, value, unit }| (format!("{name} [{unit}]"), json!(value)))
                 .collect();
             json!({ "row": row.number, "work": row.work, "figures": figures, "notes": row.notes })
         })

@@ -6,14 +6,15 @@ use crate::{Row, Scale, median, seconds};
 
 /// Bytes and nanoseconds of a record.
 pub fn row(scale: Scale) -> Row {
-    let mut figures = vec![("a record".to_owned(), size_of::<Record>() as f64, "bytes")];
+    let mut row = Row::new(3, "one delayed reference".to_owned());
+    row.add("a record", size_of::<Record>() as f64, "bytes");
     for records in [50_000, 1_000_000] {
         let (append, all) = measure(scale, records);
-        figures.push((format!("append, of {records}"), append, "ns"));
-        figures.push((format!("append, sort and fold, of {records}"), all, "ns"));
+        row.add(&format!("append, of {records}"), append, "ns");
+        row.add(&format!("append, sort and fold, of {records}"), all, "ns");
     }
-    let notes = vec!["random addresses, the worst order for a sort".to_owned()];
-    Row { number: 3, work: "one delayed reference".to_owned(), figures, notes }
+    row.note("random addresses, the worst order for a sort".to_owned());
+    row
 }
 
 /// Nanoseconds for one of `records` records: to append it, and with its share of sorting and folding.

@@ -2,11 +2,13 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::path::Path;
 
 use buttress::{Filesystem, New, Node, Options};
 
 use crate::linux::{self, Mount};
-use crate::{Row, Scale, median, seconds};
+use crate::mounts::{self, Served};
+use crate::{Row, Scale, Side, median, seconds};
 
 const PIECE: usize = 1 << 20;
 
@@ -14,34 +16,69 @@ const PIECE: usize = 1 << 20;
 pub fn row(scale: Scale) -> Row {
     let pieces = scale.of(4096);
     let image = (pieces + 2048) << 20;
+    let mut row = Row::new(9, format!("write {pieces} MiB and sync, read it back"));
     let mut rates: [Vec<f64>; 4] = Default::default();
-    let mut notes = Vec::new();
     for _ in 0..scale.rounds {
-        let (write, read) = here(image, pieces);
-        rates[0].push(write);
-        rates[1].push(read);
-        match there(image, pieces) {
-            Ok((write, read)) => {
-                rates[2].push(write);
-                rates[3].push(read);
+        if scale.wants(Side::Here) {
+            let (write, read) = here(image, pieces);
+            rates[0].push(write);
+            rates[2].push(read);
+        }
+        if scale.wants(Side::Linux) {
+            match there(image, pieces) {
+                Ok((write, read)) => {
+                    rates[1].push(write);
+                    rates[3].push(read);
+                }
+                Err(why) => row.note(why),
             }
-            Err(why) => notes.push(why),
         }
     }
-    notes.dedup();
     let names =
-        ["here, write and commit", "here, read cold", "Linux, write and fsync", "Linux, read cold"];
-    let mut figures: Vec<(String, f64, &str)> = Vec::new();
+        ["here, write and commit", "Linux, write and fsync", "here, read cold", "Linux, read cold"];
+    let mut medians = Vec::new();
     for (name, rates) in names.iter().zip(rates) {
         if !rates.is_empty() {
-            figures.push(((*name).to_owned(), median(rates), "MiB/s"));
+            medians.push(median(rates));
+            row.add(name, medians[medians.len() - 1], "MiB/s");
         }
     }
-    if figures.len() == 4 {
-        figures.push(("ratio, write".to_owned(), figures[0].1 / figures[2].1, "x"));
-        figures.push(("ratio, read".to_owned(), figures[1].1 / figures[3].1, "x"));
+    if let [write, theirs, read, theirs_read] = medians[..] {
+        row.ratio("ratio, write", vec![write, theirs]);
+        row.ratio("ratio, read", vec![read, theirs_read]);
     }
-    Row { number: 9, work: format!("write {pieces} MiB and sync, read it back"), figures, notes }
+    through_mounts(scale, image, pieces.min(1024), &mut row);
+    row
+}
+
+/// The same through mounts. The null filesystem keeps it all in memory, so it is a GiB at most, and nothing is synced there.
+fn through_mounts(scale: Scale, size: u64, pieces: u64, row: &mut Row) {
+    if !scale.wants(Side::Mounts) {
+        return;
+    }
+    for what in [Served::Ours, Served::Null] {
+        let mut rates: [Vec<f64>; 2] = Default::default();
+        for _ in 0..scale.rounds.min(3) {
+            let mount = mounts::serve(what, size);
+            let rate = mount.and_then(|mount| {
+                let path = mount.path().join("file");
+                let write = write_file(&path, pieces, what == Served::Ours)?;
+                Ok((write, read_file(&path, pieces)?))
+            });
+            match rate {
+                Ok((write, read)) => {
+                    rates[0].push(write);
+                    rates[1].push(read);
+                }
+                Err(why) => row.note(why),
+            }
+        }
+        for (name, rates) in ["write", "read, the kernel may cache"].iter().zip(rates) {
+            if !rates.is_empty() {
+                row.add(&format!("{}, {name} {pieces} MiB", what.name()), median(rates), "MiB/s");
+            }
+        }
+    }
 }
 
 fn piece(number: u64) -> Vec<u8> {
@@ -82,22 +119,30 @@ fn here(size: u64, pieces: u64) -> (f64, f64) {
 fn there(size: u64, pieces: u64) -> Result<(f64, f64), String> {
     let mount = Mount::fresh(size)?;
     let path = mount.path().join("file");
-    let data: Vec<Vec<u8>> = (0..8).map(piece).collect();
-    let text = |error: std::io::Error| error.to_string();
-    let mut file = File::create(&path).map_err(text)?;
-    let mut result = Ok(());
-    let write = seconds(|| {
-        result = (0..pieces)
-            .try_for_each(|at| file.write_all(&data[at as usize % 8]))
-            .and_then(|()| file.sync_all());
-    });
-    result.map_err(text)?;
-    drop(file);
+    let write = write_file(&path, pieces, true)?;
     mount.again()?;
-    let mut file = File::open(&path).map_err(text)?;
+    Ok((write, read_file(&path, pieces)?))
+}
+
+/// MiB per second of writing a file.
+fn write_file(path: &Path, pieces: u64, sync: bool) -> Result<f64, String> {
+    let data: Vec<Vec<u8>> = (0..8).map(piece).collect();
+    let mut file = File::create(path).map_err(|error| error.to_string())?;
+    let mut result = Ok(());
+    let took = seconds(|| {
+        result = (0..pieces).try_for_each(|at| file.write_all(&data[at as usize % 8]));
+        if result.is_ok() && sync {
+            result = file.sync_all();
+        }
+    });
+    result.map_err(|error| error.to_string()).map(|()| pieces as f64 / took)
+}
+
+/// MiB per second of reading it.
+fn read_file(path: &Path, pieces: u64) -> Result<f64, String> {
+    let mut file = File::open(path).map_err(|error| error.to_string())?;
     let mut buf = vec![0; PIECE];
     let mut result = Ok(());
-    let read = seconds(|| result = (0..pieces).try_for_each(|_| file.read_exact(&mut buf)));
-    result.map_err(text)?;
-    Ok((pieces as f64 / write, pieces as f64 / read))
+    let took = seconds(|| result = (0..pieces).try_for_each(|_| file.read_exact(&mut buf)));
+    result.map_err(|error| error.to_string()).map(|()| pieces as f64 / took)
 }

@@ -13,7 +13,10 @@ use std::{
     io,
     os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
     path::Path,
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -43,6 +46,8 @@ pub struct FileDevice {
     kind: Kind,
     size: AtomicU64,
     access: Access,
+    /// The kernel lets one thread write to a regular file at a time, and the others spin meanwhile: here they sleep.
+    writing: Mutex<()>,
 }
 
 impl FileDevice {
@@ -122,7 +127,8 @@ impl FileDevice {
         }
         let size =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| DeviceError::open(&name, e))?;
-        Ok(Self { name, file, kind, size: AtomicU64::new(size), access })
+        let (size, writing) = (AtomicU64::new(size), Mutex::new(()));
+        Ok(Self { name, file, kind, size, access, writing })
     }
 
     /// Makes a regular file longer: `size` bytes, the new ones a hole. A size that is not larger
@@ -182,6 +188,9 @@ impl BlockDevice for FileDevice {
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.check_writable(Op::Write, offset, data.len() as u64)?;
         check_range(&self.name, self.size(), Op::Write, offset, data.len() as u64)?;
+        // What it guards is the kernel's: a panic leaves nothing half done.
+        let _one = (self.kind == Kind::Regular)
+            .then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
         self.file.write_all_at(data, offset).map_err(self.io(Op::Write, offset, data.len()))
     }
 

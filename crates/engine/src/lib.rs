@@ -6,9 +6,11 @@
 pub mod env;
 pub mod error;
 pub mod fs;
+mod hash;
 pub mod inode;
 pub mod refs;
 pub mod space;
+pub mod stats;
 pub mod subvol;
 mod sync;
 mod threads;
@@ -21,6 +23,7 @@ pub use fs::{
     Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, SubvolumeInfo,
     Times, Usage, acl,
 };
+pub use stats::Stats;
 
 pub use buttress_device as device;
 pub use buttress_ondisk as ondisk;

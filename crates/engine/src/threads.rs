@@ -45,3 +45,14 @@ pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) ->
     });
     failed.into_inner().map_or(Ok(()), Err)
 }
+
+/// The answers of `work` for each item, in their order; on several threads where that pays. The first error ends it.
+pub fn map<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> Result<U> + Sync) -> Result<Vec<U>> {
+    let answers: Vec<Mutex<Option<U>>> = items.iter().map(|_| Mutex::new(None)).collect();
+    let numbered: Vec<(&T, &Mutex<Option<U>>)> = items.iter().zip(&answers).collect();
+    for_each(&numbered, |(item, answer)| {
+        *answer.lock() = Some(work(item)?);
+        Ok(())
+    })?;
+    Ok(answers.into_iter().filter_map(Mutex::into_inner).collect())
+}

@@ -192,6 +192,13 @@ impl NodeBuilder {
 }
 
 impl TreeBlock {
+    /// The same items under another head; the checksum is zero again.
+    pub fn stamped(mut self, head: &Stamp) -> TreeBlock {
+        let (len, level) = (self.len(), self.level());
+        stamp(self.bytes_mut(), head, len, level);
+        self
+    }
+
     /// The same block with `csum` in its head.
     pub fn sealed(mut self, csum: &[u8]) -> TreeBlock {
         let bytes = self.bytes_mut();

@@ -13,7 +13,7 @@ const CHECKER: [&str; 4] = ["codec", "ondisk", "device", "volume"];
 
 /// Modules of the engine from the bottom up; those of one line know nothing of each other.
 const MODULES: [&[&str]; 12] = [
-    &["error", "env", "sync"],
+    &["error", "env", "hash", "stats", "sync"],
     &["threads"],
     &["tree"],
     &["space"],

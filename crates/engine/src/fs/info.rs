@@ -10,6 +10,7 @@ use buttress_volume::Volume;
 use super::run::need;
 use super::{Filesystem, Inner, Usage};
 use crate::error::{Errno, Error, Result};
+use crate::stats::Stats;
 use crate::tree::{Root, View};
 use crate::txn::Core;
 
@@ -59,6 +60,11 @@ impl Filesystem {
     /// Space, as `statfs` and `filesystem usage` tell it.
     pub fn usage(&self) -> Usage {
         self.inner().core.space.usage()
+    }
+
+    /// What the engine has done since the filesystem was opened.
+    pub fn stats(&self) -> Stats {
+        self.core().stats()
     }
 
     /// What there is to know about the filesystem as a whole.

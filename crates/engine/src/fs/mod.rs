@@ -22,13 +22,13 @@ mod subvolumes;
 mod types;
 mod worker;
 
-use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
+use crate::hash::Spread;
 use crate::subvol::Forest;
 use crate::txn::{self, Core};
 
@@ -63,7 +63,7 @@ struct Inner {
     pressure: run::Pressure,
     wake: Arc<worker::Wake>,
     /// Subvolumes whose files without names, left by a crash, have been deleted.
-    cleaned: RwLock<HashSet<u64>>,
+    cleaned: RwLock<Spread<u64, ()>>,
 }
 
 impl fmt::Debug for Filesystem {

@@ -39,11 +39,11 @@ impl Inner {
         if node.is_stub() {
             return Err(Error::User(Errno::ROFS));
         }
-        if self.cleaned.read().contains(&node.subvolume) {
+        if self.cleaned.read().contains_key(&node.subvolume) {
             return Ok(());
         }
         let mut cleaned = self.cleaned.write();
-        if cleaned.contains(&node.subvolume) {
+        if cleaned.contains_key(&node.subvolume) {
             return Ok(());
         }
         let subvolume = self.subvolume(node.subvolume)?;
@@ -51,7 +51,7 @@ impl Inner {
             return Err(Error::User(Errno::ROFS));
         }
         self.drop_orphans(&subvolume)?;
-        cleaned.insert(node.subvolume);
+        cleaned.insert(node.subvolume, ());
         Ok(())
     }
 
@@ -157,8 +157,13 @@ impl Inner {
     /// Makes what `new` describes: with a name, or without one and held.
     fn make(&self, dir: Node, name: Option<&[u8]>, new: &New) -> Result<Attributes> {
         let len = CREATE_LEN + 3 * name.map_or(0, <[u8]>::len) + new.target.len();
-        self.ready(dir)?;
-        let default = if new.inherit { self.default_acl(dir)? } else { None };
+        let default = match new.inherit {
+            true => {
+                self.ready(dir)?;
+                self.default_acl(dir)?
+            }
+            false => None,
+        };
         let born = acl::inherit(default.as_deref(), new)?;
         let len = len + born.xattrs_len();
         self.change_at(dir, need(6, len), |op, subvolume, parent| {

@@ -1,15 +1,13 @@
 //! From frozen layers to items: step 3 of a commit.
 //!
 //! Inodes come in the order of their numbers, and each one's items in the order of their kinds, so that all is one ascending
-//! stream of keys; orphan items, whose object id is larger than any inode's, come last. Items that hold several names or
+//! stream of keys. Items that hold several names or
 //! xattrs are merged with what the tree has in them.
 
-use std::collections::BTreeMap;
-
 use buttress_codec::crc32c::extref_hash;
-use buttress_ondisk::item::{FileExtentHead, InodeExtref, InodeRef, file_type};
+use buttress_ondisk::item::{DirItem, FileExtentHead, InodeExtref, InodeRef, file_type};
 use buttress_ondisk::view::{dir_entries, inode_extrefs, inode_refs};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
 use super::directory::ENTRY_LEN;
@@ -17,41 +15,20 @@ use super::entries::{Added, Entries, Pending};
 use super::file::FileChanges;
 use super::name::{Hashed, Name};
 use super::names::{EXTREF_LEN, NameChange, Names, REF_LEN};
-use super::push_dir_item;
 use super::state::Frozen;
-use super::tree::FileTree;
 use super::xattrs::Xattrs;
+use super::{parts, push_dir_item};
 use crate::error::{Error, Result};
 use crate::tree::Merge;
 use crate::txn::Emit;
-
-impl FileTree {
-    /// Step 3 of a commit: everything that changed, as one ascending stream of items.
-    pub fn emit(&self, emit: &mut Emit<'_, '_>) -> Result<()> {
-        let strays = self.committing_strays();
-        let mut orphans: BTreeMap<u64, bool> = strays.into_iter().map(|ino| (ino, false)).collect();
-        let committing = self.committing.lock();
-        for inode in committing.iter() {
-            let Some(frozen) = inode.read().frozen.clone() else { continue };
-            emit_inode(emit, inode.ino, &frozen)?;
-            if let Some(orphan) = frozen.changes.orphan {
-                orphans.insert(inode.ino, orphan);
-            }
-        }
-        for (ino, there) in orphans {
-            let key = Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, ino);
-            store(emit.merge, key, &[], there)?;
-        }
-        Ok(())
-    }
-}
 
 /// Puts an item, or deletes it.
 fn store(merge: &mut Merge<'_>, key: Key, data: &[u8], there: bool) -> Result<()> {
     if there { merge.put(key, data) } else { merge.delete(&key).map(|_| ()) }
 }
 
-fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> Result<()> {
+/// Everything of an inode, in the order of keys; but entries that are emitted in parts are left out.
+pub(super) fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> Result<()> {
     let changes = &*frozen.changes;
     if changes.deleted {
         return if changes.created { Ok(()) } else { delete_inode(emit, ino) };
@@ -63,8 +40,14 @@ fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> Result<()> 
         emit_xattrs(emit, ino, xattrs)?;
     }
     if let Some(entries) = &changes.entries {
-        emit_by_hash(emit, ino, entries)?;
-        emit_by_index(emit, ino, entries)?;
+        if !parts::by_hash(changes) {
+            let mut hashes = entries.hashes().concat();
+            hashes.sort_unstable();
+            emit_by_hash(emit, ino, entries, &hashes)?;
+        }
+        if !parts::by_index(changes) {
+            emit_by_index(emit, ino, entries)?;
+        }
     }
     if let Some(target) = &changes.symlink {
         emit_symlink(emit, ino, target)?;
@@ -102,6 +85,14 @@ fn emit_symlink(emit: &mut Emit<'_, '_>, ino: u64, target: &[u8]) -> Result<()> 
 // ---- names ----
 
 fn emit_names(emit: &mut Emit<'_, '_>, ino: u64, names: &Names) -> Result<()> {
+    if let Names::One(change) = names
+        && change.gained
+    {
+        let key = Key::new(ino, kind::INODE_REF, change.parent);
+        if emit.merge.find(&key)?.is_none() {
+            return put_ref(emit.merge, key, change);
+        }
+    }
     let mut sorted: Vec<&NameChange> = names.as_slice().iter().collect();
     sorted.sort_by_key(|change| change.parent);
     let mut rest = Vec::new();
@@ -167,6 +158,17 @@ fn emit_extrefs(emit: &mut Emit<'_, '_>, key: Key, group: &[&NameChange]) -> Res
     store(emit.merge, key, &item, !item.is_empty())
 }
 
+/// The only name in a directory.
+fn put_ref(merge: &mut Merge<'_>, key: Key, change: &NameChange) -> Result<()> {
+    let name = change.name.as_bytes();
+    let head = InodeRef { index: change.index.into(), name_len: (name.len() as u16).into() };
+    merge.put_with(key, REF_LEN + name.len(), |room| {
+        let (at, rest) = room.split_at_mut(REF_LEN);
+        at.copy_from_slice(head.as_bytes());
+        rest.copy_from_slice(name);
+    })
+}
+
 fn push_ref(item: &mut Vec<u8>, index: u64, name: &[u8]) {
     let head = InodeRef { index: index.into(), name_len: (name.len() as u16).into() };
     item.extend_from_slice(head.as_bytes());
@@ -212,14 +214,25 @@ fn kept(old: &[u8], changed: impl Fn(&[u8]) -> bool) -> Vec<u8> {
 
 // ---- directory entries ----
 
-fn emit_by_hash(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
-    let mut item = Vec::with_capacity(ENTRY_LEN + 64);
-    for (hash, names) in entries.by_hash() {
+/// The items of entries by name, for hashes in ascending order.
+pub(super) fn emit_by_hash(
+    emit: &mut Emit<'_, '_>,
+    ino: u64,
+    entries: &Entries,
+    hashes: &[u32],
+) -> Result<()> {
+    for &hash in hashes {
         let key = Key::new(ino, kind::DIR_ITEM, hash.into());
-        item.clear();
-        if let Some(old) = emit.merge.find(&key)? {
-            item = kept(old, |name| names.iter().any(|it: &Pending| it.name.as_bytes() == name));
+        let names = entries.of_hash(hash);
+        let old = emit.merge.find(&key)?;
+        if let (None, [one]) = (old, names) {
+            if let Some(added) = entries.of(one) {
+                put_added(emit, key, added)?;
+            }
+            continue;
         }
+        let gone = |name: &[u8]| names.iter().any(|it: &Pending| it.name.as_bytes() == name);
+        let mut item = old.map_or_else(Vec::new, |old| kept(old, gone));
         for added in names.iter().filter_map(|pending| entries.of(pending)) {
             push_added(&mut item, emit.transid, added);
         }
@@ -229,21 +242,47 @@ fn emit_by_hash(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<
 }
 
 fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
-    let key = |index| Key::new(ino, kind::DIR_INDEX, index);
-    let mut item = Vec::with_capacity(ENTRY_LEN + 64);
     let mut removed = entries.removed().peekable();
     for added in entries.added() {
         while let Some(index) = removed.next_if(|&index| index < added.index) {
-            emit.merge.delete(&key(index))?;
+            emit.merge.delete(&index_key(ino, index))?;
         }
-        item.clear();
-        push_added(&mut item, emit.transid, added);
-        emit.merge.put(key(added.index), &item)?;
+        put_added(emit, index_key(ino, added.index), added)?;
     }
     for index in removed {
-        emit.merge.delete(&key(index))?;
+        emit.merge.delete(&index_key(ino, index))?;
     }
     Ok(())
+}
+
+/// The items by index of some added entries.
+pub(super) fn emit_added<'e>(
+    emit: &mut Emit<'_, '_>,
+    ino: u64,
+    mut added: impl Iterator<Item = &'e Added>,
+) -> Result<()> {
+    added.try_for_each(|added| put_added(emit, index_key(ino, added.index), added))
+}
+
+fn index_key(ino: u64, index: u64) -> Key {
+    Key::new(ino, kind::DIR_INDEX, index)
+}
+
+/// An item with this entry alone.
+fn put_added(emit: &mut Emit<'_, '_>, key: Key, added: &Added) -> Result<()> {
+    let name = added.name.as_bytes();
+    let head = DirItem {
+        location: added.location.key().into(),
+        transid: emit.transid.into(),
+        data_len: 0.into(),
+        name_len: (name.len() as u16).into(),
+        file_type: added.file_type,
+    };
+    emit.merge.put_with(key, ENTRY_LEN + name.len(), |room| {
+        let (at, rest) = room.split_at_mut(ENTRY_LEN);
+        at.copy_from_slice(head.as_bytes());
+        rest.copy_from_slice(name);
+    })
 }
 
 fn push_added(item: &mut Vec<u8>, transid: u64, added: &Added) {

@@ -5,35 +5,15 @@
 //! bucket. An attacker cannot make buckets long: names of one hash must fit in one item of the tree, and are refused
 //! beyond that.
 
-use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::collections::BTreeSet;
+use std::ops::Range;
 
 use super::name::{Hashed, Name};
 use super::{Entry, Location};
+use crate::hash::Spread;
 
-/// Spreads a crc32c or an inode number over 64 bits. The rotation brings the well mixed upper bits to where tables look.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Spread(u64);
-
-impl Hasher for Spread {
-    fn finish(&self) -> u64 {
-        self.0.rotate_left(20)
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.0 = (self.0.rotate_left(8) ^ u64::from(byte)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        }
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-
-    fn write_u32(&mut self, hash: u32) {
-        self.0 = u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    }
-}
+/// Entries that a thread makes the items of at a time: some hundred leaves. Few in tests, so that they have parts.
+const PART_LEN: usize = if cfg!(test) { 8 } else { 16 << 10 };
 
 /// An entry that a layer adds.
 #[derive(Clone, Debug)]
@@ -105,7 +85,7 @@ pub enum Known {
 /// The changes of one layer to the entries of a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
-    by_hash: HashMap<u32, Bucket, BuildHasherDefault<Spread>>,
+    by_hash: Spread<u32, Bucket>,
     /// In the order of indexes.
     added: Vec<Added>,
     /// How many of `added` are gone.
@@ -132,8 +112,16 @@ impl Entries {
     }
 
     fn at(&self, index: u64) -> Option<&Added> {
-        let slot = self.added.binary_search_by_key(&index, |added| added.index).ok()?;
-        self.added.get(slot)
+        self.added.get(self.slot(index)?)
+    }
+
+    /// Where the added entry with an index is. Mostly no index is left out, so it is as far from the first as its index.
+    fn slot(&self, index: u64) -> Option<usize> {
+        let near = index.checked_sub(self.added.first()?.index)? as usize;
+        if self.added.get(near).is_some_and(|added| added.index == index) {
+            return Some(near);
+        }
+        self.added.binary_search_by_key(&index, |added| added.index).ok()
     }
 
     /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Pending`].
@@ -154,9 +142,9 @@ impl Entries {
 
     /// Removes the entry of `name` that has `index`, whichever layer it is in.
     pub(super) fn remove(&mut self, name: Hashed<'_>, index: u64) {
-        match self.added.binary_search_by_key(&index, |added| added.index) {
-            Ok(slot) => self.remove_added(name, slot),
-            Err(_) => {
+        match self.slot(index) {
+            Some(slot) => self.remove_added(name, slot),
+            None => {
                 self.removed.insert(index);
                 let new = Pending { name: Name::new(name.bytes), index: 0, beneath: true };
                 match self.by_hash.get_mut(&name.hash) {
@@ -208,9 +196,25 @@ impl Entries {
         self.removed.contains(&index)
     }
 
+    /// Whether there are so many that the items are made in parts.
+    pub(super) fn are_many(&self) -> bool {
+        self.by_hash.len() >= PART_LEN
+    }
+
     /// Added entries in the order of their indexes.
     pub(super) fn added(&self) -> impl Iterator<Item = &Added> {
         self.added.iter().filter(|added| !added.gone)
+    }
+
+    /// The added entries in parts, as ranges for [`Entries::added_in`].
+    pub(super) fn parts_of_added(&self) -> impl Iterator<Item = Range<usize>> {
+        let len = self.added.len();
+        (0..len).step_by(PART_LEN).map(move |from| from..(from + PART_LEN).min(len))
+    }
+
+    /// The added entries of a part, in the order of their indexes.
+    pub(super) fn added_in(&self, part: Range<usize>) -> impl Iterator<Item = &Added> {
+        self.added.get(part).unwrap_or_default().iter().filter(|added| !added.gone)
     }
 
     /// Indexes that are gone, in order.
@@ -218,12 +222,20 @@ impl Entries {
         self.removed.iter().copied()
     }
 
-    /// All that the layer says of names, in the order of their hashes.
-    pub(super) fn by_hash(&self) -> Vec<(u32, &[Pending])> {
-        let all = self.by_hash.iter().map(|(&hash, bucket)| (hash, bucket.as_slice()));
-        let mut sorted: Vec<_> = all.collect();
-        sorted.sort_unstable_by_key(|&(hash, _)| hash);
-        sorted
+    /// The hashes of all names that the layer says something of, in parts that follow each other; each part by itself is in
+    /// no order.
+    pub(super) fn hashes(&self) -> Vec<Vec<u32>> {
+        let bits = (self.by_hash.len() / PART_LEN).checked_ilog2().unwrap_or(0);
+        let mut parts = vec![Vec::new(); 1 << bits];
+        for &hash in self.by_hash.keys() {
+            parts[(u64::from(hash) << bits >> 32) as usize].push(hash);
+        }
+        parts
+    }
+
+    /// What the layer says of the names with a hash.
+    pub(super) fn of_hash(&self, hash: u32) -> &[Pending] {
+        self.by_hash.get(&hash).map_or(&[], Bucket::as_slice)
     }
 
     /// The entry that a [`Pending`] adds.
@@ -253,7 +265,7 @@ mod tests {
         assert_eq!(entries.find(a), Known::Unknown);
         assert_eq!(entries.find(b), Known::Present(entry(301), 3));
         entries.remove(b, 3);
-        assert!(entries.by_hash().is_empty());
+        assert!(entries.by_hash.is_empty());
     }
 
     #[test]

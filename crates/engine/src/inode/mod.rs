@@ -12,7 +12,8 @@
 //! 1. [`FileTree::freeze`], when no operation runs: the list of changed inodes is set aside.
 //! 2. [`FileTree::prepare`]: each listed inode's layer becomes `frozen` (the first operation of N+1 that changes the inode may
 //!    have done that already), and its buffered data are written.
-//! 3. [`FileTree::emit`]: the frozen layers, inode by inode, as one stream of items in key order.
+//! 3. [`FileTree::emit`]: the frozen layers, inode by inode, as one stream of items in key order; large parts of it are made
+//!    on several threads.
 //! 4. [`FileTree::published`]: the new version is stored *first*, then the frozen layers are dropped.
 //!
 //! # Locks
@@ -45,6 +46,7 @@ mod life;
 mod link;
 mod name;
 mod names;
+mod parts;
 mod rename;
 mod state;
 mod steps;

@@ -12,7 +12,7 @@ use buttress_ondisk::NAME_LEN_MAX;
 use crate::error::{Errno, Error, Result};
 
 /// Bytes that fit without an allocation.
-const SHORT_MAX: usize = 22;
+const SHORT_MAX: usize = 30;
 
 /// A name (or the name of an xattr), cheap to clone.
 #[derive(Clone)]
@@ -122,12 +122,12 @@ mod tests {
 
     #[test]
     fn short_and_long_names_keep_their_bytes() {
-        for len in [0, 1, 21, 22, 23, 255] {
+        for len in [0, 1, 29, 30, 31, 255] {
             let bytes: Vec<u8> = (0..len).map(|at| at as u8).collect();
             assert_eq!(Name::new(&bytes).as_bytes(), bytes);
             assert_eq!(Name::new(&bytes), Name::new(&bytes));
         }
-        assert_eq!(size_of::<Name>(), 24);
+        assert_eq!(size_of::<Name>(), 32);
     }
 
     #[test]

@@ -1,38 +1,60 @@
 //! A tree of files: the table of its inodes in memory, what is published of it, and what a commit does with it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::hash::BuildHasherDefault;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use buttress_ondisk::item::InodeItem;
 use buttress_ondisk::{Key, kind, objectid};
 use parking_lot::Mutex;
 
 use super::attributes::Attributes;
-use super::entries::Spread;
 use super::file::{Cache, Layers};
 use super::state::State;
 use super::steps::Leaving;
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
+use crate::hash::Spread;
 use crate::threads;
 use crate::tree::{Root, View};
 use crate::txn::{Core, Op};
 
 const SHARDS: usize = 64;
-
-type ByNumber<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+/// Changed inodes that a thread takes at a time.
+const AT_A_TIME: usize = 4096;
 
 #[derive(Debug)]
 struct Shard {
-    inodes: ByNumber<Arc<Inode>>,
+    inodes: Spread<u64, Arc<Inode>>,
     /// Holds of inodes that were evicted: a mount holds whatever the kernel remembers, which can be millions.
-    holds: ByNumber<u32>,
+    holds: Spread<u64, u32>,
     /// Inodes to keep, besides those in use.
     keep: usize,
     /// Sweep at this size.
     limit: usize,
+}
+
+/// A changed inode, with its number beside it for sorting.
+pub(super) type Listed = (u64, Arc<Inode>);
+
+/// What a commit writes of a tree.
+#[derive(Debug, Default)]
+pub(super) struct Committing {
+    /// In the order of their numbers, once prepared.
+    pub inodes: Vec<Listed>,
+    /// From this position on, all are new: the tree holds nothing of them.
+    pub new_from: usize,
+    /// Positions of directories whose entries are emitted in parts.
+    pub large: Vec<usize>,
+}
+
+/// What freezing the layers of some inodes has found.
+#[derive(Debug, Default)]
+struct Found {
+    with_data: Vec<Arc<Inode>>,
+    /// The position after the last inode that the tree may hold.
+    old_to: usize,
+    large: Vec<usize>,
 }
 
 /// A subvolume's tree: its inodes, and its last published version.
@@ -45,9 +67,11 @@ pub struct FileTree {
     shards: Vec<Mutex<Shard>>,
     next_ino: AtomicU64,
     /// Inodes that the running transaction has changed.
-    dirty: Mutex<Vec<Arc<Inode>>>,
+    dirty: Mutex<Vec<Listed>>,
     /// Inodes of the transaction that is being committed.
-    pub(super) committing: Mutex<Vec<Arc<Inode>>>,
+    pub(super) committing: Mutex<Committing>,
+    /// How many inodes are on these two lists.
+    changed: AtomicUsize,
     /// Orphan items without inode, to be removed by the next commit; and by the one under way.
     strays: Mutex<[BTreeSet<u64>; 2]>,
     /// Files that go in steps.
@@ -78,6 +102,7 @@ impl FileTree {
             next_ino: AtomicU64::new(next_ino),
             dirty: Mutex::default(),
             committing: Mutex::default(),
+            changed: AtomicUsize::new(0),
             strays: Mutex::default(),
             leaving: Mutex::default(),
             renames: Mutex::default(),
@@ -152,7 +177,7 @@ impl FileTree {
     pub(super) fn remember(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut shard = self.shard(inode.ino).lock();
         if shard.inodes.len() >= shard.limit {
-            shard.sweep();
+            shard.sweep(self.changed.load(Ordering::Relaxed) / SHARDS);
         }
         let Shard { inodes, holds, .. } = &mut *shard;
         let mut put = |inode: Arc<Inode>| {
@@ -189,7 +214,8 @@ impl FileTree {
     // ---- the commit ----
 
     pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
-        self.dirty.lock().push(inode.clone());
+        self.changed.fetch_add(1, Ordering::Relaxed);
+        self.dirty.lock().push((inode.ino, inode.clone()));
     }
 
     /// The orphan item of an inode that does not exist: the next commit removes it.
@@ -209,7 +235,7 @@ impl FileTree {
         let mut strays = self.strays.lock();
         strays[1] = std::mem::take(&mut strays[0]);
         let any = !frozen.is_empty() || !strays[1].is_empty();
-        let before = std::mem::replace(&mut *self.committing.lock(), frozen);
+        let before = std::mem::replace(&mut self.committing.lock().inodes, frozen);
         debug_assert!(before.is_empty(), "the last commit was not published");
         any
     }
@@ -217,18 +243,20 @@ impl FileTree {
     /// Step 2: freezes the layers of transaction `transid` and writes the data in them.
     pub fn prepare(&self, core: &Core, transid: u64) -> Result<()> {
         let mut with_data = Vec::new();
-        let mut committing = self.committing.lock();
-        committing.sort_unstable_by_key(|inode| inode.ino);
-        for inode in committing.iter() {
-            let mut state = inode.write();
-            if state.transid == transid {
-                state.rotate();
-            }
-            if state.frozen.as_ref().is_some_and(|frozen| frozen.file.is_some()) {
-                with_data.push(inode.clone());
+        {
+            let committing = &mut *self.committing.lock();
+            committing.inodes.sort_unstable_by_key(|(ino, _)| *ino);
+            (committing.new_from, committing.large) = (0, Vec::new());
+            let parts: Vec<_> = committing.inodes.chunks(AT_A_TIME).enumerate().collect();
+            let rotate = |&(number, part): &(usize, &[Listed])| {
+                Ok(rotate_all(part, number * AT_A_TIME, transid))
+            };
+            for found in threads::map(&parts, rotate)? {
+                with_data.extend(found.with_data);
+                committing.new_from = committing.new_from.max(found.old_to);
+                committing.large.extend(found.large);
             }
         }
-        drop(committing);
         threads::for_each_unless(core.sequential, &with_data, |inode| self.place(core, inode))
     }
 
@@ -264,27 +292,64 @@ impl FileTree {
     pub fn published(&self, root: Root) {
         *self.root.lock() = Some(root);
         self.strays.lock()[1].clear();
-        for inode in std::mem::take(&mut *self.committing.lock()) {
-            let mut state = inode.write();
-            let frozen = state.frozen.take();
-            let deleted = frozen.as_ref().is_some_and(|frozen| frozen.changes.deleted);
-            state.on_disk |= !deleted;
-            drop(state);
-            if deleted {
-                self.forget(inode.ino);
-            }
+        let inodes = std::mem::take(&mut self.committing.lock().inodes);
+        self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
+        let parts: Vec<&[Listed]> = inodes.chunks(AT_A_TIME).collect();
+        let done = threads::for_each(&parts, |part| {
+            part.iter().for_each(|(_, inode)| self.settled(inode));
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
+    }
+
+    /// The tree holds the frozen layer of an inode.
+    fn settled(&self, inode: &Inode) {
+        let mut state = inode.write();
+        let frozen = state.frozen.take();
+        let deleted = frozen.as_ref().is_some_and(|frozen| frozen.changes.deleted);
+        state.on_disk |= !deleted;
+        drop(state);
+        if deleted {
+            self.forget(inode.ino);
         }
     }
 }
 
+/// Freezes the layers of some inodes, of which the first is at position `at`.
+fn rotate_all(inodes: &[Listed], at: usize, transid: u64) -> Found {
+    let mut found = Found::default();
+    for (at, (_, inode)) in (at..).zip(inodes) {
+        let mut state = inode.write();
+        if state.transid == transid {
+            state.rotate();
+        }
+        let Some(frozen) = &state.frozen else { continue };
+        if frozen.file.is_some() {
+            found.with_data.push(inode.clone());
+        }
+        if !frozen.changes.created {
+            found.old_to = at + 1;
+        }
+        if frozen.changes.entries.as_ref().is_some_and(|entries| entries.are_many()) {
+            found.large.push(at);
+        }
+    }
+    found
+}
+
 impl Shard {
     fn new(keep: usize) -> Shard {
-        Shard { inodes: HashMap::default(), holds: HashMap::default(), keep, limit: keep }
+        Shard { inodes: Spread::default(), holds: Spread::default(), keep, limit: keep }
     }
 
     /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones are on a list, so they
-    /// are used. How often an evicted one is held is kept for when it comes back.
-    fn sweep(&mut self) {
+    /// are used; where they, about `changed`, are most, a sweep would find little. How often an evicted one is held is kept
+    /// for when it comes back.
+    fn sweep(&mut self, changed: usize) {
+        if changed >= self.inodes.len() / 2 {
+            self.limit = 2 * self.inodes.len();
+            return;
+        }
         self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed));
         if self.inodes.len() > self.keep / 2 {
             self.evict(|_| false);

@@ -1,6 +1,6 @@
 //! The subvolumes in memory, and their part in a commit.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -14,6 +14,7 @@ use super::create::SnapshotRequest;
 use super::pending::Pending;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
+use crate::hash::Spread;
 use crate::inode::FileTree;
 use crate::refs::RefLog;
 use crate::tree::Root;
@@ -120,7 +121,7 @@ pub(super) struct SuperblockChanges {
 /// All subvolumes of a filesystem.
 #[derive(Debug)]
 pub struct Forest {
-    subvolumes: RwLock<HashMap<u64, Arc<Subvolume>>>,
+    subvolumes: RwLock<Spread<u64, Arc<Subvolume>>>,
     /// Items of the root tree and the uuid tree to come.
     pub(super) pending: Pending,
     pub(super) next_id: AtomicU64,

@@ -3,7 +3,6 @@
 //! Blocks are keyed by address and checked against the generation that the caller expects, so a reused address cannot
 //! serve an old block. Blocks of the running commit are held until they are written ([`Blocks::hold`]).
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +11,7 @@ use buttress_ondisk::check::{Expect, may_own};
 use buttress_volume::Volume;
 
 use crate::error::Result;
+use crate::hash::Spread;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 64;
@@ -27,9 +27,31 @@ struct Entry {
 
 #[derive(Debug, Default)]
 struct Shard {
-    blocks: HashMap<u64, Entry>,
+    blocks: Spread<u64, Entry>,
     /// Sweep at this size. Blocks that a large commit holds cannot be evicted: it grows with them, so that a sweep pays.
     limit: usize,
+    /// Blocks found so far.
+    hits: u64,
+}
+
+impl Shard {
+    fn find(
+        &mut self,
+        bytenr: u64,
+        level: u8,
+        generation: u64,
+        owner: u64,
+    ) -> Option<Arc<TreeBlock>> {
+        let entry = self.blocks.get_mut(&bytenr)?;
+        let block = &entry.block;
+        let wanted = (block.generation(), block.level()) == (generation, level);
+        if !wanted || !may_own(block.owner(), owner) {
+            return None;
+        }
+        entry.used = true;
+        self.hits += 1;
+        Some(entry.block.clone())
+    }
 }
 
 /// The tree blocks of one filesystem.
@@ -67,9 +89,10 @@ impl Blocks {
         self.nodesize
     }
 
-    /// Blocks read from the volume so far.
-    pub fn misses(&self) -> u64 {
-        self.misses.load(Ordering::Relaxed)
+    /// Blocks found here and blocks read from the volume, so far.
+    pub fn uses(&self) -> (u64, u64) {
+        let hits = self.shards.iter().map(|shard| shard.lock().hits).sum();
+        (hits, self.misses.load(Ordering::Relaxed))
     }
 
     fn shard(&self, bytenr: u64) -> &Mutex<Shard> {
@@ -84,13 +107,8 @@ impl Blocks {
         generation: u64,
         owner: u64,
     ) -> Result<Arc<TreeBlock>> {
-        if let Some(entry) = self.shard(bytenr).lock().blocks.get_mut(&bytenr)
-            && entry.block.generation() == generation
-            && entry.block.level() == level
-            && may_own(entry.block.owner(), owner)
-        {
-            entry.used = true;
-            return Ok(entry.block.clone());
+        if let Some(block) = self.shard(bytenr).lock().find(bytenr, level, generation, owner) {
+            return Ok(block);
         }
         self.misses.fetch_add(1, Ordering::Relaxed);
         let expect = Expect {
@@ -140,7 +158,7 @@ impl Blocks {
 }
 
 /// Evicts what was not touched since the last sweep, and if that is too little, what was.
-fn sweep(shard: &mut HashMap<u64, Entry>, max: usize) {
+fn sweep(shard: &mut Spread<u64, Entry>, max: usize) {
     shard.retain(|_, entry| entry.held || std::mem::replace(&mut entry.used, false));
     if shard.len() > max / 4 * 3 {
         let mut keep = true;

@@ -14,7 +14,7 @@ use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ChildPtr, ITEM_LEN, Key, LeafBuilder, NodeBuilder, TreeBlock};
 
 use super::view::read_child;
-use super::{Blocks, Root};
+use super::{Blocks, Draft, Root};
 use crate::error::{Error, Result};
 
 /// What a merge exchanges with the commit it belongs to.
@@ -178,6 +178,36 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Puts the items of `draft`. Where the old tree has nothing among them, its leaves are taken as they are.
+    pub fn graft(&mut self, mut draft: Draft) -> Result<()> {
+        let Some((first, last)) = draft.keys() else { return Ok(()) };
+        let next = self.peek(&first)?.map(|(key, _)| key);
+        let rest = if next.is_some_and(|next| next <= last) {
+            std::mem::take(&mut draft.leaves)
+        } else {
+            self.changing(&first);
+            self.make_dirty()?;
+            self.changed = true;
+            self.flush_leaf(false)?;
+            // The last one need not be full: what comes next goes on in it.
+            let rest = draft.leaves.pop();
+            for leaf in draft.leaves {
+                let stamp = self.exchange.place(0)?;
+                self.placed(leaf.stamped(&stamp))?;
+            }
+            Vec::from_iter(rest)
+        };
+        for leaf in &rest {
+            (0..leaf.len()).try_for_each(|slot| self.put(leaf.key(slot), leaf.data(slot)))?;
+        }
+        Ok(())
+    }
+
+    /// Places the leaves that are being built, and builds nothing above them: for a [`Draft`].
+    pub(super) fn finish_leaves(mut self) -> Result<()> {
+        self.flush_leaf(true)
+    }
+
     /// The new version: what was not passed yet stays as it is.
     pub fn finish(mut self) -> Result<Root> {
         if let Some(root) = self.root.filter(|_| !self.changed) {
@@ -206,6 +236,10 @@ impl<'a> Merge<'a> {
     fn seek(&mut self, key: &Key) -> Result<()> {
         self.seek_leaf(key)?;
         let Some(leaf) = self.path.last() else { return Ok(()) };
+        // All before the slot was passed: often the next item is the one.
+        if leaf.slot < leaf.block.len() && leaf.block.key(leaf.slot) >= *key {
+            return Ok(());
+        }
         let target = leaf.block.search(key).unwrap_or_else(|slot| slot);
         self.pass_items(target)
     }

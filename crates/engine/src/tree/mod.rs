@@ -8,6 +8,7 @@
 //! its [`Exchange`] which old blocks it let go; the commit writes the former and frees the latter.
 
 mod blocks;
+mod draft;
 mod merge;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
@@ -16,6 +17,7 @@ pub(crate) mod tests;
 mod view;
 
 pub use blocks::Blocks;
+pub use draft::Draft;
 pub use merge::{Exchange, Merge, copy_of};
 pub use view::{Cursor, Item, View};
 

@@ -2,14 +2,14 @@
 //! the old version still holds what it held, and no block is let go twice or reachable after it was.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use buttress_device::MemoryDevice;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{Key, TreeBlock};
 use buttress_volume::{Access, Volume};
 
-use super::{Blocks, Exchange, Merge, Root, View};
+use super::{Blocks, Draft, Exchange, Merge, Root, View};
 use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -157,7 +157,7 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
             if key < passed {
                 continue;
             }
-            match rng.next(8) {
+            match rng.next(9) {
                 0 | 1 => {
                     let gone = merge.delete(&key).unwrap();
                     assert_eq!(gone, model.remove(&key).is_some());
@@ -177,6 +177,14 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                     let expect = model.range(key..).next().map(|(key, data)| (*key, data.clone()));
                     assert_eq!(found, expect);
                 }
+                5 => {
+                    let many = rng.next(40) * rng.next(20);
+                    let items: Vec<(Key, Vec<u8>)> =
+                        (0..many).map(|at| (Key { offset: at, ..key }, value(rng, size))).collect();
+                    merge.graft(draft(&items)).unwrap();
+                    passed = items.last().map_or(passed, |(key, _)| key.next());
+                    model.extend(items);
+                }
                 _ => {
                     let data = value(rng, size);
                     merge.put(key, &data).unwrap();
@@ -185,6 +193,36 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
             }
         }
     });
+}
+
+fn draft(items: &[(Key, Vec<u8>)]) -> Draft {
+    static BLOCKS: LazyLock<Blocks> = LazyLock::new(blocks);
+    let fill =
+        |merge: &mut Merge<'_>| items.iter().try_for_each(|(key, data)| merge.put(*key, data));
+    Draft::fill(&BLOCKS, 5, fill).unwrap()
+}
+
+#[test]
+fn drafts_in_a_row_leave_no_gaps() {
+    let mut bench = Bench::new();
+    let item = |at: u64| (Key::new(at, 1, 0), vec![7; 40]);
+    let before = bench.merge(|merge, model| {
+        for at in (0..1000).chain(50_000..51_000) {
+            let (key, data) = item(at);
+            merge.put(key, &data).unwrap();
+            model.insert(key, data);
+        }
+    });
+    let placed = bench.merge(|merge, model| {
+        for part in 0..10 {
+            let items: Vec<_> = (0..2000).map(|at| item(10_000 + part * 2000 + at)).collect();
+            merge.graft(draft(&items)).unwrap();
+            model.extend(items);
+        }
+    });
+    let full = (2000 + 20_000) / ((4096 - 101) / 65);
+    assert!(bench.live.len() <= full + full / 20 + 5, "{} blocks for {full}", bench.live.len());
+    assert!(placed + before <= full + full / 10 + 5, "{placed} blocks written");
 }
 
 #[test]

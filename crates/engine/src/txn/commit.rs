@@ -17,7 +17,9 @@ use super::csums::CsumLog;
 use super::exchange::NEW_BLOCK_FLAGS;
 use super::{settle, superblock};
 use crate::error::Result;
+use crate::hash::Spread;
 use crate::refs::{RefLog, Sharing};
+use crate::stats::{self, Phase};
 
 /// Bytes of neighbouring blocks that are written at once.
 const RUN_BYTES: usize = 2 << 20;
@@ -75,7 +77,7 @@ pub struct Commit<'a> {
     sharing: Sharing<'a>,
     fsid: [u8; 16],
     chunk_tree_uuid: [u8; 16],
-    unwritten: Mutex<HashMap<u64, Arc<TreeBlock>>>,
+    unwritten: Mutex<Spread<u64, Arc<TreeBlock>>>,
     first_keys: Mutex<HashMap<u64, Key>>,
     gathered: Mutex<Gathered>,
 }
@@ -170,7 +172,17 @@ impl<'a> Commit<'a> {
             runs.extend(neighbours.chunks((RUN_BYTES / nodesize).max(1)));
         }
         crate::threads::for_each_unless(self.core.sequential, &runs, |run| self.write_run(run))?;
+        self.count(&blocks);
         Ok(blocks.iter().map(|block| block.bytenr()).collect())
+    }
+
+    fn count(&self, written: &[Arc<TreeBlock>]) {
+        let counters = &self.core.counters;
+        let leaves = written.iter().filter(|block| block.is_leaf());
+        let (leaves, items) = leaves.fold((0, 0), |sum, leaf| (sum.0 + 1, sum.1 + leaf.len()));
+        stats::add(&counters.leaves, leaves);
+        stats::add(&counters.items, items as u64);
+        stats::add(&counters.nodes, written.len() as u64 - leaves);
     }
 
     fn write_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
@@ -195,12 +207,16 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
     if !force && !participant.is_dirty() {
         return Ok(core.txn.committed());
     }
-    let transid = core.txn.freeze(|transid| {
+    let freeze = |transid| {
         participant.freeze(transid);
         core.space.freeze();
-    });
+    };
+    let transid = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
     match run(core, participant, transid) {
-        Ok(()) => Ok(transid),
+        Ok(()) => {
+            stats::add(&core.counters.commits, 1);
+            Ok(transid)
+        }
         Err(error) => {
             core.txn.abort(&error);
             Err(error)
@@ -210,23 +226,28 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
 
 fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
     core.volume.note_generation(transid);
-    participant.prepare(core, transid)?;
+    let counters = &core.counters;
+    counters.timed(Phase::Prepare, || participant.prepare(core, transid))?;
     let commit = Commit::new(core, transid);
-    participant.merge(&commit)?;
-    let roots = settle::settle(&commit)?;
-    let written = commit.write_blocks()?;
+    counters.timed(Phase::Merge, || participant.merge(&commit))?;
+    let roots = counters.timed(Phase::Settle, || settle::settle(&commit))?;
+    let written = counters.timed(Phase::Write, || commit.write_blocks())?;
     let mut superblock = superblock::next(core, &roots, transid)?;
     participant.superblock(&mut superblock);
+    let sealed =
+        counters.timed(Phase::Superblocks, || core.volume.write_superblocks(&superblock))?;
     // The primary is durable, and with it the transaction: a copy that is missing is no reason to give up.
-    for failed in core.volume.write_superblocks(&superblock)? {
+    for failed in sealed {
         core.warn(format!("a copy of the superblock could not be written: {failed}"));
     }
-    for bytenr in written {
-        core.blocks.let_go(bytenr);
-    }
-    core.publish(roots);
-    core.txn.durable(transid);
-    participant.published(transid);
-    core.space.committed();
+    counters.timed(Phase::Publish, || {
+        for bytenr in written {
+            core.blocks.let_go(bytenr);
+        }
+        core.publish(roots);
+        core.txn.durable(transid);
+        participant.published(transid);
+        core.space.committed();
+    });
     Ok(())
 }

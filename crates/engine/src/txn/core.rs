@@ -13,6 +13,7 @@ use super::Transactions;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::space::Space;
+use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
 
 /// What this filesystem's format allows.
@@ -156,6 +157,8 @@ pub struct Core {
     pub env: Env,
     /// Transactions.
     pub txn: Transactions,
+    /// What was done so far.
+    pub counters: Counters,
     /// Whether nothing may be written.
     pub read_only: bool,
     /// Whether the first commit marks the quotas as inconsistent: nothing here counts them.
@@ -192,6 +195,7 @@ impl Core {
             features,
             env,
             txn,
+            counters: Counters::default(),
             read_only,
             mark_quota_inconsistent: false,
             sequential: false,
@@ -201,6 +205,18 @@ impl Core {
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }
+    }
+
+    /// Writes file content to where it belongs.
+    pub(crate) fn write_data(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
+        self.volume.write(bytenr, bytes)?;
+        stats::add(&self.counters.data_bytes, bytes.len() as u64);
+        Ok(())
+    }
+
+    /// What was done since the filesystem was opened.
+    pub fn stats(&self) -> Stats {
+        Stats::of(&self.counters, self.features.nodesize as u64, self.blocks.uses())
     }
 
     /// The committed trees.

@@ -14,6 +14,7 @@ use super::commit::Commit;
 use crate::error::Result;
 use crate::refs::{Record, RefLog, Target, may_be_shared};
 use crate::space::Class;
+use crate::stats;
 use crate::tree::{Exchange, Merge, Root, copy_of};
 
 /// One tree while a commit changes it.
@@ -62,6 +63,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
     {
         self.root = root.map(|root| root.bytenr);
         let (commit, tree) = (self.commit, self.tree);
+        stats::add(&commit.core().counters.merges, 1);
         Merge::new(&commit.core().blocks, tree, root, self)
     }
 

@@ -16,6 +16,7 @@ use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::Range;
+use crate::stats;
 use crate::tree::{Merge, Root};
 
 /// More rounds than any commit needs; a commit that does not settle is a bug, and better aborted than endless.
@@ -107,7 +108,10 @@ impl<'c, 'a> Settler<'c, 'a> {
         if self.todo.refs.is_empty() {
             return Ok(false);
         }
+        let counters = &self.commit.core().counters;
+        stats::add(&counters.refs_logged, self.todo.refs.len() as u64);
         let records = std::mem::take(&mut self.todo.refs).fold();
+        stats::add(&counters.refs_folded, records.len() as u64);
         let features = self.commit.core().features;
         let first_keys = self.commit.first_keys();
         let form = Form {

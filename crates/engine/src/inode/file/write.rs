@@ -336,9 +336,9 @@ impl FileChanges {
         let mut at = 0;
         for range in &ranges {
             let part = &data[at..at + range.len as usize];
-            if let Err(error) = core.volume.write(range.start, part) {
+            if let Err(error) = core.write_data(range.start, part) {
                 self.loose.extend(&ranges);
-                return Err(error.into());
+                return Err(error);
             }
             at += range.len as usize;
         }
@@ -583,7 +583,7 @@ impl Gather<'_> {
             self.flush()?;
         }
         if self.bytes.is_empty() && bytes.len() as u64 >= DIRECT_MIN {
-            return Ok(self.core.volume.write(bytenr, bytes)?);
+            return self.core.write_data(bytenr, bytes);
         }
         if self.bytes.is_empty() {
             self.start = bytenr;
@@ -594,7 +594,7 @@ impl Gather<'_> {
 
     fn flush(&mut self) -> Result<()> {
         if !self.bytes.is_empty() {
-            self.core.volume.write(self.start, &self.bytes)?;
+            self.core.write_data(self.start, &self.bytes)?;
             self.bytes.clear();
         }
         Ok(())
