@@ -85,6 +85,9 @@ pub struct Globals {
     /// Say nothing but errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
+    /// Say at the end what was done to trees and bytes
+    #[arg(long, global = true, help_heading = "Global options")]
+    pub stats: bool,
     /// Say more
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub verbose: bool,

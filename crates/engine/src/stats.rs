@@ -94,9 +94,28 @@ impl Stats {
     pub const PHASES: [&str; PHASES] =
         ["freeze", "prepare", "merge", "settle", "write", "superblocks", "publish"];
 
-    /// Items in a written leaf, the mean; 0 when none was written.
-    pub fn items_per_leaf(&self) -> f64 {
-        if self.leaves == 0 { 0.0 } else { self.items as f64 / self.leaves as f64 }
+    /// All of it by name. Times are in microseconds, and end in `_us`.
+    pub fn figures(&self) -> Vec<(String, u64)> {
+        let per_leaf = self.items.checked_div(self.leaves).unwrap_or(0);
+        let counts = [
+            ("commits", self.commits),
+            ("merges", self.merges),
+            ("leaves_written", self.leaves),
+            ("items_written", self.items),
+            ("items_per_leaf", per_leaf),
+            ("nodes_written", self.nodes),
+            ("leaves_made_apart", self.leaves_made_apart),
+            ("refs_logged", self.refs_logged),
+            ("refs_folded", self.refs_folded),
+            ("data_bytes_written", self.data_bytes),
+            ("tree_bytes_written", self.tree_bytes),
+            ("cache_hits", self.cache_hits),
+            ("cache_misses", self.cache_misses),
+        ];
+        let micros = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let times = Stats::PHASES.iter().zip(&self.phases);
+        let times = times.map(|(name, time)| (format!("{name}_us"), micros(time)));
+        counts.into_iter().map(|(name, count)| (name.to_owned(), count)).chain(times).collect()
     }
 
     /// As counted so far.

@@ -112,6 +112,12 @@ pub fn spaces(path: &Path) -> Result<Vec<SpaceFacts>, Errno> {
     records.iter().map(|record| record.space().ok_or(Errno::PROTO)).collect()
 }
 
+/// What the process behind the mount has done so far, by name.
+pub fn stats(path: &Path) -> Result<Vec<(String, u64)>, Errno> {
+    let records = Record::all(&get(path, "stats")?);
+    records.first().and_then(Record::figures).ok_or(Errno::PROTO)
+}
+
 /// Renames the filesystem.
 pub fn set_label(path: &Path, label: &[u8]) -> Result<(), Errno> {
     set(path, "label", label)

@@ -172,6 +172,11 @@ fn mount_here(
         eprintln!("buttress: {}: the last changes are lost: {error}", place.source.display());
         will.leave(&error.to_string());
     }
+    if options.stats {
+        for (name, value) in fs.stats().figures() {
+            eprintln!("{name:<28}{value:>16}");
+        }
+    }
     let closed = fs.close();
     served?;
     committed?;

@@ -268,6 +268,9 @@ fn fill(
     progress.say(format!("filling it from {}", source.display()));
     let filled = rootdir(target.device.clone(), source, &options, env);
     progress.finish();
+    if let Ok(filled) = &filled {
+        output::say_stats(globals, &filled.stats.figures());
+    }
     filled.map_err(|error| {
         let what = format!("cannot fill {} from", target.path.display());
         let failure = Failure::new(what, source.display(), &error);
@@ -294,7 +297,7 @@ fn report(
         Format::Text => {
             writeln!(out, "buttress v{}\n\n{summary}", env!("CARGO_PKG_VERSION"))?;
             if let Some(it) = filled {
-                let Populated { directories, files, links, subvolumes, bytes } = it;
+                let Populated { directories, files, links, subvolumes, bytes, .. } = it;
                 writeln!(
                     out,
                     "Filled with {directories} directories ({subvolumes} of them subvolumes), {files} files \

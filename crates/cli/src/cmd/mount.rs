@@ -72,6 +72,7 @@ fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOption
     }
     options.read_only |= args.read_only;
     options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
+    options.stats = globals.stats;
     Ok(options)
 }
 

@@ -16,6 +16,7 @@ use super::{Image, Spot, Trouble};
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
+use crate::output;
 use buttress::{Filesystem, Node, Options};
 
 /// What the user wrote, understood.
@@ -166,10 +167,12 @@ impl<'a> Session<'a> {
     /// Makes what was done durable, and says so when it cannot be.
     pub fn close(self) -> Result<(), Failure> {
         for (path, image) in self.images {
-            let closed = image.fs().clone().close();
-            closed.map_err(|error| {
-                Failure::new("cannot write", path.display(), Trouble::from(error))
-            })?;
+            let refuse = |error| Failure::new("cannot write", path.display(), Trouble::from(error));
+            if self.globals.stats {
+                image.fs().commit().map_err(refuse)?;
+                output::say_stats(self.globals, &image.fs().stats().figures());
+            }
+            image.fs().clone().close().map_err(refuse)?;
         }
         Ok(())
     }

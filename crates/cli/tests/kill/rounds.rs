@@ -110,7 +110,7 @@ fn after(place: &Place, round: usize) -> Vec<State> {
     let mount = oracle::KernelMount::new(&place.image(), "").unwrap();
     let states = states_of(mount.path());
     let file = mount.path().join(KERNEL_FILE);
-    if round % ROUNDS_OF_AN_IMAGE != 0 {
+    if !round.is_multiple_of(ROUNDS_OF_AN_IMAGE) {
         assert_eq!(fs::read_to_string(&file).unwrap(), (round - 1).to_string());
     }
     fs::write(&file, round.to_string()).unwrap();

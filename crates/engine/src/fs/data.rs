@@ -57,6 +57,29 @@ impl Filesystem {
         Ok((self.write_at(node, To::End, part)?, part.len()))
     }
 
+    /// Gives a new and empty file its whole content, and leaves its times as they are. It goes to the disk at once: nothing of
+    /// it stays in memory, as it would with [`Filesystem::write`]. The content is the first `size` bytes of `data`, which ends
+    /// with the last sector of it, zeros behind the end. Whether it was done: content that fits into an item, and files that
+    /// have had other content, are refused so.
+    pub fn fill(&self, node: Node, data: &[u8], size: u64) -> Result<bool> {
+        let inner = self.inner();
+        let sectors = size.div_ceil(SECTOR);
+        if data.len() as u64 != sectors * SECTOR {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let sums = sectors as usize * self.core().features.csum.size();
+        let need = Need { data: sectors * SECTOR, ..need(WRITE_LEAVES, 300 + sums) };
+        inner.ready(node)?;
+        inner.change_through(need, |op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            let filled = subvolume.tree.fill(op, &inode, data, size)?;
+            if !filled {
+                op.core.space.unreserve(need);
+            }
+            Ok(filled)
+        })
+    }
+
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
         match self.write_at(node, To::Offset(offset), data) {
             // The file may have space of its own.

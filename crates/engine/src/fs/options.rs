@@ -5,8 +5,9 @@ use std::time::Duration;
 use crate::env::Env;
 
 const MEMORY: u64 = 512 << 20;
-/// A change that waits takes about 1 KiB, and twice as many may wait as ask for a commit.
-const CHANGE_SHARE: u64 = 5 << 10;
+/// A change that waits takes about 1 KiB, and twice as many may wait as ask for a commit. Names of a large directory go to all
+/// its leaves, in the order of their hashes: the fewer commits, the less is written.
+const CHANGE_SHARE: u64 = 3 << 10;
 /// An inode takes about 600 bytes; a tenth of the memory is for them.
 const INODE_SHARE: u64 = 8 << 10;
 

@@ -7,8 +7,11 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_ondisk::SECTOR;
+
 use super::{Inner, Options};
 use crate::error::{Error, Result};
+use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::txn::Op;
@@ -58,7 +61,21 @@ impl Inner {
     pub fn change<T>(&self, need: Need, mut work: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         self.core.check_writable()?;
         let done = self.retry(need, &mut work)?;
-        self.relieve(need.data)?;
+        // Large writes go to the disk at once, except for parts of sectors.
+        let kept = if need.data < DIRECT_MIN { need.data } else { 2 * SECTOR };
+        self.relieve(kept)?;
+        Ok(done)
+    }
+
+    /// The same, of an operation whose data do not stay in memory.
+    pub fn change_through<T>(
+        &self,
+        need: Need,
+        mut work: impl FnMut(&Op<'_>) -> Result<T>,
+    ) -> Result<T> {
+        self.core.check_writable()?;
+        let done = self.retry(need, &mut work)?;
+        self.relieve(0)?;
         Ok(done)
     }
 

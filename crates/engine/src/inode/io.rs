@@ -9,7 +9,7 @@ use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
 
 use super::Inode;
 use super::attributes::mode;
-use super::file::{Cache, FileChanges, Layers, Mapping, Seek, Shared};
+use super::file::{Cache, FileChanges, INLINE_MAX, Layers, Mapping, Seek, Shared};
 use super::state::State;
 use super::tree::FileTree;
 use crate::error::{Errno, Error, Result};
@@ -171,6 +171,26 @@ impl FileTree {
         must_be_file(&state)?;
         let how = How { promised: Some(0), ..How::default() };
         self.write_locked(op, inode, &mut state, offset, data, how)
+    }
+
+    /// Gives a new and empty file its content at once, the first `size` bytes of `data` (whole sectors), without changing its
+    /// times. Whether it was done: small content and files that had other content are for [`FileTree::write`].
+    pub fn fill(&self, op: &Op<'_>, inode: &Arc<Inode>, data: &[u8], size: u64) -> Result<bool> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        range_end(0, size)?;
+        if size <= INLINE_MAX || state.on_disk || state.attributes.size > 0 {
+            return Ok(false);
+        }
+        state.touch(inode, self, op)?;
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        if layers.any() || !file.is_empty() {
+            return Ok(false);
+        }
+        file.write_fresh(op.core, layers, 0, data)?;
+        state.attributes.size = size;
+        Ok(true)
     }
 
     /// Writes all of `data` at the end of the file; where that was is returned, and what [`FileTree::write`] returns.

@@ -129,8 +129,8 @@ fn emit_part(
         Part::ByHash(directory, hashes) => {
             let mut hashes = hashes.clone();
             hashes.sort_unstable();
-            let entries = directory.entries().into_iter();
-            entries.map(|it| emit_by_hash(emit, directory.ino, it, &hashes)).collect()
+            let mut entries = directory.entries().into_iter();
+            entries.try_for_each(|it| emit_by_hash(emit, directory.ino, it, &hashes))
         }
         Part::ByIndex(directory, range) => {
             let entries = directory.entries().into_iter();

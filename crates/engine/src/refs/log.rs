@@ -1,4 +1,6 @@
-//! The log itself: records of 40 bytes, sorted and folded once per commit.
+//! The log itself: records of 48 bytes, sorted and folded once per commit.
+
+use std::ops::Range;
 
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
 use buttress_ondisk::{Key, kind};
@@ -181,22 +183,140 @@ impl RefLog {
     }
 
     /// Sorts the records and folds those of the same reference; what sums to nothing and marks nothing goes.
-    pub fn fold(self) -> Vec<Record> {
-        let mut folded: Vec<Record> = Vec::with_capacity(self.records.len());
-        let mut run: Vec<Record> = Vec::new();
-        let order = by_address(&self.records);
-        let mut order = order.iter().peekable();
-        while let Some(first) = order.next() {
-            run.clear();
-            run.push(self.records[first.record as usize]);
-            while let Some(same) = order.next_if(|next| next.bytenr == first.bytenr) {
-                run.push(self.records[same.record as usize]);
-            }
-            run.sort_unstable_by_key(Record::order);
-            fold_run(&run, &mut folded);
-        }
-        folded
+    ///
+    /// All in place: a large log is partitioned by address until a part fits into the processor's cache, so that no record
+    /// is waited for more than once.
+    pub fn fold(mut self) -> Vec<Record> {
+        let mut folder = Folder::default();
+        let whole = 0..self.records.len();
+        folder.fold(&mut self.records, whole);
+        self.records.truncate(folder.kept);
+        self.records
     }
+}
+
+/// Records of a part that is sorted at once: they stay in the processor's second cache.
+const PART_LEN: usize = 32 << 10;
+/// Most parts that a pass makes, as a power of two: with more, each write would miss the first cache.
+const PARTS_MAX_BITS: u32 = 9;
+/// Bits that one pass of the sort looks at.
+const DIGIT: u32 = 11;
+
+/// The address of a record, and where it is in its part.
+type Place = (u64, u32);
+
+#[derive(Debug, Default)]
+struct Folder {
+    /// The records of a part, in the order of their addresses.
+    places: Vec<Place>,
+    /// For the sort.
+    spare: Vec<Place>,
+    /// The records of one extent.
+    run: Vec<Record>,
+    /// The records of a part, folded.
+    folded: Vec<Record>,
+    /// Records kept so far, at the start of the log.
+    kept: usize,
+}
+
+impl Folder {
+    /// Folds a part of the log, which comes after all that was folded before.
+    fn fold(&mut self, records: &mut [Record], part: Range<usize>) {
+        let all = &records[part.clone()];
+        let seen =
+            all.iter().fold((0, u64::MAX), |(any, all), one| (any | one.bytenr, all & one.bytenr));
+        let differ = seen.0 & !seen.1;
+        if part.len() <= 2 * PART_LEN || differ == 0 {
+            return self.fold_small(records, part, differ);
+        }
+        let top = u64::BITS - differ.leading_zeros();
+        let bits = (part.len() / PART_LEN).ilog2().clamp(1, PARTS_MAX_BITS);
+        let ends = partition(&mut records[part.clone()], top.saturating_sub(bits), bits);
+        let mut from = part.start;
+        for end in ends {
+            self.fold(records, from..part.start + end);
+            from = part.start + end;
+        }
+    }
+
+    /// Folds a small part; `differ`: the bits in which its addresses differ.
+    fn fold_small(&mut self, records: &mut [Record], part: Range<usize>, differ: u64) {
+        self.places.clear();
+        self.places.extend(records[part.clone()].iter().map(|one| one.bytenr).zip(0..));
+        self.sort_places(differ);
+        self.folded.clear();
+        let all = &records[part];
+        for same in self.places.chunk_by(|a, b| a.0 == b.0) {
+            if let [(_, one)] = same {
+                fold_run(&[all[*one as usize]], &mut self.folded);
+                continue;
+            }
+            self.run.clear();
+            self.run.extend(same.iter().map(|(_, one)| all[*one as usize]));
+            self.run.sort_unstable_by_key(Record::order);
+            fold_run(&self.run, &mut self.folded);
+        }
+        let end = self.kept + self.folded.len();
+        records[self.kept..end].copy_from_slice(&self.folded);
+        self.kept = end;
+    }
+}
+
+impl Folder {
+    /// Sorts the places. A radix sort: a few passes over 16 bytes for each, where a comparison sort would move each many
+    /// times.
+    fn sort_places(&mut self, differ: u64) {
+        if self.places.len() < 1 << DIGIT {
+            return self.places.sort_unstable();
+        }
+        self.spare.resize(self.places.len(), Place::default());
+        let mut shift = differ.trailing_zeros();
+        while shift < u64::BITS - differ.leading_zeros() {
+            pass(&self.places, &mut self.spare, shift);
+            std::mem::swap(&mut self.places, &mut self.spare);
+            shift += DIGIT;
+        }
+    }
+}
+
+/// Sorts `from` into `to` by one digit, keeping the order of equals.
+fn pass(from: &[Place], to: &mut [Place], shift: u32) {
+    let digit = |place: &Place| (place.0 >> shift) as usize & ((1 << DIGIT) - 1);
+    let mut starts = [0u32; 1 << DIGIT];
+    from.iter().for_each(|place| starts[digit(place)] += 1);
+    let mut sum = 0;
+    for start in &mut starts {
+        (*start, sum) = (sum, sum + *start);
+    }
+    for place in from {
+        let at = &mut starts[digit(place)];
+        to[*at as usize] = *place;
+        *at += 1;
+    }
+}
+
+/// Orders records by `bits` bits of their addresses, from bit `shift` on; where each part ends is returned.
+fn partition(records: &mut [Record], shift: u32, bits: u32) -> Vec<usize> {
+    let part_of = |record: &Record| (record.bytenr >> shift) as usize & ((1 << bits) - 1);
+    let mut ends = vec![0; 1 << bits];
+    records.iter().for_each(|record| ends[part_of(record)] += 1);
+    let mut next = ends.clone();
+    let mut sum = 0;
+    for (end, start) in ends.iter_mut().zip(&mut next) {
+        *start = sum;
+        sum += *end;
+        *end = sum;
+    }
+    for part in 0..ends.len() {
+        while next[part] < ends[part] {
+            let belongs = part_of(&records[next[part]]);
+            if belongs != part {
+                records.swap(next[part], next[belongs]);
+            }
+            next[belongs] += 1;
+        }
+    }
+    ends
 }
 
 /// Folds the sorted records of one extent.
@@ -213,54 +333,6 @@ fn fold_run(run: &[Record], folded: &mut Vec<Record>) {
     }
 }
 
-/// Where a record is, and its address.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    bytenr: u64,
-    record: u32,
-}
-
-/// Bits that one pass of the sort looks at.
-const DIGIT: u32 = 11;
-
-/// The records in the order of their addresses. A radix sort: a few passes over 16 bytes per record, whatever their order
-/// was, where a comparison sort would move each record some twenty times.
-fn by_address(records: &[Record]) -> Vec<Place> {
-    let places = records.iter().zip(0..).map(|(one, record)| Place { bytenr: one.bytenr, record });
-    let mut places: Vec<Place> = places.collect();
-    if places.len() < 1 << DIGIT {
-        places.sort_unstable_by_key(|place| place.bytenr);
-        return places;
-    }
-    let seen =
-        records.iter().fold((0, u64::MAX), |(any, all), one| (any | one.bytenr, all & one.bytenr));
-    let differ = seen.0 & !seen.1;
-    let mut spare = vec![Place::default(); places.len()];
-    let mut shift = differ.trailing_zeros();
-    while shift < u64::BITS - differ.leading_zeros() {
-        pass(&places, &mut spare, shift);
-        std::mem::swap(&mut places, &mut spare);
-        shift += DIGIT;
-    }
-    places
-}
-
-/// Sorts `from` into `to` by one digit, keeping the order of equals.
-fn pass(from: &[Place], to: &mut [Place], shift: u32) {
-    let digit = |place: &Place| (place.bytenr >> shift) as usize & ((1 << DIGIT) - 1);
-    let mut starts = [0u32; 1 << DIGIT];
-    from.iter().for_each(|place| starts[digit(place)] += 1);
-    let mut sum = 0;
-    for start in &mut starts {
-        (*start, sum) = (sum, sum + *start);
-    }
-    for place in from {
-        let at = &mut starts[digit(place)];
-        to[*at as usize] = *place;
-        *at += 1;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,7 +340,8 @@ mod tests {
 
     #[test]
     fn folding_sums_each_reference_in_order() {
-        for (count, spread) in [(10, 4), (3000, 40), (40_000, 1 << 40)] {
+        for (count, spread) in [(10, 4), (3000, 40), (9000, 1), (40_000, 1 << 40), (100_000, 5000)]
+        {
             let mut log = RefLog::default();
             let mut sums: BTreeMap<(u64, u64), i32> = BTreeMap::new();
             let mut at = 7u64;

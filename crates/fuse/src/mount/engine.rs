@@ -484,6 +484,10 @@ impl Control for Engine {
         })
     }
 
+    fn stats(&self) -> Answer<Vec<(String, u64)>> {
+        Ok(self.fs.stats().figures())
+    }
+
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
         let usage = self.fs.usage();
         let of = |class: buttress::ClassUsage| SpaceFacts {

@@ -87,6 +87,8 @@ pub struct MountOptions {
     /// `mark_quota_inconsistent`: a filesystem with quotas is written to; they count wrong until
     /// they are scanned again.
     pub mark_quota_inconsistent: bool,
+    /// At the end, the process that serves says on standard error what it has done.
+    pub stats: bool,
 }
 
 impl Default for MountOptions {
@@ -114,6 +116,7 @@ impl Default for MountOptions {
             user_subvol_rm_allowed: false,
             no_log_replay: false,
             mark_quota_inconsistent: false,
+            stats: false,
         }
     }
 }

@@ -15,7 +15,7 @@ mod write;
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress::{Env, Filesystem, Options, Time};
+use buttress::{Env, Filesystem, Options, Stats, Time};
 use buttress_device::BlockDevice;
 
 use crate::environment::Environment;
@@ -48,6 +48,8 @@ pub struct Populated {
     pub subvolumes: u64,
     /// Bytes of content.
     pub bytes: u64,
+    /// What the engine has done for it.
+    pub stats: Stats,
 }
 
 /// Fills the filesystem on `device`, which [`make`](crate::make) has made, from the directory `source`: `--rootdir`.
@@ -68,8 +70,10 @@ pub fn rootdir(
     let opened = Filesystem::open_device(device, open);
     let fs = opened.map_err(|error| failed("open the filesystem for", error))?;
     let done = populate(&fs, source, options)?;
+    fs.commit().map_err(|error| failed("commit", error))?;
+    let stats = fs.stats();
     fs.close().map_err(|error| failed("commit", error))?;
-    Ok(done)
+    Ok(Populated { stats, ..done })
 }
 
 /// Fills the top directory of an open filesystem from the directory `source`.

@@ -22,8 +22,10 @@ type Done = (u64, Result<Batch, MkfsError>);
 pub(crate) fn stream(
     top: &Path,
     threads: usize,
-    mut consume: impl FnMut(Batch) -> Result<(), MkfsError>,
+    mut consume: impl FnMut(&mut Batch) -> Result<(), MkfsError>,
 ) -> Result<(), MkfsError> {
+    // Buffers that were used go back to the readers: fresh memory is slow, and freed by others slower still.
+    let spare = Mutex::new(Vec::new());
     // A token is put in before a batch is listed and taken out when it is written.
     let (put, take) = sync_channel::<()>(UNDER_WAY);
     let (to_read, jobs) = channel::<Job>();
@@ -33,11 +35,18 @@ pub(crate) fn stream(
         scope.spawn(move || list(top, &put, &to_read));
         for _ in 0..threads.max(1) {
             let to_write = to_write.clone();
-            scope.spawn(|| read(&jobs, to_write));
+            scope.spawn(|| read(&jobs, &spare, to_write));
         }
         drop(to_write);
         in_order(&done, |batch| {
-            let result = batch.and_then(&mut consume);
+            let result = batch.and_then(|mut batch| {
+                consume(&mut batch)?;
+                batch.content.clear();
+                if let Ok(mut spare) = spare.lock() {
+                    spare.push(batch.content);
+                }
+                Ok(())
+            });
             // The lister has put in a token for this batch.
             let _: Result<(), _> = take.recv();
             result
@@ -56,14 +65,16 @@ fn list(top: &Path, put: &SyncSender<()>, to_read: &Sender<Job>) {
     });
 }
 
-fn read(jobs: &Mutex<Receiver<Job>>, to_write: Sender<Done>) {
+fn read(jobs: &Mutex<Receiver<Job>>, spare: &Mutex<Vec<Vec<u8>>>, to_write: Sender<Done>) {
     loop {
         let job = match jobs.lock() {
             Ok(jobs) => jobs.recv(),
             Err(_) => return,
         };
         let Ok((number, listing)) = job else { return };
-        if to_write.send((number, listing.and_then(read_listing))).is_err() {
+        let buffer = spare.lock().ok().and_then(|mut spare| spare.pop()).unwrap_or_default();
+        let batch = listing.and_then(|listing| read_listing(listing, buffer));
+        if to_write.send((number, batch)).is_err() {
             return;
         }
     }

@@ -3,14 +3,16 @@
 //! Everything about an entry is read here, also the content of files that are not large, so that the third stage does
 //! nothing but write. Large files are opened only; their content is streamed when their turn comes.
 
-use std::ffi::{CStr, OsString};
-use std::fs::{File, OpenOptions};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, OFlags, SeekFrom};
+use buttress_ondisk::SECTOR;
+use rustix::fs::{FileType, Mode, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use super::walk::{DirId, Listing, Name};
@@ -18,8 +20,12 @@ use crate::MkfsError;
 
 /// Files up to this many bytes are read as a whole.
 const WHOLE_LEN_MAX: u64 = 256 << 10;
+/// Bytes of a sector of the new filesystem.
+const SECTOR_LEN: usize = SECTOR as usize;
 /// Once a batch holds this many bytes of content, further files are streamed.
-const BATCH_BYTES_MAX: u64 = 2 << 20;
+const BATCH_BYTES_MAX: usize = 2 << 20;
+/// What the last file read into a batch may add.
+const MORE_LEN: usize = WHOLE_LEN_MAX as usize;
 
 /// What a batch of names stands for.
 #[derive(Debug)]
@@ -30,6 +36,21 @@ pub(crate) struct Batch {
     pub entries: Vec<Entry>,
     /// Whether the directory has no more.
     pub last: bool,
+    /// What the files hold, each piece from the start of a sector on, with zeros behind it to whole sectors.
+    pub content: Vec<u8>,
+}
+
+impl Batch {
+    /// The bytes of a piece, with zeros behind them to whole sectors.
+    pub fn padded(&self, piece: &Piece) -> &[u8] {
+        let end = piece.at + piece.len.next_multiple_of(SECTOR_LEN);
+        self.content.get(piece.at..end).unwrap_or_default()
+    }
+
+    /// The bytes of a piece.
+    pub fn bytes(&self, piece: &Piece) -> &[u8] {
+        self.content.get(piece.at..piece.at + piece.len).unwrap_or_default()
+    }
 }
 
 /// An entry of a directory, with all there is to know about it.
@@ -64,12 +85,14 @@ pub(crate) enum What {
 }
 
 /// Bytes of a file that are not in a hole.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Where in the file, bytes.
     pub offset: u64,
-    /// The bytes.
-    pub data: Vec<u8>,
+    /// Where in the content of the batch.
+    pub at: usize,
+    /// How many bytes.
+    pub len: usize,
 }
 
 /// The part of `stat` that a filesystem keeps.
@@ -100,31 +123,75 @@ impl Stat {
     }
 }
 
-/// Reads what the names of a listing stand for.
-pub(crate) fn read_listing(listing: Listing) -> Result<Batch, MkfsError> {
-    let mut room = BATCH_BYTES_MAX;
+/// Reads what the names of a listing stand for. `content` is an empty buffer that may have been used before.
+pub(crate) fn read_listing(listing: Listing, mut content: Vec<u8>) -> Result<Batch, MkfsError> {
+    content.reserve(BATCH_BYTES_MAX + MORE_LEN);
     let mut entries = Vec::with_capacity(listing.names.len());
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    // Without it, as in a directory that may be listed and not entered, each name has its own error.
+    let dir = rustix::fs::open(&*listing.path, flags, Mode::empty()).ok();
     for name in listing.names {
-        let path = listing.path.join(&name.name);
-        let entry = read_entry(&path, name, &mut room)?;
-        entries.push(entry);
+        let path = || listing.path.join(&name.name);
+        let found = match &dir {
+            Some(dir) if name.regular => read_regular(dir, &name.name, path, &mut content)?,
+            _ => None,
+        };
+        entries.push(match found {
+            Some((stat, xattrs, what)) => Entry { name: name.name, stat, xattrs, what },
+            None => read_entry(&path(), name, &mut content)?,
+        });
     }
-    Ok(Batch { directory: listing.directory, entries, last: listing.last })
+    Ok(Batch { directory: listing.directory, entries, last: listing.last, content })
+}
+
+/// What a regular file is, looked at through one open: `None` where that cannot be, or it is none.
+fn read_regular(
+    dir: &OwnedFd,
+    name: &OsStr,
+    path: impl Fn() -> PathBuf,
+    content: &mut Vec<u8>,
+) -> Result<Option<(Stat, Vec<Xattr>, What)>, MkfsError> {
+    let Ok(file) = open_at(dir, name) else { return Ok(None) };
+    let metadata = file.metadata().map_err(|e| MkfsError::source("look at", path(), e))?;
+    let stat = stat_of(&metadata);
+    if stat.kind() != FileType::RegularFile {
+        return Ok(None);
+    }
+    let failed = |error: Errno| MkfsError::source("read xattrs of", path(), error);
+    let xattrs = xattrs_of(
+        |list| rustix::fs::flistxattr(&file, rustix::buffer::spare_capacity(list)),
+        |name, value| rustix::fs::fgetxattr(&file, name, rustix::buffer::spare_capacity(value)),
+    );
+    let xattrs = xattrs.map_err(failed)?;
+    let what = match stat.size {
+        0 => What::Small(Vec::new()),
+        size if is_large(size, content) => What::Large,
+        _ => {
+            let pieces = read_pieces(&file, &stat, content);
+            What::Small(pieces.map_err(|e| MkfsError::source("read", path(), e))?)
+        }
+    };
+    Ok(Some((stat, xattrs, what)))
+}
+
+/// Whether a file is streamed later, because it is large or much has been read already.
+fn is_large(size: u64, content: &[u8]) -> bool {
+    size > WHOLE_LEN_MAX || content.len() >= BATCH_BYTES_MAX
 }
 
 /// Reads the top directory itself.
 pub(crate) fn read_top(path: &Path) -> Result<Entry, MkfsError> {
-    let named = Name { name: OsString::new(), directory: Some(0) };
+    let named = Name { name: OsString::new(), directory: Some(0), regular: false };
     // The top may be reached through a symbolic link; everything below is taken as it is.
     let path = path.canonicalize().map_err(|e| MkfsError::source("find", path, e))?;
-    let entry = read_entry(&path, named, &mut 0)?;
+    let entry = read_entry(&path, named, &mut Vec::new())?;
     match entry.what {
         What::Directory(_) => Ok(entry),
         _ => Err(MkfsError::source("list", path, Errno::NOTDIR)),
     }
 }
 
-fn read_entry(path: &Path, name: Name, room: &mut u64) -> Result<Entry, MkfsError> {
+fn read_entry(path: &Path, name: Name, content: &mut Vec<u8>) -> Result<Entry, MkfsError> {
     let metadata = path.symlink_metadata().map_err(|e| MkfsError::source("look at", path, e))?;
     let stat = stat_of(&metadata);
     let xattrs = read_xattrs(path)?;
@@ -133,7 +200,7 @@ fn read_entry(path: &Path, name: Name, room: &mut u64) -> Result<Entry, MkfsErro
         (FileType::Directory, None) => {
             return Err(MkfsError::source("list", path, io::Error::other("it changed meanwhile")));
         }
-        (FileType::RegularFile, _) => read_file(path, &stat, room)?,
+        (FileType::RegularFile, _) => read_file(path, &stat, content)?,
         (FileType::Symlink, _) => {
             let target = path.read_link().map_err(|e| MkfsError::source("read link", path, e))?;
             What::Symlink(target.into_os_string().into_vec())
@@ -158,44 +225,62 @@ fn stat_of(metadata: &std::fs::Metadata) -> Stat {
     }
 }
 
-fn read_file(path: &Path, stat: &Stat, room: &mut u64) -> Result<What, MkfsError> {
+fn read_file(path: &Path, stat: &Stat, content: &mut Vec<u8>) -> Result<What, MkfsError> {
     if stat.size == 0 {
         return Ok(What::Small(Vec::new()));
     }
-    if stat.size > WHOLE_LEN_MAX || stat.size > *room {
+    if is_large(stat.size, content) {
         return Ok(What::Large);
     }
     let file = open(path).map_err(|e| MkfsError::source("open", path, e))?;
-    *room -= stat.size;
-    let pieces = read_pieces(&file, stat).map_err(|e| MkfsError::source("read", path, e))?;
-    Ok(What::Small(pieces))
+    let pieces = read_pieces(&file, stat, content);
+    pieces.map(What::Small).map_err(|e| MkfsError::source("read", path, e))
 }
 
 /// Opens for reading, without touching the time of the last access where that is allowed.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
+    Ok(open_at(rustix::fs::CWD, path.as_os_str())?)
+}
+
+fn open_at(dir: impl AsFd + Copy, name: &OsStr) -> Result<File, Errno> {
     let open = |flags: OFlags| {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path)
+        rustix::fs::openat(dir, name, flags, Mode::empty()).map(File::from)
     };
     match open(OFlags::NOATIME) {
-        Err(error) if error.raw_os_error() == Some(Errno::PERM.raw_os_error()) => {
-            open(OFlags::empty())
-        }
+        Err(Errno::PERM) => open(OFlags::empty()),
         result => result,
     }
 }
 
-fn read_pieces(file: &File, stat: &Stat) -> io::Result<Vec<Piece>> {
+fn read_pieces(file: &File, stat: &Stat, content: &mut Vec<u8>) -> io::Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     let mut segments = Segments::new(file, stat);
     while let Some((start, end)) = segments.next()? {
-        // The size is at most `WHOLE_LEN_MAX`.
-        let mut data = vec![0; (end - start) as usize];
-        let read = read_full(file, start, &mut data)?;
-        data.truncate(read);
-        pieces.push(Piece { offset: start, data });
+        pieces.push(read_piece(file, start, end - start, content)?);
     }
     Ok(pieces)
+}
+
+/// Appends up to `len` bytes at `offset`, `WHOLE_LEN_MAX` at most, to the content; fewer where the file ends.
+fn read_piece(file: &File, offset: u64, len: u64, content: &mut Vec<u8>) -> io::Result<Piece> {
+    let (at, len) = (content.len(), len.min(WHOLE_LEN_MAX) as usize);
+    // More room than is wanted: a file that has grown is cut, and no call is needed to see the end of one that has not.
+    content.reserve(len.next_multiple_of(SECTOR_LEN));
+    let mut have = 0;
+    while have < len {
+        match rustix::io::pread(file, rustix::buffer::spare_capacity(content), offset + have as u64)
+        {
+            Ok(0) => break,
+            Ok(more) => have += more,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let len = have.min(len);
+    content.truncate(at + len);
+    content.resize(at + len.next_multiple_of(SECTOR_LEN), 0);
+    Ok(Piece { offset, at, len })
 }
 
 /// Reads until the buffer is full or the file ends; returns how much was read.
@@ -247,16 +332,27 @@ impl<'a> Segments<'a> {
     }
 }
 
-/// All xattrs of a file, not of what a link points to, sorted by name. Where the source has none there are none.
+/// All xattrs of a file, not of what a link points to.
 fn read_xattrs(path: &Path) -> Result<Vec<Xattr>, MkfsError> {
-    let failed = |error: Errno| MkfsError::source("read xattrs of", path, error);
+    let xattrs = xattrs_of(
+        |list| rustix::fs::llistxattr(path, rustix::buffer::spare_capacity(list)),
+        |name, value| rustix::fs::lgetxattr(path, name, rustix::buffer::spare_capacity(value)),
+    );
+    xattrs.map_err(|error| MkfsError::source("read xattrs of", path, error))
+}
+
+/// All xattrs, sorted by name. Where the source has none there are none.
+fn xattrs_of(
+    list_into: impl Fn(&mut Vec<u8>) -> Result<usize, Errno>,
+    get_into: impl Fn(&CStr, &mut Vec<u8>) -> Result<usize, Errno>,
+) -> Result<Vec<Xattr>, Errno> {
     let mut list = Vec::with_capacity(256);
     loop {
-        match rustix::fs::llistxattr(path, rustix::buffer::spare_capacity(&mut list)) {
+        match list_into(&mut list) {
             Ok(_) => break,
             Err(Errno::RANGE) => list = Vec::with_capacity(65536),
             Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
-            Err(error) => return Err(failed(error)),
+            Err(error) => return Err(error),
         }
     }
     let mut xattrs = Vec::new();
@@ -264,12 +360,12 @@ fn read_xattrs(path: &Path) -> Result<Vec<Xattr>, MkfsError> {
         let Ok(name) = CStr::from_bytes_with_nul(name) else { continue };
         let mut value = Vec::with_capacity(256);
         let found = loop {
-            match rustix::fs::lgetxattr(path, name, rustix::buffer::spare_capacity(&mut value)) {
+            match get_into(name, &mut value) {
                 Ok(_) => break true,
                 Err(Errno::RANGE) if value.capacity() < 65536 => value = Vec::with_capacity(65536),
                 // Listed and yet not there: one that only others may read, or just removed.
                 Err(Errno::NODATA | Errno::OPNOTSUPP) => break false,
-                Err(error) => return Err(failed(error)),
+                Err(error) => return Err(error),
             }
         };
         if found {

@@ -13,11 +13,11 @@ use crate::MkfsError;
 fn lines(top: &std::path::Path, threads: usize) -> Result<Vec<String>, MkfsError> {
     let mut lines = Vec::new();
     stream(top, threads, |batch| {
-        for entry in batch.entries {
+        for entry in std::mem::take(&mut batch.entries) {
             let what = match entry.what {
                 What::Directory(id) => format!("directory {id}"),
                 What::Small(pieces) => {
-                    let all: usize = pieces.iter().map(|piece| piece.data.len()).sum();
+                    let all: usize = pieces.iter().map(|piece| piece.len).sum();
                     format!("small {} bytes in {}", all, pieces.len())
                 }
                 What::Large => format!("large {}", entry.stat.size),
@@ -82,7 +82,7 @@ fn holes_are_not_read() {
     drop(file);
     let mut found = Vec::new();
     stream(dir.path(), 2, |batch| {
-        for entry in batch.entries {
+        for entry in std::mem::take(&mut batch.entries) {
             let What::Large = &entry.what else { panic!("{entry:?}") };
             let file = &open(&path).unwrap();
             let mut segments = Segments::new(file, &entry.stat);
@@ -113,14 +113,14 @@ fn files_that_wait_for_their_turn_are_not_open() {
     }
     let mut waiting = Vec::new();
     stream(&top, 2, |batch| {
-        waiting.push(batch);
+        waiting.push(std::mem::take(&mut batch.entries));
         Ok(())
     })
     .unwrap();
     let open = fs::read_dir("/proc/self/fd").unwrap().flatten();
     let open = open.filter_map(|entry| fs::read_link(entry.path()).ok());
     assert_eq!(open.filter(|path| path.starts_with(&top)).count(), 0);
-    assert_eq!(waiting.iter().map(|batch| batch.entries.len()).sum::<usize>(), 200);
+    assert_eq!(waiting.iter().map(Vec::len).sum::<usize>(), 200);
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub(crate) struct Name {
     pub name: OsString,
     /// The number that a directory got.
     pub directory: Option<DirId>,
+    /// The directory says that it is a regular file.
+    pub regular: bool,
 }
 
 /// Part of the list of a directory.
@@ -86,7 +88,7 @@ fn list(path: &Path, next: &mut DirId) -> Result<Vec<Name>, MkfsError> {
     for entry in std::fs::read_dir(path).map_err(failed)? {
         let entry = entry.map_err(failed)?;
         let kind = entry.file_type().map_err(failed)?;
-        entries.push((entry.file_name(), kind.is_dir()));
+        entries.push((entry.file_name(), kind.is_dir(), kind.is_file()));
     }
     entries.sort_unstable();
     let mut number = |is_dir: bool| {
@@ -96,6 +98,6 @@ fn list(path: &Path, next: &mut DirId) -> Result<Vec<Name>, MkfsError> {
             id
         })
     };
-    let named = |(name, is_dir)| Name { name, directory: number(is_dir) };
+    let named = |(name, is_dir, regular)| Name { name, directory: number(is_dir), regular };
     Ok(entries.into_iter().map(named).collect())
 }

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use buttress::{Change, FileKind, Filesystem, New, Node, Owner, SetXattr, Time};
+use buttress::{Change, FileKind, Filesystem, New, Node, Owner, SetXattr, Time, Times};
 use rustix::fs::FileType;
 
 use super::read::{Batch, Entry, Piece, Segments, Stat, What, open, read_full, read_top};
@@ -44,6 +44,8 @@ pub(crate) struct Writer<'a> {
     /// Subvolumes made, and what is still to be done about them.
     made: Vec<(u64, SubvolumeKind)>,
     buffer: Vec<u8>,
+    /// When everything is made.
+    now: Time,
     done: Populated,
 }
 
@@ -63,6 +65,7 @@ impl<'a> Writer<'a> {
             links: HashMap::new(),
             made: Vec::new(),
             buffer: Vec::new(),
+            now: fs.core().env.now(),
             done: Populated::default(),
         };
         let top = read_top(source)?;
@@ -73,11 +76,11 @@ impl<'a> Writer<'a> {
     }
 
     /// Creates what a batch holds.
-    pub fn batch(&mut self, batch: Batch) -> Result<(), MkfsError> {
+    pub fn batch(&mut self, batch: &mut Batch) -> Result<(), MkfsError> {
         let Some(dir) = self.dirs.get(&batch.directory) else { return Ok(()) };
         let (parent, path) = (dir.node, dir.path.clone());
-        for entry in batch.entries {
-            self.entry(parent, &path, entry)?;
+        for entry in std::mem::take(&mut batch.entries) {
+            self.entry(parent, &path, entry, batch)?;
         }
         if batch.last
             && let Some(dir) = self.dirs.remove(&batch.directory)
@@ -105,7 +108,13 @@ impl<'a> Writer<'a> {
         MkfsError::Filesystem { action, path: self.source.join(path), source }
     }
 
-    fn entry(&mut self, parent: Node, dir: &Path, entry: Entry) -> Result<(), MkfsError> {
+    fn entry(
+        &mut self,
+        parent: Node,
+        dir: &Path,
+        entry: Entry,
+        batch: &Batch,
+    ) -> Result<(), MkfsError> {
         let path = dir.join(&entry.name);
         if entry.stat.nlink > 1
             && !matches!(entry.what, What::Directory(_))
@@ -113,20 +122,26 @@ impl<'a> Writer<'a> {
         {
             return Ok(());
         }
-        let node = self.create(parent, &path, &entry)?;
+        let (node, exact) = self.create(parent, &path, &entry)?;
         self.xattrs(node, &path, &entry)?;
-        match &entry.what {
+        let mut touched = !exact || !entry.xattrs.is_empty();
+        match entry.what {
             What::Directory(number) => {
                 self.done.directories += 1;
-                self.dirs.insert(*number, Dir { node, stat: entry.stat, path });
+                self.dirs.insert(number, Dir { node, stat: entry.stat, path });
                 return Ok(());
             }
-            What::Small(pieces) => self.small(node, &path, pieces, &entry.stat)?,
-            What::Large => self.large(node, &path, &entry.stat)?,
+            What::Small(pieces) => {
+                touched |= self.small(node, &path, batch, &pieces, &entry.stat)?;
+            }
+            What::Large => {
+                self.large(node, &path, &entry.stat)?;
+                touched = true;
+            }
             What::Symlink(_) | What::Special => {}
         }
         self.done.files += 1;
-        self.finish_inode(node, &path, &entry.stat)
+        if touched { self.finish_inode(node, &path, &entry.stat) } else { Ok(()) }
     }
 
     /// Gives a file that is there already one more name; whether it was.
@@ -145,7 +160,13 @@ impl<'a> Writer<'a> {
         Ok(true)
     }
 
-    fn create(&mut self, parent: Node, path: &Path, entry: &Entry) -> Result<Node, MkfsError> {
+    /// Makes an inode; whether all its attributes are as they should be in the end, if nothing changes them.
+    fn create(
+        &mut self,
+        parent: Node,
+        path: &Path,
+        entry: &Entry,
+    ) -> Result<(Node, bool), MkfsError> {
         let stat = &entry.stat;
         if let (What::Directory(_), Some(kind)) = (&entry.what, self.subvolumes.get(path)) {
             let kind = *kind;
@@ -154,7 +175,7 @@ impl<'a> Writer<'a> {
             let id = made.map_err(|error| self.failed("make subvolume of", path, error))?;
             self.made.push((id, kind));
             self.done.subvolumes += 1;
-            return Ok(Node::top(id));
+            return Ok((Node::top(id), false));
         }
         let (major, minor) = stat.rdev;
         let new = New {
@@ -163,14 +184,23 @@ impl<'a> Writer<'a> {
                 What::Symlink(target) => target.clone(),
                 _ => Vec::new(),
             },
+            times: Some(self.times(stat)),
             ..New::of(kind_of(stat), stat.mode & 0o7777).owned(stat.uid, stat.gid)
         };
         let made = self.fs.create(parent, name_of(path), &new);
-        let node = made.map_err(|error| self.failed("copy", path, error))?.node;
+        let made = made.map_err(|error| self.failed("copy", path, error))?;
+        let node = made.node;
         if stat.nlink > 1 && !matches!(entry.what, What::Directory(_)) {
             self.links.insert((parent.subvolume, stat.identity), (node, stat.nlink - 1));
         }
-        Ok(node)
+        let same_mode = made.mode == stat.mode || stat.kind() == FileType::Symlink;
+        Ok((node, same_mode && (made.uid, made.gid) == (stat.uid, stat.gid)))
+    }
+
+    fn times(&self, stat: &Stat) -> Times {
+        let (sec, nsec) = stat.mtime;
+        let changed = Time { sec, nsec };
+        Times { atime: changed, mtime: changed, ctime: self.now, otime: self.now }
     }
 
     fn xattrs(&self, node: Node, path: &Path, entry: &Entry) -> Result<(), MkfsError> {
@@ -181,18 +211,33 @@ impl<'a> Writer<'a> {
         Ok(())
     }
 
+    /// Copies what was read; whether that has changed the times.
     fn small(
         &mut self,
         node: Node,
         path: &Path,
+        batch: &Batch,
         pieces: &[Piece],
         stat: &Stat,
-    ) -> Result<(), MkfsError> {
-        for piece in pieces {
-            self.write(node, path, piece.offset, &piece.data)?;
+    ) -> Result<bool, MkfsError> {
+        if stat.size == 0 {
+            return Ok(false);
         }
-        let end = pieces.last().map_or(0, |piece| piece.offset + piece.data.len() as u64);
-        self.set_size(node, path, end, stat)
+        if let [piece] = pieces
+            && (piece.offset, piece.len as u64) == (0, stat.size)
+        {
+            let filled = self.fs.fill(node, batch.padded(piece), stat.size);
+            if filled.map_err(|error| self.failed("copy the content of", path, error))? {
+                self.done.bytes += stat.size;
+                return Ok(false);
+            }
+        }
+        for piece in pieces {
+            self.write(node, path, piece.offset, batch.bytes(piece))?;
+        }
+        let end = pieces.last().map_or(0, |piece| piece.offset + piece.len as u64);
+        self.set_size(node, path, end, stat)?;
+        Ok(true)
     }
 
     fn large(&mut self, node: Node, path: &Path, stat: &Stat) -> Result<(), MkfsError> {

@@ -7,14 +7,17 @@ pub mod usage;
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::PathBuf;
 
 use buttress_device::Access;
+use buttress_fuse::client;
 use clap::{Args, Subcommand};
 
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::Target;
+use crate::output;
+use crate::spot::{Target, Trouble};
 use crate::whole::{Info, Whole};
 
 /// The commands of this group.
@@ -30,6 +33,8 @@ pub enum Filesystem {
     Label(label::Label),
     /// Make everything durable that was done before
     Sync(Sync),
+    /// Print what the process behind a live mount has done so far
+    Stats(Stats),
 }
 
 /// Arguments of `filesystem sync`.
@@ -40,6 +45,14 @@ pub struct Sync {
     target: OsString,
 }
 
+/// Arguments of `filesystem stats`.
+#[derive(Debug, Args)]
+pub struct Stats {
+    /// A path on a live mount
+    #[arg(value_name = "DIRECTORY")]
+    target: PathBuf,
+}
+
 /// Does what was asked.
 pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     match command {
@@ -48,6 +61,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
         Filesystem::Df(args) => df::run(args, globals, out),
         Filesystem::Label(args) => label::run(args, globals, out),
         Filesystem::Sync(args) => sync(args, globals),
+        Filesystem::Stats(args) => stats(args, globals, out),
     }
 }
 
@@ -57,6 +71,14 @@ fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
         let spot = session.find(&Target::any(target, globals), true)?;
         Whole::of(&spot)?.info()
     })
+}
+
+fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let figures = client::stats(&args.target).map_err(|errno| {
+        let failure = Failure::new("cannot ask", args.target.display(), Trouble::from(errno));
+        failure.hint("It must lie on a live mount of buttress; `buttress mount` lists them.")
+    })?;
+    Ok(output::write_figures(out, globals.format, &figures)?)
 }
 
 fn sync(args: &Sync, globals: &Globals) -> Result<(), Failure> {

@@ -43,7 +43,7 @@ impl Layers<'_> {
     }
 
     /// Whether lower layers may hold anything of the file.
-    pub(super) fn any(&self) -> bool {
+    pub fn any(&self) -> bool {
         self.in_tree || self.frozen.is_some_and(|frozen| !frozen.is_empty())
     }
 }

@@ -309,7 +309,7 @@ impl FileChanges {
         data: &[u8],
     ) -> Result<()> {
         let bytenr = home.bytenr();
-        core.volume.write(bytenr, data)?;
+        core.write_data(bytenr, data)?;
         self.take_homes(span);
         match home {
             Home::Own(_) => self.put_new(span.clone(), bytenr, false, Some(&same_group(core))),
@@ -323,7 +323,7 @@ impl FileChanges {
     }
 
     /// Writes whole sectors to new extents.
-    fn write_fresh(
+    pub fn write_fresh(
         &mut self,
         core: &Core,
         layers: Layers<'_>,

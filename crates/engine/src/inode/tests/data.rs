@@ -64,6 +64,36 @@ fn what_is_written_is_read_before_during_and_after_commits() {
 }
 
 #[test]
+fn a_new_file_is_filled_at_once() {
+    let mut lab = Lab::new(4096);
+    let fill = |file: &Arc<Inode>, size: usize| {
+        let mut data = pattern(size);
+        data.resize(size.next_multiple_of(4096), 0);
+        lab.op(|op| lab.tree.fill(op, file, &data, size as u64)).unwrap()
+    };
+    let (new, used, small) = (file(&lab, b"new"), file(&lab, b"used"), file(&lab, b"small"));
+    let before = lab.tree.attributes(&new).mtime;
+    assert!(fill(&new, 70_001));
+    let after = lab.tree.attributes(&new);
+    assert_eq!((after.size, after.nbytes, after.mtime), (70_001, 73_728, before));
+    assert_eq!(read(&lab, &new), pattern(70_001));
+    assert!(!fill(&new, 70_001), "it has content");
+    assert!(!fill(&small, 2048), "this goes into an item");
+    write(&lab, &used, 0, b"some");
+    resize(&lab, &used, 0);
+    assert!(!fill(&used, 5000) || read(&lab, &used) == pattern(5000));
+    lab.commit();
+    assert!(!fill(&small, 5000), "the tree holds it");
+    write(&lab, &new, 3, b"changed");
+    lab.commit();
+    let mut model = pattern(70_001);
+    model[3..10].copy_from_slice(b"changed");
+    lab.reopen();
+    assert_eq!(read(&lab, &lab.get(new.ino)), model);
+    Facts::of(&lab.view()).check();
+}
+
+#[test]
 fn a_small_file_is_inline() {
     let mut lab = Lab::new(16384);
     let file = file(&lab, b"file");

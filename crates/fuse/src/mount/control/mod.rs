@@ -179,6 +179,10 @@ pub trait Control: Store {
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
         Err(Errno::NOTTY)
     }
+    /// What was done so far, by name.
+    fn stats(&self) -> Answer<Vec<(String, u64)>> {
+        Err(Errno::NOTTY)
+    }
     /// Renames the filesystem.
     fn set_label(&self, label: &[u8]) -> Answer<()> {
         Err(Errno::NOTTY)

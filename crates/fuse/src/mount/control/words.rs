@@ -12,6 +12,7 @@
 //! | `path` | path inside the subvolume | |
 //! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
+//! | `stats` | what was done so far, as one record | |
 //! | `label` | | the label |
 //! | `commit` | | makes everything durable |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -71,6 +72,7 @@ impl<S: Control> Mount<S> {
             ("place", Some(id)) => self.place_of(id)?,
             ("settled", None) => Vec::new(),
             ("facts", None) => facts_record(&self.store.facts()?),
+            ("stats", None) => stats_record(&self.store.stats()?),
             ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
             _ => return Err(Errno::NODATA),
         };
@@ -225,6 +227,14 @@ fn facts_record(facts: &Facts) -> Vec<u8> {
     record
 }
 
+fn stats_record(figures: &[(String, u64)]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    for (name, value) in figures {
+        writer.show(name, value);
+    }
+    writer.end()
+}
+
 fn space_record(space: &SpaceFacts) -> Vec<u8> {
     Writer::default()
         .show("flags", space.flags)
@@ -275,6 +285,12 @@ impl Record {
         let words: Option<Vec<u64>> =
             self.text(key)?.split(' ').map(|word| word.parse().ok()).collect();
         words?.try_into().ok()
+    }
+
+    /// Reads figures by name.
+    pub(crate) fn figures(&self) -> Option<Vec<(String, u64)>> {
+        let figure = |(name, _): &(String, Vec<u8>)| Some((name.clone(), self.number(name)?));
+        self.0.iter().map(figure).collect()
     }
 
     /// Reads a subvolume.
@@ -374,6 +390,13 @@ mod tests {
         let records = Record::all(&answer.concat());
         let back: Vec<_> = records.iter().map(|record| record.subvolume().unwrap()).collect();
         assert_eq!(back, [facts, SubvolumeFacts::default()]);
+    }
+
+    #[test]
+    fn figures_come_back_in_their_order() {
+        let figures = vec![("commits".to_owned(), 3), ("bytes".to_owned(), u64::MAX)];
+        let records = Record::all(&stats_record(&figures));
+        assert_eq!(records.first().and_then(Record::figures), Some(figures));
     }
 
     #[test]
