@@ -14,6 +14,7 @@ use crate::case::{Outcome, Registry, Stop, T, eq, fails, holds};
 /// Registers the cases.
 pub fn register(r: &mut Registry) {
     writing(r);
+    positions(r);
     mixed(r);
     copying(r);
     clones(r);
@@ -70,6 +71,10 @@ fn writing(r: &mut Registry) {
         one.extend(two);
         eq(one == parts.concat(), true, "content")
     });
+}
+
+/// Positions, ends of files, and reading around the cache.
+fn positions(r: &mut Registry) {
     r.case("data/read-at-the-end", |t| {
         t.file_of("f", b"0123456789")?;
         let file = t.open("f", "r")?;

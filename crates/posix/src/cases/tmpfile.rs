@@ -27,6 +27,12 @@ fn name(file: &OwnedFd, path: &str) -> Result<(), Errno> {
 
 /// Registers the cases.
 pub fn register(r: &mut Registry) {
+    named_later(r);
+    limits(r);
+}
+
+/// Files that may get a name.
+fn named_later(r: &mut Registry) {
     r.case("tmpfile/has-no-name", |t| {
         let file = std::fs::File::from(nameless("rw", 0o600)?);
         eq(t.ok("list .")?, String::new(), "names")?;
@@ -57,6 +63,10 @@ pub fn register(r: &mut Registry) {
         drop(file);
         eq(t.stat("f")?.st_size, 20_000, "size")
     });
+}
+
+/// What is refused, and what nothing of it touches.
+fn limits(r: &mut Registry) {
     r.case("tmpfile/name-must-be-free", |t| {
         let file = nameless("w", 0o644)?;
         t.file("f")?;

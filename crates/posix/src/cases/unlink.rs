@@ -45,6 +45,7 @@ pub fn register(r: &mut Registry) {
     });
     r.case("unlink/read-only-file", |t| t.ok("create f 0; unlink f").map(drop));
     orphans(r);
+    nameless(r);
 }
 
 /// Files without a name.
@@ -84,6 +85,10 @@ fn orphans(r: &mut Registry) {
         let mut value = [0_u8; 8];
         eq(rustix::fs::fgetxattr(&file, "user.k", &mut value[..])?, 1, "bytes of the attribute")
     });
+}
+
+/// What becomes of names and attributes of such files.
+fn nameless(r: &mut Registry) {
     r.case("unlink/open-file-cannot-be-linked-again", |t| {
         t.file("f")?;
         let file = call::open("f", "r", 0)?;
