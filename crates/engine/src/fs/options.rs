@@ -108,9 +108,10 @@ impl Options {
         Options { reproducible, background: self.background && !reproducible, ..self }
     }
 
-    /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits.
+    /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits. At least 16: some of
+    /// them lead back to where the last commit ended.
     pub fn drop_blocks_max(self, drop_blocks_max: usize) -> Options {
-        Options { drop_blocks_max: drop_blocks_max.max(1), ..self }
+        Options { drop_blocks_max: drop_blocks_max.max(16), ..self }
     }
 
     /// Where time and randomness come from.

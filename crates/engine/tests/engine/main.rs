@@ -4,6 +4,7 @@
 
 mod acls;
 mod basic;
+mod faults;
 mod judge;
 
 mod space;

@@ -39,6 +39,17 @@ struct Placed {
     sums: Vec<u8>,
 }
 
+/// What there was where a write is to be buffered.
+#[derive(Default)]
+struct Edges {
+    /// The first sector, where it is kept in part.
+    head: Option<Vec<u8>>,
+    /// The last sector, where it is another one and kept in part.
+    tail: Option<Vec<u8>>,
+    /// Space that the file has reserved there.
+    homes: Vec<(Span, Home)>,
+}
+
 impl FileChanges {
     /// Writes `data` at `offset`. `size` is the file's size before; the caller makes it larger after.
     pub fn write(
@@ -138,9 +149,13 @@ impl FileChanges {
         let (from, to) = (round_up(offset), round_down(offset + data.len() as u64));
         let (head, rest) = data.split_at((from - offset) as usize);
         let (middle, tail) = rest.split_at((to - from) as usize);
-        self.buffer(core, layers, size, offset, head)?;
+        // What may fail comes before anything changes: a write is done or it is not.
+        let old_head = self.old_edges(core, layers, size, offset, head)?;
+        let old_tail = self.old_edges(core, layers, size, to, tail)?;
         self.write_through(core, layers, from, middle)?;
-        self.buffer(core, layers, size, to, tail)
+        self.buffer_over(&old_head, offset, head);
+        self.buffer_over(&old_tail, to, tail);
+        Ok(())
     }
 
     // ---- buffered ----
@@ -154,12 +169,23 @@ impl FileChanges {
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
-        if data.is_empty() {
-            return Ok(());
-        }
+        let old = self.old_edges(core, layers, size, offset, data)?;
+        self.buffer_over(&old, offset, data);
+        Ok(())
+    }
+
+    /// What buffering a write needs of what there is: all of it that may fail.
+    fn old_edges(
+        &self,
+        core: &Core,
+        layers: Layers<'_>,
+        size: u64,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<Edges> {
+        let Some(last_byte) = data.len().checked_sub(1) else { return Ok(Edges::default()) };
         let end = offset + data.len() as u64;
-        let (first, last) = (round_down(offset), round_down(end - 1));
-        // Everything that may fail comes before anything changes.
+        let (first, last) = (round_down(offset), round_down(offset + last_byte as u64));
         let partial_last = end < last + SECTOR;
         let head = if offset > first || (partial_last && last == first) {
             self.old_sector(core, layers, size, first)?
@@ -171,6 +197,15 @@ impl FileChanges {
         } else {
             None
         };
+        let homes = self.find_homes(core, layers, &(first..last + SECTOR))?;
+        Ok(Edges { head, tail, homes })
+    }
+
+    /// Buffers a write of any bytes over what its edges held.
+    fn buffer_over(&mut self, old: &Edges, offset: u64, data: &[u8]) {
+        let Some(last_byte) = data.len().checked_sub(1) else { return };
+        let end = offset + data.len() as u64;
+        let (first, last) = (round_down(offset), round_down(offset + last_byte as u64));
         let mut pos = first;
         while pos < last + SECTOR {
             if let Some((span, buffer)) = self.buffers.at_mut(pos) {
@@ -184,12 +219,14 @@ impl FileChanges {
                 continue;
             }
             let gap = pos..self.buffers.next_start(pos).unwrap_or(u64::MAX).min(last + SECTOR);
-            let homes = self.find_homes(core, layers, &gap)?;
-            let bytes = fresh_buffer(&gap, [(first, &head), (last, &tail)], offset, data);
+            let edges = [(first, &old.head), (last, &old.tail)];
+            let bytes = fresh_buffer(&gap, edges, offset, data);
+            let inside = |(at, _): &&(Span, Home)| at.start < gap.end && gap.start < at.end;
+            let homes = old.homes.iter().filter(inside);
+            let homes = homes.map(|(at, home)| part_of(at, home, &gap)).collect();
             self.put_buffer_at_home(gap.start, bytes, homes);
             pos = gap.end;
         }
-        Ok(())
     }
 
     /// The content of a sector before it is partly overwritten; `None` when it is buffered, or behind the end of the file.
@@ -218,19 +255,36 @@ impl FileChanges {
     ) -> Result<()> {
         let span = start..start + data.len() as u64;
         let part = |span: &Span| &data[(span.start - start) as usize..(span.end - start) as usize];
-        let mut pos = start;
+        let (mut places, mut pos) = (Vec::new(), start);
         for (at, home) in self.find_homes(core, layers, &span)? {
-            if pos < at.start {
-                self.write_fresh(core, layers, pos, part(&(pos..at.start)))?;
-            }
-            self.write_home(core, layers, &at, home, part(&at))?;
+            places.extend((pos < at.start).then_some((pos..at.start, None)));
             pos = at.end;
+            places.push((at, Some(home)));
         }
-        if pos < span.end {
-            self.write_fresh(core, layers, pos, part(&(pos..span.end)))
-        } else {
-            Ok(())
+        places.extend((pos < span.end).then_some((pos..span.end, None)));
+        // What may fail comes before anything changes.
+        let mut fresh: Vec<Vec<Range>> = Vec::new();
+        for (at, home) in &places {
+            let done = match home {
+                Some(home) => core.write_data(home.bytenr(), part(at)),
+                None => self.to_fresh(core, at.start, part(at)).map(|ranges| fresh.push(ranges)),
+            };
+            if let Err(error) = done {
+                self.loose.extend(fresh.iter().flatten());
+                return Err(error);
+            }
         }
+        let mut fresh = fresh.into_iter();
+        for (at, home) in places {
+            match home {
+                Some(home) => self.put_home(core, layers, &at, home, part(&at)),
+                None => {
+                    let ranges = fresh.next().unwrap_or_default();
+                    self.put_fresh(core, layers, at.start, part(&at), &ranges);
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Space in `span` that the file has reserved and that may be written to: nobody but this file refers to it, no snapshot
@@ -299,17 +353,9 @@ impl FileChanges {
         Ok(fresh)
     }
 
-    /// Writes whole sectors to space that the file has reserved.
-    fn write_home(
-        &mut self,
-        core: &Core,
-        layers: Layers<'_>,
-        span: &Span,
-        home: Home,
-        data: &[u8],
-    ) -> Result<()> {
+    /// Whole sectors are in space that the file had reserved.
+    fn put_home(&mut self, core: &Core, layers: Layers<'_>, span: &Span, home: Home, data: &[u8]) {
         let bytenr = home.bytenr();
-        core.write_data(bytenr, data)?;
         self.take_homes(span);
         match home {
             Home::Own(_) => self.put_new(span.clone(), bytenr, false, Some(&same_group(core))),
@@ -319,7 +365,12 @@ impl FileChanges {
             let sums = digests(core.features.csum, data);
             self.put_digests(bytenr, len(span) / SECTOR, sums, core.features.csum.size());
         }
-        Ok(())
+    }
+
+    /// Bytes that a sequential writer, who goes on at `start`, has written so far.
+    fn streamed(&self, start: u64) -> u64 {
+        let follows = start.checked_sub(self.stream.0).is_some_and(|gap| gap <= SECTOR);
+        if follows { self.stream.1 } else { 0 }
     }
 
     /// Writes whole sectors to new extents.
@@ -330,9 +381,14 @@ impl FileChanges {
         start: u64,
         data: &[u8],
     ) -> Result<()> {
-        let follows = start.checked_sub(self.stream.0).is_some_and(|gap| gap <= SECTOR);
-        let ahead = if follows { self.stream.1 } else { 0 };
-        let ranges = self.take_space(core, data.len() as u64, ahead)?;
+        let ranges = self.to_fresh(core, start, data)?;
+        self.put_fresh(core, layers, start, data, &ranges);
+        Ok(())
+    }
+
+    /// Writes whole sectors to new space, and answers where that is.
+    fn to_fresh(&mut self, core: &Core, start: u64, data: &[u8]) -> Result<Vec<Range>> {
+        let ranges = self.take_space(core, data.len() as u64, self.streamed(start))?;
         let mut at = 0;
         for range in &ranges {
             let part = &data[at..at + range.len as usize];
@@ -342,8 +398,20 @@ impl FileChanges {
             }
             at += range.len as usize;
         }
+        Ok(ranges)
+    }
+
+    /// Whole sectors are in new extents.
+    fn put_fresh(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        start: u64,
+        data: &[u8],
+        ranges: &[Range],
+    ) {
         let mut pos = start;
-        for range in &ranges {
+        for range in ranges {
             let from = (pos - start) as usize;
             self.put_new(pos..pos + range.len, range.start, false, Some(&same_group(core)));
             if layers.sums() {
@@ -352,8 +420,7 @@ impl FileChanges {
             }
             pos += range.len;
         }
-        self.stream = (pos, ahead + data.len() as u64);
-        Ok(())
+        self.stream = (pos, self.streamed(start) + data.len() as u64);
     }
 
     /// Space for `need` bytes, and when it comes from new free space, `ahead` bytes more for later.
