@@ -7,7 +7,7 @@ use std::{fs::OpenOptions, process::Command, sync::Arc};
 
 use buttress_device::{
     Access, BlockDevice, DeviceError, FileDevice, MemoryDevice, OffsetDevice, Op, OverlayDevice,
-    testing::{Event, FaultyDevice, OperationFault, RecordingDevice},
+    testing::{Effect, Event, FaultyDevice, OperationFault, RecordingDevice},
 };
 
 fn read(device: &dyn BlockDevice, offset: u64, len: usize) -> Vec<u8> {
@@ -254,10 +254,17 @@ fn faults_happen_when_planned() {
     assert_eq!(read(&device, 0, 2), [1, 3]);
     assert_eq!((device.count(Op::Write), device.count(Op::Read)), (3, 1));
 
-    device.fail_operation(OperationFault { op: None, after: 0, sticky: true, applied: true });
+    let effect = Effect::Whole;
+    device.fail_operation(OperationFault { sticky: true, effect, ..OperationFault::default() });
     assert!(device.write_at(0, &[4]).is_err() && device.barrier().is_err());
     assert_eq!(read(&*inner, 0, 1), [4]);
     device.heal();
+    let (effect, errno) = (Effect::Half, rustix::io::Errno::NOSPC);
+    device.fail_operation(OperationFault { effect, errno, ..OperationFault::default() });
+    let full = device.write_at(4096, &[5; 2048]).unwrap_err();
+    assert!(full.to_string().contains("No space left"), "{full}");
+    assert_eq!(read(&*inner, 5119, 2), [5, 0]);
+    assert_eq!(device.failed(), 4);
     device.fail_barrier(0);
     assert!(device.barrier().is_err() && device.barrier().is_ok());
 

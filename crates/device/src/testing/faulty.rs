@@ -5,8 +5,21 @@
 use std::{io, ops::Range, sync::Arc};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::{BlockDevice, DeviceError, Op, error::check_range};
+
+/// How much of a write or discard takes effect although it reports a failure.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// The first half, in sectors of 512 bytes.
+    Half,
+    /// All of it.
+    Whole,
+}
 
 /// One planned failure of one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,8 +30,18 @@ pub struct OperationFault {
     pub after: u64,
     /// Whether it, and each later one, fails; otherwise only one does.
     pub sticky: bool,
-    /// Whether a write or discard still takes effect although it reports the failure.
-    pub applied: bool,
+    /// How much takes effect all the same.
+    pub effect: Effect,
+    /// What the failure is called.
+    pub errno: Errno,
+}
+
+impl Default for OperationFault {
+    /// The next operation fails (EIO) and does nothing.
+    fn default() -> Self {
+        let (op, effect, errno) = (None, Effect::Nothing, Errno::IO);
+        Self { op, after: 0, sticky: false, effect, errno }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -30,14 +53,14 @@ struct Rules {
     gone: bool,
     lost_barriers: bool,
     counts: [u64; 5],
+    failed: u64,
 }
 
-/// What a rule says about one operation.
+/// What the rules say about one operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Pass,
-    Fail,
-    ApplyAndFail,
+    Fail(Effect, Errno),
 }
 
 /// A device with scripted failures above another one.
@@ -53,21 +76,21 @@ impl FaultyDevice {
         Self { inner, rules: Mutex::default() }
     }
 
-    /// Plans a failure (EIO) of an operation counted from now.
+    /// Plans a failure of an operation counted from now.
     pub fn fail_operation(&self, fault: OperationFault) {
         self.rules.lock().operations.push(fault);
     }
 
     /// Fails, once, the `n`-th write from now (0 is the next).
     pub fn fail_write(&self, n: u64) {
-        let fault = OperationFault { op: Some(Op::Write), after: n, sticky: false, applied: false };
-        self.fail_operation(fault);
+        let op = Some(Op::Write);
+        self.fail_operation(OperationFault { op, after: n, ..OperationFault::default() });
     }
 
     /// Fails, once, the `n`-th barrier from now (0 is the next).
     pub fn fail_barrier(&self, n: u64) {
         let op = Some(Op::Barrier);
-        self.fail_operation(OperationFault { op, after: n, sticky: false, applied: false });
+        self.fail_operation(OperationFault { op, after: n, ..OperationFault::default() });
     }
 
     /// Fails every operation of this kind that touches the range of bytes.
@@ -106,12 +129,17 @@ impl FaultyDevice {
     /// Forgets every rule.
     pub fn heal(&self) {
         let mut rules = self.rules.lock();
-        *rules = Rules { counts: rules.counts, ..Rules::default() };
+        *rules = Rules { counts: rules.counts, failed: rules.failed, ..Rules::default() };
     }
 
     /// Operations of this kind so far, failed ones too.
     pub fn count(&self, op: Op) -> u64 {
         self.rules.lock().counts.get(op as usize).copied().unwrap_or(0)
+    }
+
+    /// Operations that a planned failure has met so far.
+    pub fn failed(&self) -> u64 {
+        self.rules.lock().failed
     }
 
     fn judge(&self, op: Op, offset: u64, len: u64) -> Result<Verdict, DeviceError> {
@@ -132,22 +160,26 @@ impl FaultyDevice {
         Ok(rules.verdict(op, offset, len))
     }
 
+    /// Does as much of an operation as the rules allow: `action` is given the bytes.
     fn perform(
         &self,
         op: Op,
         offset: u64,
         len: u64,
-        action: impl FnOnce() -> Result<(), DeviceError>,
+        action: impl FnOnce(u64) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
-        let verdict = self.judge(op, offset, len)?;
-        if verdict != Verdict::Fail {
-            action()?;
+        match self.judge(op, offset, len)? {
+            Verdict::Pass => action(len),
+            Verdict::Fail(effect, errno) => {
+                match effect {
+                    Effect::Nothing => {}
+                    Effect::Half => action(len / 2 / 512 * 512)?,
+                    Effect::Whole => action(len)?,
+                }
+                let source = io::Error::from(errno);
+                Err(DeviceError::io(self.name(), op, offset, len as usize, source))
+            }
         }
-        if verdict != Verdict::Pass {
-            let source = io::Error::from(rustix::io::Errno::IO);
-            return Err(DeviceError::io(self.name(), op, offset, len as usize, source));
-        }
-        Ok(())
     }
 }
 
@@ -156,7 +188,7 @@ impl Rules {
         let end = offset.saturating_add(len);
         let touches = |range: &Range<u64>| range.start < end && offset < range.end;
         if self.ranges.iter().any(|(kind, range)| *kind == op && touches(range)) {
-            return Verdict::Fail;
+            return Verdict::Fail(Effect::Nothing, Errno::IO);
         }
         let mut verdict = Verdict::Pass;
         self.operations.retain_mut(|fault| {
@@ -167,9 +199,10 @@ impl Rules {
                 fault.after -= 1;
                 return true;
             }
-            verdict = if fault.applied { Verdict::ApplyAndFail } else { Verdict::Fail };
+            verdict = Verdict::Fail(fault.effect, fault.errno);
             fault.sticky
         });
+        self.failed += u64::from(verdict != Verdict::Pass);
         verdict
     }
 }
@@ -188,20 +221,24 @@ impl BlockDevice for FaultyDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        self.perform(Op::Read, offset, buf.len() as u64, || self.inner.read_at(offset, buf))
+        let len = buf.len() as u64;
+        self.perform(Op::Read, offset, len, |_| self.inner.read_at(offset, buf))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        let len = data.len() as u64;
-        self.perform(Op::Write, offset, len, || self.inner.write_at(offset, data))
+        let write = |len: u64| match data.get(..len as usize) {
+            Some(part) if !part.is_empty() => self.inner.write_at(offset, part),
+            _ => Ok(()),
+        };
+        self.perform(Op::Write, offset, data.len() as u64, write)
     }
 
     fn barrier(&self) -> Result<(), DeviceError> {
         let lost = self.rules.lock().lost_barriers;
-        self.perform(Op::Barrier, 0, 0, || if lost { Ok(()) } else { self.inner.barrier() })
+        self.perform(Op::Barrier, 0, 0, |_| if lost { Ok(()) } else { self.inner.barrier() })
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {
-        self.perform(Op::Discard, offset, len, || self.inner.discard(offset, len))
+        self.perform(Op::Discard, offset, len, |len| self.inner.discard(offset, len))
     }
 }

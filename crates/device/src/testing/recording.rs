@@ -119,6 +119,15 @@ pub struct History {
 }
 
 impl History {
+    /// The same as a medium sees it that takes no notice of barriers.
+    pub fn without_barriers(&self) -> History {
+        let mark = |event: &Event| match event {
+            Event::Barrier => Event::Mark(0),
+            event => event.clone(),
+        };
+        History { base: self.base.snapshot(), events: self.events.iter().map(mark).collect() }
+    }
+
     /// The events, in the order in which they happened.
     pub fn events(&self) -> &[Event] {
         &self.events
