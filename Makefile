@@ -1,5 +1,5 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build demo test lint bench load long clean
+.PHONY: help deps build demo test lint bench load crash long clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
@@ -7,6 +7,7 @@ help:
 	@echo "make lint   formatting and clippy"
 	@echo "make bench  the figures of this machine, both sides in one run"
 	@echo "make load   an hour of mixed load on a mount with little memory (LOAD_SECONDS=N)"
+	@echo "make crash  every state that a power loss may leave, and devices that fail"
 	@echo "make long   the suites that take hours"
 
 deps:
@@ -32,8 +33,13 @@ bench: deps
 	cargo build --release -p buttress-fuse --example null
 	target/release/buttress-bench
 
+# All crash states of the recorded workloads (some 200,000 different ones), and every way in which a device can fail.
+crash: deps
+	cargo run --release -p buttress-testkit --bin crashrun -- --per-epoch 64
+	cargo run --release -p buttress-testkit --bin crashrun -- --faults 40
+
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
-long: deps
+long: deps crash
 	BUTTRESS_LONG=1 cargo test --release -p buttress-testkit --no-fail-fast
 	BUTTRESS_LONG=1 cargo test --release -p buttress-cli --test kill
 	cargo run --release -p buttress-testkit --bin modelrun -- --seed 1 --ops 1000000

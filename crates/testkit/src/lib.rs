@@ -2,9 +2,11 @@
 //!
 //! Tests compare buttress with the real thing. This crate drives the real thing (`oracle`), puts
 //! what a mounted tree shows into a comparable form (`facts`), and describes the kernel-made
-//! images that have to be read identically (`corpus`).
+//! images that have to be read identically (`corpus`). `model` and `ops` are a filesystem in memory and random operations
+//! on both; `crash` replays every state that a power loss may leave of them.
 
 pub mod corpus;
+pub mod crash;
 pub mod damage;
 pub mod facts;
 pub mod load;

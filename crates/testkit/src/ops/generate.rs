@@ -82,7 +82,7 @@ impl Generator {
     /// The operations of a seed.
     pub fn new(seed: u64, profile: Profile) -> Generator {
         let colliding = crate::corpus::colliding_names(4000).into_iter();
-        let colliding = colliding.filter(|name| name.iter().all(u8::is_ascii_alphanumeric));
+        let colliding = colliding.filter(|name| name.iter().all(u8::is_ascii_graphic));
         let colliding = colliding.take(5).filter_map(|name| String::from_utf8(name).ok()).collect();
         let rng = Rng::new(seed);
         Generator { rng, profile, made: 0, crowded: false, full: false, colliding }

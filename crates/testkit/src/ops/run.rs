@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress::{Env, Errno, Error, Filesystem, Node, Options, Time, Times};
+use buttress_codec::ChecksumKind;
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Feature, Profile};
 
@@ -60,6 +61,8 @@ pub struct Config {
     pub reproducible: bool,
     /// Blocks of deleted subvolumes that one commit looks at.
     pub drop_blocks_max: usize,
+    /// Checksums of data and metadata.
+    pub checksum: ChecksumKind,
 }
 
 impl Default for Config {
@@ -75,6 +78,7 @@ impl Default for Config {
             background: false,
             reproducible: false,
             drop_blocks_max: 4096,
+            checksum: ChecksumKind::Crc32c,
         }
     }
 }
@@ -103,6 +107,7 @@ impl Config {
         let mut options = buttress_mkfs::Options {
             nodesize: Some(self.nodesize),
             mixed: self.mixed,
+            checksum: self.checksum,
             metadata_profile: Some(profile),
             data_profile: Some(if self.mixed { profile } else { Profile::Single }),
             ..buttress_mkfs::Options::default()
@@ -228,6 +233,11 @@ impl Runner {
     /// The filesystem.
     pub fn fs(&self) -> &Filesystem {
         self.fs.as_ref().expect("open between operations")
+    }
+
+    /// The filesystem, unless opening it has failed.
+    pub fn opened(&self) -> Option<&Filesystem> {
+        self.fs.as_ref()
     }
 
     /// The device, unless the filesystem is somebody else's.

@@ -1,0 +1,118 @@
+//! Judges every state that a power loss may leave of the recorded workloads.
+//!
+//! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
+//! [--mount-every N] [--keep DIR]`. `--states` is for each workload; a state has the form in which a failure names it.
+//! `crashrun --faults N` lets the device fail instead: in each of ten ways at up to `N` of its operations in each workload;
+//! `--fault "a write fails at 7"` in one way only.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use buttress_testkit::crash::faults::{self, FaultTally};
+use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
+use buttress_testkit::crash::workloads::{Workload, all};
+
+struct Arguments {
+    plan: Plan,
+    threads: usize,
+    workload: Option<String>,
+    faults: usize,
+    fault: Option<(String, u64)>,
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut words = std::env::args().skip(1);
+    let mut given = BTreeMap::new();
+    while let Some(word) = words.next() {
+        given.insert(word.strip_prefix("--")?.to_owned(), words.next()?);
+    }
+    let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
+        given.remove(name).map_or(Some(usual), |text| text.parse().ok())
+    };
+    let plan = Plan {
+        seed: number(&mut given, "seed", 1)? as u64,
+        per_epoch: number(&mut given, "per-epoch", 32)? as u64,
+        states_max: number(&mut given, "states", usize::MAX)?,
+        check_every: number(&mut given, "check-every", 200)?,
+        mount_every: number(&mut given, "mount-every", 1000)?,
+        keep: given.remove("keep").map(Into::into),
+        only: match given.remove("state") {
+            Some(text) => vec![text.parse().ok()?],
+            None => Vec::new(),
+        },
+        no_barriers: false,
+    };
+    let threads = number(&mut given, "threads", 1)?.max(1);
+    let workload = given.remove("workload");
+    let faults = number(&mut given, "faults", 0)?;
+    let fault = match given.remove("fault") {
+        Some(text) => {
+            let (name, at) = text.split_once(" at ")?;
+            Some((name.to_owned(), at.parse().ok()?))
+        }
+        None => None,
+    };
+    given.is_empty().then_some(Arguments { plan, threads, workload, faults, fault })
+}
+
+fn main() -> ExitCode {
+    let Some(arguments) = arguments() else {
+        eprintln!(
+            "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
+        );
+        eprintln!("         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR]");
+        return ExitCode::from(2);
+    };
+    let mut workloads = all();
+    if let Some(name) = &arguments.workload {
+        workloads.retain(|workload| workload.name == name);
+    }
+    println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
+    let began = Instant::now();
+    let failures = match arguments.faults {
+        0 => {
+            let (total, failures) =
+                on_threads(arguments.threads, &workloads, |it| states(it, &arguments));
+            println!("{total:#?}");
+            failures.len()
+        }
+        _ => {
+            let (total, failures) =
+                on_threads(arguments.threads, &workloads, |it| failing(it, &arguments));
+            println!("{total:#?}");
+            failures.len()
+        }
+    };
+    println!("{failures} failures in {:.0} s", began.elapsed().as_secs_f64());
+    if failures == 0 && !workloads.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Judges states of a workload.
+fn states(workload: &Workload, arguments: &Arguments) -> (Tally, Vec<String>) {
+    let outcome = run(workload, &arguments.plan);
+    let tally = outcome.tally;
+    println!(
+        "{}: {} ops, {} commits, {} states of {}, {} distinct, {} checked, {} mounted, {:.1} s",
+        workload.name,
+        tally.ops,
+        tally.commits,
+        tally.states,
+        tally.possible,
+        tally.distinct,
+        tally.checked,
+        tally.mounted,
+        tally.seconds
+    );
+    outcome.failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    (tally, outcome.failures)
+}
+
+/// Lets the device of a workload fail.
+fn failing(workload: &Workload, arguments: &Arguments) -> (FaultTally, Vec<String>) {
+    let (tally, failures) =
+        faults::run(workload, arguments.faults, arguments.plan.seed, arguments.fault.as_ref());
+    println!("{}: {tally:?}", workload.name);
+    failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    (tally, failures)
+}

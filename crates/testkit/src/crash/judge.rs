@@ -1,0 +1,245 @@
+//! What every state must be.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use buttress::{Filesystem, Node};
+use buttress_check::{Kind, Options, Progress};
+use buttress_device::{Access, BlockDevice, MemoryDevice};
+use buttress_ondisk::check::{self, Expect};
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
+use buttress_ondisk::{Key, TreeBlock, kind, objectid};
+use buttress_volume::{TreeRoot, Volume, walk, walk_blocks};
+
+use super::half::half;
+use super::record::{Expected, Recording};
+use super::states::Disk;
+use crate::model::Model;
+use crate::ops::run::{Clock, Config, Failure, Result, Runner, engine, fail, open};
+use crate::ops::{Make, Op, compare, kernel};
+use crate::oracle::{KernelMount, btrfs, temp_dir};
+
+/// The file that shows that a filesystem can be written.
+const PROBE: &str = "/written-after-the-crash";
+
+/// Judges a state; answers what the filesystem in it holds.
+pub fn judge(recording: &Recording, config: &Config, disk: &Disk) -> Result<Model> {
+    examine(config, &disk.device, |transid| in_time(recording, disk.state.cut, transid))
+}
+
+/// Judges a disk whose transaction leaves a choice, which `expect` names; answers what the filesystem holds.
+pub fn examine<'r>(
+    config: &Config,
+    device: &MemoryDevice,
+    expect: impl FnOnce(u64) -> Result<Expected<'r>>,
+) -> Result<Model> {
+    let disk: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+    let clock = Clock::default();
+    let fs = engine("open", open(&disk, config, &clock))?;
+    warnings(&fs, device)?;
+    let transid = fs.info().generation;
+    let expected = expect(transid)?;
+    let model = same(&fs, &expected).map_err(|Failure(why)| {
+        Failure(format!("transaction {transid}, {}: {why}", expected.when))
+    })?;
+    blocks(fs.volume())?;
+    let faults = fs.volume().stats();
+    if faults.bad_blocks + faults.bad_sectors > 0 {
+        return fail(format!("copies are bad: {faults:?}"));
+    }
+    checker(device)?;
+    let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
+    again(&mut runner)?;
+    Ok(model)
+}
+
+/// Our own checker's word on a disk, data included.
+fn checker(device: &MemoryDevice) -> Result<()> {
+    let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly);
+    let volume = opened.map_err(|error| Failure(format!("checker: {error}")))?.volume;
+    let options = Options { check_data_csum: true, threads: 1, ..Options::default() };
+    let report = buttress_check::check(&volume, &options, &Progress::default());
+    // What a power loss alone does to superblocks: the primary is torn, a mirror is torn or a commit behind.
+    let torn = |kind: Kind| match kind {
+        Kind::SuperBad => !has_primary(device),
+        Kind::SuperMirror | Kind::SuperStale => true,
+        _ => false,
+    };
+    let faults = report.issues.iter().filter(|issue| !torn(issue.kind));
+    let lines: Vec<_> = faults.map(ToString::to_string).collect();
+    if lines.is_empty() { Ok(()) } else { fail(format!("checker: {}", lines.join("; "))) }
+}
+
+/// Whether the primary superblock is whole.
+pub fn has_primary(device: &MemoryDevice) -> bool {
+    let mut bytes = [0; SUPERBLOCK_LEN];
+    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes).is_ok() && check::superblock(&bytes).is_ok()
+}
+
+/// Opening had nothing to say, unless the primary superblock is torn.
+fn warnings(fs: &Filesystem, device: &MemoryDevice) -> Result<()> {
+    match &fs.warnings()[..] {
+        [] => Ok(()),
+        [_] if !has_primary(device) => Ok(()),
+        warnings => fail(format!("opened with {warnings:?}")),
+    }
+}
+
+/// The transaction is not too old and not too new.
+fn in_time(recording: &Recording, cut: usize, transid: u64) -> Result<Expected<'_>> {
+    let promised = recording.promised(cut);
+    if transid < promised {
+        return fail(format!("transaction {transid}, but {promised} was acknowledged"));
+    }
+    match recording.version(transid) {
+        Some(version) if version.began <= cut => Ok(recording.around(version.number)),
+        Some(version) => fail(format!(
+            "transaction {transid} of operation {}, which had not begun",
+            version.number
+        )),
+        None => fail(format!("transaction {transid} never was")),
+    }
+}
+
+/// The model that the filesystem equals: the one after the operation is the likeliest.
+fn same(fs: &Filesystem, expected: &Expected<'_>) -> Result<Model> {
+    let mut reasons = Vec::new();
+    for model in expected.models.iter().rev() {
+        match compare::all(fs, model) {
+            Ok(()) => return Ok(model.clone()),
+            Err(Failure(why)) => reasons.push(why),
+        }
+    }
+    if let (Some(node), [before, after]) = (expected.stepped, expected.models) {
+        let part = half(fs, before, after, node);
+        match part.and_then(|model| compare::all(fs, &model).map(|()| model)) {
+            Ok(model) => return Ok(model),
+            Err(Failure(why)) => reasons.push(why),
+        }
+    }
+    fail(format!("none of what may be there: {}", reasons.join("; nor: ")))
+}
+
+// ---- blocks ----
+
+/// Reads every copy of every block of every tree through the gate.
+fn blocks(volume: &Volume) -> Result<()> {
+    let superblock = volume.superblock();
+    let root = TreeRoot::root_tree(&superblock);
+    let mut trees = vec![TreeRoot::chunk_tree(&superblock), root];
+    let listed = walk(volume, &root, Key::MIN..=Key::MAX, |key, data| {
+        let item = RootItem::read(data).filter(|_| key.kind == kind::ROOT_ITEM);
+        if let Some(item) = item {
+            trees.push(TreeRoot {
+                bytenr: item.bytenr.get(),
+                level: item.level,
+                generation: Some(item.generation.get()),
+                owner: Some(key.objectid).filter(|id| *id != objectid::TREE_RELOC),
+            });
+        }
+        ControlFlow::<()>::Continue(())
+    });
+    listed.map(drop).map_err(|error| Failure(format!("root tree: {error}")))?;
+    for tree in trees {
+        let walked = walk_blocks(volume, &tree, Key::MIN..=Key::MAX, |block| {
+            match second_copy(volume, block) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(failure) => ControlFlow::Break(failure),
+            }
+        });
+        let name = tree.owner.unwrap_or_default();
+        match walked {
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(Failure(why))) => return fail(format!("tree {name}: {why}")),
+            Err(error) => return fail(format!("tree {name}: {error}")),
+        }
+    }
+    Ok(())
+}
+
+fn second_copy(volume: &Volume, block: &TreeBlock) -> Result<()> {
+    let chunks = volume.chunks();
+    let chunk = chunks.iter().find(|it| (it.logical..it.end()).contains(&block.bytenr()));
+    let copies = chunk.map_or(0, |chunk| chunk.profile().copies());
+    let expect = Expect {
+        level: Some(block.level()),
+        generation: Some(block.generation()),
+        ..Expect::at(block.bytenr())
+    };
+    for copy in 1..copies {
+        let read = volume.read_block_from(block.bytenr(), &expect, copy);
+        read.map_err(|error| Failure(format!("copy {copy}: {error}")))?;
+    }
+    Ok(())
+}
+
+// ---- after the crash ----
+
+/// The filesystem can be written, and holds that, too, when it is opened again.
+fn again(runner: &mut Runner) -> Result<()> {
+    let at = PROBE.to_owned();
+    let ops = [
+        Op::Make { at: at.clone(), what: Make::File, mode: 0o600, owner: 0 },
+        Op::Write { at: at.clone(), offset: 0, len: 6000, seed: 7 },
+        Op::SetXattr {
+            at,
+            name: "user.after".into(),
+            len: 9,
+            seed: 3,
+            how: buttress::SetXattr::Any,
+        },
+        Op::Clean,
+    ];
+    for op in &ops {
+        runner.step(op)?;
+    }
+    // Where there was no room for a file, a commit of nothing must still be possible.
+    if runner.counts.no_space > 0 {
+        engine("label", runner.fs().set_label(b"crashed"))?;
+    }
+    runner.step(&Op::Reopen)
+}
+
+// ---- oracles ----
+
+/// `btrfs check`, data included.
+pub fn progs(device: &MemoryDevice) -> Result<()> {
+    kernel::check(device)
+}
+
+fn oracle<T, E: std::fmt::Display>(result: std::result::Result<T, E>) -> Result<T> {
+    result.map_err(|error| Failure(error.to_string()))
+}
+
+/// Linux mounts the disk read-only and finds what the model holds; then writable, makes a file, and has nothing to say in its
+/// log; what it leaves passes `btrfs check`, and we find what it made.
+pub fn linux(device: &MemoryDevice, config: &Config, model: &Model) -> Result<()> {
+    kernel::mounted(device, model)?;
+    let dir = oracle(temp_dir())?;
+    let image = dir.path().join("image");
+    oracle(device.store(&image))?;
+    let mount = oracle(KernelMount::new(&image, "subvolid=5,noatime"))?;
+    kernel::tree(model, Node::ROOT, mount.path())?;
+    let made = std::fs::write(mount.path().join(&PROBE[1..]), [7; 6000]);
+    let full = matches!(&made, Err(error) if error.raw_os_error() == Some(28));
+    if !full {
+        oracle(made)?;
+    }
+    oracle(mount.finish())?;
+    oracle(crate::oracle::check(&image, true))?;
+    let after: Arc<dyn BlockDevice> = Arc::new(oracle(MemoryDevice::load(&image))?);
+    let fs = engine("open what Linux wrote", open(&after, config, &Clock::default()))?;
+    let found = engine("lookup", fs.lookup(Node::ROOT, &PROBE.as_bytes()[1..]))?;
+    if found.is_none() && !full { fail("what Linux wrote is not there") } else { Ok(()) }
+}
+
+/// `btrfs check` by way of the first mirror, for a disk whose primary superblock is torn.
+pub fn progs_by_mirror(device: &MemoryDevice) -> Result<()> {
+    let dir = oracle(temp_dir())?;
+    let image = dir.path().join("image");
+    oracle(device.store(&image))?;
+    let path = image.to_string_lossy();
+    let report = oracle(btrfs(&["check", "--super", "1", "--check-data-csum", &path]))?;
+    if report.contains("no error found") { Ok(()) } else { Err(Failure(report)) }
+}

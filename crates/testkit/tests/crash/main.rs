@@ -1,0 +1,84 @@
+//! Every crash point, and devices that fail: samples. All of it is what `make crash` is for.
+
+use std::collections::BTreeSet;
+
+use buttress_testkit::crash::faults;
+use buttress_testkit::crash::run::{Plan, on_threads, run};
+use buttress_testkit::crash::workloads::{Script, Workload, all};
+use buttress_testkit::ops::parse_all;
+
+/// Judged states of the sample.
+const SAMPLE: u64 = 2000;
+/// Threads that judge.
+const THREADS: usize = 2;
+
+/// The seed of the samples: another one with `BUTTRESS_SEED`.
+fn seed() -> u64 {
+    let text = std::env::var("BUTTRESS_SEED").unwrap_or_default();
+    let seed = text.parse().unwrap_or(1);
+    println!("seed {seed}");
+    seed
+}
+
+fn none(failures: &[String]) {
+    assert!(failures.is_empty(), "{} failures\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn a_sample_of_crash_states() {
+    let plan =
+        Plan { seed: seed(), states_max: 70, check_every: 30, mount_every: 100, ..Plan::default() };
+    let (total, failures) = on_threads(THREADS, &all(), |workload| {
+        let outcome = run(workload, &plan);
+        (outcome.tally, outcome.failures)
+    });
+    println!("{total:?}");
+    none(&failures);
+    assert!(total.distinct >= SAMPLE, "only {} states were judged", total.distinct);
+}
+
+#[test]
+fn a_sample_of_failing_devices() {
+    let seed = seed();
+    let (total, failures) =
+        on_threads(THREADS, &all(), |workload| faults::run(workload, 1, seed, None));
+    println!("{total:?}");
+    none(&failures);
+    assert!(total.aborted > 100 && total.survived > 5, "{total:?}");
+}
+
+/// The judge sees what a medium does that takes no notice of barriers: else it would see nothing.
+#[test]
+fn a_medium_without_barriers_is_found_out() {
+    let plan = Plan { no_barriers: true, states_max: 200, ..Plan::default() };
+    for name in ["overwrites", "subvolumes", "random, 4K"] {
+        let found = all().into_iter().find(|workload| workload.name == name);
+        let workload = found.expect("in the table");
+        assert!(!run(&workload, &plan).failures.is_empty(), "{name} lost nothing");
+    }
+}
+
+/// Words of operations in the workloads that are written down.
+fn words(workload: &Workload) -> BTreeSet<String> {
+    let Script::Words(script) = workload.script else { return BTreeSet::new() };
+    let ops = parse_all(&script()).expect("operations");
+    ops.iter().filter_map(|op| op.to_string().split(' ').next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_workloads_cover_every_operation() {
+    let workloads = all();
+    let names: BTreeSet<_> = workloads.iter().map(|workload| workload.name).collect();
+    assert!(names.len() >= 25 && names.len() == workloads.len());
+    let found: BTreeSet<String> = workloads.iter().flat_map(words).collect();
+    let changing = "file mkdir symlink mknod tmpfile link unlink rmdir rename write truncate allocate clone setxattr rmxattr \
+                    chmod chown utimes subvolume snapshot delete readonly hold release commit clean reopen";
+    for word in changing.split(' ') {
+        assert!(found.contains(word), "no workload does {word}");
+    }
+    let of = |choose: fn(&Workload) -> bool| workloads.iter().filter(|it| choose(it)).count();
+    for nodesize in [4096, 16384, 65536] {
+        assert!(workloads.iter().any(|workload| workload.config.nodesize == nodesize));
+    }
+    assert!(of(|it| it.config.dup) >= 3 && of(|it| it.config.mixed) >= 3);
+}
