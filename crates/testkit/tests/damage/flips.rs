@@ -15,6 +15,8 @@ use buttress_testkit::ops::rng::Rng;
 use buttress_testkit::oracle::root_or_skip;
 use buttress_volume::{Access, Volume};
 
+use crate::verdicts::healthy;
+
 /// Cases of a sample, for each image.
 const SAMPLE: u64 = 120;
 /// Reads of one case, as a multiple of those of the healthy image.
@@ -118,13 +120,13 @@ fn changed_bytes_do_not_make_it_panic_or_hang() {
     let cases = if long { SAMPLE * 100 } else { SAMPLE };
     let mut faults = Vec::new();
     for base in [Base::Quotas, Base::Old, Base::Deep] {
-        let healthy = base.make().unwrap();
-        let patient = Patient::of(&healthy).unwrap();
+        let healthy = &healthy()[&base];
+        let patient = Patient::of(healthy).unwrap();
         let (blocks, limit) = (blocks(&patient), run(patient.device().clone(), u64::MAX));
         assert!(blocks.len() > 20, "{}", blocks.len());
         for seed in 0..cases {
             let mut random = Rng::new(seed);
-            let patient = Patient::of(&healthy).unwrap();
+            let patient = Patient::of(healthy).unwrap();
             let told = match random.below(8) {
                 0 => change_superblock(&patient, &mut random),
                 _ => change(&patient, &blocks, &mut random),

@@ -58,9 +58,9 @@ fn healthy_images_are_clean() {
     }
     let dir = temp_dir().unwrap();
     for (base, device) in healthy() {
-        let (verdict, report) = theirs(&device, &dir.path().join("image"), true);
+        let (verdict, report) = theirs(device, &dir.path().join("image"), true);
         assert_eq!(verdict, "is content", "{base:?}: {report}");
-        let report = ours(device.into(), true).unwrap();
+        let report = ours(device.snapshot().into(), true).unwrap();
         assert!(report.is_clean(), "{base:?}:\n{}", lines(&report));
         // mkfs.btrfs forgets the free space of a chunk that it makes and removes again.
         let other = report.counts.iter().find(|(kind, _)| kind.id() != "free-space-extra");
@@ -83,7 +83,7 @@ fn every_kind_of_damage_is_found() {
         for worker in 0..2 {
             let path = dir.path().join(worker.to_string());
             let (next, faults, raised) = (&next, &faults, &raised);
-            let (kinds, healthy) = (&kinds, &healthy);
+            let kinds = &kinds;
             scope.spawn(move || {
                 while let Some(kind) = kinds.get(next.fetch_add(1, Ordering::Relaxed)) {
                     faults.lock().unwrap().extend(fault(kind, healthy, &path, raised));

@@ -2,16 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use buttress_check::{Options, Progress, Report, check_devices};
 use buttress_device::MemoryDevice;
 use buttress_testkit::damage::Base;
 use buttress_testkit::oracle::{check_verdict, is_clean_line};
 
-/// All healthy images.
-pub fn healthy() -> BTreeMap<Base, MemoryDevice> {
-    Base::ALL.into_iter().map(|base| (base, base.make().unwrap())).collect()
+/// All healthy images, made once.
+pub fn healthy() -> &'static BTreeMap<Base, MemoryDevice> {
+    static MADE: LazyLock<BTreeMap<Base, MemoryDevice>> =
+        LazyLock::new(|| Base::ALL.into_iter().map(|base| (base, base.make().unwrap())).collect());
+    &MADE
 }
 
 /// What `btrfs check` says: its verdict in one word, and its report.

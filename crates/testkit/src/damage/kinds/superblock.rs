@@ -28,6 +28,11 @@ pub const KINDS: &[Kind] = &[
     Kind::new("super.root", "tree-block-bad", |p| {
         p.superblock(|sb| sb.root = (sb.root.get() + 16384).into())
     }),
+    Kind::new("super.log-root", "log-waits", |p| {
+        let other = p.root(buttress_ondisk::objectid::CSUM_TREE)?;
+        p.superblock(|sb| sb.log_root = other.into())
+    })
+    .warns(),
     Kind::new("super.root-level", "tree-block-bad", |p| p.superblock(|sb| sb.root_level = 3)),
     Kind::new("super.chunk-root-generation", "tree-block-bad", |p| {
         p.superblock(|sb| sb.chunk_root_generation = 1.into())
