@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use buttress_ondisk::{
-    CHILD_LEN, Expect, HEADER_LEN, Key, NodeBuilder, Superblock, TreeBlock, item::RootItem, kind,
-    objectid,
+    BlockHead, CHILD_LEN, Expect, HEADER_LEN, Key, NodeBuilder, Superblock, TreeBlock,
+    item::RootItem, kind, objectid,
 };
 use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
@@ -153,6 +153,17 @@ impl<'a> Context<'a> {
         let place = || Place::block(tree, block.bytenr());
         if block.head().chunk_tree_uuid != self.volume.chunk_tree_uuid() {
             self.report(Kind::TreeBlockUuid, place(), "another uuid", "that of the chunk tree");
+        }
+        let revision = block.head().flags.get() >> 56;
+        if revision != BlockHead::MIXED_BACKREF_REV {
+            let expect = BlockHead::MIXED_BACKREF_REV;
+            self.report(Kind::TreeBlockRevision, place(), revision, expect);
+        }
+        // A block that outlives its tree has full backrefs. The gate has compared the owner of other blocks.
+        let owner = block.owner();
+        let lost = objectid::is_subvolume(owner) && self.roots.find(owner).is_none();
+        if lost && holds_files(tree) && !self.full_backref.has(block.bytenr()) {
+            self.report(Kind::TreeBlockOwner, place(), owner, "a tree that exists");
         }
         if self.options.check_data_csum {
             self.judge_copies(block, tree);

@@ -55,6 +55,8 @@ kinds! {
     TreeBlockItem, Error, "tree-block-item", "A tree block has its checksum and still holds something that cannot be.";
     TreeBlockCopy, Warning, "tree-block-copy", "A copy of a tree block is bad, another one is good.";
     TreeBlockUuid, Warning, "tree-block-uuid", "A tree block does not name the uuid of the chunk tree.";
+    TreeBlockRevision, Error, "tree-block-revision", "A tree block says that its references are of the format before 2.6.31.";
+    TreeBlockOwner, Error, "tree-block-owner", "A tree block belongs to a tree that does not exist.";
     TreeKeyOrder, Error, "tree-key-order", "The keys of a block reach into the next one.";
     RootItemBad, Error, "root-item-bad", "A root item cannot be read.";
     LogWaits, Warning, "log-waits", "A log waits for replay: what was fsynced last is not in the trees.";

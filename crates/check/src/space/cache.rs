@@ -33,6 +33,8 @@ const PAGE: usize = SECTOR as usize;
 const ENTRY_LEN: usize = 17;
 const ENTRY_EXTENT: u8 = 1;
 const ENTRY_BITMAP: u8 = 2;
+/// The mode of every cache file.
+const MODE: u32 = 0o100_600;
 /// The largest cache file that is looked at: more than a group of any size needs.
 const FILE_LEN_MAX: u64 = 64 << 20;
 
@@ -105,6 +107,9 @@ fn read(context: &Context<'_>, header: &FreeSpaceHeader) -> Result<Option<Vec<Ru
     let inode = inode.ok_or("no inode")?;
     if inode.generation != header.generation {
         return Ok(None);
+    }
+    if inode.mode.get() != MODE {
+        return Err("an inode of another mode");
     }
     let size = inode.size.get();
     if size == 0 || size > FILE_LEN_MAX || !size.is_multiple_of(SECTOR) {

@@ -89,15 +89,14 @@ fn layout(gate: &Gate, block: &TreeBlock) -> Result<(), (usize, Fault)> {
     let room = u64::from(gate.nodesize) - HEADER_LEN as u64;
     let heads = (block.len() * ITEM_LEN) as u64;
     let mut end = room;
-    let mut last: Option<Key> = None;
+    // The least of all keys is no item's.
+    let mut last = Key::MIN;
     for slot in 0..block.len() {
         let head = block.item_head(slot);
         let key = Key::from(head.key);
         let (offset, size) = (u64::from(head.offset.get()), u64::from(head.size.get()));
         let rules = || -> Checked {
-            if let Some(last) = last {
-                ensure!(last < key, "keys out of order", key, format_args!("above {last}"));
-            }
+            ensure!(last < key, "keys out of order", key, format_args!("above {last}"));
             ensure!(offset + size == end, "item data not back to back", offset + size, end);
             ensure!(
                 offset >= heads,
@@ -109,7 +108,7 @@ fn layout(gate: &Gate, block: &TreeBlock) -> Result<(), (usize, Fault)> {
         };
         rules().map_err(|fault| (slot, fault))?;
         end = offset;
-        last = Some(key);
+        last = key;
     }
     Ok(())
 }
