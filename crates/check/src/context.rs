@@ -165,6 +165,12 @@ impl<'a> Context<'a> {
         if lost && holds_files(tree) && !self.full_backref.has(block.bytenr()) {
             self.report(Kind::TreeBlockOwner, place(), owner, "a tree that exists");
         }
+        // A shared block gets full backrefs when its own tree leaves it, or when a balance makes it.
+        let left = owner != tree || block.flags() & BlockHead::RELOC != 0;
+        if holds_files(tree) && !left && self.full_backref.has(block.bytenr()) {
+            let have = format_args!("full backrefs of a block in its own tree {tree}");
+            self.report(Kind::ExtentFlags, place(), have, "none");
+        }
         if self.options.check_data_csum {
             self.judge_copies(block, tree);
         }

@@ -118,6 +118,11 @@ struct Collect<'a, 'b> {
 impl Visitor for Collect<'_, '_> {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
+            let global = (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
+            if global && key.offset != 0 {
+                let place = Place::item(objectid::ROOT_TREE, key);
+                self.context.report(Kind::RootItemBad, place, key.offset, "an offset of 0");
+            }
             match RootItem::read(data) {
                 Some(item) => self.roots.add(Tree::new(key, item)),
                 None => {
