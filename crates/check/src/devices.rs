@@ -68,9 +68,10 @@ fn mirror(context: &Context<'_>, place: Place, sb: &Superblock, offset: u64, bad
     }
 }
 
-/// What all copies of a superblock have in common.
+/// What all copies of a superblock have in common. An fsync writes the log's place into the primary alone.
 fn unplaced(sb: &Superblock) -> Superblock {
-    Superblock { csum: [0; 32], bytenr: 0.into(), ..*sb }
+    let zero = 0.into();
+    Superblock { csum: [0; 32], bytenr: zero, log_root: zero, log_root_level: 0, ..*sb }
 }
 
 /// What the chunk tree holds.
