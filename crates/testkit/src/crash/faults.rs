@@ -4,7 +4,7 @@
 //!
 //! * what fails is an error that names the device's own, never a panic, and nothing hangs;
 //! * an operation of the filesystem during which a write or a barrier failed does not claim success, but for what goes on
-//!   when it has done its part;
+//!   when it has done its part, and for a copy of the superblock, about which there is a warning;
 //! * once a commit has failed, nothing more is changed or written, and the first cause is what everyone hears;
 //! * on the healed device is the last commit that was acknowledged, or the one under way, whole: it passes the judge of
 //!   crashes. Where the filesystem lives on, the operation that failed was done whole or not at all, or in
@@ -140,6 +140,7 @@ pub fn run(
                         }
                     }
                     if failures.len() >= FAILURES_MAX {
+                        tally.seconds = began.elapsed().as_secs_f64();
                         return (tally, failures);
                     }
                 }
@@ -264,8 +265,10 @@ impl<'r> Run<'r> {
                 self.is_clean(failure)?;
                 return self.after(runner);
             }
-            // Reads can be made good by another copy.
-            let may_be_unheard = matches!(self.fault.op, READ | None) || goes_on(&op);
+            // Reads can be made good by another copy; a copy of the superblock that cannot be written is a warning.
+            let may_be_unheard = matches!(self.fault.op, READ | None)
+                || goes_on(&op)
+                || self.fault.op == WRITE && !runner.fs().warnings().is_empty();
             if self.device.failed() > failed && !may_be_unheard {
                 return fail(format!("operation {} ({op}) claims success", self.number));
             }
