@@ -166,6 +166,16 @@ impl FileDevice {
     }
 }
 
+impl Drop for FileDevice {
+    /// Lets go of the lock itself: a child that this program is about to start has the file open, too, until it becomes
+    /// another program, and would hold the lock that long.
+    fn drop(&mut self) {
+        if self.kind == Kind::Regular {
+            let _ends_with_the_file_anyway = self.file.unlock();
+        }
+    }
+}
+
 impl BlockDevice for FileDevice {
     fn name(&self) -> &str {
         &self.name
