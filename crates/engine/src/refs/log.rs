@@ -188,6 +188,10 @@ impl RefLog {
     /// is waited for more than once.
     pub fn fold(mut self) -> Vec<Record> {
         let mut folder = Folder::default();
+        if self.records.len() <= 2 * PART_LEN {
+            folder.fold_part(&self.records, differ(&self.records));
+            return folder.folded;
+        }
         let whole = 0..self.records.len();
         folder.fold(&mut self.records, whole);
         self.records.truncate(folder.kept);
@@ -204,6 +208,13 @@ const DIGIT: u32 = 11;
 
 /// The address of a record, and where it is in its part.
 type Place = (u64, u32);
+
+/// The bits in which addresses differ.
+fn differ(records: &[Record]) -> u64 {
+    let seen =
+        records.iter().fold((0, u64::MAX), |(any, all), one| (any | one.bytenr, all & one.bytenr));
+    seen.0 & !seen.1
+}
 
 #[derive(Debug, Default)]
 struct Folder {
@@ -222,12 +233,13 @@ struct Folder {
 impl Folder {
     /// Folds a part of the log, which comes after all that was folded before.
     fn fold(&mut self, records: &mut [Record], part: Range<usize>) {
-        let all = &records[part.clone()];
-        let seen =
-            all.iter().fold((0, u64::MAX), |(any, all), one| (any | one.bytenr, all & one.bytenr));
-        let differ = seen.0 & !seen.1;
+        let differ = differ(&records[part.clone()]);
         if part.len() <= 2 * PART_LEN || differ == 0 {
-            return self.fold_small(records, part, differ);
+            self.fold_part(&records[part], differ);
+            let end = self.kept + self.folded.len();
+            records[self.kept..end].copy_from_slice(&self.folded);
+            self.kept = end;
+            return;
         }
         let top = u64::BITS - differ.leading_zeros();
         let bits = (part.len() / PART_LEN).ilog2().clamp(1, PARTS_MAX_BITS);
@@ -239,13 +251,13 @@ impl Folder {
         }
     }
 
-    /// Folds a small part; `differ`: the bits in which its addresses differ.
-    fn fold_small(&mut self, records: &mut [Record], part: Range<usize>, differ: u64) {
+    /// Folds a small part into `folded`; `differ`: the bits in which its addresses differ.
+    fn fold_part(&mut self, all: &[Record], differ: u64) {
         self.places.clear();
-        self.places.extend(records[part.clone()].iter().map(|one| one.bytenr).zip(0..));
+        self.places.extend(all.iter().map(|one| one.bytenr).zip(0..));
         self.sort_places(differ);
         self.folded.clear();
-        let all = &records[part];
+        self.folded.reserve(all.len());
         for same in self.places.chunk_by(|a, b| a.0 == b.0) {
             if let [(_, one)] = same {
                 fold_run(&[all[*one as usize]], &mut self.folded);
@@ -256,9 +268,6 @@ impl Folder {
             self.run.sort_unstable_by_key(Record::order);
             fold_run(&self.run, &mut self.folded);
         }
-        let end = self.kept + self.folded.len();
-        records[self.kept..end].copy_from_slice(&self.folded);
-        self.kept = end;
     }
 }
 
