@@ -47,6 +47,15 @@ pub const KINDS: &[Kind] = &[
     Kind::new("header.owner", "tree-block-bad", |p| {
         p.edit_block(p.root(CSUMS)?, |it| head(it, |it| it.owner = 9.into()))
     }),
+    Kind::new("header.owner-nobody", "tree-block-owner", |p| {
+        p.edit_block(leaf(p)?, |it| head(it, |it| it.owner = 999_999.into()))
+    }),
+    Kind::new("header.backref-revision", "tree-block-revision", |p| {
+        p.edit_block(leaf(p)?, |it| {
+            head(it, |it| it.flags = (it.flags.get() & ((1 << 56) - 1)).into());
+        })
+    })
+    .misses("it looks at the revision where references are counted wrong only"),
     Kind::new("header.level", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.level = 1))
     }),
