@@ -110,6 +110,23 @@ fn space_is_shown_as_btrfs_progs_does() {
 }
 
 #[test]
+fn space_is_shown_in_a_table_as_btrfs_progs_does() {
+    let place = image();
+    // The device is the image here and a loop device there: the column of paths goes.
+    let even = |text: String| {
+        let table: Vec<&str> = text.lines().skip_while(|line| !line.is_empty()).collect();
+        let ruler = table.iter().find(|line| line.starts_with("-- ")).unwrap();
+        let width = ruler.split(' ').nth(1).unwrap().len();
+        let line = |line: &&str| match line.len() > 3 + width {
+            true => format!("{}{}", &line[..3], &line[3 + width..]),
+            false => line.to_string(),
+        };
+        table.iter().map(line).collect::<Vec<_>>().join("\n")
+    };
+    same_text(&place, &["filesystem usage -T @", "filesystem usage -T -b @"], even);
+}
+
+#[test]
 fn what_is_made_and_deleted_is_so_for_the_kernel() {
     let place = image();
     let said = place.fails("subvolume delete disk.img:/one");

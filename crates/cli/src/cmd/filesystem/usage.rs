@@ -22,6 +22,9 @@ pub struct UsageArgs {
     target: OsString,
     #[command(flatten)]
     units: UnitArgs,
+    /// A table, with a column for each kind of block groups
+    #[arg(short = 'T')]
+    tabular: bool,
 }
 
 /// Sums over the whole filesystem, bytes of the device unless said otherwise.
@@ -83,7 +86,7 @@ pub fn run(args: &UsageArgs, globals: &Globals, out: &mut dyn Write) -> Result<(
         Format::Text => {
             let units = args.units.units();
             sums(&info, &overall, units, out)?;
-            groups(&info, units, out)
+            if args.tabular { table(&info, units, out) } else { groups(&info, units, out) }
         }
     }
 }
@@ -109,10 +112,99 @@ fn sums(info: &Info, it: &Overall, units: Units, out: &mut dyn Write) -> Result<
     Ok(writeln!(out, "    Multiple profiles:\t\t{several:>width$}")?)
 }
 
+/// The kinds of block groups, in the order in which they are shown.
+fn in_order(info: &Info) -> impl Iterator<Item = &Space> {
+    let order = ["Data", "Data+Metadata", "Metadata", "System"];
+    order.into_iter().filter_map(|kind| info.spaces.iter().find(|it| it.kind() == kind))
+}
+
+/// A column of the table.
+struct Column {
+    /// Two lines above it.
+    head: [String; 2],
+    /// One for each device.
+    devices: Vec<String>,
+    /// The sum, and what is used of it.
+    foot: [String; 2],
+    /// Whether cells begin at its left edge.
+    left: bool,
+}
+
+impl Column {
+    fn new(head: [&str; 2], devices: Vec<String>, foot: [String; 2]) -> Column {
+        Column { head: head.map(str::to_owned), devices, foot, left: false }
+    }
+
+    fn width(&self) -> usize {
+        let cells = self.head.iter().chain(&self.devices).chain(&self.foot);
+        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+    }
+
+    fn cell(&self, text: &str, left: bool) -> String {
+        let width = self.width();
+        if left { format!("{text:<width$}") } else { format!("{text:>width$}") }
+    }
+
+    /// Its part of each line.
+    fn lines(&self) -> Vec<String> {
+        let dashes = "-".repeat(self.width());
+        let head = self.head.iter().map(|text| self.cell(text, true));
+        let devices = self.devices.iter().map(|text| self.cell(text, self.left));
+        let foot = self.foot.iter().map(|text| self.cell(text, self.left));
+        let ruled = |lines: Vec<String>| [vec![dashes.clone()], lines].concat();
+        [head.collect(), ruled(devices.collect()), ruled(foot.collect())].concat()
+    }
+}
+
+fn columns(info: &Info, units: Units) -> Vec<Column> {
+    let of_each = |show: &dyn Fn(&crate::whole::Device) -> String| {
+        info.devices.iter().map(show).collect::<Vec<_>>()
+    };
+    let unallocated = |it: &crate::whole::Device| it.size.saturating_sub(it.used);
+    let sum = |of: &dyn Fn(&crate::whole::Device) -> u64| {
+        [units.show(info.devices.iter().map(of).sum()), String::new()]
+    };
+    let none = || [String::new(), String::new()];
+    let paths = Column {
+        left: true,
+        ..Column::new(
+            ["", "Path"],
+            of_each(&|it| it.path.clone()),
+            ["Total".to_owned(), "Used".to_owned()],
+        )
+    };
+    let mut columns =
+        vec![Column::new(["", "Id"], of_each(&|it| it.id.to_string()), none()), paths];
+    for it in in_order(info) {
+        // Of the first device, as long as there is only one.
+        let mut devices = of_each(&|_| "-".to_owned());
+        if let Some(first) = devices.first_mut() {
+            *first = units.show(it.total.saturating_mul(it.copies()));
+        }
+        let foot = [units.show(it.total), units.show(it.used)];
+        columns.push(Column::new([it.kind(), it.profile()], devices, foot));
+    }
+    let free = of_each(&|it| units.show(unallocated(it)));
+    columns.push(Column::new(["", "Unallocated"], free, sum(&unallocated)));
+    let sizes = of_each(&|it| units.show(it.size));
+    columns.push(Column::new(["", "Total"], sizes, sum(&|it| it.size)));
+    columns.push(Column::new(["", "Slack"], of_each(&|_| "-".to_owned()), sum(&|_| 0)));
+    columns
+}
+
+fn table(info: &Info, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
+    let columns: Vec<_> = columns(info, units).iter().map(Column::lines).collect();
+    writeln!(out)?;
+    for line in 0..columns.first().map_or(0, Vec::len) {
+        let cells: Vec<&str> = columns.iter().map(|column| column[line].as_str()).collect();
+        writeln!(out, "{}", cells.join(" "))?;
+    }
+    Ok(())
+}
+
 fn groups(info: &Info, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
     let path = info.devices.first().map_or("", |it| it.path.as_str());
-    let order = ["Data", "Data+Metadata", "Metadata", "System"];
-    for it in order.iter().filter_map(|kind| info.spaces.iter().find(|it| it.kind() == *kind)) {
+    for it in in_order(info) {
         let percent = if it.total == 0 { 0.0 } else { it.used as f64 * 100.0 / it.total as f64 };
         let (total, used) = (units.show(it.total), units.show(it.used));
         let on_device = units.show(it.total.saturating_mul(it.copies()));
