@@ -89,6 +89,10 @@ impl FileTree {
                 return Err(Error::User(Errno::EXIST));
             }
             Ok(other) => Some(other),
+            // Nor does anything take the place of a subvolume, however empty that is.
+            Err(Error::User(Errno::XDEV)) if mode == Rename::Replace => {
+                return Err(Error::User(Errno::NOTEMPTY));
+            }
             Err(error) if error.errno() != Errno::NOENT => return Err(error),
             Err(error) if mode == Rename::Exchange => return Err(error),
             Err(_) => None,

@@ -67,7 +67,8 @@ impl Forest {
     }
 
     /// Moves subvolume `id` to another name. EINVAL for a place inside itself. An empty directory that has the name goes,
-    /// if `replace`; anything else that has it is refused.
+    /// if `replace`; anything else that has it is refused. One that is read-only gets no other directory: that would change
+    /// its `..`, and Linux refuses it.
     pub fn rename(
         &self,
         op: &Op<'_>,
@@ -90,6 +91,10 @@ impl Forest {
         }
         if self.is_inside(op.core, to.subvolume.id, id)? {
             return Err(Error::User(Errno::INVAL));
+        }
+        let stays = (from.subvolume.id, from.dir.ino) == (to.subvolume.id, to.dir.ino);
+        if !stays && self.get(op.core, id)?.tree.is_read_only() {
+            return Err(Error::User(Errno::ROFS));
         }
         // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
         let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;

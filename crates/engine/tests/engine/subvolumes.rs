@@ -137,3 +137,22 @@ fn nothing_is_cleaned_where_nothing_may_be_written() {
     let fs = image.open_read_only();
     assert_eq!(fs.clean().unwrap_err().errno(), Errno::ROFS);
 }
+
+/// As with Linux: what is read-only keeps its directory, and nothing takes the place of a subvolume.
+#[test]
+fn a_read_only_subvolume_stays_where_it_is() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let id = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    fs.snapshot(id, Node::ROOT, b"kept", true).unwrap();
+    let dir = fs.create(Node::ROOT, b"dir", &New::directory(0o755)).unwrap().node;
+    let errno = |moved: buttress::Result<()>| moved.unwrap_err().errno();
+    let elsewhere = fs.rename(Node::ROOT, b"kept", dir, b"kept", Rename::Replace);
+    assert_eq!(errno(elsewhere), Errno::ROFS);
+    fs.rename(Node::ROOT, b"kept", Node::ROOT, b"called", Rename::NoReplace).unwrap();
+    fs.rename(Node::ROOT, b"sub", dir, b"sub", Rename::NoReplace).unwrap();
+    let replaced = fs.rename(Node::ROOT, b"dir", Node::ROOT, b"called", Rename::Replace);
+    assert_eq!(errno(replaced), Errno::NOTEMPTY);
+    fs.close().unwrap();
+    image.check();
+}

@@ -153,14 +153,16 @@ fn attributes(found: &buttress::Attributes) -> Attributes {
 }
 
 /// Space in units of 512 bytes. What a write or truncate replaces is counted until the commit, so
-/// the size is the limit, but where space was reserved behind the end.
+/// the size is the limit, but where space was reserved behind the end. Content that is kept in items counts as the whole
+/// sectors that it fills in a file, as the kernel counts it.
 fn blocks(found: &buttress::Attributes) -> u64 {
     let reserved = found.flags & inode_flags::PREALLOC != 0;
     let limit = match found.kind {
         FileKind::Regular if !reserved => found.size.checked_next_multiple_of(SECTOR),
         _ => None,
     };
-    found.blocks_bytes.min(limit.unwrap_or(u64::MAX)).div_ceil(512)
+    let bytes = found.blocks_bytes.div_ceil(SECTOR).saturating_mul(SECTOR);
+    bytes.min(limit.unwrap_or(u64::MAX)) / 512
 }
 
 fn new_file(new: &NewInode) -> New {

@@ -283,6 +283,11 @@ impl Model {
         if self.is_inside(to, id) {
             refusal.push(Errno::INVAL);
         }
+        let volume = self.volumes.get(&id);
+        let stays = volume.and_then(|it| it.place.as_ref()).is_some_and(|(dir, _)| *dir == to);
+        if !stays && volume.is_some_and(|volume| volume.read_only) {
+            refusal.push(Errno::ROFS);
+        }
         if to.ino == STUB {
             refusal.push(Errno::NOENT);
         }
