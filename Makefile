@@ -1,5 +1,5 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build demo test lint bench load crash long clean
+.PHONY: help deps build demo test lint bench load crash long differential fuzz-smoke clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
@@ -9,6 +9,8 @@ help:
 	@echo "make load   an hour of mixed load on a mount with little memory (LOAD_SECONDS=N)"
 	@echo "make crash  every state that a power loss may leave, and devices that fail"
 	@echo "make long   the suites that take hours"
+	@echo "make differential   200,000 operations on a kernel mount and on ours"
+	@echo "make fuzz-smoke   every fuzz target for FUZZ_SECONDS (60)"
 
 deps:
 	@scripts/deps
@@ -48,6 +50,14 @@ LOAD_SECONDS ?= 3600
 load: deps
 	cargo build --release -p buttress-cli -p buttress-testkit --bins
 	target/release/load --buttress target/release/buttress --seconds $(LOAD_SECONDS)
+
+# The same operations on a mount of the kernel and on ours; needs root and FUSE.
+differential: deps
+	cargo run --release -p buttress-testkit --bin differential -- --seed 1 --ops 200000
+
+# Needs cargo-fuzz, and root for the images that it starts from.
+fuzz-smoke: deps
+	@fuzz/smoke
 
 clean:
 	cargo clean

@@ -8,6 +8,7 @@
 pub mod corpus;
 pub mod crash;
 pub mod damage;
+pub mod differential;
 pub mod facts;
 pub mod load;
 pub mod model;

@@ -81,10 +81,23 @@ pub struct Generator {
 impl Generator {
     /// The operations of a seed.
     pub fn new(seed: u64, profile: Profile) -> Generator {
+        Generator::of(Rng::new(seed), profile)
+    }
+
+    /// The operations that a fuzzer's bytes say.
+    pub fn of_tape(bytes: &[u8], profile: Profile) -> Generator {
+        Generator::of(Rng::of_tape(bytes), profile)
+    }
+
+    /// Whether a fuzzer's bytes are at their end.
+    pub fn is_at_end(&self) -> bool {
+        self.rng.is_at_end()
+    }
+
+    fn of(rng: Rng, profile: Profile) -> Generator {
         let colliding = crate::corpus::colliding_names(4000).into_iter();
         let colliding = colliding.filter(|name| name.iter().all(u8::is_ascii_graphic));
         let colliding = colliding.take(5).filter_map(|name| String::from_utf8(name).ok()).collect();
-        let rng = Rng::new(seed);
         Generator { rng, profile, made: 0, crowded: false, full: false, colliding }
     }
 

@@ -1,20 +1,55 @@
-//! Random numbers from a seed, the same everywhere and always.
+//! Random numbers from a seed, the same everywhere and always; or numbers that somebody else has chosen.
 
-/// A generator of random numbers (splitmix64).
+/// A generator of random numbers (splitmix64), or a tape of chosen ones.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    tape: Option<Tape>,
+}
+
+/// Bytes that a fuzzer has chosen: a number takes as many of them as its range needs.
+#[derive(Clone, Debug)]
+struct Tape {
+    bytes: Vec<u8>,
+    at: usize,
+}
+
+impl Tape {
+    fn next(&mut self, len: usize) -> u64 {
+        let number = (0..len).fold(0, |number, place| {
+            let byte = self.bytes.get(self.at + place).copied().unwrap_or(0);
+            number << 8 | u64::from(byte)
+        });
+        self.at += len;
+        number
+    }
+}
 
 impl Rng {
     /// The sequence of a seed.
     pub fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+        let state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d;
+        Rng { state, tape: None }
+    }
+
+    /// The numbers that these bytes say; zeros after their end.
+    pub fn of_tape(bytes: &[u8]) -> Rng {
+        Rng { tape: Some(Tape { bytes: bytes.to_vec(), at: 0 }), ..Rng::new(0) }
+    }
+
+    /// Whether a tape is at its end; a seed has none.
+    pub fn is_at_end(&self) -> bool {
+        self.tape.as_ref().is_some_and(|tape| tape.at >= tape.bytes.len())
     }
 
     /// The next number.
     #[expect(clippy::should_implement_trait, reason = "it never ends, so it is no iterator")]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
+        if let Some(tape) = &mut self.tape {
+            return tape.next(8);
+        }
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
@@ -22,7 +57,13 @@ impl Rng {
 
     /// A number below `end`, 0 when that is 0.
     pub fn below(&mut self, end: u64) -> u64 {
-        if end == 0 { 0 } else { self.next() % end }
+        match (end, &mut self.tape) {
+            (0, _) => 0,
+            (_, None) => self.next() % end,
+            (_, Some(tape)) => {
+                tape.next((64 - (end - 1).leading_zeros()).div_ceil(8) as usize) % end
+            }
+        }
     }
 
     /// True once in `times`.

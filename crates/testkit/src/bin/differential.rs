@@ -1,0 +1,87 @@
+//! The same random operations on a mount of the kernel and on ours, for as long as one likes.
+//!
+//! `differential [--seed N] [--ops N] [--check-every N] [--go-on 1] [--save FILE] [--replay FILE] [--keep DIRECTORY]`. With
+//! `--go-on`, an answer that differs in attributes alone is counted and shown once, and the run goes on. The operations of
+//! a run that fails are saved, and its images kept.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use buttress_testkit::differential::{self, Pair, Shape};
+use buttress_testkit::ops::generate::{Generator, Profile};
+use buttress_testkit::ops::parse_all;
+use buttress_testkit::ops::run::Failure;
+use buttress_testkit::oracle;
+
+/// How much a run may hold.
+const BYTES_MAX: u64 = 12 << 20;
+/// Operations between two lines about the progress.
+const LINE_EVERY: usize = 10_000;
+
+fn main() -> ExitCode {
+    if differential::serve() {
+        return ExitCode::SUCCESS;
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let given: BTreeMap<&str, &str> =
+        words.chunks_exact(2).map(|pair| (pair[0].as_str(), pair[1].as_str())).collect();
+    if !oracle::root_or_skip() {
+        return ExitCode::FAILURE;
+    }
+    let start = Instant::now();
+    match run(&given) {
+        Ok(counts) => {
+            println!("{counts} in {:.0} s", start.elapsed().as_secs_f64());
+            ExitCode::SUCCESS
+        }
+        Err(Failure(why)) => {
+            println!("FAILED after {:.0} s: {why}", start.elapsed().as_secs_f64());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(given: &BTreeMap<&str, &str>) -> Result<String, Failure> {
+    let number = |name: &str, usual: u64| {
+        given.get(name).and_then(|text| text.parse().ok()).unwrap_or(usual)
+    };
+    let seed = number("--seed", 1);
+    let shape = Shape::of_seed(seed);
+    let mut pair = Pair::new(&shape)?;
+    pair.goes_on = number("--go-on", 0) > 0;
+    let replay = match given.get("--replay") {
+        Some(path) => {
+            let text = std::fs::read_to_string(path).map_err(|error| Failure(error.to_string()))?;
+            Some(parse_all(&text).map_err(|error| Failure(error.to_string()))?)
+        }
+        None => None,
+    };
+    let check_every = number("--check-every", 5000);
+    let profile = Profile { check_every, bytes_max: BYTES_MAX, ..Profile::default() };
+    let mut generator = Generator::new(seed, profile);
+    let count = replay.as_ref().map_or(number("--ops", 20_000) as usize, Vec::len);
+    println!("seed {seed}, {shape:?}, {count} operations");
+    let mut done = String::new();
+    for at in 0..count {
+        let op = match &replay {
+            Some(ops) => ops[at].clone(),
+            None => generator.next(pair.model()),
+        };
+        done += &format!("{op}\n");
+        if let Err(Failure(why)) = pair.step(&op) {
+            let why = format!("operation {at}: {why}");
+            let save = given.get("--save").copied().unwrap_or("/tmp/differential.ops");
+            let _ = std::fs::write(save, &done);
+            if let Some(dir) = given.get("--keep") {
+                pair.keep(Path::new(dir))?;
+            }
+            return Err(Failure(why));
+        }
+        if at % LINE_EVERY == LINE_EVERY - 1 {
+            println!("{} operations: {:?}", at + 1, pair.counts);
+        }
+    }
+    Ok(format!("{:?}", pair.finish()?))
+}

@@ -1,0 +1,155 @@
+//! Where the kernel and our mount differ and that is right.
+
+use buttress::{Allocate, Rename};
+use rustix::io::Errno;
+
+use super::calls::Answer;
+use crate::model::Model;
+use crate::ops::Op;
+
+/// A difference with its reason.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excuse {
+    /// What differs.
+    pub what: &'static str,
+    /// Why that is right.
+    pub why: &'static str,
+}
+
+const STUB: Excuse = Excuse {
+    what: "the empty directory that stands for a subvolume in a snapshot: its owner, its times, and the errno of changing it",
+    why: "nothing of it is on the disk: the kernel makes it up from the directory above and refuses by EACCES, EPERM or \
+          EOPNOTSUPP, as nothing is implemented for it; here it is a read-only directory of root, and the errno is EROFS",
+};
+const WHICH_REFUSAL: Excuse = Excuse {
+    what: "which errno, where one of them is EROFS",
+    why: "several refusals hold at once: over FUSE the kernel does not know that a subvolume is read-only, so its other \
+          checks come before ours",
+};
+const OPENING: Excuse = Excuse {
+    what: "EROFS for opening a file of a read-only subvolume for writing, where we let it be opened",
+    why: "FUSE asks nobody about an open (that is what makes it fast); whoever then writes gets EROFS",
+};
+const PUNCH: Excuse = Excuse {
+    what: "the times of a file after a hole was punched into a hole",
+    why: "the kernel leaves them as they are, we set them: the content is the same either way",
+};
+const LARGER_XATTR: Excuse = Excuse {
+    what: "ENOSPC for replacing an xattr by a larger value, which we set",
+    why: "the kernel cannot make an item larger when the old and the new value together do not fit into a leaf; ours is \
+          written anew",
+};
+const EXCHANGE: Excuse = Excuse {
+    what: "an exchange (renameat2) of a subvolume and something else",
+    why: "not done yet: the kernel does it, we answer EXDEV, so the operation is left out",
+};
+const HELD: Excuse = Excuse {
+    what: "changes through a file that was opened before its subvolume became read-only",
+    why: "the kernel lets them pass, we refuse them by EROFS: a read-only subvolume does not change; left out",
+};
+
+const ZEROS: Excuse = Excuse {
+    what: "whether a sector of zeros is data, a hole or reserved space",
+    why: "where a file is cut, grown or punched within a sector that is a hole or reserved, the kernel writes a sector of \
+          zeros, and we leave it as it is; `tree` accepts that",
+};
+
+/// All differences that are right, and what is left out because the two filesystems would go apart.
+pub const TABLE: [Excuse; 8] =
+    [STUB, WHICH_REFUSAL, OPENING, PUNCH, LARGER_XATTR, ZEROS, EXCHANGE, HELD];
+
+/// The reason why an operation is not run at all.
+pub fn left_out(model: &Model, op: &Op) -> Option<&'static Excuse> {
+    if let Op::Rename { from, to, how: Rename::Exchange } = op
+        && (is_subvolume(model, from) || is_subvolume(model, to))
+    {
+        return Some(&EXCHANGE);
+    }
+    let changed = match op {
+        Op::Write { at, .. }
+        | Op::Truncate { at, .. }
+        | Op::Allocate { at, .. }
+        | Op::SetXattr { at, .. }
+        | Op::RemoveXattr { at, .. }
+        | Op::Chmod { at, .. }
+        | Op::Chown { at, .. }
+        | Op::Utimes { at, .. }
+        | Op::Clone { to: at, .. } => at,
+        _ => return None,
+    };
+    (changed.starts_with('@') && is_read_only(model, changed)).then_some(&HELD)
+}
+
+/// The reason why two answers may differ.
+pub fn excuse(model: &Model, op: &Op, theirs: &Answer, ours: &Answer) -> Option<&'static Excuse> {
+    let alike = theirs.seen == ours.seen;
+    match (&theirs.result, &ours.result) {
+        (Err(_), Err(_)) if alike && op.paths().iter().any(|at| meets_stub(model, at)) => {
+            Some(&STUB)
+        }
+        (Err(Errno::ROFS), Err(_)) | (Err(_), Err(Errno::ROFS)) if alike => Some(&WHICH_REFUSAL),
+        (Err(Errno::ROFS), Ok(_))
+            if alike && op.paths().iter().any(|at| is_read_only(model, at)) =>
+        {
+            Some(&OPENING)
+        }
+        (Err(Errno::NOSPC), Ok(_)) if matches!(op, Op::SetXattr { .. }) => Some(&LARGER_XATTR),
+        (Ok(_), Ok(_)) if matches!(op, Op::Allocate { mode: Allocate::PunchHole, .. }) => {
+            let timeless = theirs.seen.iter().zip(&ours.seen).all(|(a, b)| a.what == b.what);
+            timeless.then_some(&PUNCH)
+        }
+        _ => None,
+    }
+}
+
+fn is_subvolume(model: &Model, at: &str) -> bool {
+    model.resolve(at).is_ok_and(|node| node.is_top())
+}
+
+fn is_read_only(model: &Model, at: &str) -> bool {
+    let node = model.resolve(at);
+    node.is_ok_and(|node| model.volumes.get(&node.subvolume).is_some_and(|it| it.read_only))
+}
+
+/// Whether a path leads to a stub or into one.
+fn meets_stub(model: &Model, at: &str) -> bool {
+    let dir = at.trim_end_matches('/').rsplit_once('/').map_or("", |(dir, _)| dir);
+    is_stub(model, at) || is_stub(model, dir)
+}
+
+/// Whether a path leads to a stub.
+pub fn is_stub(model: &Model, at: &str) -> bool {
+    model.resolve(at).is_ok_and(|node| node.ino == crate::model::STUB)
+}
+
+/// The sort of a difference: the operation's word and the words of the answers that differ.
+pub fn sort(op: &Op, theirs: &Answer, ours: &Answer) -> String {
+    let (op, theirs, ours) = (op.to_string(), theirs.to_string(), ours.to_string());
+    let mut sort = op.split(' ').next().unwrap_or_default().to_owned();
+    let pairs = theirs.split(' ').zip(ours.split(' '));
+    for (number, (word, other)) in pairs.enumerate().filter(|(_, (word, other))| word != other) {
+        sort += &format!(" {number}:{word}/{other}");
+    }
+    sort
+}
+
+/// What btrfs-progs say, and the errno that it stands for. The longer ones come first.
+pub const SAID: [(&str, Errno); 12] = [
+    ("target path already exists", Errno::EXIST),
+    ("File exists", Errno::EXIST),
+    ("Read-only file system", Errno::ROFS),
+    ("Directory not empty", Errno::NOTEMPTY),
+    ("name too long", Errno::NAMETOOLONG),
+    ("File name too long", Errno::NAMETOOLONG),
+    ("No such file or directory", Errno::NOENT),
+    ("Not a directory", Errno::NOTDIR),
+    ("Invalid argument", Errno::INVAL),
+    ("Operation not permitted", Errno::PERM),
+    ("No space left", Errno::NOSPC),
+    ("not a subvolume", Errno::INVAL),
+];
+
+/// An errno by its name.
+pub fn name(errno: Errno) -> String {
+    format!("{errno:?}")
+}
