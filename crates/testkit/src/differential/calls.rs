@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use buttress::{Allocate, FileKind, Rename, SetXattr};
 use rustix::fs::{self, AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags};
-use rustix::fs::{Gid, Statx, StatxFlags, Timespec, Timestamps, Uid, XattrFlags};
+use rustix::fs::{Gid, Statx, StatxFlags, StatxTimestamp, Timespec, Timestamps, Uid, XattrFlags};
 use rustix::io::Errno;
 use xxhash_rust::xxh64::xxh64;
 
@@ -362,6 +362,19 @@ impl Caller {
             text += &target.to_string_lossy();
         }
         Ok(text)
+    }
+
+    /// Gives a file the times that it has for the other one.
+    pub fn mend_times(&self, other: &Caller, at: &str) -> std::result::Result<(), Errno> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let theirs = other.statx(at)?;
+        let time = |of: StatxTimestamp| Timespec { tv_sec: of.tv_sec, tv_nsec: of.tv_nsec.into() };
+        let (last_access, last_modification) = (time(theirs.stx_atime), time(theirs.stx_mtime));
+        let times = Timestamps { last_access, last_modification };
+        match self.at(at)? {
+            At::Path(path) => fs::utimensat(CWD, path, &times, flags),
+            At::Fd(file) => fs::futimens(file, &times),
+        }
     }
 
     /// Gives an xattr the value that it has for the other one.

@@ -24,7 +24,7 @@ use crate::ops::Op;
 use crate::ops::rng::Rng;
 use crate::ops::run::{Failure, Result, fail};
 use crate::oracle;
-use buttress::{Node, Times};
+use buttress::{Allocate, Node, Times};
 
 pub use excuse::{Excuse, TABLE};
 pub use mounted::serve;
@@ -189,6 +189,10 @@ impl Pair {
     /// Where we did what the kernel refused, that is taken back.
     fn excused(&mut self, op: &Op, theirs: &Answer, ours: &Answer) -> Result<()> {
         self.counts.excused += 1;
+        if let Op::Allocate { at, mode: Allocate::PunchHole, .. } = op {
+            let [kernel, ours] = self.sides()?;
+            return asked("the times of before", ours.mend_times(kernel, at));
+        }
         if theirs.result.is_ok() || ours.result.is_err() {
             return Ok(());
         }

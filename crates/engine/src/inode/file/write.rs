@@ -267,7 +267,7 @@ impl FileChanges {
         for (at, home) in &places {
             let done = match home {
                 Some(home) => core.write_data(home.bytenr(), part(at)),
-                None => self.to_fresh(core, at.start, part(at)).map(|ranges| fresh.push(ranges)),
+                None => self.store_fresh(core, at.start, part(at)).map(|ranges| fresh.push(ranges)),
             };
             if let Err(error) = done {
                 self.loose.extend(fresh.iter().flatten());
@@ -381,13 +381,13 @@ impl FileChanges {
         start: u64,
         data: &[u8],
     ) -> Result<()> {
-        let ranges = self.to_fresh(core, start, data)?;
+        let ranges = self.store_fresh(core, start, data)?;
         self.put_fresh(core, layers, start, data, &ranges);
         Ok(())
     }
 
     /// Writes whole sectors to new space, and answers where that is.
-    fn to_fresh(&mut self, core: &Core, start: u64, data: &[u8]) -> Result<Vec<Range>> {
+    fn store_fresh(&mut self, core: &Core, start: u64, data: &[u8]) -> Result<Vec<Range>> {
         let ranges = self.take_space(core, data.len() as u64, self.streamed(start))?;
         let mut at = 0;
         for range in &ranges {
