@@ -30,7 +30,7 @@ pub fn try_block(data: &[u8], is_node: bool) {
     let mut input = Input::new(data);
     let (choice, level) = (input.byte(), input.byte());
     let nodesize = [4096, 4096, 16384, 65536][usize::from(choice % 4)];
-    let kinds = [ChecksumKind::Crc32c, ChecksumKind::Xxhash64];
+    let kinds = [ChecksumKind::Crc32c, ChecksumKind::XxHash64];
     let gate = gate(nodesize, kinds[usize::from(choice >> 7)]);
     let mut bytes = vec![0; nodesize as usize].into_boxed_slice();
     let len = input.rest().len().min(bytes.len());
