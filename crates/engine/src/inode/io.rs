@@ -136,10 +136,7 @@ impl FileTree {
     /// Writes all of `data` at `offset`. By how many bytes that made grow what is buffered and will need space is returned; the
     /// largest number when the buffers were written.
     pub fn write(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, data: &[u8]) -> Result<u64> {
-        self.writable()?;
-        let mut state = inode.write();
-        must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data, How::default())
+        self.write_how(op, inode, offset, data, How::default())
     }
 
     /// The same, and times stay: for a cache that sets them itself.
@@ -150,11 +147,8 @@ impl FileTree {
         offset: u64,
         data: &[u8],
     ) -> Result<u64> {
-        self.writable()?;
-        let mut state = inode.write();
-        must_be_file(&state)?;
         let how = How { keep_times: true, ..How::default() };
-        self.write_locked(op, inode, &mut state, offset, data, how)
+        self.write_how(op, inode, offset, data, how)
     }
 
     /// The same for a caller who has been promised no space for data: it is taken from what the file has reserved, and
@@ -166,11 +160,8 @@ impl FileTree {
         offset: u64,
         data: &[u8],
     ) -> Result<u64> {
-        self.writable()?;
-        let mut state = inode.write();
-        must_be_file(&state)?;
         let how = How { promised: Some(0), ..How::default() };
-        self.write_locked(op, inode, &mut state, offset, data, how)
+        self.write_how(op, inode, offset, data, how)
     }
 
     /// Gives a new and empty file its content at once, the first `size` bytes of `data` (whole sectors), without changing its
@@ -200,6 +191,20 @@ impl FileTree {
         must_be_file(&state)?;
         let offset = state.attributes.size;
         Ok((offset, self.write_locked(op, inode, &mut state, offset, data, How::default())?))
+    }
+
+    fn write_how(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        how: How,
+    ) -> Result<u64> {
+        self.writable()?;
+        let mut state = inode.write();
+        must_be_file(&state)?;
+        self.write_locked(op, inode, &mut state, offset, data, how)
     }
 
     fn write_locked(
