@@ -64,6 +64,28 @@ fn a_copied_entry_is_a_stub_also_where_the_subvolume_comes_to_live() {
 }
 
 #[test]
+fn subvolumes_change_places() {
+    replay(
+        Config::default(),
+        "subvolume /s 0
+         subvolume /s/inner 0
+         subvolume /t 0
+         mkdir /d 755 0
+         file /d/f 644 0
+         rename /t /s/inner exchange
+         rename /s/inner /d exchange
+         rename /d/f /t exchange
+         rename /s /d exchange
+         snapshot / /c false
+         rename /c/t /c/d exchange
+         rename /c/d /c/s replace
+         rename /d/inner /s exchange
+         check
+         reopen",
+    );
+}
+
+#[test]
 fn a_snapshot_has_no_files_without_names() {
     replay(
         Config { nodesize: 65536, ..Config::default() },

@@ -6,10 +6,11 @@ use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::inode::{FEW, Rename, letting_go};
 use crate::subvol::Place;
+use crate::txn::Op;
 
 impl Filesystem {
     /// Moves `name` in `from` to `new_name` in `to`. EXDEV for a file to another subvolume; subvolumes may go anywhere but
-    /// into themselves.
+    /// into themselves, also in exchange for each other, or for a file of the subvolume that they are in.
     pub fn rename(
         &self,
         from: Node,
@@ -21,16 +22,29 @@ impl Filesystem {
         let inner = self.inner();
         let moved = inner.must_find(from, name)?;
         if moved.node.is_top() || moved.node.is_stub() {
+            if how == Rename::Exchange {
+                return inner.exchange_subvolumes((from, name), (to, new_name));
+            }
             return inner.rename_subvolume(from, to, new_name, &moved, how);
         }
         if from.subvolume != to.subvolume || to.is_stub() {
             return Err(Error::User(Errno::XDEV));
         }
         let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
-        inner.change_at(from, need, |op, subvolume, source| {
+        let done = inner.change_at(from, need, |op, subvolume, source| {
             let target = subvolume.tree.get(op, to.ino)?;
             subvolume.tree.rename(op, source, name, &target, new_name, how)
-        })?;
+        });
+        match done {
+            // Either is also said of a name that leads to a subvolume.
+            Err(Error::User(Errno::XDEV)) if how == Rename::Exchange => {
+                inner.exchange_subvolumes((from, name), (to, new_name))?
+            }
+            Err(Error::User(Errno::NOTEMPTY)) if inner.must_find(to, new_name)?.node.is_stub() => {
+                inner.rename_over_stub((from, name), (to, new_name), how)?
+            }
+            done => done?,
+        }
         inner.see_off_after(from.subvolume);
         Ok(())
     }
@@ -115,6 +129,49 @@ impl Inner {
         })
     }
 
+    /// Exchanges two names of which at least one leads to a subvolume.
+    fn exchange_subvolumes(&self, one: (Node, &[u8]), other: (Node, &[u8])) -> Result<()> {
+        let mut ids = [None; 2];
+        for ((dir, name), id) in [one, other].into_iter().zip(&mut ids) {
+            let found = self.must_find(dir, name)?.node;
+            if found.is_stub() {
+                return Err(Error::User(Errno::XDEV));
+            }
+            *id = found.is_top().then_some(found.subvolume);
+        }
+        self.between(one, other, |op, one, other| self.forest.exchange(op, [one, other], ids))
+    }
+
+    /// Moves a directory to a name that a dangling entry of a snapshot has.
+    fn rename_over_stub(
+        &self,
+        one: (Node, &[u8]),
+        other: (Node, &[u8]),
+        how: Rename,
+    ) -> Result<()> {
+        self.between(one, other, |op, one, other| self.forest.rename_over_stub(op, one, other, how))
+    }
+
+    /// Runs an operation on two names.
+    fn between(
+        &self,
+        (from, name): (Node, &[u8]),
+        (to, new_name): (Node, &[u8]),
+        mut work: impl FnMut(&Op<'_>, Place<'_>, Place<'_>) -> Result<()>,
+    ) -> Result<()> {
+        for dir in [from, to] {
+            self.ready(dir)?;
+        }
+        let need = need(20, 1200 + 12 * (name.len() + new_name.len()));
+        self.change(need, |op| {
+            let (source, source_dir) = self.find(op, from)?;
+            let (place, place_dir) = self.find(op, to)?;
+            let from = Place { subvolume: &source, dir: &source_dir, name };
+            let to = Place { subvolume: &place, dir: &place_dir, name: new_name };
+            work(op, from, to)
+        })
+    }
+
     /// Everything that decides is decided within the operation: whether the place is free, or inside what moves, may be
     /// another matter a moment before.
     fn rename_subvolume(
@@ -128,16 +185,8 @@ impl Inner {
         if moved.node.is_stub() || !matches!(how, Rename::Replace | Rename::NoReplace) {
             return Err(Error::User(Errno::XDEV));
         }
-        for dir in [from, to] {
-            self.ready(dir)?;
-        }
-        let need = need(12, 800 + 8 * (moved.name.len() + new_name.len()));
-        self.change(need, |op| {
-            let (source, source_dir) = self.find(op, from)?;
-            let (place, place_dir) = self.find(op, to)?;
-            let from = Place { subvolume: &source, dir: &source_dir, name: &moved.name };
-            let to = Place { subvolume: &place, dir: &place_dir, name: new_name };
-            let replace = how == Rename::Replace;
+        let replace = how == Rename::Replace;
+        self.between((from, &moved.name), (to, new_name), |op, from, to| {
             self.forest.rename(op, from, to, moved.node.subvolume, replace)
         })
     }

@@ -318,10 +318,8 @@ impl FileTree {
         let beneath = state.free_for(dir.ino, &view, name, false)?;
         state.know_next_index(dir.ino, &view)?;
         state.touch(dir, self, op)?;
-        let file_type = buttress_ondisk::item::file_type::DIRECTORY;
-        let entry = Entry { location: Location::Subvolume(id), file_type };
         state.attributes.modified(op.now);
-        Ok(state.add_entry(name, entry, beneath))
+        Ok(state.add_entry(name, Entry::of_subvolume(id), beneath))
     }
 
     /// The index of the entry `name`, which must lead to the subvolume `id`.
@@ -332,7 +330,7 @@ impl FileTree {
         self.subvolume_index(op, dir.ino, &state, name, id)
     }
 
-    fn subvolume_index(
+    pub(super) fn subvolume_index(
         &self,
         op: &Op<'_>,
         dir: u64,
@@ -352,6 +350,40 @@ impl FileTree {
             let key = Key::new(dir, kind::DIR_ITEM, name.hash.into());
             Error::inconsistent(self.id, "a directory entry has no index", key)
         })
+    }
+
+    /// The same, and makes sure that the entry can be led elsewhere.
+    pub fn subvolume_entry_to_lead(
+        &self,
+        op: &Op<'_>,
+        dir: &Inode,
+        name: &[u8],
+        id: u64,
+    ) -> Result<u64> {
+        self.writable()?;
+        let name = Hashed::known(name)?;
+        let mut state = dir.write();
+        state.usable_directory()?;
+        state.know_next_index(dir.ino, &self.view(op.core))?;
+        self.subvolume_index(op, dir.ino, &state, name, id)
+    }
+
+    /// Leads the entry `name`, found by [`FileTree::subvolume_entry_to_lead`] under `index`, to the subvolume `id`; its new
+    /// index is returned.
+    pub fn lead_subvolume_entry(
+        &self,
+        op: &Op<'_>,
+        dir: &Arc<Inode>,
+        name: &[u8],
+        index: u64,
+        id: u64,
+    ) -> Result<u64> {
+        let name = Hashed::known(name)?;
+        let mut state = dir.write();
+        state.touch(dir, self, op)?;
+        state.remove_entry(name, index);
+        state.attributes.modified(op.now);
+        Ok(state.add_entry(name, Entry::of_subvolume(id), true))
     }
 
     /// Removes the entry `name`, which must lead to the subvolume `id`; the index it had is returned.

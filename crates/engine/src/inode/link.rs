@@ -207,9 +207,7 @@ impl FileTree {
         self.take_name(op, target, locked.of(target), dir.ino, old, name)?;
         let parent = locked.of(dir);
         parent.remove_entry(name, old);
-        let file_type = buttress_ondisk::item::file_type::DIRECTORY;
-        let entry = Entry { location: Location::Subvolume(id), file_type };
-        let index = parent.add_entry(name, entry, true);
+        let index = parent.add_entry(name, Entry::of_subvolume(id), true);
         parent.attributes.modified(op.now);
         Ok(Some(index))
     }

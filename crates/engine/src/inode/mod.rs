@@ -60,7 +60,7 @@ pub use create::{NewInode, NewKind};
 pub use directory::DirectoryEntry;
 pub use io::Source;
 pub use name::Name;
-pub use rename::Rename;
+pub use rename::{End, Rename};
 pub use steps::{FEW, Leaving, Step, letting_go};
 pub use tree::FileTree;
 pub use xattrs::SetXattr;
@@ -103,6 +103,16 @@ pub struct Entry {
     pub location: Location,
     /// `buttress_ondisk::item::file_type`.
     pub file_type: u8,
+}
+
+impl Entry {
+    /// An entry that leads to the subvolume `id`.
+    fn of_subvolume(id: u64) -> Entry {
+        Entry {
+            location: Location::Subvolume(id),
+            file_type: buttress_ondisk::item::file_type::DIRECTORY,
+        }
+    }
 }
 
 /// An inode in memory. There is at most one for each number of a tree.

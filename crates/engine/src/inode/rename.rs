@@ -1,5 +1,8 @@
 //! Moving names.
 //!
+//! What has a name here is an inode, or a subvolume: of those only the entry is in this tree, and the caller holds what orders
+//! their names.
+//!
 //! The inodes that the names lead to are found first and locked afterwards, together with the directories; when a name leads
 //! elsewhere by then, it starts over. One lock of the tree orders renames between directories, so that the way up from a
 //! directory does not change while it is followed.
@@ -36,14 +39,27 @@ pub enum Rename {
 
 /// One end of a move.
 #[derive(Clone, Copy)]
-struct End<'a> {
+pub struct End<'a> {
     dir: &'a Arc<Inode>,
     name: Hashed<'a>,
+    subvolume: Option<u64>,
 }
 
-/// What stands at one end.
+impl<'a> End<'a> {
+    /// The name `name` in `dir`. It leads to an inode, or nowhere; a subvolume there is refused.
+    pub fn new(dir: &'a Arc<Inode>, name: &'a [u8]) -> Result<End<'a>> {
+        Ok(End { dir, name: Hashed::known(name)?, subvolume: None })
+    }
+
+    /// The same of a name that leads to the subvolume `id`, which stays so until the move is made.
+    pub fn of_subvolume(dir: &'a Arc<Inode>, name: &'a [u8], id: u64) -> Result<End<'a>> {
+        Ok(End { subvolume: Some(id), ..End::new(dir, name)? })
+    }
+}
+
+/// What stands at one end: an inode, or a subvolume (`None`).
 struct Standing {
-    inode: Arc<Inode>,
+    inode: Option<Arc<Inode>>,
     index: u64,
     entry: Entry,
 }
@@ -60,30 +76,53 @@ impl FileTree {
         to_name: &[u8],
         mode: Rename,
     ) -> Result<()> {
+        self.rename_between(op, End::new(from, from_name)?, End::new(to, to_name)?, mode).map(drop)
+    }
+
+    /// The same between ends that may lead to a subvolume: the index that its entry has at the other end is returned. One at
+    /// the target that is to be replaced must be a stub.
+    pub fn rename_between(
+        &self,
+        op: &Op<'_>,
+        source: End<'_>,
+        target: End<'_>,
+        mode: Rename,
+    ) -> Result<Option<u64>> {
         self.writable()?;
-        let source = End { dir: from, name: Hashed::known(from_name)? };
-        let target = End { dir: to, name: Hashed::known(to_name)? };
-        for name in [from_name, to_name] {
+        for name in [source.name.bytes, target.name.bytes] {
             if matches!(name, b"." | b"..") {
                 return Err(Error::User(Errno::BUSY));
             }
         }
-        Hashed::fresh(to_name)?;
-        let _order = (from.ino != to.ino).then(|| self.renames.lock());
-        while !self.try_rename(op, source, target, mode)? {}
-        Ok(())
+        Hashed::fresh(target.name.bytes)?;
+        let _order = (source.dir.ino != target.dir.ino).then(|| self.renames.lock());
+        loop {
+            if let Some(index) = self.try_rename(op, source, target, mode)? {
+                return Ok(index);
+            }
+        }
     }
 
-    /// One attempt; `false` when a name was changed by somebody else meanwhile.
+    /// What an end leads to.
+    fn at(&self, op: &Op<'_>, end: End<'_>) -> Result<(Option<Arc<Inode>>, Entry)> {
+        if let Some(id) = end.subvolume {
+            self.subvolume_entry(op, end.dir, end.name.bytes, id)?;
+            return Ok((None, Entry::of_subvolume(id)));
+        }
+        let (inode, entry) = self.target(op, end.dir, end.name, false)?;
+        Ok((Some(inode), entry))
+    }
+
+    /// One attempt; `None` when a name was changed by somebody else meanwhile.
     fn try_rename(
         &self,
         op: &Op<'_>,
         source: End<'_>,
         target: End<'_>,
         mode: Rename,
-    ) -> Result<bool> {
-        let (moved, entry) = self.target(op, source.dir, source.name, false)?;
-        let other = match self.target(op, target.dir, target.name, false) {
+    ) -> Result<Option<Option<u64>>> {
+        let (moved, entry) = self.at(op, source)?;
+        let other = match self.at(op, target) {
             // A subvolume's name is taken, too.
             Ok(_) | Err(Error::User(Errno::XDEV)) if mode == Rename::NoReplace => {
                 return Err(Error::User(Errno::EXIST));
@@ -97,46 +136,71 @@ impl FileTree {
             Err(error) if mode == Rename::Exchange => return Err(error),
             Err(_) => None,
         };
-        if other.as_ref().is_some_and(|(inode, _)| inode.ino == moved.ino) {
-            return Ok(true);
+        let other_inode = other.as_ref().and_then(|(inode, _)| inode.as_deref());
+        let moved_inode = moved.as_deref();
+        if other.as_ref().is_some_and(|(_, other)| other.location == entry.location) {
+            return Ok(Some(None));
         }
         if source.dir.ino != target.dir.ino {
-            self.refuse_loop(op, &moved, target.dir)?;
-            if let Some((inode, _)) = other.as_ref().filter(|_| mode == Rename::Exchange) {
-                self.refuse_loop(op, inode, source.dir)?;
+            self.refuse_loop(op, moved_inode, target.dir)?;
+            if mode == Rename::Exchange {
+                self.refuse_loop(op, other_inode, source.dir)?;
             }
         }
-        let other_inode = other.as_ref().map(|(inode, _)| &**inode);
         let mut locked =
-            Locked::new([Some(source.dir), Some(target.dir), Some(&moved), other_inode]);
-        let view = self.view(op.core);
-        let Some(moved) = stand(&mut locked, &view, source, moved.clone(), entry)? else {
-            return Ok(false);
+            Locked::new([Some(source.dir), Some(target.dir), moved_inode, other_inode]);
+        let Some(moved) = self.stand(&mut locked, op, source, moved.clone(), entry)? else {
+            return Ok(None);
         };
+        let view = self.view(op.core);
         let other = match &other {
             None => {
                 let state = locked.of(target.dir);
                 state.usable_directory()?;
                 if state.find_entry(target.dir.ino, &view, target.name)?.is_some() {
-                    return Ok(false);
+                    return Ok(None);
                 }
                 None
             }
             Some((inode, entry)) => {
-                let Some(other) = stand(&mut locked, &view, target, inode.clone(), *entry)? else {
-                    return Ok(false);
-                };
+                let other = self.stand(&mut locked, op, target, inode.clone(), *entry)?;
+                let Some(other) = other else { return Ok(None) };
                 Some(other)
             }
         };
         let moving = Moving { tree: self, op, view, source, target, moved, other };
         moving.check(&mut locked, mode)?;
-        moving.carry_out(&mut locked, mode)?;
-        Ok(true)
+        moving.carry_out(&mut locked, mode).map(Some)
+    }
+
+    /// What stands at an end now that all is locked; `None` when that is another inode than before.
+    fn stand(
+        &self,
+        locked: &mut Locked<'_>,
+        op: &Op<'_>,
+        end: End<'_>,
+        inode: Option<Arc<Inode>>,
+        entry: Entry,
+    ) -> Result<Option<Standing>> {
+        let state = locked.of(end.dir);
+        let index = match (&inode, end.subvolume) {
+            (Some(inode), _) => {
+                let view = self.view(op.core);
+                let Some(found) = still_there(state, end.dir, &view, end.name, inode)? else {
+                    return Ok(None);
+                };
+                entry_index(found, locked.of(inode), inode, &view, end.dir.ino, end.name)?
+            }
+            (None, Some(id)) => self.subvolume_index(op, end.dir.ino, state, end.name, id)?,
+            (None, None) => return Ok(None),
+        };
+        Ok(Some(Standing { inode, index, entry }))
     }
 
     /// Refuses to move a directory to below itself.
-    fn refuse_loop(&self, op: &Op<'_>, moved: &Inode, to: &Inode) -> Result<()> {
+    fn refuse_loop(&self, op: &Op<'_>, moved: Option<&Inode>, to: &Inode) -> Result<()> {
+        // A subvolume is not above the tree that its entry is in.
+        let Some(moved) = moved else { return Ok(()) };
         // What the entry says of its type is not to be relied on here.
         if !moved.read().attributes.is_directory() {
             return Ok(());
@@ -158,21 +222,6 @@ impl FileTree {
     }
 }
 
-/// What stands at an end now that all is locked; `None` when that is another inode than before.
-fn stand(
-    locked: &mut Locked<'_>,
-    view: &View<'_>,
-    end: End<'_>,
-    inode: Arc<Inode>,
-    entry: Entry,
-) -> Result<Option<Standing>> {
-    let Some(found) = still_there(locked.of(end.dir), end.dir, view, end.name, &inode)? else {
-        return Ok(None);
-    };
-    let index = entry_index(found, locked.of(&inode), &inode, view, end.dir.ino, end.name)?;
-    Ok(Some(Standing { inode, index, entry }))
-}
-
 /// A move of which all parties are locked.
 struct Moving<'a> {
     tree: &'a FileTree,
@@ -188,9 +237,15 @@ impl Moving<'_> {
     /// All that can be refused is refused here, before anything changes.
     fn check(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<()> {
         let exchange = mode == Rename::Exchange;
-        let moves_directory = locked.of(&self.moved.inode).attributes.is_directory();
         if let Some(other) = self.other.as_ref().filter(|_| !exchange) {
-            may_replace(moves_directory, locked.of(&other.inode))?;
+            let moves_directory = match &self.moved.inode {
+                Some(inode) => locked.of(inode).attributes.is_directory(),
+                None => true,
+            };
+            // A stub is an empty directory.
+            let other = other.inode.as_ref().map(|inode| &locked.of(inode).attributes);
+            let (is_directory, size) = other.map_or((true, 0), |it| (it.is_directory(), it.size));
+            may_replace(moves_directory, is_directory, size)?;
         }
         self.room_at(locked, self.target, &self.moved)?;
         if let Some(other) = self.other.as_ref().filter(|_| exchange) {
@@ -208,54 +263,72 @@ impl Moving<'_> {
         let parent = locked.of(end.dir);
         parent.free_for(ino, &self.view, name, true)?;
         parent.know_next_index(ino, &self.view)?;
-        let state = locked.of(&standing.inode);
+        let Some(inode) = &standing.inode else { return Ok(()) };
+        let state = locked.of(inode);
         if state.attributes.nlink > 1 {
             let extref = self.op.core.features.extref;
-            state.room_for_name(standing.inode.ino, &self.view, ino, name.bytes, extref)?;
+            state.room_for_name(inode.ino, &self.view, ino, name.bytes, extref)?;
         }
         Ok(())
     }
 
-    fn carry_out(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<()> {
+    /// Answers the index that the entry of a subvolume has got.
+    fn carry_out(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<Option<u64>> {
         let Moving { tree, op, source, target, moved, .. } = self;
         locked.of(source.dir).touch(source.dir, tree, op)?;
         locked.of(target.dir).touch(target.dir, tree, op)?;
-        locked.of(&moved.inode).touch(&moved.inode, tree, op)?;
-        if let Some(other) = &self.other {
-            let state = locked.of(&other.inode);
-            state.touch(&other.inode, tree, op)?;
-            if mode == Rename::Exchange {
-                state.live.names.lose(target.dir.ino, other.index, target.name.bytes);
-            } else {
-                let (dir, index) = (target.dir.ino, other.index);
-                tree.take_name(op, &other.inode, state, dir, index, target.name)?;
-            }
-            locked.of(target.dir).remove_entry(target.name, other.index);
+        let exchanged = self.other.as_ref().filter(|_| mode == Rename::Exchange);
+        match (exchanged, &self.other) {
+            (Some(other), _) => self.leave(locked, *target, other)?,
+            (None, Some(other)) => self.replace(locked, other)?,
+            (None, None) => {}
         }
-        let state = locked.of(&moved.inode);
-        state.live.names.lose(source.dir.ino, moved.index, source.name.bytes);
-        locked.of(source.dir).remove_entry(source.name, moved.index);
-        self.arrive(locked, *target, moved);
-        match (mode, &self.other) {
-            (Rename::Exchange, Some(other)) => self.arrive(locked, *source, other),
+        self.leave(locked, *source, moved)?;
+        let mut index = self.arrive(locked, *target, moved);
+        match (mode, exchanged) {
+            (_, Some(other)) => index = index.or(self.arrive(locked, *source, other)),
             (Rename::Whiteout { uid, gid }, _) => self.whiteout(locked, uid, gid)?,
             _ => {}
         }
         locked.of(source.dir).attributes.modified(op.now);
         locked.of(target.dir).attributes.modified(op.now);
+        Ok(index)
+    }
+
+    /// Takes what has the new name out of the way.
+    fn replace(&self, locked: &mut Locked<'_>, other: &Standing) -> Result<()> {
+        let End { dir, name, .. } = self.target;
+        if let Some(inode) = &other.inode {
+            let state = locked.of(inode);
+            self.tree.take_name(self.op, inode, state, dir.ino, other.index, name)?;
+        }
+        locked.of(dir).remove_entry(name, other.index);
         Ok(())
     }
 
-    /// Gives the name at `end` to what stood elsewhere.
-    fn arrive(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) {
+    /// Takes the name at `end` from what goes elsewhere.
+    fn leave(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Result<()> {
+        if let Some(inode) = &standing.inode {
+            let state = locked.of(inode);
+            state.touch(inode, self.tree, self.op)?;
+            state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
+        }
+        locked.of(end.dir).remove_entry(end.name, standing.index);
+        Ok(())
+    }
+
+    /// Gives the name at `end` to what stood elsewhere; the index, if that is a subvolume.
+    fn arrive(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Option<u64> {
         let index = locked.of(end.dir).add_entry(end.name, standing.entry, true);
-        let state = locked.of(&standing.inode);
+        let Some(inode) = &standing.inode else { return Some(index) };
+        let state = locked.of(inode);
         state.live.names.gain(end.dir.ino, index, end.name.bytes);
         state.attributes.ctime = self.op.now;
+        None
     }
 
     fn whiteout(&self, locked: &mut Locked<'_>, uid: u32, gid: u32) -> Result<()> {
-        let End { dir, name } = self.source;
+        let End { dir, name, .. } = self.source;
         let new = NewInode { kind: NewKind::Character(0), permissions: 0, uid, gid };
         let parent = locked.of(dir);
         let attributes = new.attributes(self.op, Some(&parent.attributes));
@@ -270,11 +343,11 @@ impl Moving<'_> {
     }
 }
 
-fn may_replace(moves_directory: bool, other: &State) -> Result<()> {
-    match (moves_directory, other.attributes.is_directory()) {
+fn may_replace(moves_directory: bool, is_directory: bool, size: u64) -> Result<()> {
+    match (moves_directory, is_directory) {
         (true, false) => Err(Error::User(Errno::NOTDIR)),
         (false, true) => Err(Error::User(Errno::ISDIR)),
-        (true, true) if other.attributes.size > 0 => Err(Error::User(Errno::NOTEMPTY)),
+        (true, true) if size > 0 => Err(Error::User(Errno::NOTEMPTY)),
         _ => Ok(()),
     }
 }

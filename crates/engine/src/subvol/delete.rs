@@ -9,7 +9,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use super::create::Place;
 use super::forest::Forest;
 use crate::error::{Errno, Error, Result};
-use crate::inode::{Inode, TOP};
+use crate::inode::{End, Inode, Location, Rename, TOP};
 use crate::txn::{Core, Op, UuidChange};
 
 /// Subvolumes in each other: more than any path has.
@@ -96,12 +96,111 @@ impl Forest {
         if !stays && self.get(op.core, id)?.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
+        if replace && let Some(stub) = self.stub_at(op, to)? {
+            to.subvolume.tree.remove_subvolume_entry(op, to.dir, to.name, stub)?;
+        }
         // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
         let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;
         let index = to.subvolume.tree.put_subvolume_entry(op, to.dir, to.name, id, replace)?;
         from.subvolume.tree.remove_subvolume_entry_at(op, from.dir, from.name, old)?;
         self.unname(from.subvolume.id, id);
         self.name(to, id, index);
+        Ok(())
+    }
+
+    /// Moves a directory to where a dangling entry is, which goes. ENOENT when that is not one any more.
+    pub fn rename_over_stub(
+        &self,
+        op: &Op<'_>,
+        from: Place<'_>,
+        to: Place<'_>,
+        how: Rename,
+    ) -> Result<()> {
+        let _order = self.names.lock();
+        let stub = self.stub_at(op, to)?.ok_or(Error::User(Errno::NOENT))?;
+        let target = End::of_subvolume(to.dir, to.name, stub)?;
+        let source = End::new(from.dir, from.name)?;
+        to.subvolume.tree.rename_between(op, source, target, how).map(drop)
+    }
+
+    /// The subvolume that a dangling entry leads to, if there is one at `place`.
+    fn stub_at(&self, op: &Op<'_>, place: Place<'_>) -> Result<Option<u64>> {
+        let entry = match place.subvolume.tree.lookup(op, place.dir, place.name) {
+            Err(Error::User(Errno::NOENT)) => return Ok(None),
+            entry => entry?,
+        };
+        let Location::Subvolume(id) = entry.location else { return Ok(None) };
+        let (parent, dir) = (place.subvolume.id, place.dir.ino);
+        Ok((!self.is_named(op.core, parent, dir, place.name, id)?).then_some(id))
+    }
+
+    /// Exchanges two names, of which at least one leads to a subvolume: `ids` says which. EXDEV for an inode that would get
+    /// into another tree, EINVAL for what would get into itself.
+    pub fn exchange(&self, op: &Op<'_>, ends: [Place<'_>; 2], ids: [Option<u64>; 2]) -> Result<()> {
+        let _order = self.names.lock();
+        for end in ends {
+            end.alive()?;
+            if end.subvolume.tree.is_read_only() {
+                return Err(Error::User(Errno::ROFS));
+            }
+        }
+        let [one, other] = ends;
+        let stays = (one.subvolume.id, one.dir.ino) == (other.subvolume.id, other.dir.ino);
+        for (id, from, to) in [(ids[0], one, other), (ids[1], other, one)] {
+            let Some(id) = id else { continue };
+            self.must_be_at(op.core, from, id)?;
+            if self.is_inside(op.core, to.subvolume.id, id)? {
+                return Err(Error::User(Errno::INVAL));
+            }
+            if !stays && self.get(op.core, id)?.tree.is_read_only() {
+                return Err(Error::User(Errno::ROFS));
+            }
+        }
+        match ids {
+            [Some(first), Some(second)] if first == second => Ok(()),
+            [Some(first), Some(second)] => self.exchange_subvolumes(op, ends, [first, second]),
+            _ if one.subvolume.id != other.subvolume.id => Err(Error::User(Errno::XDEV)),
+            _ => self.exchange_with_inode(op, ends, ids),
+        }
+    }
+
+    /// The entries are led elsewhere in place, so that nobody else gets the names meanwhile; what may fail comes first.
+    fn exchange_subvolumes(&self, op: &Op<'_>, ends: [Place<'_>; 2], ids: [u64; 2]) -> Result<()> {
+        let index = |end: Place<'_>, id| {
+            end.subvolume.tree.subvolume_entry_to_lead(op, end.dir, end.name, id)
+        };
+        let indexes = [index(ends[0], ids[0])?, index(ends[1], ids[1])?];
+        let ids_after = [ids[1], ids[0]];
+        ends.iter().zip(ids).for_each(|(end, id)| self.unname(end.subvolume.id, id));
+        for ((end, index), id) in ends.into_iter().zip(indexes).zip(ids_after) {
+            let tree = &end.subvolume.tree;
+            let index = tree.lead_subvolume_entry(op, end.dir, end.name, index, id)?;
+            self.name(end, id, index);
+        }
+        Ok(())
+    }
+
+    fn exchange_with_inode(
+        &self,
+        op: &Op<'_>,
+        ends: [Place<'_>; 2],
+        ids: [Option<u64>; 2],
+    ) -> Result<()> {
+        let [from, to] = ends;
+        let (source, target, id, after) = match ids {
+            [Some(id), _] => {
+                (End::of_subvolume(from.dir, from.name, id)?, End::new(to.dir, to.name)?, id, to)
+            }
+            [None, Some(id)] => {
+                (End::new(from.dir, from.name)?, End::of_subvolume(to.dir, to.name, id)?, id, from)
+            }
+            [None, None] => return Err(Error::User(Errno::XDEV)),
+        };
+        let tree = &from.subvolume.tree;
+        let index = tree.rename_between(op, source, target, Rename::Exchange)?;
+        let Some(index) = index else { return Ok(()) };
+        self.unname(after.subvolume.id, id);
+        self.name(after, id, index);
         Ok(())
     }
 

@@ -104,6 +104,80 @@ fn subvolumes_move_and_leave_stubs_in_snapshots() {
 }
 
 #[test]
+fn subvolumes_change_places_with_each_other_and_with_files() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    let two = fs.create_subvolume(Node::ROOT, b"two", Owner::default()).unwrap();
+    let inner = fs.create_subvolume(Node::top(two), b"inner", Owner::default()).unwrap();
+    let dir = fs.create(Node::ROOT, b"dir", &New::directory(0o755)).unwrap().node;
+    put(&fs, "/one/file", b"one");
+    put(&fs, "/two/inner/file", b"inner");
+    put(&fs, "/dir/file", b"plain");
+    let exchange = |from, name: &str, to, new: &str| {
+        let done = fs.rename(from, name.as_bytes(), to, new.as_bytes(), Rename::Exchange);
+        done.map_err(|error| error.errno())
+    };
+    let top = Node::top;
+    assert_eq!(exchange(top(one), "file", Node::ROOT, "two"), Err(Errno::XDEV));
+    assert_eq!(exchange(top(two), "inner", Node::ROOT, "two"), Err(Errno::INVAL));
+    assert_eq!(exchange(Node::ROOT, "two", top(two), "inner"), Err(Errno::INVAL));
+    assert_eq!(exchange(Node::ROOT, "one", Node::ROOT, "none"), Err(Errno::NOENT));
+    assert_eq!(exchange(Node::ROOT, "one", Node::ROOT, "one"), Ok(()));
+    exchange(Node::ROOT, "one", top(two), "inner").unwrap();
+    assert_eq!(fs.parent(top(one)).unwrap(), top(two));
+    assert_eq!(content(&fs, "/two/inner/file"), b"one");
+    fs.commit().unwrap();
+    exchange(Node::ROOT, "one", Node::ROOT, "two").unwrap();
+    exchange(dir, "file", Node::ROOT, "one").unwrap();
+    assert_eq!(content(&fs, "/one"), b"plain");
+    assert_eq!(exchange(Node::ROOT, "dir", dir, "file"), Err(Errno::INVAL));
+    exchange(Node::ROOT, "two", Node::ROOT, "one").unwrap();
+    assert_eq!(content(&fs, "/one/file"), b"inner");
+    fs.set_subvolume_read_only(inner, true).unwrap();
+    assert_eq!(exchange(Node::ROOT, "one", dir, "file"), Err(Errno::ROFS));
+    exchange(Node::ROOT, "one", Node::ROOT, "two").unwrap();
+    fs.close().unwrap();
+    image.check();
+    image.mounted(|top| {
+        let read = |path: &str| std::fs::read(top.join(path)).unwrap();
+        assert_eq!(read("one"), b"plain");
+        assert_eq!(read("two/file"), b"inner");
+        assert_eq!(read("dir/file/inner/file"), b"one");
+    });
+}
+
+#[test]
+fn a_directory_takes_the_place_of_a_stub() {
+    let image = Image::by_progs(1 << 30, &[]);
+    let fs = image.open();
+    let moved = fs.create_subvolume(Node::ROOT, b"inner", Owner::default()).unwrap();
+    fs.create_subvolume(Node::ROOT, b"other", Owner::default()).unwrap();
+    let copy = Node::top(fs.snapshot(5, Node::ROOT, b"copy", false).unwrap());
+    fs.create(copy, b"dir", &New::directory(0o755)).unwrap();
+    put(&fs, "/copy/dir/file", b"content");
+    put(&fs, "/copy/file", b"content");
+    let rename = |from, name: &str, new: &str, how| {
+        let done = fs.rename(from, name.as_bytes(), copy, new.as_bytes(), how);
+        done.map_err(|error| error.errno())
+    };
+    assert_eq!(rename(copy, "file", "inner", Rename::Replace), Err(Errno::ISDIR));
+    assert_eq!(rename(copy, "dir", "inner", Rename::NoReplace), Err(Errno::EXIST));
+    assert_eq!(rename(copy, "dir", "inner", Rename::Exchange), Err(Errno::XDEV));
+    rename(copy, "dir", "inner", Rename::Replace).unwrap();
+    rename(Node::ROOT, "inner", "other", Rename::Replace).unwrap();
+    assert_eq!(fs.parent(Node::top(moved)).unwrap(), copy);
+    assert_eq!(names(&fs, "/"), ["other", "copy"]);
+    assert_eq!(names(&fs, "/copy"), ["file", "inner", "other"]);
+    fs.close().unwrap();
+    image.check();
+    image.mounted(|top| {
+        assert_eq!(std::fs::read(top.join("copy/inner/file")).unwrap(), b"content");
+        assert_eq!(std::fs::read_dir(top.join("copy")).unwrap().count(), 3);
+    });
+}
+
+#[test]
 fn a_subvolume_that_lived_for_one_transaction_leaves_no_uuid() {
     let image = Image::by_progs(1 << 30, &[]);
     let fs = image.open();

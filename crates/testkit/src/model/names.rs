@@ -207,7 +207,9 @@ impl Model {
         let other = self.lookup(to.0, to.1);
         match moved {
             Target::Inode(ino) => self.refuse_move(&mut refusal, (ino, from.0), to.0, other, how),
-            Target::Subvolume(id) => self.refuse_move_of(&mut refusal, id, to.0, other, how),
+            Target::Subvolume(id) => {
+                self.refuse_move_of(&mut refusal, (id, from.0), to.0, other, how);
+            }
             Target::Stub(_) => refusal.push(Errno::XDEV),
         }
         let same = other == Some(moved) && from.0.subvolume == to.0.subvolume;
@@ -239,6 +241,11 @@ impl Model {
         match (other, how) {
             (None, Rename::Exchange) => refusal.push(Errno::NOENT),
             (Some(_), Rename::NoReplace) => refusal.push(Errno::EXIST),
+            (Some(Target::Subvolume(id)), Rename::Exchange) => {
+                self.refuse_leaving(refusal, id, from != to);
+            }
+            (Some(Target::Stub(_)), Rename::Exchange) => refusal.push(Errno::XDEV),
+            (Some(Target::Stub(_)), _) if is_directory => {}
             (Some(Target::Subvolume(_) | Target::Stub(_)), _) => {
                 refusal.extend([Errno::XDEV, Errno::NOTEMPTY]);
                 refusal.extend((!is_directory).then_some(Errno::ISDIR));
@@ -271,34 +278,52 @@ impl Model {
     fn refuse_move_of(
         &self,
         refusal: &mut Refusal,
-        id: u64,
+        (id, from): (u64, Node),
         to: Node,
         other: Option<Target>,
         how: Rename,
     ) {
-        if !matches!(how, Rename::Replace | Rename::NoReplace) {
+        if matches!(how, Rename::Whiteout { .. }) {
             refusal.push(Errno::XDEV);
             return;
         }
         if self.is_inside(to, id) {
             refusal.push(Errno::INVAL);
         }
-        let volume = self.volumes.get(&id);
-        let stays = volume.and_then(|it| it.place.as_ref()).is_some_and(|(dir, _)| *dir == to);
-        if !stays && volume.is_some_and(|volume| volume.read_only) {
-            refusal.push(Errno::ROFS);
-        }
+        self.refuse_leaving(refusal, id, from != to);
         if to.ino == STUB {
             refusal.push(Errno::NOENT);
         }
         match other {
-            Some(Target::Subvolume(other)) if other == id && how == Rename::Replace => {}
+            Some(Target::Subvolume(other)) if other == id && how != Rename::NoReplace => {}
             Some(_) if how == Rename::NoReplace => refusal.push(Errno::EXIST),
-            Some(Target::Subvolume(_) | Target::Stub(_)) => refusal.push(Errno::NOTEMPTY),
+            None if how == Rename::Exchange => refusal.push(Errno::NOENT),
+            Some(Target::Subvolume(other)) if how == Rename::Exchange => {
+                self.refuse_leaving(refusal, other, from != to);
+                if self.is_inside(from, other) {
+                    refusal.push(Errno::INVAL);
+                }
+            }
+            Some(Target::Inode(other)) if how == Rename::Exchange => {
+                if from.subvolume != to.subvolume {
+                    refusal.push(Errno::XDEV);
+                } else if self.is_below(to.subvolume, from.ino, other) {
+                    refusal.push(Errno::INVAL);
+                }
+            }
+            Some(Target::Stub(_)) if how == Rename::Exchange => refusal.push(Errno::XDEV),
+            Some(Target::Subvolume(_)) => refusal.push(Errno::NOTEMPTY),
             Some(Target::Inode(ino)) => {
                 self.refuse_replace(refusal, true, self.inode(Node { ino, ..to }));
             }
-            None => {}
+            Some(Target::Stub(_)) | None => {}
+        }
+    }
+
+    /// A read-only subvolume does not get another directory: its `..` would change.
+    fn refuse_leaving(&self, refusal: &mut Refusal, id: u64, leaves: bool) {
+        if leaves && self.volumes.get(&id).is_some_and(|volume| volume.read_only) {
+            refusal.push(Errno::ROFS);
         }
     }
 
