@@ -169,10 +169,12 @@ impl Forest {
         let index = |end: Place<'_>, id| {
             end.subvolume.tree.subvolume_entry_to_lead(op, end.dir, end.name, id)
         };
-        let indexes = [index(ends[0], ids[0])?, index(ends[1], ids[1])?];
-        let ids_after = [ids[1], ids[0]];
-        ends.iter().zip(ids).for_each(|(end, id)| self.unname(end.subvolume.id, id));
-        for ((end, index), id) in ends.into_iter().zip(indexes).zip(ids_after) {
+        let [from, to] = ends;
+        let [moved, other] = ids;
+        let (from_index, to_index) = (index(from, moved)?, index(to, other)?);
+        self.unname(from.subvolume.id, moved);
+        self.unname(to.subvolume.id, other);
+        for (end, index, id) in [(to, to_index, moved), (from, from_index, other)] {
             let tree = &end.subvolume.tree;
             let index = tree.lead_subvolume_entry(op, end.dir, end.name, index, id)?;
             self.name(end, id, index);
