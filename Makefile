@@ -53,7 +53,7 @@ load: deps
 
 # The same operations on a mount of the kernel and on ours; needs root and FUSE.
 differential: deps
-	cargo run --release -p buttress-testkit --bin differential -- --seed 1 --ops 200000
+	cargo run --release -p buttress-testkit --bin differential -- --seeds 4 --ops 200000
 
 # Needs cargo-fuzz, and root for the images that it starts from.
 fuzz-smoke: deps

@@ -165,7 +165,7 @@ impl Filesystem {
 
     fn shape(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {
         let inner = self.inner();
-        let need = Need { data: len + 2 * SECTOR, ..need(8, 4000) };
+        let need = Need { data: len + 3 * SECTOR, ..need(8, 4000) };
         match mode {
             Allocate::PunchHole => self.punch(node, offset, offset.saturating_add(len)),
             Allocate::Reserve { keep_size } => {

@@ -228,7 +228,7 @@ impl FileTree {
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         let layers = Layers { last_snapshot, ..layers };
         if let Some(promised) = how.promised {
-            let fresh = file.space_for(op.core, layers, offset..end)?;
+            let fresh = file.space_for(op.core, layers, size, offset..end)?;
             let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
         }
@@ -282,8 +282,18 @@ impl FileTree {
         Ok(())
     }
 
-    /// Makes a range of the file a hole; its size stays.
+    /// Makes a range of the file a hole; its size stays. Where all of it is one already nothing changes, times included, as
+    /// on Linux.
     pub fn punch(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
+        self.writable()?;
+        let hole = {
+            let state = readable(inode)?;
+            let layers = state.layers(inode.ino, self.view(op.core));
+            state.file().is_hole(layers, offset..offset.saturating_add(len))?
+        };
+        if hole {
+            return Ok(());
+        }
         self.shape(op, inode, None, |file, layers, size| file.punch(op, layers, size, offset, len))
     }
 

@@ -99,7 +99,7 @@ impl State {
         Ok(names.into_iter().filter_map(|(name, there)| there.then_some(name)).collect())
     }
 
-    /// Refuses a value that has no room in the item of its hash.
+    /// Refuses a value that has no room in the item of its hash, beside what is there.
     fn room_for_xattr(
         &self,
         ino: u64,
@@ -107,13 +107,7 @@ impl State {
         name: Hashed<'_>,
         value: &[u8],
     ) -> Result<()> {
-        let new = size_of::<DirItem>() + name.bytes.len() + value.len();
-        let max = super::item_len_max(view.blocks().nodesize());
-        if new > max || value.len() > usize::from(u16::MAX) {
-            return Err(Error::User(Errno::NOSPC));
-        }
-        let weight = |bytes: &[u8], value: usize| size_of::<DirItem>() + bytes.len() + value;
-        let mut used = 0;
+        let mut used = weight(name.bytes, value.len());
         for layer in self.layers_of_xattrs() {
             let others = layer.iter().filter(|(other, _)| {
                 other.as_bytes() != name.bytes && Hashed::of(other.as_bytes()).hash == name.hash
@@ -128,7 +122,11 @@ impl State {
             let others = dir_entries(item.data()).filter(|it| it.name != name.bytes);
             used += others.map(|it| weight(it.name, it.data.len())).sum::<usize>();
         }
-        if used + new > max { Err(Error::User(Errno::NOSPC)) } else { Ok(()) }
+        if used > super::item_len_max(view.blocks().nodesize()) {
+            Err(Error::User(Errno::NOSPC))
+        } else {
+            Ok(())
+        }
     }
 }
 
@@ -170,6 +168,7 @@ impl FileTree {
         if let Meaning::Ignored = meaning {
             return Ok(());
         }
+        room_for_value(&view, name, value)?;
         if expect != SetXattr::Any {
             let there = state.find_xattr(inode.ino, &view, name)?.is_some();
             match expect {
@@ -209,6 +208,18 @@ impl FileTree {
         state.attributes.ctime = op.now;
         Ok(())
     }
+}
+
+/// Bytes that an xattr takes of an item.
+fn weight(name: &[u8], value: usize) -> usize {
+    size_of::<DirItem>() + name.len() + value
+}
+
+/// Refuses a value that has no room in any item. Linux asks that first, and only then what is there.
+fn room_for_value(view: &View<'_>, name: Hashed<'_>, value: &[u8]) -> Result<()> {
+    let max = super::item_len_max(view.blocks().nodesize());
+    let fits = weight(name.bytes, value.len()) <= max && value.len() <= usize::from(u16::MAX);
+    if fits { Ok(()) } else { Err(Error::User(Errno::NOSPC)) }
 }
 
 fn xattr_name(name: &[u8]) -> Result<Hashed<'_>> {

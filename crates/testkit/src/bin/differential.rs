@@ -1,15 +1,16 @@
 //! The same random operations on a mount of the kernel and on ours, for as long as one likes.
 //!
-//! `differential [--seed N] [--ops N] [--check-every N] [--go-on 1] [--save FILE] [--replay FILE] [--keep DIRECTORY]`. With
-//! `--go-on`, an answer that differs in attributes alone is counted and shown once, and the run goes on. The operations of
-//! a run that fails are saved, and its images kept.
+//! `differential [--seed N] [--seeds N] [--ops N] [--check-every N] [--go-on 1] [--save FILE] [--replay FILE]
+//! [--keep DIRECTORY]`. `--seeds` shares the operations among that many seeds, each with a shape of its own. With `--go-on`,
+//! an answer that differs in attributes alone is counted and shown once, and the run goes on. The operations of a run that
+//! fails are saved, and its images kept.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use buttress_testkit::differential::{self, Pair, Shape};
+use buttress_testkit::differential::{self, Counts, Pair, Shape};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::parse_all;
 use buttress_testkit::ops::run::Failure;
@@ -31,9 +32,9 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     let start = Instant::now();
-    match run(&given) {
-        Ok(counts) => {
-            println!("{counts} in {:.0} s", start.elapsed().as_secs_f64());
+    match run_all(&given) {
+        Ok((ops, counts)) => {
+            println!("{ops} operations: {counts:?} in {:.0} s", start.elapsed().as_secs_f64());
             ExitCode::SUCCESS
         }
         Err(Failure(why)) => {
@@ -43,14 +44,28 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(given: &BTreeMap<&str, &str>) -> Result<String, Failure> {
-    let number = |name: &str, usual: u64| {
-        given.get(name).and_then(|text| text.parse().ok()).unwrap_or(usual)
-    };
-    let seed = number("--seed", 1);
+/// A number from the command line.
+fn number(given: &BTreeMap<&str, &str>, name: &str, usual: u64) -> u64 {
+    given.get(name).and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// How many operations there were, and what has happened.
+fn run_all(given: &BTreeMap<&str, &str>) -> Result<(usize, Counts), Failure> {
+    let (first, seeds) = (number(given, "--seed", 1), number(given, "--seeds", 1).max(1));
+    let each = (number(given, "--ops", 20_000) / seeds) as usize;
+    let (mut ops, mut all) = (0, Counts::default());
+    for seed in first..first + seeds {
+        let (count, counts) = run(given, seed, each)?;
+        ops += count;
+        all.add(&counts);
+    }
+    Ok((ops, all))
+}
+
+fn run(given: &BTreeMap<&str, &str>, seed: u64, ops: usize) -> Result<(usize, Counts), Failure> {
     let shape = Shape::of_seed(seed);
     let mut pair = Pair::new(&shape)?;
-    pair.goes_on = number("--go-on", 0) > 0;
+    pair.goes_on = number(given, "--go-on", 0) > 0;
     let replay = match given.get("--replay") {
         Some(path) => {
             let text = std::fs::read_to_string(path).map_err(|error| Failure(error.to_string()))?;
@@ -58,10 +73,10 @@ fn run(given: &BTreeMap<&str, &str>) -> Result<String, Failure> {
         }
         None => None,
     };
-    let check_every = number("--check-every", 5000);
+    let check_every = number(given, "--check-every", 5000);
     let profile = Profile { check_every, bytes_max: BYTES_MAX, ..Profile::default() };
     let mut generator = Generator::new(seed, profile);
-    let count = replay.as_ref().map_or(number("--ops", 20_000) as usize, Vec::len);
+    let count = replay.as_ref().map_or(ops, Vec::len);
     println!("seed {seed}, {shape:?}, {count} operations");
     let mut done = String::new();
     for at in 0..count {
@@ -83,5 +98,5 @@ fn run(given: &BTreeMap<&str, &str>) -> Result<String, Failure> {
             println!("{} operations: {:?}", at + 1, pair.counts);
         }
     }
-    Ok(format!("{:?}", pair.finish()?))
+    Ok((count, pair.finish()?))
 }

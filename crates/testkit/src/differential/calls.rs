@@ -364,6 +364,15 @@ impl Caller {
         Ok(text)
     }
 
+    /// Gives what stands for a subvolume the mode that it is made with.
+    pub fn mend_stub(&self, at: &str) -> std::result::Result<(), Errno> {
+        let mode = Mode::from_raw_mode(0o755);
+        match self.at(at)? {
+            At::Path(path) => fs::chmodat(CWD, path, mode, AtFlags::empty()),
+            At::Fd(file) => fs::fchmod(file, mode),
+        }
+    }
+
     /// Gives a file the times that it has for the other one.
     pub fn mend_times(&self, other: &Caller, at: &str) -> std::result::Result<(), Errno> {
         let flags = AtFlags::SYMLINK_NOFOLLOW;
@@ -536,7 +545,8 @@ fn shown(stat: &Statx) -> String {
 
 /// Times as text: each is itself where somebody has set it, and otherwise whether the operation has changed it.
 fn times(stat: &Statx, before: Option<&Statx>) -> String {
-    let before = before.filter(|before| before.stx_ino == stat.stx_ino);
+    let identity = |stat: &Statx| (stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino);
+    let before = before.filter(|before| identity(before) == identity(stat));
     let time = |of: fn(&Statx) -> (i64, u32)| {
         let (sec, nsec) = of(stat);
         match before.map(of) {

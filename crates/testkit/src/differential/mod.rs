@@ -14,7 +14,7 @@ mod follow;
 mod mounted;
 mod tree;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use tempfile::TempDir;
@@ -53,7 +53,7 @@ impl Shape {
 }
 
 /// What has happened.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Counts {
     /// Operations that both did.
     pub done: u64,
@@ -61,16 +61,34 @@ pub struct Counts {
     pub refused: u64,
     /// Operations that had nothing to work on: a handle that holds nothing.
     pub skipped: u64,
-    /// Operations that are not run, with a reason.
-    pub left_out: u64,
-    /// Answers that differ with a reason.
-    pub excused: u64,
+    /// Operations that are not run, by the reason.
+    pub left_out: BTreeMap<&'static str, u64>,
+    /// Answers that differ, by the reason.
+    pub excused: BTreeMap<&'static str, u64>,
     /// Comparisons of everything.
     pub compared: u64,
     /// Times that the images were swapped.
     pub swapped: u64,
     /// Runs of `btrfs check`, for both.
     pub checked: u64,
+}
+
+impl Counts {
+    /// Adds what has happened elsewhere.
+    pub fn add(&mut self, other: &Counts) {
+        self.done += other.done;
+        self.refused += other.refused;
+        self.skipped += other.skipped;
+        self.compared += other.compared;
+        self.swapped += other.swapped;
+        self.checked += other.checked;
+        let reasons = [(&mut self.left_out, &other.left_out), (&mut self.excused, &other.excused)];
+        for (all, more) in reasons {
+            for (word, count) in more {
+                *all.entry(word).or_default() += count;
+            }
+        }
+    }
 }
 
 /// The two filesystems.
@@ -80,6 +98,8 @@ pub struct Pair {
     images: [PathBuf; 2],
     sides: Option<[Caller; 2]>,
     model: Model,
+    /// Holes of files need no items.
+    no_holes: bool,
     /// Numbers for the model's files and subvolumes.
     next: u64,
     /// What has happened so far.
@@ -109,8 +129,9 @@ impl Pair {
         }
         let model = Model::new(Node::ROOT, directory(0o755), shape.nodesize);
         let (next, counts) = (1 << 20, Counts::default());
-        let (goes_on, shown) = (false, BTreeSet::new());
-        let mut pair = Pair { dir, images, sides: None, model, next, counts, goes_on, shown };
+        let (goes_on, shown, no_holes) = (false, BTreeSet::new(), shape.no_holes);
+        let mut pair =
+            Pair { dir, images, sides: None, model, no_holes, next, counts, goes_on, shown };
         pair.mount()?;
         Ok(pair)
     }
@@ -157,8 +178,8 @@ impl Pair {
             self.counts.skipped += 1;
             return Ok(());
         }
-        if excuse::left_out(&self.model, op).is_some() {
-            self.counts.left_out += 1;
+        if let Some(reason) = excuse::left_out(&self.model, self.no_holes, op) {
+            *self.counts.left_out.entry(reason.word).or_default() += 1;
             return Ok(());
         }
         let [kernel, ours] = self.sides()?;
@@ -168,7 +189,10 @@ impl Pair {
         }
         if theirs != ours {
             match excuse::excuse(&self.model, op, &theirs, &ours) {
-                Some(_) => self.excused(op, &theirs, &ours)?,
+                Some(reason) => {
+                    *self.counts.excused.entry(reason.word).or_default() += 1;
+                    self.excused(op, &theirs, &ours)?;
+                }
                 None => self.differs(op, &theirs, &ours)?,
             }
         }
@@ -186,10 +210,15 @@ impl Pair {
         Ok(())
     }
 
-    /// Where we did what the kernel refused, that is taken back.
+    /// Where one side did what the other refused, that is taken back.
     fn excused(&mut self, op: &Op, theirs: &Answer, ours: &Answer) -> Result<()> {
-        self.counts.excused += 1;
-        if let Op::Allocate { at, mode: Allocate::PunchHole, .. } = op {
+        if let Some(at) = excuse::changed_stub(&self.model, op) {
+            let [kernel, _] = self.sides()?;
+            return asked("the mode of before", kernel.mend_stub(at));
+        }
+        if let Op::Allocate { at, mode: Allocate::PunchHole, .. } = op
+            && theirs.result.is_ok()
+        {
             let [kernel, ours] = self.sides()?;
             return asked("the times of before", ours.mend_times(kernel, at));
         }

@@ -130,15 +130,16 @@ impl Model {
         let mut refusal = self.refuse_change(node);
         let there = self.inode(node).is_some_and(|inode| inode.xattrs.contains_key(name));
         match how {
+            // Asked first, whatever is there.
+            _ if XATTR_ROOM + name.len() + len > self.nodesize as usize => {
+                refusal.push(Errno::NOSPC);
+            }
             SetXattr::Create if there => refusal.push(Errno::EXIST),
             SetXattr::Replace if !there => refusal.push(Errno::NODATA),
             _ => {}
         }
         if name.len() > 255 || name.is_empty() {
             refusal.push(Errno::RANGE);
-        }
-        if XATTR_ROOM + name.len() + len > self.nodesize as usize {
-            refusal.push(Errno::NOSPC);
         }
         refusal
     }

@@ -57,6 +57,7 @@ impl FileChanges {
         end_of(new_size, 0)?;
         if new_size > old_size {
             self.uninline(layers, old_size)?;
+            self.zero_tail(op.core, layers, old_size)?;
             if !op.core.features.no_holes {
                 self.fill_gap(layers, round_up(old_size)..round_up(new_size))?;
             }
@@ -68,6 +69,18 @@ impl FileChanges {
         }
         self.erase(op.core, layers, round_up(new_size)..FILE_END);
         Ok(())
+    }
+
+    /// Whether the sectors of `span` are a hole.
+    pub fn is_hole(&self, layers: Layers<'_>, span: Span) -> Result<bool> {
+        let end = span.end.min(FILE_END);
+        let mut segments = Segments::new(self, layers, round_down(span.start)..round_up(end));
+        while let Some((_, found)) = segments.next()? {
+            if !matches!(found, Found::Hole) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Makes `len` bytes at `offset` a hole. The size stays.
@@ -107,7 +120,7 @@ impl FileChanges {
         keep_size: bool,
     ) -> Result<()> {
         let end = end_of(offset, len)?;
-        self.make_room(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
         let (from, to) = (round_up(offset), round_down(end));
         if from >= to {
             self.zero_partial(op.core, layers, size, offset..end.min(from))?;
@@ -132,7 +145,7 @@ impl FileChanges {
         keep_size: bool,
     ) -> Result<()> {
         let end = end_of(offset, len)?;
-        self.make_room(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
         let (holes, total) = self.holes(layers, round_down(offset)..round_up(end))?;
         reserve_extents(op, holes.len())?;
         let mut ranges = self.take_space(op.core, total, 0)?.into_iter();

@@ -80,8 +80,9 @@ impl FileChanges {
         Ok(())
     }
 
-    /// Before the range `start..end` is written, allocated or cloned to: what is inline moves into a buffer, and where
-    /// gaps must be holes, the gap after the old end of the file becomes one.
+    /// Before the range `start..end` is written, allocated or cloned to: what is inline moves into a buffer, what lies
+    /// behind the old end of the file in its last sector becomes zeros, and where gaps must be holes, the gap after that
+    /// becomes one.
     pub(super) fn make_room(
         &mut self,
         core: &Core,
@@ -91,10 +92,48 @@ impl FileChanges {
         end: u64,
     ) -> Result<()> {
         self.uninline(layers, size)?;
+        // What begins in the last sector or before it writes that anew.
+        if end > size && start >= round_up(size) {
+            self.zero_tail(core, layers, size)?;
+        }
         if end > size && !core.features.no_holes {
             self.fill_gap(layers, round_up(size)..round_down(start))?;
         }
         Ok(())
+    }
+
+    /// The same for what leaves alone what is written, the last sector too.
+    pub(super) fn make_room_behind(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        size: u64,
+        start: u64,
+        end: u64,
+    ) -> Result<()> {
+        self.make_room(core, layers, size, start.max(round_up(size)), end)
+    }
+
+    /// Before the file grows: what its last sector holds behind its end becomes zeros. Linux leaves that on the disk when it
+    /// cuts a file, and makes it zeros only now, too.
+    pub(super) fn zero_tail(&mut self, core: &Core, layers: Layers<'_>, size: u64) -> Result<()> {
+        if !self.has_tail(core, layers, size)? {
+            return Ok(());
+        }
+        let zeros = vec![0; (round_up(size) - size) as usize];
+        self.buffer(core, layers, size, size, &zeros)
+    }
+
+    /// Whether an extent holds anything but zeros between the end of the file and that of its sector. In buffers there are
+    /// zeros.
+    fn has_tail(&self, core: &Core, layers: Layers<'_>, size: u64) -> Result<bool> {
+        let (first, end) = (round_down(size), round_up(size));
+        match Segments::new(self, layers, first..end).next()? {
+            Some((_, Found::Extent(mapped))) if !mapped.prealloc => (),
+            _ => return Ok(false),
+        }
+        let whole = self.sector(core, layers, end, first)?;
+        Ok(whole.iter().skip((size - first) as usize).any(|byte| *byte != 0))
     }
 
     /// A file that is kept in its item moves into a buffer.
@@ -336,9 +375,14 @@ impl FileChanges {
         Ok(homes)
     }
 
-    /// The bytes of space that writing `span` would take besides what the file has reserved or buffered.
-    pub fn space_for(&self, core: &Core, layers: Layers<'_>, span: Span) -> Result<u64> {
+    /// The bytes of space that writing `span` to a file of `size` bytes would take besides what the file has reserved or
+    /// buffered.
+    pub fn space_for(&self, core: &Core, layers: Layers<'_>, size: u64, span: Span) -> Result<u64> {
         let span = round_down(span.start)..round_up(span.end);
+        let inline =
+            matches!(Segments::new(self, layers, 0..SECTOR).next()?, Some((_, Found::Inline(_))));
+        let behind = span.start >= round_up(size);
+        let rewritten = behind && (inline || self.has_tail(core, layers, size)?);
         let homes = self.find_homes(core, layers, &span)?;
         let mut fresh = len(&span);
         for (at, _) in &homes {
@@ -350,7 +394,7 @@ impl FileChanges {
                 self.homes.overlapping(&at).map(|(home, _)| len(&overlap(&home, &at))).sum();
             fresh = fresh.saturating_sub(len(&at).saturating_sub(housed));
         }
-        Ok(fresh)
+        Ok(fresh + if rewritten { SECTOR } else { 0 })
     }
 
     /// Whole sectors are in space that the file had reserved.

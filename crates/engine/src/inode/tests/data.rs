@@ -225,3 +225,76 @@ fn an_orphan_that_says_it_is_large_is_cleaned_up_all_the_same() {
     facts.check();
     assert_eq!(facts.inodes.len(), 1);
 }
+
+#[test]
+fn a_hole_in_a_hole_changes_nothing() {
+    let lab = Lab::new(4096);
+    let file = file(&lab, b"file");
+    write(&lab, &file, 0, &pattern(5000));
+    resize(&lab, &file, 1 << 20);
+    lab.commit();
+    let punch = |offset, len| {
+        let before = lab.tree.attributes(&file).mtime;
+        lab.op(|op| lab.tree.punch(op, &file, offset, len)).unwrap();
+        lab.tree.attributes(&file).mtime != before
+    };
+    assert!(!punch(8192, 1 << 30), "all of it a hole");
+    assert!(!punch(9000, 70), "part of a sector of a hole");
+    assert!(punch(8191, 2), "a byte of the sector that has data");
+    assert!(punch(0, 5), "data at once");
+    assert!(punch(4096, 4096));
+    assert!(!punch(4096, 4096), "a hole that is not committed yet");
+}
+
+/// A file of two sectors whose size says less, as Linux leaves it on the disk when it cuts one.
+fn cut_by_linux(lab: &Lab, name: &[u8]) -> Arc<Inode> {
+    let file = file(lab, name);
+    write(lab, &file, 0, &pattern(8192));
+    lab.commit();
+    lab.op(|op| -> Result<()> {
+        let mut state = file.write();
+        state.touch(&file, &lab.tree, op)?;
+        state.attributes.size = 5000;
+        Ok(())
+    })
+    .unwrap();
+    lab.commit();
+    file
+}
+
+#[test]
+fn what_linux_left_behind_the_end_never_shows() {
+    let lab = Lab::new(4096);
+    let grow: [(&[u8], &dyn Fn(&Arc<Inode>)); 7] = [
+        (b"truncate", &|file| resize(&lab, file, 20_000)),
+        (b"write behind", &|file| write(&lab, file, 9000, b"later")),
+        (b"write far behind", &|file| write(&lab, file, 8192, &pattern(1 << 17))),
+        (b"write beside", &|file| write(&lab, file, 6000, b"later")),
+        (b"allocate", &|file| {
+            lab.op(|op| lab.tree.allocate(op, file, 4096, 9000, false)).unwrap();
+        }),
+        (b"zero", &|file| {
+            lab.op(|op| lab.tree.zero_range(op, file, 8192, 9000, false)).unwrap();
+        }),
+        (b"clone", &|file| {
+            let source = cut_by_linux(&lab, b"source");
+            let source = Source { tree: &lab.tree, inode: &source, offset: 0 };
+            lab.op(|op| lab.tree.clone_range(op, source, file, 8192, 0)).unwrap();
+        }),
+    ];
+    for (name, grow) in grow {
+        let file = cut_by_linux(&lab, name);
+        grow(&file);
+        let name = String::from_utf8_lossy(name);
+        let found = read(&lab, &file);
+        assert!(found.len() > 6000, "{name}");
+        assert_eq!(found[..5000], pattern(5000), "{name}");
+        assert!(found[5000..6000].iter().all(|byte| *byte == 0), "{name}");
+        if &*name == "clone" {
+            resize(&lab, &file, 16_384);
+            assert!(read(&lab, &file)[13_192..].iter().all(|byte| *byte == 0), "{name}");
+        }
+    }
+    lab.commit();
+    Facts::of(&lab.view()).check();
+}

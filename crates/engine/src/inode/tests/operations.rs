@@ -261,6 +261,9 @@ fn xattrs_are_layered_and_limited() {
     // What Linux 6.18 accepts with 4 KiB nodes.
     let room = 3934;
     assert_eq!(set(b"user.d", &vec![b'x'; room + 1], SetXattr::Any), Some(Errno::NOSPC));
+    // Linux asks that before it looks what is there.
+    assert_eq!(set(b"user.d", &vec![b'x'; room + 1], SetXattr::Replace), Some(Errno::NOSPC));
+    assert_eq!(set(b"user.a", &vec![b'x'; room + 1], SetXattr::Create), Some(Errno::NOSPC));
     assert_eq!(set(b"user.d", &vec![b'x'; room], SetXattr::Any), None);
     lab.commit();
     assert_eq!(get(b"user.d").unwrap().len(), room);
