@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use buttress_testkit::differential::{self, Counts, Pair, Shape};
+use buttress_testkit::differential::{self, Counts, Excuse, Pair, Shape};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::parse_all;
 use buttress_testkit::ops::run::Failure;
@@ -34,12 +34,24 @@ fn main() -> ExitCode {
     let start = Instant::now();
     match run_all(&given) {
         Ok((ops, counts)) => {
+            reasons(&counts);
             println!("{ops} operations: {counts:?} in {:.0} s", start.elapsed().as_secs_f64());
             ExitCode::SUCCESS
         }
         Err(Failure(why)) => {
             println!("FAILED after {:.0} s: {why}", start.elapsed().as_secs_f64());
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says why what was different was right.
+fn reasons(counts: &Counts) {
+    for Excuse { word, what, why } in differential::TABLE {
+        let count = |all: &BTreeMap<&str, u64>| all.get(word).copied().unwrap_or_default();
+        let times = count(&counts.excused) + count(&counts.left_out);
+        if times > 0 {
+            println!("{times} x {word}: {what}. Reason: {why}.");
         }
     }
 }

@@ -79,7 +79,7 @@ struct Blocks {
     data: Vec<(u64, u64)>,
     /// Sectors of data that are all zeros.
     zeros: BTreeSet<u64>,
-    /// Blocks of 512 bytes. Shown and not compared yet: some files have a few more here than with the kernel.
+    /// Blocks of 512 bytes. Shown and not compared: sectors of zeros count, see the table of excuses.
     blocks: u64,
 }
 
