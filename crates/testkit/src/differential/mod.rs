@@ -93,10 +93,11 @@ impl Counts {
 
 /// The two filesystems.
 pub struct Pair {
+    /// Goes before the directory that it is mounted in.
+    sides: Option<[Caller; 2]>,
     dir: TempDir,
     /// The images of the kernel's and of our mount.
     images: [PathBuf; 2],
-    sides: Option<[Caller; 2]>,
     model: Model,
     /// Holes of files need no items.
     no_holes: bool,
