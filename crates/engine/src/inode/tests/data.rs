@@ -265,7 +265,8 @@ fn cut_by_linux(lab: &Lab, name: &[u8]) -> Arc<Inode> {
 #[test]
 fn what_linux_left_behind_the_end_never_shows() {
     let lab = Lab::new(4096);
-    let grow: [(&[u8], &dyn Fn(&Arc<Inode>)); 7] = [
+    type Grow<'a> = &'a dyn Fn(&Arc<Inode>);
+    let grow: [(&[u8], Grow<'_>); 7] = [
         (b"truncate", &|file| resize(&lab, file, 20_000)),
         (b"write behind", &|file| write(&lab, file, 9000, b"later")),
         (b"write far behind", &|file| write(&lab, file, 8192, &pattern(1 << 17))),
