@@ -7,9 +7,10 @@ use crate::{Row, Scale, median, seconds};
 /// Bytes and nanoseconds of a record.
 pub fn row(scale: Scale) -> Row {
     let mut row = Row::new(3, "one delayed reference".to_owned());
-    row.add("a record", size_of::<Record>() as f64, "bytes");
+    row.add("a record by itself", size_of::<Record>() as f64, "bytes");
     for records in [50_000, 1_000_000] {
-        let (append, all) = measure(scale, records);
+        let (bytes, append, all) = measure(scale, records);
+        row.add(&format!("a record in a log of {records}"), bytes, "bytes");
         row.add(&format!("append, of {records}"), append, "ns");
         row.add(&format!("append, sort and fold, of {records}"), all, "ns");
     }
@@ -17,9 +18,9 @@ pub fn row(scale: Scale) -> Row {
     row
 }
 
-/// Nanoseconds for one of `records` records: to append it, and with its share of sorting and folding.
-fn measure(scale: Scale, records: u64) -> (f64, f64) {
-    let (mut appends, mut alls) = (Vec::new(), Vec::new());
+/// Bytes of one of `records` records; nanoseconds to append it, and with its share of sorting and folding.
+fn measure(scale: Scale, records: u64) -> (f64, f64, f64) {
+    let (mut bytes, mut appends, mut alls) = (0, Vec::new(), Vec::new());
     for round in 0..scale.rounds {
         let mut log = RefLog::default();
         let mut at = 0x9e37_79b9_7f4a_7c15u64.wrapping_add(round as u64);
@@ -31,9 +32,19 @@ fn measure(scale: Scale, records: u64) -> (f64, f64) {
                 log.by_tree(target, 5, 1, Record::NEW);
             }
         });
-        let fold = seconds(|| assert!(!log.fold().is_empty()));
+        bytes = log.bytes();
+        let mut last = 0;
+        let fold = seconds(|| {
+            let folded = log.fold(|part| {
+                // Whoever merges them reads each.
+                last = part.iter().fold(last, |last, one| last.max(one.bytenr));
+                Ok::<(), ()>(())
+            });
+            assert!(folded.is_ok_and(|folded| folded > 0));
+        });
+        assert!(last > 0);
         appends.push(append / records as f64 * 1e9);
         alls.push((append + fold) / records as f64 * 1e9);
     }
-    (median(appends), median(alls))
+    (bytes as f64 / records as f64, median(appends), median(alls))
 }

@@ -41,7 +41,7 @@ pub struct Form<'a> {
     pub first_keys: &'a HashMap<u64, Key>,
 }
 
-/// Merges `records` (folded) into the extent tree.
+/// Merges `records` (folded, all those of each extent) into the extent tree.
 pub fn apply(
     merge: &mut Merge<'_>,
     form: &Form<'_>,
@@ -348,7 +348,7 @@ mod tests {
             let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
             let form =
                 Form { nodesize: 4096, skinny: true, generation: 7, first_keys: &HashMap::new() };
-            apply(&mut merge, &form, &log.fold(), &mut Applied::default())?;
+            log.fold(|records| apply(&mut merge, &form, records, &mut Applied::default()))?;
             self.root = Some(merge.finish().unwrap());
             Ok(())
         }

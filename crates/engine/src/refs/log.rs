@@ -1,9 +1,12 @@
-//! The log itself: records of 48 bytes, sorted and folded once per commit.
-
-use std::ops::Range;
+//! The log itself: small records, appended one by one, and sorted and folded once per commit.
+//!
+//! Records are kept packed, in chunks that never move: a log grows, and is appended to another one, without a copy.
 
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
 use buttress_ondisk::{Key, kind};
+
+use super::fold::Folder;
+use super::packed::{ROOM, pack, packed_len, unpack};
 
 /// One reference gained or lost. Sorted by address, then by what refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +38,8 @@ impl Record {
     /// The block's references to its children are by its own address from now on.
     pub const FULL_BACKREF: u8 = 2;
 
-    fn order(&self) -> (u64, u8, u64, u64, u64) {
+    /// What a log is sorted by.
+    pub(super) fn order(&self) -> (u64, u8, u64, u64, u64) {
         (self.bytenr, self.kind, self.owner, self.ino, self.offset)
     }
 }
@@ -81,16 +85,74 @@ impl Target {
     }
 }
 
+/// Bytes of a chunk: few enough that the heap keeps them, where a larger one would be mapped and unmapped each time.
+pub(super) const CHUNK: usize = 16 << 10;
+/// The first chunk of a log: most logs are short.
+const CHUNK_MIN: usize = 1 << 10;
+
+/// Packed records, one after the other.
+#[derive(Debug)]
+pub(super) struct Chunk {
+    bytes: Vec<u8>,
+    used: usize,
+}
+
+impl Chunk {
+    pub(super) fn new(len: usize) -> Chunk {
+        Chunk { bytes: vec![0; len], used: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.used = 0;
+    }
+
+    /// Room for one more record at the end.
+    pub(super) fn room(&mut self) -> Option<&mut [u8; ROOM]> {
+        self.bytes.get_mut(self.used..)?.first_chunk_mut()
+    }
+
+    /// A record of `len` bytes was written to the room.
+    pub(super) fn grow(&mut self, len: usize) {
+        self.used += len;
+    }
+
+    /// The record at `at`, with what comes behind it.
+    #[inline]
+    pub(super) fn at(&self, at: usize) -> &[u8; ROOM] {
+        self.bytes[at..].first_chunk().expect("it was written in such room")
+    }
+
+    /// All records: where each is, and how long it is.
+    pub(super) fn records(&self) -> impl Iterator<Item = (usize, &[u8; ROOM], usize)> {
+        let mut next = 0;
+        std::iter::from_fn(move || {
+            let at = next;
+            let record = (at < self.used).then(|| self.at(at))?;
+            let len = packed_len(record);
+            next += len;
+            Some((at, record, len))
+        })
+    }
+}
+
 /// The references gained and lost by one commit, or a part of it.
 #[derive(Debug, Default)]
 pub struct RefLog {
-    records: Vec<Record>,
+    chunks: Vec<Chunk>,
+    len: usize,
+    /// Bits that some address has, and bits that some address has not.
+    ones: u64,
+    zeros: u64,
 }
 
 impl RefLog {
     /// `delta` references of tree `root` to `target`.
     pub fn by_tree(&mut self, target: Target, root: u64, delta: i32, marks: u8) {
-        self.records.push(match target {
+        self.push(&match target {
             Target::Block(bytenr, level) => Record {
                 bytenr,
                 kind: kind::TREE_BLOCK_REF,
@@ -122,7 +184,7 @@ impl RefLog {
             Target::Block(bytenr, level) => (bytenr, kind::SHARED_BLOCK_REF, level, 0),
             Target::Data { bytenr, sectors, .. } => (bytenr, kind::SHARED_DATA_REF, 0, sectors),
         };
-        self.records.push(Record {
+        self.push(&Record {
             bytenr,
             kind,
             level,
@@ -154,7 +216,7 @@ impl RefLog {
 
     /// The block at `bytenr` refers to its children by its own address from now on.
     pub fn full_backref(&mut self, bytenr: u64, level: u8) {
-        self.records.push(Record {
+        self.push(&Record {
             bytenr,
             kind: 0,
             level,
@@ -167,178 +229,95 @@ impl RefLog {
         });
     }
 
+    fn push(&mut self, record: &Record) {
+        if self.chunks.last_mut().is_none_or(|chunk| chunk.room().is_none()) {
+            let so_far = self.len * ROOM / 2;
+            let len = so_far.next_power_of_two().clamp(CHUNK_MIN, CHUNK);
+            self.chunks.push(Chunk::new(len));
+        }
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        let Some(room) = chunk.room() else { return };
+        let len = pack(record, room);
+        chunk.grow(len);
+        self.count(record.bytenr);
+    }
+
+    fn count(&mut self, address: u64) {
+        self.len += 1;
+        self.ones |= address;
+        self.zeros |= !address;
+    }
+
+    /// Appends a record of another log, so long and of this address; `spare` are empty chunks to use.
+    #[inline]
+    pub(super) fn push_packed(
+        &mut self,
+        record: &[u8; ROOM],
+        len: usize,
+        address: u64,
+        spare: &mut Vec<Chunk>,
+    ) {
+        if self.chunks.last_mut().is_none_or(|chunk| chunk.room().is_none()) {
+            self.chunks.push(spare.pop().unwrap_or_else(|| Chunk::new(CHUNK)));
+        }
+        let Some(chunk) = self.chunks.last_mut() else { return };
+        let Some(room) = chunk.room() else { return };
+        *room = *record;
+        chunk.grow(len);
+        self.count(address);
+    }
+
     /// Appends another log.
     pub fn append(&mut self, other: &mut RefLog) {
-        self.records.append(&mut other.records);
+        let other = std::mem::take(other);
+        self.chunks.extend(other.chunks);
+        self.len += other.len;
+        self.ones |= other.ones;
+        self.zeros |= other.zeros;
     }
 
     /// How many records it holds.
     pub fn len(&self) -> usize {
-        self.records.len()
+        self.len
+    }
+
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> usize {
+        self.chunks.iter().map(|chunk| chunk.used).sum()
     }
 
     /// Whether it holds none.
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.len == 0
     }
 
-    /// Sorts the records and folds those of the same reference; what sums to nothing and marks nothing goes.
-    ///
-    /// All in place: a large log is partitioned by address until a part fits into the processor's cache, so that no record
-    /// is waited for more than once.
-    pub fn fold(mut self) -> Vec<Record> {
-        let mut folder = Folder::default();
-        if self.records.len() <= 2 * PART_LEN {
-            folder.fold_part(&self.records, differ(&self.records));
-            return folder.folded;
-        }
-        let whole = 0..self.records.len();
-        folder.fold(&mut self.records, whole);
-        self.records.truncate(folder.kept);
-        self.records
-    }
-}
-
-/// Records of a part that is sorted at once: they stay in the processor's second cache.
-const PART_LEN: usize = 32 << 10;
-/// Most parts that a pass makes, as a power of two: with more, each write would miss the first cache.
-const PARTS_MAX_BITS: u32 = 9;
-/// Bits that one pass of the sort looks at.
-const DIGIT: u32 = 11;
-
-/// The address of a record, and where it is in its part.
-type Place = (u64, u32);
-
-/// The bits in which addresses differ.
-fn differ(records: &[Record]) -> u64 {
-    let seen =
-        records.iter().fold((0, u64::MAX), |(any, all), one| (any | one.bytenr, all & one.bytenr));
-    seen.0 & !seen.1
-}
-
-#[derive(Debug, Default)]
-struct Folder {
-    /// The records of a part, in the order of their addresses.
-    places: Vec<Place>,
-    /// For the sort.
-    spare: Vec<Place>,
-    /// The records of one extent.
-    run: Vec<Record>,
-    /// The records of a part, folded.
-    folded: Vec<Record>,
-    /// Records kept so far, at the start of the log.
-    kept: usize,
-}
-
-impl Folder {
-    /// Folds a part of the log, which comes after all that was folded before.
-    fn fold(&mut self, records: &mut [Record], part: Range<usize>) {
-        let differ = differ(&records[part.clone()]);
-        if part.len() <= 2 * PART_LEN || differ == 0 {
-            self.fold_part(&records[part], differ);
-            let end = self.kept + self.folded.len();
-            records[self.kept..end].copy_from_slice(&self.folded);
-            self.kept = end;
-            return;
-        }
-        let top = u64::BITS - differ.leading_zeros();
-        let bits = (part.len() / PART_LEN).ilog2().clamp(1, PARTS_MAX_BITS);
-        let ends = partition(&mut records[part.clone()], top.saturating_sub(bits), bits);
-        let mut from = part.start;
-        for end in ends {
-            self.fold(records, from..part.start + end);
-            from = part.start + end;
-        }
+    /// Sorts the records and folds those of the same reference; what sums to nothing and marks nothing goes. They are given
+    /// to `each` in order, many at a time and those of an extent at once. How many they were is returned.
+    pub fn fold<E>(
+        self,
+        each: impl FnMut(&[Record]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<usize, E> {
+        let mut folder = Folder::new(each);
+        folder.fold(self)?;
+        folder.finish()
     }
 
-    /// Folds a small part into `folded`; `differ`: the bits in which its addresses differ.
-    fn fold_part(&mut self, all: &[Record], differ: u64) {
-        self.places.clear();
-        self.places.extend(all.iter().map(|one| one.bytenr).zip(0..));
-        self.sort_places(differ);
-        self.folded.clear();
-        self.folded.reserve(all.len());
-        for same in self.places.chunk_by(|a, b| a.0 == b.0) {
-            if let [(_, one)] = same {
-                fold_run(&[all[*one as usize]], &mut self.folded);
-                continue;
-            }
-            self.run.clear();
-            self.run.extend(same.iter().map(|(_, one)| all[*one as usize]));
-            self.run.sort_unstable_by_key(Record::order);
-            fold_run(&self.run, &mut self.folded);
-        }
+    /// The bits in which addresses differ.
+    pub(super) fn differ(&self) -> u64 {
+        self.ones & self.zeros
     }
-}
 
-impl Folder {
-    /// Sorts the places. A radix sort: a few passes over 16 bytes for each, where a comparison sort would move each many
-    /// times.
-    fn sort_places(&mut self, differ: u64) {
-        if self.places.len() < 1 << DIGIT {
-            return self.places.sort_unstable();
-        }
-        self.spare.resize(self.places.len(), Place::default());
-        let mut shift = differ.trailing_zeros();
-        while shift < u64::BITS - differ.leading_zeros() {
-            pass(&self.places, &mut self.spare, shift);
-            std::mem::swap(&mut self.places, &mut self.spare);
-            shift += DIGIT;
-        }
+    pub(super) fn chunks(&self) -> &[Chunk] {
+        &self.chunks
     }
-}
 
-/// Sorts `from` into `to` by one digit, keeping the order of equals.
-fn pass(from: &[Place], to: &mut [Place], shift: u32) {
-    let digit = |place: &Place| (place.0 >> shift) as usize & ((1 << DIGIT) - 1);
-    let mut starts = [0u32; 1 << DIGIT];
-    from.iter().for_each(|place| starts[digit(place)] += 1);
-    let mut sum = 0;
-    for start in &mut starts {
-        (*start, sum) = (sum, sum + *start);
+    pub(super) fn into_chunks(self) -> Vec<Chunk> {
+        self.chunks
     }
-    for place in from {
-        let at = &mut starts[digit(place)];
-        to[*at as usize] = *place;
-        *at += 1;
-    }
-}
 
-/// Orders records by `bits` bits of their addresses, from bit `shift` on; where each part ends is returned.
-fn partition(records: &mut [Record], shift: u32, bits: u32) -> Vec<usize> {
-    let part_of = |record: &Record| (record.bytenr >> shift) as usize & ((1 << bits) - 1);
-    let mut ends = vec![0; 1 << bits];
-    records.iter().for_each(|record| ends[part_of(record)] += 1);
-    let mut next = ends.clone();
-    let mut sum = 0;
-    for (end, start) in ends.iter_mut().zip(&mut next) {
-        *start = sum;
-        sum += *end;
-        *end = sum;
-    }
-    for part in 0..ends.len() {
-        while next[part] < ends[part] {
-            let belongs = part_of(&records[next[part]]);
-            if belongs != part {
-                records.swap(next[part], next[belongs]);
-            }
-            next[belongs] += 1;
-        }
-    }
-    ends
-}
-
-/// Folds the sorted records of one extent.
-fn fold_run(run: &[Record], folded: &mut Vec<Record>) {
-    for same in run.chunk_by(|a, b| a.order() == b.order()) {
-        let mut sum = same[0];
-        for record in &same[1..] {
-            sum.delta += record.delta;
-            sum.marks |= record.marks;
-        }
-        if sum.delta != 0 || sum.marks != 0 {
-            folded.push(sum);
-        }
+    /// All records.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record> {
+        self.chunks.iter().flat_map(Chunk::records).map(|(_, record, _)| unpack(record))
     }
 }
 
@@ -349,21 +328,37 @@ mod tests {
 
     #[test]
     fn folding_sums_each_reference_in_order() {
-        for (count, spread) in [(10, 4), (3000, 40), (9000, 1), (40_000, 1 << 40), (100_000, 5000)]
-        {
+        // How many, over how many addresses, of which some are as far away.
+        let cases = [
+            (10, 4, 0),
+            (3000, 40, 0),
+            (9000, 1, 0),
+            (40_000, 1 << 40, 0),
+            (100_000, 5000, 0),
+            (100_000, 5000, 1 << 50),
+            (60_000, 50_000, 1 << 62),
+        ];
+        for (count, spread, far) in cases {
             let mut log = RefLog::default();
             let mut sums: BTreeMap<(u64, u64), i32> = BTreeMap::new();
             let mut at = 7u64;
             for _ in 0..count {
                 at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                let (bytenr, root, delta) =
-                    ((at >> 20) % spread * 4096, at % 3 + 5, (at % 2) as i32 * 2 - 1);
+                let away = if (at >> 12).is_multiple_of(64) { far } else { 0 };
+                let bytenr = (at >> 20) % spread * 4096 + away;
+                let (root, delta) = (at % 3 + 5, (at % 2) as i32 * 2 - 1);
                 log.by_tree(Target::Block(bytenr, 0), root, delta, 0);
                 *sums.entry((bytenr, root)).or_default() += delta;
             }
             sums.retain(|_, sum| *sum != 0);
-            let folded: Vec<_> =
-                log.fold().iter().map(|one| ((one.bytenr, one.owner), one.delta)).collect();
+            let mut folded: Vec<((u64, u64), i32)> = Vec::new();
+            let count = log.fold(|records| {
+                let last = folded.last().map(|((bytenr, _), _)| *bytenr);
+                assert_ne!(last, Some(records[0].bytenr), "an extent's records come at once");
+                folded.extend(records.iter().map(|one| ((one.bytenr, one.owner), one.delta)));
+                Ok::<(), ()>(())
+            });
+            assert_eq!(count, Ok(folded.len()));
             assert_eq!(folded, sums.into_iter().collect::<Vec<_>>());
         }
     }

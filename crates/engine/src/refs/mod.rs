@@ -9,7 +9,9 @@
 
 mod apply;
 mod extent;
+mod fold;
 mod log;
+mod packed;
 mod sharing;
 
 pub use apply::{Applied, Form, apply};

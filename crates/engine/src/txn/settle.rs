@@ -110,8 +110,7 @@ impl<'c, 'a> Settler<'c, 'a> {
         }
         let counters = &self.commit.core().counters;
         stats::add(&counters.refs_logged, self.todo.refs.len() as u64);
-        let records = std::mem::take(&mut self.todo.refs).fold();
-        stats::add(&counters.refs_folded, records.len() as u64);
+        let log = std::mem::take(&mut self.todo.refs);
         let features = self.commit.core().features;
         let first_keys = self.commit.first_keys();
         let form = Form {
@@ -121,7 +120,11 @@ impl<'c, 'a> Settler<'c, 'a> {
             first_keys: &first_keys,
         };
         let mut applied = Applied::default();
-        self.merge(objectid::EXTENT_TREE, |merge| apply(merge, &form, &records, &mut applied))?;
+        self.merge(objectid::EXTENT_TREE, |merge| {
+            let folded = log.fold(|records| apply(merge, &form, records, &mut applied))?;
+            stats::add(&counters.refs_folded, folded as u64);
+            Ok(())
+        })?;
         self.account(&applied)?;
         Ok(true)
     }
