@@ -1,14 +1,17 @@
 //! Spreading independent work over a few threads, for the length of one call.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::error::Result;
 
-/// The threads worth having for work that computes.
+/// The threads worth having for work that computes. Asked once: the answer takes a dozen system calls, more than the rest of
+/// a small commit.
 fn count() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from).min(16)
+    static COUNT: OnceLock<usize> = OnceLock::new();
+    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(16))
 }
 
 /// Calls `work` for each item: in order when `sequential`, else as [`for_each`] does.
