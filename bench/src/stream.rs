@@ -56,16 +56,11 @@ fn through_mounts(scale: Scale, size: u64, pieces: u64, row: &mut Row) {
     if !scale.wants(Side::Mounts) {
         return;
     }
-    for what in [Served::Ours, Served::Null] {
-        let mut rates: [Vec<f64>; 2] = Default::default();
-        for _ in 0..scale.rounds.min(3) {
-            let mount = mounts::serve(what, size);
-            let rate = mount.and_then(|mount| {
-                let path = mount.path().join("file");
-                let write = write_file(&path, pieces, what == Served::Ours)?;
-                Ok((write, read_file(&path, pieces)?))
-            });
-            match rate {
+    let served = [Served::Ours, Served::Null];
+    let mut rates: [[Vec<f64>; 2]; 2] = Default::default();
+    for _ in 0..scale.rounds.min(3) {
+        for (what, rates) in served.iter().zip(&mut rates) {
+            match through(*what, size, pieces) {
                 Ok((write, read)) => {
                     rates[0].push(write);
                     rates[1].push(read);
@@ -73,12 +68,25 @@ fn through_mounts(scale: Scale, size: u64, pieces: u64, row: &mut Row) {
                 Err(why) => row.note(why),
             }
         }
+    }
+    let mut writes = Vec::new();
+    for (what, rates) in served.iter().zip(rates) {
         for (name, rates) in ["write", "read, the kernel may cache"].iter().zip(rates) {
             if !rates.is_empty() {
-                row.add(&format!("{}, {name} {pieces} MiB", what.name()), median(rates), "MiB/s");
+                let rate = median(rates);
+                row.add(&format!("{}, {name} {pieces} MiB", what.name()), rate, "MiB/s");
+                writes.extend((*name == "write").then_some(rate));
             }
         }
     }
+    row.ratio("ratio to the null filesystem, write", writes);
+}
+
+fn through(what: Served, size: u64, pieces: u64) -> Result<(f64, f64), String> {
+    let mount = mounts::serve(what, size)?;
+    let path = mount.path().join("file");
+    let write = write_file(&path, pieces, what == Served::Ours)?;
+    Ok((write, read_file(&path, pieces)?))
 }
 
 fn piece(number: u64) -> Vec<u8> {
