@@ -6,10 +6,10 @@ use crate::run::{KernelMount, Place, have_progs, run_as};
 use crate::tree;
 
 /// A mount that is taken off whatever happens.
-struct Live<'a>(&'a Place);
+pub struct Live<'a>(&'a Place);
 
 impl<'a> Live<'a> {
-    fn of(place: &'a Place, options: &str) -> Option<Live<'a>> {
+    pub fn of(place: &'a Place, options: &str) -> Option<Live<'a>> {
         Live::at(place, &format!("{options} disk.img mnt"))
     }
 
@@ -23,7 +23,7 @@ impl<'a> Live<'a> {
         Some(Live(place))
     }
 
-    fn end(self) {
+    pub fn end(self) {
         self.0.ok("umount mnt");
     }
 }

@@ -8,6 +8,7 @@ mod inspect;
 mod live;
 mod mkfs;
 mod run;
+mod stats;
 mod tree;
 mod usage;
 mod whole;
