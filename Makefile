@@ -35,9 +35,9 @@ bench: deps
 	cargo build --release -p buttress-fuse --example null
 	target/release/buttress-bench
 
-# All crash states of the recorded workloads (some 200,000 different ones), and every way in which a device can fail.
+# Crash states of the recorded workloads (540,000, a third of them different), and every way in which a device can fail.
 crash: deps
-	cargo run --release -p buttress-testkit --bin crashrun -- --per-epoch 64
+	cargo run --release -p buttress-testkit --bin crashrun -- --per-epoch 112
 	cargo run --release -p buttress-testkit --bin crashrun -- --faults 40
 
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
