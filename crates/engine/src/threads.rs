@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// The threads worth having for work that computes. Asked once: the answer takes a dozen system calls, more than the rest of
 /// a small commit.
-fn count() -> usize {
+pub fn count() -> usize {
     static COUNT: OnceLock<usize> = OnceLock::new();
     *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(16))
 }

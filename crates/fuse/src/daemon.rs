@@ -17,6 +17,7 @@ use buttress::{Filesystem, Options};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
+use crate::budget::{self, Budget};
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
@@ -197,13 +198,14 @@ fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
     }
 }
 
+fn budget(options: &MountOptions) -> Budget {
+    Budget::of(options.memory.unwrap_or(budget::MEMORY))
+}
+
 fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
     let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
-    let mode = match options.memory {
-        Some(bytes) => mode.memory(bytes),
-        None => mode,
-    };
+    let mode = mode.memory(budget(options).filesystem);
     match options.commit_seconds {
         Some(seconds) => mode.commit_interval(Duration::from_secs(seconds.into())),
         None => mode,
@@ -276,7 +278,9 @@ fn serve_and_tell<S: Control>(
         // One of an earlier mount with this number, which nobody has asked for.
         let _usually_none = will.as_ref().and_then(Will::take);
     }
-    let session_options = SessionOptions { init_flags: init_flags(options), readers: 0 };
+    let Budget { readers, transfer_bytes, .. } = budget(options);
+    let init_flags = init_flags(options);
+    let session_options = SessionOptions { init_flags, readers, transfer_bytes };
     let handler = Arc::clone(&mount);
     let started = Session::start(channel, &place.mountpoint, handler, &session_options);
     let session = started.inspect_err(|_| take_off(&place.mountpoint))?;

@@ -3,8 +3,10 @@
 //! Downward: [`options`] (the `-o` words) and [`launch`] (the background process) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
 //! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
-//! kernel holds, and [`daemon`] puts it all together. [`client`] is for commands on a live mount.
+//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`client`]
+//! is for commands on a live mount.
 
+pub mod budget;
 pub mod client;
 pub mod daemon;
 pub mod launch;

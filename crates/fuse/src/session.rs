@@ -8,7 +8,8 @@
 //! the caller's final commit holds all that was acknowledged.
 //!
 //! A request that waits long (an fsync is a whole commit) must not keep others from being read:
-//! [`crew`] puts a spare thread in the reader's place meanwhile.
+//! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
+//! there are as many large buffers as readers, however many threads wait.
 
 mod crew;
 
@@ -28,8 +29,10 @@ use crate::protocol::channel::{Channel, Reply, Request};
 use crate::protocol::connect::{self, ConnectError};
 use crew::Crew;
 
-/// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes.
+/// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
+/// Smallest largest transfer.
+pub const TRANSFER_BYTES_MIN: u32 = 64 << 10;
 /// Room for the headers before a WRITE's data.
 const HEADER_ROOM: usize = 4096;
 /// Smallest pages a kernel counts `max_pages` in, in bytes.
@@ -71,12 +74,19 @@ pub struct SessionOptions {
     /// Threads that read requests; 0: two for each core, as most requests wait for a disk now and
     /// then.
     pub readers: usize,
+    /// Bytes of the largest WRITE or READ.
+    pub transfer_bytes: u32,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { init_flags: BASE_FLAGS, readers: 0 }
+        Self { init_flags: BASE_FLAGS, readers: 0, transfer_bytes: TRANSFER_BYTES_MAX }
     }
+}
+
+/// Threads that read requests where nobody says how many.
+pub fn readers_by_default() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from) * 2
 }
 
 /// What every session of ours asks for: large and parallel requests, and caching that needs no
@@ -124,6 +134,10 @@ struct Shared {
     handler: Arc<dyn Handler>,
     mountpoint: PathBuf,
     crew: Crew,
+    /// Bytes of a buffer that holds any request.
+    buffer_bytes: usize,
+    /// Buffers of readers that wait, for those who read in their place.
+    buffers: Mutex<Vec<Vec<u8>>>,
     /// Requests being handled now.
     active: AtomicUsize,
     /// Set once: requests are refused from here on.
@@ -140,9 +154,10 @@ impl Session {
         handler: Arc<dyn Handler>,
         options: &SessionOptions,
     ) -> Result<Self, SessionError> {
-        let flags = handshake(&channel, options.init_flags)?;
+        let transfer = options.transfer_bytes.clamp(TRANSFER_BYTES_MIN, TRANSFER_BYTES_MAX);
+        let flags = handshake(&channel, options.init_flags, transfer)?;
         let readers = match options.readers {
-            0 => std::thread::available_parallelism().map_or(2, usize::from) * 2,
+            0 => readers_by_default(),
             count => count,
         };
         let shared = Arc::new(Shared {
@@ -150,6 +165,8 @@ impl Session {
             handler,
             mountpoint: mountpoint.to_owned(),
             crew: Crew::new(readers),
+            buffer_bytes: transfer as usize + HEADER_ROOM,
+            buffers: Mutex::default(),
             active: AtomicUsize::new(0),
             stopping: AtomicBool::new(false),
             ended: Mutex::new(false),
@@ -240,37 +257,54 @@ impl Shared {
 
     /// Body of a reader thread.
     fn read_requests(self: &Arc<Self>) {
-        let mut buffer = vec![0u8; TRANSFER_BYTES_MAX as usize + HEADER_ROOM];
+        let mut buffer = self.take_buffer();
         while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
             self.active.fetch_add(1, Ordering::SeqCst);
-            let reply = Reply::new(&self.channel, &request);
-            let stay = self.serve(&request, reply);
+            let waits = self.handler.may_wait(&request);
+            if !waits || self.stopping.load(Ordering::SeqCst) {
+                self.serve(&request);
+                self.active.fetch_sub(1, Ordering::SeqCst);
+                continue;
+            }
+            let body = request.body().rest().to_vec();
+            let request = request.over(&body);
+            self.buffers.lock().push(std::mem::take(&mut buffer));
+            let stay = self.serve_apart(&request);
+            drop(body);
             self.active.fetch_sub(1, Ordering::SeqCst);
             if !stay && !self.crew.rest() {
                 return;
             }
+            buffer = self.take_buffer();
         }
         self.end();
     }
 
-    /// Handles one request; `false` if this thread is one too many now.
-    fn serve(self: &Arc<Self>, request: &Request<'_>, reply: Reply<'_>) -> bool {
+    fn take_buffer(&self) -> Vec<u8> {
+        let left = self.buffers.lock().pop();
+        left.unwrap_or_else(|| vec![0; self.buffer_bytes])
+    }
+
+    /// Handles one request, which takes no time.
+    fn serve(&self, request: &Request<'_>) {
+        let reply = Reply::new(&self.channel, request);
         match request.opcode() {
             _ if self.stopping.load(Ordering::SeqCst) => refuse_stopped(request, reply),
             opcode::DESTROY => reply.done(),
             // A request is never given up halfway; the kernel need not ask again.
             opcode::INTERRUPT | opcode::INIT => reply.refuse(Errno::NOSYS),
-            _ if self.handler.may_wait(request) => {
-                if self.crew.leave() {
-                    // Without a stand-in the others read on; nothing is lost but speed.
-                    let _fewer_readers = Self::spawn_reader(self);
-                }
-                self.handle(request, reply);
-                return self.crew.come_back();
-            }
             _ => self.handle(request, reply),
         }
-        true
+    }
+
+    /// Handles one request that may wait, while another thread reads on; `false` if this thread is one too many now.
+    fn serve_apart(self: &Arc<Self>, request: &Request<'_>) -> bool {
+        if self.crew.leave() {
+            // Without a stand-in the others read on; nothing is lost but speed.
+            let _fewer_readers = Self::spawn_reader(self);
+        }
+        self.handle(request, Reply::new(&self.channel, request));
+        self.crew.come_back()
     }
 
     /// A panic in the handler costs its request an EIO, not the mount its thread.
@@ -294,8 +328,8 @@ fn refuse_stopped(request: &Request<'_>, reply: Reply<'_>) {
 }
 
 /// Receives and answers INIT; returns the bits agreed on.
-fn handshake(channel: &Channel, wanted: u64) -> Result<u64, SessionError> {
-    let mut buffer = vec![0u8; TRANSFER_BYTES_MAX as usize + HEADER_ROOM];
+fn handshake(channel: &Channel, wanted: u64, transfer: u32) -> Result<u64, SessionError> {
+    let mut buffer = vec![0u8; transfer as usize + HEADER_ROOM];
     loop {
         let request = channel.receive(&mut buffer).map_err(SessionError::Connection)?;
         let request = request.ok_or(SessionError::Connection(Errno::NODEV))?;
@@ -314,7 +348,7 @@ fn handshake(channel: &Channel, wanted: u64) -> Result<u64, SessionError> {
             return Err(SessionError::Version { major, minor });
         }
         let flags = (u64::from(theirs.flags) | u64::from(theirs.flags2) << 32) & wanted;
-        answer_init(channel, &request, &agreed(&theirs, flags))?;
+        answer_init(channel, &request, &agreed(&theirs, flags, transfer))?;
         return Ok(flags);
     }
 }
@@ -329,16 +363,16 @@ fn answer_init(
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "the two halves of 64 flag bits")]
-fn agreed(theirs: &InitIn, flags: u64) -> InitOut {
+fn agreed(theirs: &InitIn, flags: u64, transfer: u32) -> InitOut {
     InitOut {
         max_readahead: theirs.max_readahead,
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
         max_background: BACKGROUND_MAX,
         congestion_threshold: BACKGROUND_MAX / 4 * 3,
-        max_write: TRANSFER_BYTES_MAX,
+        max_write: transfer,
         time_gran: 1,
-        max_pages: (TRANSFER_BYTES_MAX / PAGE_BYTES) as u16,
+        max_pages: (transfer / PAGE_BYTES) as u16,
         ..InitOut::default()
     }
 }

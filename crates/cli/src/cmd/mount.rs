@@ -22,7 +22,8 @@ pub struct Mount {
     pub device: Option<PathBuf>,
     /// The directory to mount on
     pub directory: Option<PathBuf>,
-    /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot ...
+    /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot,
+    /// memory=BYTES (most that the mount's process may use, 32M or more; 512M) ...
     #[arg(short, long, value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only: the same as -o ro
@@ -56,6 +57,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
             let error = MountError::Path { path: path.clone(), source: error };
             failure(device, directory, &error)
         })?;
+    }
+    if args.foreground {
+        buttress_fuse::launch::tell_allocator();
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)

@@ -60,7 +60,6 @@ struct Inner {
     forest: Forest,
     options: Options,
     warnings: Vec<String>,
-    pressure: run::Pressure,
     wake: Arc<worker::Wake>,
     /// Subvolumes whose files without names, left by a crash, have been deleted.
     cleaned: RwLock<Spread<u64, ()>>,
@@ -99,13 +98,11 @@ impl Inner {
         if self.core.read_only {
             return Ok(self.core.txn.committed());
         }
-        self.pressure.reset();
         txn::commit(&self.core, &self.forest, false)
     }
 
     /// Commits whether or not anything has changed: space that commits have freed comes back step by step with each.
     fn commit_for_space(&self) -> Result<()> {
-        self.pressure.reset();
         txn::commit(&self.core, &self.forest, true).map(|_| ())
     }
 }

@@ -39,7 +39,6 @@ impl Filesystem {
             forest,
             options,
             warnings,
-            pressure: Default::default(),
             wake: Default::default(),
             cleaned: Default::default(),
         };
@@ -81,6 +80,9 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.sequential = options.reproducible;
     core.drop_blocks_max = options.drop_blocks_max;
     core.inodes_max = options.inodes_max;
+    core.waiting.max = options.waiting_max();
+    (core.room, core.run_bytes) = (options.room, options.run_bytes);
+    core.kept_max = options.kept_max;
     Ok(core)
 }
 

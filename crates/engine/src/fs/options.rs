@@ -3,13 +3,20 @@
 use std::time::Duration;
 
 use crate::env::Env;
+use crate::txn::WaitingMax;
 
 const MEMORY: u64 = 512 << 20;
-/// A change that waits takes about 1 KiB, and twice as many may wait as ask for a commit. Names of a large directory go to all
-/// its leaves, in the order of their hashes: the fewer commits, the less is written.
-const CHANGE_SHARE: u64 = 3 << 10;
+const MEMORY_MIN: u64 = 12 << 20;
 /// An inode takes about 600 bytes; a tenth of the memory is for them.
 const INODE_SHARE: u64 = 8 << 10;
+/// A decompressed extent has 128 KiB; a 64th of the memory is for them.
+const KEPT_SHARE: u64 = 64 * (128 << 10);
+/// A block of a deleted subvolume may take so much in references to its extents.
+const DROPPED_BLOCK: u64 = 64 << 10;
+/// What threads write at once, together, is this part of the memory.
+const RUN_SHARE: u64 = 64;
+/// Bytes that one thread writes at once.
+const RUN_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=2 << 20;
 
 /// How a filesystem is opened: a builder, from [`Options::read_only`] or [`Options::read_write`].
 #[derive(Clone, Debug)]
@@ -19,7 +26,9 @@ pub struct Options {
     pub(super) commit_interval: Duration,
     pub(super) cache_bytes: u64,
     pub(super) dirty_bytes_max: u64,
-    pub(super) changes_max: u64,
+    pub(super) room: u64,
+    pub(super) run_bytes: usize,
+    pub(super) kept_max: usize,
     pub(super) inodes_max: usize,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
@@ -36,12 +45,14 @@ impl Options {
             commit_interval: Duration::from_secs(30),
             cache_bytes: 0,
             dirty_bytes_max: 0,
-            changes_max: 0,
+            room: 0,
+            run_bytes: 0,
+            kept_max: 0,
             inodes_max: 0,
             background: true,
             mark_quota_inconsistent: false,
             reproducible: false,
-            drop_blocks_max: 4096,
+            drop_blocks_max: 0,
             env: Env::system(),
         }
         .memory(MEMORY)
@@ -67,21 +78,32 @@ impl Options {
         Options { commit_interval, ..self }
     }
 
-    /// Bytes of memory to do with, about; 512 MiB when nothing is said, 16 MiB at least. Half of it keeps tree blocks, an eighth
-    /// data that wait for a commit, the rest other changes that wait and inodes. What a mount's kernel remembers comes on
-    /// top, with some 150 bytes for each file.
+    /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree
+    /// blocks and for what waits for a commit: of these, what waits may take three quarters, and the cache of blocks has the
+    /// rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files
+    /// that are held come on top, with some 30 bytes each.
     pub fn memory(self, bytes: u64) -> Options {
-        let bytes = bytes.max(16 << 20);
+        let bytes = bytes.max(MEMORY_MIN);
+        let room = bytes / 4 * 3;
+        let run = bytes / RUN_SHARE / crate::threads::count() as u64;
         Options {
-            cache_bytes: bytes / 2,
+            cache_bytes: room,
             dirty_bytes_max: bytes / 8,
-            changes_max: bytes / CHANGE_SHARE,
+            room,
+            run_bytes: run.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()) as usize,
+            kept_max: ((bytes / KEPT_SHARE) as usize).clamp(4, 64),
+            drop_blocks_max: ((bytes / DROPPED_BLOCK) as usize).clamp(16, 4096),
             inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),
             ..self
         }
     }
 
-    /// Bytes of tree blocks kept in memory.
+    /// What may wait for a commit.
+    pub(super) fn waiting_max(&self) -> WaitingMax {
+        WaitingMax { data: self.dirty_bytes_max, all: self.room / 4 * 3 }
+    }
+
+    /// Bytes of tree blocks kept in memory at most.
     pub fn cache_bytes(self, cache_bytes: u64) -> Options {
         Options { cache_bytes, ..self }
     }
@@ -109,7 +131,7 @@ impl Options {
     }
 
     /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits. At least 16: some of
-    /// them lead back to where the last commit ended.
+    /// them lead back to where the last commit ended. [`Options::memory`] sets it, to 4,096 at most.
     pub fn drop_blocks_max(self, drop_blocks_max: usize) -> Options {
         Options { drop_blocks_max: drop_blocks_max.max(16), ..self }
     }

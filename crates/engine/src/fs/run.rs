@@ -5,16 +5,14 @@
 //! a few commits that did not help there is no space. An operation that failed has changed nothing that a second try
 //! would not do again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use buttress_ondisk::SECTOR;
 
-use super::{Inner, Options};
+use super::Inner;
 use crate::error::{Error, Result};
 use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
-use crate::txn::Op;
+use crate::txn::{CHANGE_BYTES, Op, Urgency};
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
@@ -22,28 +20,9 @@ const COMMITS_MAX: u32 = 4;
 /// Data extents that one operation lets go of at most.
 const EXTENTS_MAX: usize = 4096;
 
-/// What waits in memory for the next commit.
-#[derive(Debug, Default)]
-pub(super) struct Pressure {
-    bytes: AtomicU64,
-    changes: AtomicU64,
-}
-
-impl Pressure {
-    /// A commit begins.
-    pub fn reset(&self) {
-        self.bytes.store(0, Ordering::Relaxed);
-        self.changes.store(0, Ordering::Relaxed);
-    }
-
-    /// Adds an operation; answers how full the memory set aside for this is, in percent.
-    fn add(&self, bytes: u64, options: &Options) -> u64 {
-        let bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
-        let changes = self.changes.fetch_add(1, Ordering::Relaxed) + 1;
-        let part = |some: u64, all: u64| some.saturating_mul(100) / all.max(1);
-        part(bytes, options.dirty_bytes_max).max(part(changes, options.changes_max))
-    }
-}
+/// Bytes of items that the usual operation promises at most. More, as for long values of xattrs and many checksums, count as
+/// waiting, and half as much again for the holes that odd lengths leave.
+const USUAL_BYTES: u32 = 1 << 10;
 
 enum Failure {
     Shortage(Shortage),
@@ -63,7 +42,7 @@ impl Inner {
         let done = self.retry(need, &mut work)?;
         // Large writes go to the disk at once, except for parts of sectors.
         let kept = if need.data < DIRECT_MIN { need.data } else { 2 * SECTOR };
-        self.relieve(kept)?;
+        self.relieve(kept, need)?;
         Ok(done)
     }
 
@@ -75,7 +54,7 @@ impl Inner {
     ) -> Result<T> {
         self.core.check_writable()?;
         let done = self.retry(need, &mut work)?;
-        self.relieve(0)?;
+        self.relieve(0, need)?;
         Ok(done)
     }
 
@@ -141,15 +120,18 @@ impl Inner {
     }
 
     /// Keeps what waits in memory within bounds: asks for a commit in time, and makes one itself when that comes too late.
-    fn relieve(&self, bytes: u64) -> Result<()> {
-        let full = self.pressure.add(bytes, &self.options);
-        if full < 100 {
-            return Ok(());
+    fn relieve(&self, data: u64, need: Need) -> Result<()> {
+        let long = if need.bytes > USUAL_BYTES { u64::from(need.bytes) / 2 * 3 } else { 0 };
+        // What goes leaves its mark in the inode, in the directory and in the trees.
+        let changes = if need.deleting { 2 } else { 1 };
+        let others = changes * CHANGE_BYTES + long;
+        let urgency = self.core.waiting.add(data, others);
+        self.core.share_memory();
+        match urgency {
+            Urgency::None => {}
+            Urgency::Soon if self.options.background => self.wake.wake(),
+            Urgency::Soon | Urgency::Now => drop(self.commit()?),
         }
-        if full >= 200 || !self.options.background {
-            return self.commit().map(|_| ());
-        }
-        self.wake.wake();
         Ok(())
     }
 }

@@ -14,13 +14,10 @@ use super::state::State;
 use super::tree::FileTree;
 use crate::error::{Errno, Error, Result};
 use crate::space::Need;
-use crate::txn::Op;
+use crate::txn::{Core, Op};
 
 /// The largest file: offsets are signed for everyone else.
 const SIZE_MAX: u64 = i64::MAX as u64;
-
-/// Files of a tree that keep a decompressed extent.
-const KEPT_MAX: usize = 64;
 
 /// What [`FileTree::clone_range`] clones from.
 #[derive(Clone, Copy, Debug)]
@@ -114,19 +111,19 @@ impl FileTree {
         };
         let len = plan.run(op.core, buf)?;
         if let Some(cache) = plan.kept() {
-            self.keep(cache);
+            self.keep(op.core, cache);
         }
         Ok(len)
     }
 
     /// Bounds the decompressed extents that files keep: the one kept longest goes.
-    fn keep(&self, cache: Arc<Cache>) {
+    fn keep(&self, core: &Core, cache: Arc<Cache>) {
         let mut kept = self.kept.lock();
         if kept.iter().any(|other| Arc::ptr_eq(other, &cache)) {
             return;
         }
         kept.push_back(cache);
-        if kept.len() > KEPT_MAX
+        if kept.len() > core.kept_max
             && let Some(first) = kept.pop_front()
         {
             first.clear();

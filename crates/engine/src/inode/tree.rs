@@ -30,7 +30,7 @@ struct Shard {
     holds: Spread<u64, u32>,
     /// Inodes to keep, besides those in use.
     keep: usize,
-    /// Sweep at this size.
+    /// Not swept before it has this size.
     limit: usize,
 }
 
@@ -83,6 +83,10 @@ pub struct FileTree {
     last_snapshot: AtomicU64,
     /// What files keep of the compressed extents that were read last, the oldest first.
     pub(super) kept: Mutex<VecDeque<Arc<Cache>>>,
+    /// An inode was looked for since [`FileTree::rest`] was called last.
+    used: AtomicBool,
+    /// Nothing is remembered of a tree that nobody uses.
+    resting: AtomicBool,
 }
 
 impl FileTree {
@@ -109,6 +113,8 @@ impl FileTree {
             read_only: AtomicBool::new(read_only),
             last_snapshot: AtomicU64::new(0),
             kept: Mutex::default(),
+            used: AtomicBool::new(true),
+            resting: AtomicBool::new(false),
         })
     }
 
@@ -155,6 +161,9 @@ impl FileTree {
 
     /// The inode `ino`; ENOENT when there is none.
     pub fn get(&self, op: &Op<'_>, ino: u64) -> Result<Arc<Inode>> {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
         if let Some(inode) = self.shard(ino).lock().inodes.get(&ino) {
             if inode.gone.load(Ordering::Acquire) {
                 return Err(Error::User(Errno::NOENT));
@@ -176,8 +185,9 @@ impl FileTree {
     /// Puts an inode into the table; the one that is in it already wins.
     pub(super) fn remember(&self, inode: Arc<Inode>) -> Arc<Inode> {
         let mut shard = self.shard(inode.ino).lock();
-        if shard.inodes.len() >= shard.limit {
-            shard.sweep(self.changed.load(Ordering::Relaxed) / SHARDS);
+        let changed = self.changed.load(Ordering::Relaxed) / SHARDS;
+        if shard.inodes.len() >= shard.limit.max(shard.keep + changed) {
+            shard.sweep(changed);
         }
         let Shard { inodes, holds, .. } = &mut *shard;
         let mut put = |inode: Arc<Inode>| {
@@ -187,6 +197,24 @@ impl FileTree {
             inode
         };
         inodes.entry(inode.ino).or_insert_with(|| put(inode)).clone()
+    }
+
+    /// To be called now and then. A tree that was not used since remembers nothing any more: there may be thousands of
+    /// snapshots, and each tree may keep as many inodes as if it were alone.
+    pub fn rest(&self) {
+        if self.used.swap(false, Ordering::Relaxed) {
+            self.resting.store(false, Ordering::Relaxed);
+            return;
+        }
+        if self.resting.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        for shard in &self.shards {
+            shard.lock().evict(|_| false);
+        }
+        for cache in self.kept.lock().drain(..) {
+            cache.clear();
+        }
     }
 
     /// Takes an inode out of the table: it was deleted, and no version that can be read holds it.
@@ -300,6 +328,11 @@ impl FileTree {
             Ok(())
         });
         debug_assert!(done.is_ok());
+        drop(parts);
+        drop(inodes);
+        for shard in &self.shards {
+            shard.lock().shrink();
+        }
     }
 
     /// The tree holds the frozen layer of an inode.
@@ -339,25 +372,36 @@ fn rotate_all(inodes: &[Listed], at: usize, transid: u64) -> Found {
 
 impl Shard {
     fn new(keep: usize) -> Shard {
-        Shard { inodes: Spread::default(), holds: Spread::default(), keep, limit: keep }
+        Shard { inodes: Spread::default(), holds: Spread::default(), keep, limit: 0 }
     }
 
-    /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones are on a list, so they
-    /// are used; where they, about `changed`, are most, a sweep would find little. How often an evicted one is held is kept
-    /// for when it comes back.
+    /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones, about `changed`, are on a
+    /// list, so they are used and stay, however many they are. How often an evicted one is held is kept for when it comes
+    /// back.
     fn sweep(&mut self, changed: usize) {
-        if changed >= self.inodes.len() / 2 {
-            self.limit = 2 * self.inodes.len();
-            return;
-        }
         self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed));
-        if self.inodes.len() > self.keep / 2 {
+        if self.inodes.len() > changed + self.keep / 2 {
             self.evict(|_| false);
         }
-        self.limit = self.keep.max(2 * self.inodes.len());
+        // Where most are used all the same, the next sweep has to pay, too.
+        let crowded = self.inodes.len() > changed + self.keep / 2;
+        self.limit = if crowded { self.inodes.len() + self.keep.max(16) / 2 } else { 0 };
     }
 
-    fn evict(&mut self, keep: impl Fn(&Inode) -> bool) {
+    /// Evicts what is too much now that nothing of it is changed any more.
+    fn shrink(&mut self) {
+        if self.inodes.len() <= self.keep {
+            return;
+        }
+        let mut left = self.keep / 2;
+        self.evict(|_| {
+            let stays = left > 0;
+            left = left.saturating_sub(1);
+            stays
+        });
+    }
+
+    fn evict(&mut self, mut keep: impl FnMut(&Inode) -> bool) {
         let Shard { inodes, holds, .. } = self;
         inodes.retain(|ino, inode| {
             // Whoever changes holds has an `Arc` that it got under the lock of this shard.

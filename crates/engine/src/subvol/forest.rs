@@ -184,7 +184,16 @@ impl Forest {
         subvolume.dead.store(item.refs.get() == 0, Ordering::Release);
         let subvolume = Arc::new(subvolume);
         subvolumes.insert(id, subvolume.clone());
+        drop(subvolumes);
+        self.rest();
         Ok(subvolume)
+    }
+
+    /// The trees that nobody uses let go of what they remember.
+    fn rest(&self) {
+        for subvolume in self.loaded() {
+            subvolume.tree.rest();
+        }
     }
 
     pub(super) fn insert(&self, subvolume: Arc<Subvolume>) {
@@ -342,5 +351,6 @@ impl Participant for Forest {
             subvolume.state.lock().frozen = None;
         }
         self.pending.published();
+        self.rest();
     }
 }

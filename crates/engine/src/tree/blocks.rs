@@ -2,9 +2,12 @@
 //!
 //! Blocks are keyed by address and checked against the generation that the caller expects, so a reused address cannot
 //! serve an old block. Blocks of the running commit are held until they are written ([`Blocks::hold`]).
+//!
+//! Held blocks count, too: while there are many, few others stay. The cache takes what nothing else needs of the memory that
+//! the filesystem may use, so its size changes ([`Blocks::keep_to`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use buttress_ondisk::TreeBlock;
 use buttress_ondisk::check::{Expect, may_own};
@@ -15,6 +18,10 @@ use crate::hash::Spread;
 use crate::sync::Mutex;
 
 const SHARDS: usize = 64;
+/// Blocks that a shard has room for at least, or there are fewer shards.
+const SHARD_MIN: usize = 8;
+/// In how many steps the cache gets smaller.
+const STEPS: usize = 16;
 
 #[derive(Debug)]
 struct Entry {
@@ -28,7 +35,9 @@ struct Entry {
 #[derive(Debug, Default)]
 struct Shard {
     blocks: Spread<u64, Entry>,
-    /// Sweep at this size. Blocks that a large commit holds cannot be evicted: it grows with them, so that a sweep pays.
+    /// How many of them are held.
+    held: usize,
+    /// Not swept before it has this size: held blocks cannot be evicted, and a sweep has to pay.
     limit: usize,
     /// Blocks found so far.
     hits: u64,
@@ -52,6 +61,34 @@ impl Shard {
         self.hits += 1;
         Some(entry.block.clone())
     }
+
+    fn put(&mut self, block: Arc<TreeBlock>, held: bool) {
+        let old = self.blocks.insert(block.bytenr(), Entry { block, used: true, held });
+        self.held += usize::from(held);
+        self.held -= usize::from(old.is_some_and(|old| old.held));
+    }
+
+    /// Evicts what was not touched since the last sweep, and if that leaves more than three quarters of `max`, of the others
+    /// as many as it takes to get to the half of it.
+    fn sweep(&mut self, max: usize) {
+        self.blocks.retain(|_, entry| entry.held || std::mem::replace(&mut entry.used, false));
+        if self.blocks.len() > max / 4 * 3 {
+            let free = self.blocks.len() - self.held;
+            let stay = (max / 2).saturating_sub(self.held).max(max / 8).min(free);
+            let mut due = 0;
+            self.blocks.retain(|_, entry| {
+                if entry.held {
+                    return true;
+                }
+                due += stay;
+                let stays = due >= free;
+                due -= if stays { free } else { 0 };
+                stays
+            });
+        }
+        let crowded = self.held > max / 2;
+        self.limit = if crowded { self.held + (max / 4).max(self.held / 8) } else { 0 };
+    }
 }
 
 /// The tree blocks of one filesystem.
@@ -60,23 +97,52 @@ pub struct Blocks {
     volume: Arc<Volume>,
     nodesize: usize,
     shards: Vec<Mutex<Shard>>,
+    /// Blocks of a shard that is as large as it may get.
+    shard_full: usize,
     /// Blocks a shard may hold before it is swept.
-    shard_max: usize,
+    shard_max: AtomicUsize,
     misses: AtomicU64,
 }
 
 impl Blocks {
-    /// A cache of about `bytes` over `volume`.
+    /// A cache of `bytes` at most over `volume`.
     pub fn new(volume: Arc<Volume>, bytes: u64) -> Blocks {
         let nodesize = volume.nodesize() as usize;
-        let shard_max = (bytes as usize / nodesize / SHARDS).max(8);
+        let blocks = usize::try_from(bytes).unwrap_or(usize::MAX) / nodesize;
+        let shards = (blocks / SHARD_MIN).clamp(1, SHARDS);
+        let shard_full = (blocks / shards).max(SHARD_MIN);
         Blocks {
             volume,
             nodesize,
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
-            shard_max,
+            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shard_full,
+            shard_max: AtomicUsize::new(shard_full),
             misses: AtomicU64::new(0),
         }
+    }
+
+    /// Keeps to `bytes` from now on, as far as it was made for that many; an eighth of what it was made for stays.
+    pub fn keep_to(&self, bytes: u64) {
+        let full = self.shard_full;
+        let wanted = usize::try_from(bytes).unwrap_or(usize::MAX) / self.nodesize;
+        let step = (full / STEPS).max(1);
+        let wanted = (wanted / self.shards.len() / step * step).clamp(full / 8, full);
+        if wanted == self.shard_max.load(Ordering::Relaxed)
+            || wanted >= self.shard_max.swap(wanted, Ordering::Relaxed)
+        {
+            return;
+        }
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            if shard.blocks.len() > wanted.max(shard.limit) {
+                shard.sweep(wanted);
+            }
+        }
+    }
+
+    /// Bytes of blocks that are kept now at most.
+    pub fn bytes_max(&self) -> u64 {
+        (self.shard_max.load(Ordering::Relaxed) * self.shards.len() * self.nodesize) as u64
     }
 
     /// The volume below.
@@ -96,7 +162,7 @@ impl Blocks {
     }
 
     fn shard(&self, bytenr: u64) -> &Mutex<Shard> {
-        &self.shards[(bytenr / self.nodesize as u64) as usize % SHARDS]
+        &self.shards[(bytenr / self.nodesize as u64) as usize % self.shards.len()]
     }
 
     /// The block at `bytenr`, which must be of `level` and `generation`, and of `owner` unless subvolumes may share it.
@@ -130,14 +196,26 @@ impl Blocks {
 
     /// The block at `bytenr` is written: it may be evicted.
     pub fn let_go(&self, bytenr: u64) {
-        if let Some(entry) = self.shard(bytenr).lock().blocks.get_mut(&bytenr) {
-            entry.held = false;
+        let mut shard = self.shard(bytenr).lock();
+        let Some(entry) = shard.blocks.get_mut(&bytenr) else { return };
+        if !std::mem::replace(&mut entry.held, false) {
+            return;
+        }
+        shard.held -= 1;
+        if shard.held == 0 {
+            shard.limit = 0;
+            let max = self.shard_max.load(Ordering::Relaxed);
+            if shard.blocks.len() > max {
+                shard.sweep(max);
+            }
         }
     }
 
     /// Forgets the block at `bytenr`, which no tree reaches any more.
     pub fn forget(&self, bytenr: u64) {
-        self.shard(bytenr).lock().blocks.remove(&bytenr);
+        let mut shard = self.shard(bytenr).lock();
+        let old = shard.blocks.remove(&bytenr);
+        shard.held -= usize::from(old.is_some_and(|old| old.held));
     }
 
     /// Forgets every block that is written, as if the filesystem had just been opened.
@@ -149,22 +227,10 @@ impl Blocks {
 
     fn insert(&self, block: Arc<TreeBlock>, held: bool) {
         let mut shard = self.shard(block.bytenr()).lock();
-        if shard.blocks.len() >= shard.limit.max(self.shard_max) {
-            sweep(&mut shard.blocks, self.shard_max);
-            shard.limit = shard.blocks.len() * 2;
+        let max = self.shard_max.load(Ordering::Relaxed);
+        if shard.blocks.len() >= max.max(shard.limit) {
+            shard.sweep(max);
         }
-        shard.blocks.insert(block.bytenr(), Entry { block, used: true, held });
-    }
-}
-
-/// Evicts what was not touched since the last sweep, and if that is too little, what was.
-fn sweep(shard: &mut Spread<u64, Entry>, max: usize) {
-    shard.retain(|_, entry| entry.held || std::mem::replace(&mut entry.used, false));
-    if shard.len() > max / 4 * 3 {
-        let mut keep = true;
-        shard.retain(|_, entry| {
-            keep = !keep;
-            entry.held || keep
-        });
+        shard.put(block, held);
     }
 }

@@ -21,9 +21,6 @@ use crate::hash::Spread;
 use crate::refs::{RefLog, Sharing};
 use crate::stats::{self, Phase};
 
-/// Bytes of neighbouring blocks that are written at once.
-const RUN_BYTES: usize = 2 << 20;
-
 /// Who has changes to commit: the subvolumes.
 pub trait Participant: Sync {
     /// Whether there is anything to commit.
@@ -143,13 +140,30 @@ impl<'a> Commit<'a> {
         }
     }
 
-    pub(super) fn placed(&self, block: TreeBlock) {
+    pub(super) fn placed(&self, block: TreeBlock) -> Result<()> {
         if !self.core.features.skinny && !block.is_empty() {
             self.first_keys.lock().insert(block.bytenr(), block.key(0));
         }
         let block = Arc::new(block);
         self.core.blocks.hold(block.clone());
-        self.unwritten.lock().insert(block.bytenr(), block);
+        let mut unwritten = self.unwritten.lock();
+        unwritten.insert(block.bytenr(), block);
+        let nodesize = self.core.features.nodesize as u64;
+        if unwritten.len() as u64 * nodesize <= self.core.blocks.bytes_max() / 2 {
+            return Ok(());
+        }
+        let early = std::mem::take(&mut *unwritten);
+        drop(unwritten);
+        self.write_early(early)
+    }
+
+    /// Writes blocks before the commit is complete, as it has more than memory has room for. Nothing that is durable leads to
+    /// them, and should one of them be replaced yet, it is written again.
+    fn write_early(&self, blocks: Spread<u64, Arc<TreeBlock>>) -> Result<()> {
+        for bytenr in self.write_all(blocks)? {
+            self.core.blocks.let_go(bytenr);
+        }
+        Ok(())
     }
 
     pub(super) fn unplace(&self, bytenr: u64) {
@@ -161,15 +175,20 @@ impl<'a> Commit<'a> {
         self.first_keys.lock().clone()
     }
 
-    /// Writes every new block, neighbours together; answers their addresses.
+    /// Writes every new block that is not written yet; answers their addresses.
     fn write_blocks(&self) -> Result<Vec<u64>> {
         let unwritten = std::mem::take(&mut *self.unwritten.lock());
-        let mut blocks: Vec<Arc<TreeBlock>> = unwritten.into_values().collect();
+        self.write_all(unwritten)
+    }
+
+    /// Writes blocks, neighbours together; answers their addresses.
+    fn write_all(&self, blocks: Spread<u64, Arc<TreeBlock>>) -> Result<Vec<u64>> {
+        let mut blocks: Vec<Arc<TreeBlock>> = blocks.into_values().collect();
         blocks.sort_unstable_by_key(|block| block.bytenr());
         let nodesize = self.core.features.nodesize;
         let mut runs: Vec<&[Arc<TreeBlock>]> = Vec::new();
         for neighbours in blocks.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
-            runs.extend(neighbours.chunks((RUN_BYTES / nodesize).max(1)));
+            runs.extend(neighbours.chunks((self.core.run_bytes / nodesize).max(1)));
         }
         crate::threads::for_each_unless(self.core.sequential, &runs, |run| self.write_run(run))?;
         self.count(&blocks);
@@ -205,11 +224,13 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
     let _only = core.txn.begin_commit();
     core.txn.check()?;
     if !force && !participant.is_dirty() {
+        core.waiting.nothing();
         return Ok(core.txn.committed());
     }
     let freeze = |transid| {
         participant.freeze(transid);
         core.space.freeze();
+        core.waiting.freeze();
     };
     let transid = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
     match run(core, participant, transid) {
@@ -248,6 +269,8 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
         core.txn.durable(transid);
         participant.published(transid);
         core.space.committed();
+        core.waiting.settled();
+        core.share_memory();
     });
     Ok(())
 }

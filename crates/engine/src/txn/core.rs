@@ -9,7 +9,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Volume;
 use parking_lot::{Mutex, RwLock};
 
-use super::Transactions;
+use super::{Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::space::Space;
@@ -157,6 +157,8 @@ pub struct Core {
     pub env: Env,
     /// Transactions.
     pub txn: Transactions,
+    /// What waits for a commit.
+    pub waiting: Waiting,
     /// What was done so far.
     pub counters: Counters,
     /// Whether nothing may be written.
@@ -169,6 +171,12 @@ pub struct Core {
     pub drop_blocks_max: usize,
     /// Inodes that a tree of files keeps in memory, besides those in use.
     pub inodes_max: usize,
+    /// Decompressed extents that the files of a tree keep.
+    pub kept_max: usize,
+    /// Bytes for tree blocks and what waits for a commit, together.
+    pub room: u64,
+    /// Bytes that one thread writes at once at most.
+    pub run_bytes: usize,
     /// What went wrong since the opening without anybody being told, each once.
     warnings: Mutex<Vec<String>>,
     roots: RwLock<Roots>,
@@ -195,6 +203,7 @@ impl Core {
             features,
             env,
             txn,
+            waiting: Waiting::new(WaitingMax { data: 64 << 20, all: 256 << 20 }),
             counters: Counters::default(),
             read_only,
             mark_quota_inconsistent: false,
@@ -202,6 +211,9 @@ impl Core {
             warnings: Mutex::default(),
             drop_blocks_max: 4096,
             inodes_max: 65_536,
+            kept_max: 64,
+            room: u64::MAX,
+            run_bytes: 2 << 20,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }
@@ -212,6 +224,11 @@ impl Core {
         self.volume.write(bytenr, bytes)?;
         stats::add(&self.counters.data_bytes, bytes.len() as u64);
         Ok(())
+    }
+
+    /// Leaves the cache what does not wait for a commit.
+    pub fn share_memory(&self) {
+        self.blocks.keep_to(self.room.saturating_sub(self.waiting.bytes()));
     }
 
     /// What was done since the filesystem was opened.

@@ -141,8 +141,7 @@ impl Exchange for TreeCommit<'_, '_> {
 
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
         self.grown += 1;
-        self.commit.placed(block);
-        Ok(())
+        self.commit.placed(block)
     }
 }
 

@@ -17,11 +17,13 @@ mod csums;
 mod exchange;
 mod settle;
 mod superblock;
+mod waiting;
 
 pub use self::commit::{Commit, Participant, UuidChange, commit};
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
+pub use self::waiting::{CHANGE_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

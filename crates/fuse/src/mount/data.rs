@@ -1,7 +1,5 @@
-//! File contents. Reads go from one buffer per thread straight to the kernel, writes from the
-//! receive buffer straight to the filesystem.
-
-use std::cell::RefCell;
+//! File contents. Reads go from a buffer straight to the kernel, writes from the receive buffer
+//! straight to the filesystem. There are as many buffers as there are reads at a time.
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
@@ -19,16 +17,14 @@ const READ_BYTES_MAX: usize = 4 << 20;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
-thread_local! {
-    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
-}
-
 impl<S: Store> Mount<S> {
     pub(super) fn read(&self, request: &Request<'_>, reply: Reply<'_>) {
-        BUFFER.with_borrow_mut(|buffer| match self.read_into(request, buffer) {
+        let mut buffer = self.buffers.lock().pop().unwrap_or_default();
+        match self.read_into(request, &mut buffer) {
             Ok(bytes) => reply.parts(&[bytes]),
             Err(errno) => reply.refuse(errno),
-        });
+        }
+        self.buffers.lock().push(buffer);
     }
 
     fn read_into<'b>(&self, request: &Request<'_>, buffer: &'b mut Vec<u8>) -> Answer<&'b [u8]> {

@@ -47,6 +47,8 @@ pub struct Mount<S: Store> {
     device: OnceLock<(u32, u32)>,
     /// Directories whose attributes and listings the kernel must forget.
     notices: Mutex<Vec<u64>>,
+    /// Of reads that are answered.
+    buffers: Mutex<Vec<Vec<u8>>>,
 }
 
 /// What the mount options mean to requests.
@@ -104,8 +106,9 @@ impl<S: Store> Mount<S> {
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
         nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
-        let (device, notices) = (OnceLock::new(), Mutex::default());
-        Ok(Self { store, nodes, policy: Policy::new(options), device, notices })
+        let (device, policy) = (OnceLock::new(), Policy::new(options));
+        let (notices, buffers) = (Mutex::default(), Mutex::default());
+        Ok(Self { store, nodes, policy, device, notices, buffers })
     }
 
     /// Learns which device number the mount has got.

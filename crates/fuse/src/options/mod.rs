@@ -76,7 +76,7 @@ pub struct MountOptions {
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
-    /// `memory=`: bytes for caches and for changes that wait, about; `None`: the engine's default.
+    /// `memory=`: bytes that the process may use, all in all; `None`: 512 MiB. See [`crate::budget`].
     pub memory: Option<u64>,
     /// `max_read=`: longest read request, in bytes.
     pub max_read: Option<u32>,

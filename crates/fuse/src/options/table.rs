@@ -1,6 +1,7 @@
 //! Every option known by name. Where a name has several rows, the first whose value fits counts.
 
 use super::{AccessTimes, MountOptions, SubvolumeChoice, parse_bytes};
+use crate::budget::MEMORY_MIN;
 
 /// One spelling of an option.
 pub(super) struct Row {
@@ -86,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
     row("uid", Value(set_uid, "expects a user id")),
     row("gid", Value(set_gid, "expects a group id")),
-    row("memory", Value(set_memory, "expects bytes, 16M or more")),
+    row("memory", Value(set_memory, "expects bytes, 32M or more")),
     row("max_read", Value(set_max_read, "expects bytes, 4096 or more")),
     row("offset", Value(set_offset, "expects bytes")),
     // btrfs(5).
@@ -162,7 +163,7 @@ fn set_offset(options: &mut MountOptions, value: &str) -> Option<()> {
 }
 
 fn set_memory(options: &mut MountOptions, value: &str) -> Option<()> {
-    options.memory = Some(parse_bytes(value).filter(|&bytes| bytes >= 16 << 20)?);
+    options.memory = Some(parse_bytes(value).filter(|&bytes| bytes >= MEMORY_MIN)?);
     Some(())
 }
 

@@ -48,9 +48,11 @@ fn values_are_checked() {
     assert_eq!(parsed("offset=512").offset, 512);
     assert_eq!(parsed("subvolid=0").subvolume, SubvolumeChoice::Id(5));
     assert_eq!(parsed("uid=1000,gid=7").gid, Some(7));
+    assert_eq!(parsed("memory=32M").memory, Some(32 << 20));
     for wrong in ["commit=0", "commit=301", "commit", "offset=x", "uid=-1", "subvol=", "ro=1"] {
         assert!(matches!(refused(wrong), OptionError::Value { .. }), "{wrong}");
     }
+    assert!(refused("memory=31M").to_string().ends_with("32M or more"));
 }
 
 #[test]

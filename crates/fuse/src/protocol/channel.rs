@@ -124,6 +124,11 @@ impl<'b> Request<'b> {
         Some(Self { header, body })
     }
 
+    /// The same request, with its body in another place.
+    pub fn over<'c>(&self, body: &'c [u8]) -> Request<'c> {
+        Request { header: self.header, body }
+    }
+
     /// What is asked (`abi::opcode`).
     pub fn opcode(&self) -> u32 {
         self.header.opcode

@@ -25,6 +25,11 @@ pub use subvolumes::{Subvolume, SubvolumeKind, parse_subvolume};
 
 /// Bytes of content in memory before a commit is made.
 const DIRTY_BYTES_MAX: u64 = 256 << 20;
+/// Room for a quarter of a million files in a commit. Names of a large directory go to all its leaves, in the order of their
+/// hashes: the fewer commits, the less is written. It takes half of that.
+const MEMORY: u64 = 1 << 30;
+/// Bytes of tree blocks that are kept: little of what was written is read again.
+const CACHE_BYTES: u64 = 256 << 20;
 
 /// How a filesystem is filled.
 #[derive(Clone, Debug, Default)]
@@ -63,6 +68,8 @@ pub fn rootdir(
 ) -> Result<Populated, MkfsError> {
     let open = Options::read_write()
         .reproducible(true)
+        .memory(MEMORY)
+        .cache_bytes(CACHE_BYTES)
         .dirty_bytes_max(DIRTY_BYTES_MAX)
         .env(engine_env(env));
     let failed =

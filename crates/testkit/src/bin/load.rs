@@ -1,13 +1,14 @@
 //! An hour, or as long as one likes, of mixed load from sixteen processes on a mount with little memory.
 //!
 //! `load --buttress PROGRAM [--seconds N] [--memory SIZE] [--size SIZE] [--seed N] [--image FILE]`. Afterwards `btrfs check`, our checker
-//! and the kernel judge the image. Needs root, dbench and tar.
+//! and the kernel judge the image, and the mount must never have had more in memory than it may. Needs root, dbench and tar.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use buttress_fuse::MountOptions;
 use buttress_testkit::load::{Kind, MIX, Worker};
 use buttress_testkit::oracle::{KernelMount, check};
 
@@ -93,8 +94,6 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     done(Command::new(command).args(mkfs).arg(image))?;
     let dir = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut mount = Command::new(command);
-    // As a mount in the background sets it.
-    mount.env("MALLOC_ARENA_MAX", "1");
     mount.args(["mount", "-f", "-o", &format!("memory={memory},commit=5")]);
     let mut daemon = mount.arg(image).arg(dir.path()).spawn().map_err(|error| error.to_string())?;
     let outcome = under_load(arguments, &mut daemon, dir.path());
@@ -105,8 +104,14 @@ fn run(arguments: &Arguments) -> Result<(), String> {
     if !ended.success() {
         return Err(format!("the mount ended with {ended}"));
     }
-    println!("peak memory of the mount: {} MiB", peak >> 20);
-    judge(image)
+    println!("peak memory of the mount: {:.1} MiB", peak as f64 / f64::from(1 << 20));
+    judge(image)?;
+    let mut options = MountOptions::default();
+    options.apply(&format!("memory={memory}")).map_err(|error| error.to_string())?;
+    match options.memory {
+        Some(limit) if peak <= limit => Ok(()),
+        _ => Err(format!("more memory than {memory}")),
+    }
 }
 
 /// Starts the processes and watches the mount's memory until they end; gives its peak in bytes.

@@ -312,7 +312,7 @@ fn flips(healthy: &Healthy) -> Vec<Flip> {
 }
 
 /// Bytes that this process had in memory at its peak.
-fn peak_memory() -> u64 {
+pub fn peak_memory() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10

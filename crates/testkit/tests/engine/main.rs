@@ -8,6 +8,7 @@ mod corpus;
 mod damage;
 mod each;
 mod flips;
+mod memory;
 mod ours;
 mod swap;
 mod theirs;
