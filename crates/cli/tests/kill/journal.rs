@@ -22,7 +22,7 @@ pub struct State {
     pub snapshots: BTreeMap<String, Arc<Tree>>,
 }
 
-/// One change. Each is one request to the daemon.
+/// One change. Each is one request to the daemon, but for what [`first_part`] says.
 #[derive(Debug)]
 pub enum Op {
     Mkdir(String),
@@ -99,6 +99,15 @@ fn look_into(top: &Path, directory: &str, tree: &mut Tree) {
     }
 }
 
+/// The part of a write that Linux sends by itself: where a write begins within a page, it goes to a FUSE filesystem in two
+/// requests, and a commit may come in between.
+fn first_part(op: &Op) -> Option<Op> {
+    const PAGE: usize = 4096;
+    let Op::Write(path, at, data) = op else { return None };
+    let len = PAGE - at % PAGE;
+    (len < PAGE && len < data.len()).then(|| Op::Write(path.clone(), *at, data[..len].to_vec()))
+}
+
 /// From where a writer began, what it asked for.
 pub struct Journal {
     pub start: State,
@@ -122,6 +131,13 @@ impl Journal {
             let differences = differences(&state, seen);
             if differences.is_empty() {
                 return Ok(done);
+            }
+            if let Some(part) = self.ops.get(done).and_then(first_part) {
+                let mut state = state.clone();
+                state.apply(&part);
+                if self::differences(&state, seen).is_empty() {
+                    return Ok(done);
+                }
             }
             if nearest.as_ref().is_none_or(|(_, least)| differences.len() <= least.len()) {
                 nearest = Some((done, differences));
