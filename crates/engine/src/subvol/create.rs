@@ -45,6 +45,17 @@ impl Place<'_> {
     pub(super) fn alive(&self) -> Result<()> {
         if self.subvolume.is_dead() { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
     }
+
+    /// The same, and EROFS when the subvolume does not change.
+    pub(super) fn changeable(&self) -> Result<()> {
+        self.alive()?;
+        if self.subvolume.tree.is_read_only() { Err(Error::User(Errno::ROFS)) } else { Ok(()) }
+    }
+
+    /// Whether both names are in the same directory.
+    pub(super) fn is_beside(&self, other: &Place<'_>) -> bool {
+        (self.subvolume.id, self.dir.ino) == (other.subvolume.id, other.dir.ino)
+    }
 }
 
 impl Forest {

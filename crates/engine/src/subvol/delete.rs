@@ -78,21 +78,16 @@ impl Forest {
         replace: bool,
     ) -> Result<()> {
         let _order = self.names.lock();
-        from.alive()?;
-        to.alive()?;
-        if from.subvolume.tree.is_read_only() || to.subvolume.tree.is_read_only() {
-            return Err(Error::User(Errno::ROFS));
-        }
+        from.changeable()?;
+        to.changeable()?;
         self.must_be_at(op.core, from, id)?;
-        if from.subvolume.id == to.subvolume.id
-            && (from.dir.ino, from.name) == (to.dir.ino, to.name)
-        {
+        let stays = from.is_beside(&to);
+        if stays && from.name == to.name {
             return if replace { Ok(()) } else { Err(Error::User(Errno::EXIST)) };
         }
         if self.is_inside(op.core, to.subvolume.id, id)? {
             return Err(Error::User(Errno::INVAL));
         }
-        let stays = (from.subvolume.id, from.dir.ino) == (to.subvolume.id, to.dir.ino);
         if !stays && self.get(op.core, id)?.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
@@ -138,14 +133,10 @@ impl Forest {
     /// into another tree, EINVAL for what would get into itself.
     pub fn exchange(&self, op: &Op<'_>, ends: [Place<'_>; 2], ids: [Option<u64>; 2]) -> Result<()> {
         let _order = self.names.lock();
-        for end in ends {
-            end.alive()?;
-            if end.subvolume.tree.is_read_only() {
-                return Err(Error::User(Errno::ROFS));
-            }
-        }
         let [one, other] = ends;
-        let stays = (one.subvolume.id, one.dir.ino) == (other.subvolume.id, other.dir.ino);
+        one.changeable()?;
+        other.changeable()?;
+        let stays = one.is_beside(&other);
         for (id, from, to) in [(ids[0], one, other), (ids[1], other, one)] {
             let Some(id) = id else { continue };
             self.must_be_at(op.core, from, id)?;
