@@ -267,7 +267,9 @@ fn room_is_what_the_kernel_says() {
 fn a_deleted_subvolume_is_listed_until_its_space_is_free() {
     let place = image();
     place.ok("subvolume create -q disk.img:/gone");
-    let fs = buttress::Filesystem::open(place.join("disk.img"), buttress::Options::read_write());
+    // No thread that commits by itself: a second commit would drop it before the copy is made.
+    let options = buttress::Options::read_write().background(false);
+    let fs = buttress::Filesystem::open(place.join("disk.img"), options);
     let fs = fs.unwrap();
     let dir = fs.resolve("/gone").unwrap();
     // What was changed in it is written first, and it goes with the commit after that.
