@@ -62,7 +62,7 @@ pub use io::Source;
 pub use name::Name;
 pub use rename::{End, Rename};
 pub use steps::{FEW, Leaving, Step, letting_go};
-pub use tree::FileTree;
+pub use tree::{Asleep, FileTree};
 pub use xattrs::SetXattr;
 
 /// The inode number of the top directory of each subvolume.

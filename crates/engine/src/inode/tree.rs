@@ -57,6 +57,14 @@ struct Found {
     large: Vec<usize>,
 }
 
+/// What is left in memory of a tree that nobody uses.
+#[derive(Debug)]
+pub struct Asleep {
+    next_ino: u64,
+    /// How often its inodes are held.
+    holds: Box<[(u64, u32)]>,
+}
+
 /// A subvolume's tree: its inodes, and its last published version.
 #[derive(Debug)]
 pub struct FileTree {
@@ -87,6 +95,8 @@ pub struct FileTree {
     used: AtomicBool,
     /// Nothing is remembered of a tree that nobody uses.
     resting: AtomicBool,
+    /// Inodes that a shard keeps.
+    keep: AtomicUsize,
 }
 
 impl FileTree {
@@ -115,6 +125,7 @@ impl FileTree {
             kept: Mutex::default(),
             used: AtomicBool::new(true),
             resting: AtomicBool::new(false),
+            keep: AtomicUsize::new(keep),
         })
     }
 
@@ -200,20 +211,53 @@ impl FileTree {
     }
 
     /// To be called now and then. A tree that was not used since remembers nothing any more: there may be thousands of
-    /// snapshots, and each tree may keep as many inodes as if it were alone.
-    pub fn rest(&self) {
+    /// snapshots; one that is used keeps about `inodes`. Whether it has come to rest.
+    pub fn rest(&self, inodes: usize) -> bool {
+        let keep = inodes.div_ceil(SHARDS);
+        if self.keep.swap(keep, Ordering::Relaxed) != keep {
+            self.shards.iter().for_each(|shard| shard.lock().keep = keep);
+        }
         if self.used.swap(false, Ordering::Relaxed) {
             self.resting.store(false, Ordering::Relaxed);
-            return;
+            return false;
         }
-        if self.resting.swap(true, Ordering::Relaxed) {
-            return;
+        if !self.resting.swap(true, Ordering::Relaxed) {
+            self.shards.iter().for_each(|shard| shard.lock().evict(|_| false));
+            self.kept.lock().drain(..).for_each(|cache| cache.clear());
         }
-        for shard in &self.shards {
-            shard.lock().evict(|_| false);
+        true
+    }
+
+    /// Whether nobody used it between the last two calls of [`FileTree::rest`].
+    pub fn is_resting(&self) -> bool {
+        self.resting.load(Ordering::Relaxed)
+    }
+
+    /// What must be remembered of a tree that can be opened again when somebody looks for it: `None` while it is used, or
+    /// holds what its published version does not.
+    pub fn asleep(&mut self) -> Option<Asleep> {
+        let idle = *self.resting.get_mut() && !*self.used.get_mut();
+        let committing = self.committing.get_mut();
+        let clean = self.dirty.get_mut().is_empty()
+            && committing.inodes.is_empty()
+            && self.strays.get_mut().iter().all(BTreeSet::is_empty)
+            && self.leaving.get_mut().is_empty()
+            && self.root.get_mut().is_some();
+        if !idle || !clean || self.shards.iter_mut().any(|shard| !shard.get_mut().inodes.is_empty())
+        {
+            return None;
         }
-        for cache in self.kept.lock().drain(..) {
-            cache.clear();
+        let holds =
+            self.shards.iter_mut().flat_map(|shard| shard.get_mut().holds.drain()).collect();
+        Some(Asleep { next_ino: *self.next_ino.get_mut(), holds })
+    }
+
+    /// The tree was opened again.
+    pub fn wake(&mut self, asleep: Asleep) {
+        let next_ino = self.next_ino.get_mut();
+        *next_ino = asleep.next_ino.max(*next_ino);
+        for (ino, count) in asleep.holds {
+            self.shards[(ino % SHARDS as u64) as usize].get_mut().holds.insert(ino, count);
         }
     }
 
@@ -333,6 +377,8 @@ impl FileTree {
         for shard in &self.shards {
             shard.lock().shrink();
         }
+        // Even a tree that nobody uses could not let go of what was changed.
+        self.resting.store(false, Ordering::Relaxed);
     }
 
     /// The tree holds the frozen layer of an inode.

@@ -20,7 +20,7 @@ use crate::txn::{Commit, Core, CsumLog, Op, TreeCommit, UuidChange};
 #[derive(Clone, Debug)]
 pub struct SnapshotRequest {
     /// What it is a snapshot of.
-    pub source: u64,
+    pub source: Arc<Subvolume>,
     /// Its id.
     pub id: u64,
     /// Whether it can be changed.
@@ -123,7 +123,8 @@ impl Forest {
     /// [`Forest::name_snapshot`] once that commit is durable. Until then it counts as deleted.
     pub fn request_snapshot(&self, op: &Op<'_>, source: u64, read_only: bool) -> Result<u64> {
         // From now on what the source has reserved may be the snapshot's, too.
-        self.get(op.core, source)?.tree.note_snapshot(op.transid);
+        let source = self.get(op.core, source)?;
+        source.tree.note_snapshot(op.transid);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let uuid = op.core.env.uuid();
         self.snapshots.lock().push(SnapshotRequest { source, id, read_only, uuid });
@@ -173,7 +174,7 @@ impl Forest {
         roots: &[(Arc<Subvolume>, Root)],
     ) -> Result<()> {
         let core = commit.core();
-        let source = self.find(core, request.source)?;
+        let source = &request.source;
         let merged = roots.iter().find(|(one, _)| one.id == source.id).map(|(_, root)| *root);
         let Some(root) = merged.or_else(|| source.tree.root()) else {
             return Err(Error::User(Errno::NOENT));
@@ -183,7 +184,7 @@ impl Forest {
         let mut tree = TreeCommit::of_subvolume(commit, request.id, transid);
         let copy = tree.copy_root(&block)?;
         commit.gather(&mut tree.refs, &mut CsumLog::default());
-        let item = self.branch(&source, transid, merged.is_none(), commit);
+        let item = self.branch(source, transid, merged.is_none(), commit);
         self.note_snapshot(commit, request, item, copy);
         Ok(())
     }

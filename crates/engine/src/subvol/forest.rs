@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use buttress_ondisk::item::{RootItem, root_flags};
 use buttress_ondisk::superblock::Superblock;
 use buttress_ondisk::{Key, kind, objectid};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use super::create::SnapshotRequest;
+use super::loaded::Loaded;
 use super::pending::Pending;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
-use crate::hash::Spread;
-use crate::inode::FileTree;
+use crate::inode::{Asleep, FileTree};
 use crate::refs::RefLog;
 use crate::tree::Root;
 use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit};
@@ -89,6 +89,13 @@ impl Subvolume {
         self.state.lock().dirty || self.tree.is_dirty()
     }
 
+    /// See [`FileTree::asleep`].
+    pub(super) fn asleep(&mut self) -> Option<Asleep> {
+        let state = self.state.get_mut();
+        let clean = !state.dirty && state.frozen.is_none() && !*self.dead.get_mut();
+        if clean { self.tree.asleep() } else { None }
+    }
+
     /// Sets aside what has changed, if anything, or if the commit has a use for the item as it is now (`wanted`).
     fn freeze(&self, wanted: bool) -> bool {
         let mut state = self.state.lock();
@@ -121,7 +128,7 @@ pub(super) struct SuperblockChanges {
 /// All subvolumes of a filesystem.
 #[derive(Debug)]
 pub struct Forest {
-    subvolumes: RwLock<Spread<u64, Arc<Subvolume>>>,
+    subvolumes: Loaded,
     /// Items of the root tree and the uuid tree to come.
     pub(super) pending: Pending,
     pub(super) next_id: AtomicU64,
@@ -146,7 +153,7 @@ impl Forest {
         let highest =
             core.root_view().last_at_or_before(&last)?.map_or(0, |item| item.key().objectid);
         let forest = Forest {
-            subvolumes: RwLock::default(),
+            subvolumes: Loaded::default(),
             pending: Pending::default(),
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
             names: Mutex::default(),
@@ -169,44 +176,33 @@ impl Forest {
 
     /// The subvolume `id`, deleted or not.
     pub(super) fn find(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
-        if let Some(found) = self.subvolumes.read().get(&id) {
-            return Ok(found.clone());
+        if let Some(found) = self.subvolumes.get(id) {
+            return Ok(found);
         }
         if !objectid::is_subvolume(id) {
             return Err(Error::User(Errno::NOENT));
         }
-        let mut subvolumes = self.subvolumes.write();
-        if let Some(found) = subvolumes.get(&id) {
-            return Ok(found.clone());
-        }
-        let (key, item) = self.root_item(core, id)?.ok_or(Error::User(Errno::NOENT))?;
-        let subvolume = Subvolume::open(core, key, item)?;
-        subvolume.dead.store(item.refs.get() == 0, Ordering::Release);
-        let subvolume = Arc::new(subvolume);
-        subvolumes.insert(id, subvolume.clone());
-        drop(subvolumes);
-        self.rest();
+        let subvolume = self.subvolumes.get_or_open(id, || {
+            let (key, item) = self.root_item(core, id)?.ok_or(Error::User(Errno::NOENT))?;
+            let mut subvolume = Subvolume::open(core, key, item)?;
+            *subvolume.dead.get_mut() = item.refs.get() == 0;
+            Ok(subvolume)
+        })?;
+        self.subvolumes.rest_when_new(core.inodes_max);
         Ok(subvolume)
     }
 
-    /// The trees that nobody uses let go of what they remember.
-    fn rest(&self) {
-        for subvolume in self.loaded() {
-            subvolume.tree.rest();
-        }
-    }
-
     pub(super) fn insert(&self, subvolume: Arc<Subvolume>) {
-        self.subvolumes.write().insert(subvolume.id, subvolume);
+        self.subvolumes.insert(subvolume);
     }
 
     pub(super) fn remove(&self, id: u64) {
-        self.subvolumes.write().remove(&id);
+        self.subvolumes.remove(id);
     }
 
     /// Those in memory.
     pub fn loaded(&self) -> Vec<Arc<Subvolume>> {
-        self.subvolumes.read().values().cloned().collect()
+        self.subvolumes.all()
     }
 
     /// The key and root item of subvolume `id`, as they will be.
@@ -288,20 +284,19 @@ impl Participant for Forest {
             || superblock.incompat != 0
             || !self.snapshots.lock().is_empty()
             || self.dropping.load(Ordering::Acquire)
-            || self.subvolumes.read().values().any(|subvolume| subvolume.is_dirty())
+            || self.subvolumes.any(|subvolume| subvolume.is_dirty())
     }
 
     fn freeze(&self, _transid: u64) {
+        self.subvolumes.commit_begins();
         let mut frozen = self.frozen.lock();
         self.pending.freeze();
         frozen.snapshots = std::mem::take(&mut self.snapshots.lock());
         frozen.superblock = std::mem::take(&mut self.superblock.lock());
         // The root item of a snapshot's source is written, too; later changes of it must not get into this commit.
-        let sources: Vec<u64> = frozen.snapshots.iter().map(|request| request.source).collect();
-        let loaded = self.subvolumes.read();
-        let mut subvolumes: Vec<_> =
-            loaded.values().filter(|one| one.freeze(sources.contains(&one.id))).cloned().collect();
-        drop(loaded);
+        let sources: Vec<u64> = frozen.snapshots.iter().map(|request| request.source.id).collect();
+        let mut subvolumes = self.loaded();
+        subvolumes.retain(|one| one.freeze(sources.contains(&one.id)));
         subvolumes.sort_by_key(|subvolume| subvolume.id);
         frozen.subvolumes = subvolumes;
         frozen.roots.clear();
@@ -344,13 +339,15 @@ impl Participant for Forest {
             (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
     }
 
-    fn published(&self, _transid: u64) {
+    fn published(&self, core: &Core) {
         let frozen = std::mem::take(&mut *self.frozen.lock());
         for (subvolume, root) in frozen.roots {
             subvolume.tree.published(root);
             subvolume.state.lock().frozen = None;
         }
+        drop(frozen.subvolumes);
         self.pending.published();
-        self.rest();
+        self.subvolumes.commit_ended();
+        self.subvolumes.rest(core.inodes_max);
     }
 }

@@ -15,6 +15,7 @@ mod delete;
 mod drop;
 mod forest;
 mod info;
+mod loaded;
 mod pending;
 #[cfg(test)]
 mod tests;

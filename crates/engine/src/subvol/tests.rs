@@ -231,8 +231,8 @@ impl Participant for Meanwhile<'_> {
         self.forest.superblock(superblock);
     }
 
-    fn published(&self, transid: u64) {
-        self.forest.published(transid);
+    fn published(&self, core: &Core) {
+        self.forest.published(core);
     }
 }
 
@@ -334,4 +334,46 @@ fn a_read_only_snapshot_of_what_was_received_is_found_as_that() {
     let key = crate::txn::UuidChange::new(&[7; 16], kind, id, true).key;
     let item = fs.core.uuid_view().unwrap().get(&key).unwrap().unwrap();
     assert!(item.data().chunks(8).any(|known| known == id.to_le_bytes()));
+}
+
+#[test]
+fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
+    let fs = open(&make(4096));
+    fill(&fs, 5, 0..20, 100);
+    let ids: Vec<u64> = (0..60).map(|at| snapshot(&fs, 5, &format!("s{at}"))).collect();
+    fs.commit();
+    let (first, held) = (ids[0], TOP + 1);
+    let at = |tree: u64, ino: u64| {
+        let op = fs.op();
+        let subvolume = fs.forest.get(&fs.core, tree)?;
+        let inode = subvolume.tree.get(&op, ino)?;
+        let attributes = subvolume.tree.attributes(&inode);
+        crate::error::Result::Ok((inode, attributes))
+    };
+    let loaded = || fs.forest.loaded().iter().map(|subvolume| subvolume.id).collect::<Vec<_>>();
+    let walk = |most: usize| {
+        for id in ids[1..].iter().rev() {
+            assert_eq!(at(*id, held).unwrap().1.size, 100);
+            assert!(loaded().len() <= most, "{:?}", loaded());
+        }
+    };
+    fs.forest.get(&fs.core, first).unwrap().tree.hold(&at(first, held).unwrap().0).unwrap();
+    remove(&fs, first, 0..1);
+    let highest = at(first, held + 19).unwrap().0.ino;
+    remove(&fs, first, 19..20);
+    walk(24);
+    assert!(loaded().contains(&first), "a changed one left");
+    // What walks while a commit runs changes nothing about what that publishes.
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(60) }, false).unwrap();
+    (0..2).for_each(|_| walk(24));
+    assert!(!loaded().contains(&first), "{:?}", loaded());
+    assert_eq!(at(first, held).unwrap().1.nlink, 0);
+    fill(&fs, first, 100..101, 10);
+    assert!(at(first, highest).is_err() && at(first, highest + 1).is_ok());
+    let inode = at(first, held).unwrap().0;
+    fs.forest.get(&fs.core, first).unwrap().tree.release(&fs.op(), &inode).unwrap();
+    assert!(at(first, held).is_err());
+    drop(inode);
+    fs.commit();
+    fs.check();
 }

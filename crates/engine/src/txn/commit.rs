@@ -34,7 +34,7 @@ pub trait Participant: Sync {
     /// Changes members of the superblock that belong to it.
     fn superblock(&self, superblock: &mut Superblock);
     /// The transaction is durable.
-    fn published(&self, transid: u64);
+    fn published(&self, core: &Core);
 }
 
 /// Changes of the uuid tree: a subvolume gets or loses a uuid.
@@ -267,7 +267,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
         }
         core.publish(roots);
         core.txn.durable(transid);
-        participant.published(transid);
+        participant.published(core);
         core.space.committed();
         core.waiting.settled();
         core.share_memory();

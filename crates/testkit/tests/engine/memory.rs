@@ -15,6 +15,7 @@ const ALONE: &str = "BUTTRESS_MEMORY_ALONE";
 const MEMORY: u64 = 24 << 20;
 const FILES: u64 = 60_000;
 const DIRECTORIES: u64 = 20;
+const SNAPSHOTS: u64 = 300;
 
 /// Runs this test in a process of its own, with the allocator told what a mount tells it.
 fn alone() {
@@ -115,6 +116,28 @@ impl Load {
         self.done("a snapshot dropped");
     }
 
+    /// Looks at some files in many snapshots, twice.
+    fn walk(&mut self) {
+        let taken = |number: u64| {
+            let name = format!("snapshot {number}");
+            self.fs.snapshot(5, Node::top(5), name.as_bytes(), true).unwrap()
+        };
+        let snapshots: Vec<u64> = (0..SNAPSHOTS).map(taken).collect();
+        for subvolume in [&snapshots[..], &snapshots[..]].concat() {
+            for file in &self.files[100..700] {
+                let seen = Node { subvolume, ino: file.ino };
+                assert_eq!(self.fs.attributes(seen).unwrap().size, 100);
+            }
+        }
+        self.done("a walk over snapshots");
+        for number in 0..SNAPSHOTS {
+            let name = format!("snapshot {number}");
+            self.fs.delete_subvolume(Node::top(5), name.as_bytes()).unwrap();
+        }
+        self.fs.clean().unwrap();
+        self.done("all snapshots dropped");
+    }
+
     fn remove(&mut self) {
         let top = Node::top(5);
         for number in (0..FILES).rev() {
@@ -149,6 +172,7 @@ fn no_load_takes_more_memory_than_there_is() {
     load.scatter();
     load.xattrs();
     load.unshare();
+    load.walk();
     check(&path, true).map(drop).unwrap_or_else(|error| panic!("{error}"));
     load.remove();
     load.fs.close().unwrap();

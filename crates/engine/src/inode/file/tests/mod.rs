@@ -395,7 +395,7 @@ impl Participant for Fixture {
 
     fn superblock(&self, _superblock: &mut Superblock) {}
 
-    fn published(&self, _transid: u64) {
+    fn published(&self, _core: &Core) {
         *self.root.lock() = self.merged.lock().take().expect("merged");
         self.interrupt();
         for file in self.files.lock().iter_mut() {

@@ -1,0 +1,134 @@
+//! The subvolumes in memory.
+//!
+//! There may be thousands of snapshots, and who walks over them looks at each for a moment. A subvolume that is clean and that
+//! nobody has used since the table was looked over twice leaves it: of its files is kept only how often they are held, and
+//! the next one who looks for it opens it again, as it was published.
+//!
+//! While a commit is under way, what it writes of the root tree is not published, so nothing leaves: it would come back
+//! as it was before.
+
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+
+use super::forest::Subvolume;
+use crate::error::Result;
+use crate::hash::Spread;
+use crate::inode::Asleep;
+
+/// The table is looked over when one subvolume of so many is new: what that costs does not grow with their number.
+const NEW_SHARE: usize = 8;
+
+#[derive(Debug, Default)]
+struct Table {
+    subvolumes: Spread<u64, Arc<Subvolume>>,
+    /// Of those that left, what is needed when they come back.
+    asleep: Spread<u64, Asleep>,
+    /// Opened since the table was looked over.
+    new: usize,
+}
+
+/// The subvolumes in memory.
+#[derive(Debug, Default)]
+pub(super) struct Loaded {
+    table: RwLock<Table>,
+    /// Whether a commit is under way. Comes before the table.
+    committing: Mutex<bool>,
+}
+
+impl Loaded {
+    /// The subvolume `id`, if it is here.
+    pub fn get(&self, id: u64) -> Option<Arc<Subvolume>> {
+        self.table.read().subvolumes.get(&id).cloned()
+    }
+
+    /// The subvolume `id`, which `open` opens if it is not here.
+    pub fn get_or_open(
+        &self,
+        id: u64,
+        open: impl FnOnce() -> Result<Subvolume>,
+    ) -> Result<Arc<Subvolume>> {
+        let table = &mut *self.table.write();
+        if let Some(found) = table.subvolumes.get(&id) {
+            return Ok(found.clone());
+        }
+        let mut subvolume = open()?;
+        if let Some(asleep) = table.asleep.remove(&id) {
+            subvolume.tree.wake(asleep);
+        }
+        let subvolume = Arc::new(subvolume);
+        table.subvolumes.insert(id, subvolume.clone());
+        table.new += 1;
+        Ok(subvolume)
+    }
+
+    /// Puts in a new subvolume.
+    pub fn insert(&self, subvolume: Arc<Subvolume>) {
+        self.table.write().subvolumes.insert(subvolume.id, subvolume);
+    }
+
+    /// Takes out one that was dropped.
+    pub fn remove(&self, id: u64) {
+        let table = &mut *self.table.write();
+        table.subvolumes.remove(&id);
+        table.asleep.remove(&id);
+    }
+
+    /// All that are here.
+    pub fn all(&self) -> Vec<Arc<Subvolume>> {
+        self.table.read().subvolumes.values().cloned().collect()
+    }
+
+    /// Whether there is one of which this is so.
+    pub fn any(&self, what: impl FnMut(&Arc<Subvolume>) -> bool) -> bool {
+        self.table.read().subvolumes.values().any(what)
+    }
+
+    /// Nothing leaves from now on.
+    pub fn commit_begins(&self) {
+        *self.committing.lock() = true;
+    }
+
+    /// What the commit wrote can be read.
+    pub fn commit_ended(&self) {
+        *self.committing.lock() = false;
+    }
+
+    /// Looks over the table if enough have come since that was done.
+    pub fn rest_when_new(&self, inodes: usize) {
+        let table = self.table.read();
+        let enough = table.new * NEW_SHARE >= table.subvolumes.len();
+        drop(table);
+        if enough {
+            self.rest(inodes);
+        }
+    }
+
+    /// Looks over the table: the trees share `inodes` inodes to remember, and those that nobody uses leave.
+    pub fn rest(&self, inodes: usize) {
+        self.table.write().new = 0;
+        let all = self.all();
+        let awake = all.iter().filter(|subvolume| !subvolume.tree.is_resting()).count();
+        let share = inodes / awake.max(1).next_power_of_two();
+        let resting = all.iter().filter(|subvolume| subvolume.tree.rest(share)).count();
+        drop(all);
+        if resting > 0 {
+            self.leave();
+        }
+    }
+
+    fn leave(&self) {
+        let committing = self.committing.lock();
+        if *committing {
+            return;
+        }
+        let Table { subvolumes, asleep, .. } = &mut *self.table.write();
+        subvolumes.retain(|id, subvolume| {
+            // Who uses it has an `Arc` that it got under the lock of the table.
+            let left = Arc::get_mut(subvolume).and_then(Subvolume::asleep);
+            let stays = left.is_none();
+            asleep.extend(left.map(|left| (*id, left)));
+            stays
+        });
+    }
+}
