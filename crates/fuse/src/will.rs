@@ -2,8 +2,9 @@
 //!
 //! Nobody listens to such a process any more, but whoever unmounts waits for it to end. So it writes
 //! the reason into a file of the directory that the system gives each user for running programs,
-//! named by the number of the mount, before it lets go of the device; and `unmount` reads it and
-//! removes it. Only a file of the mount's owner or of root is believed.
+//! before it lets go of the device; and `unmount` reads it and removes it. The file is named by the
+//! number of the mount and of the image, for the number of the mount is free again before the last
+//! commit, and the next mount may get it. Only a file of the mount's owner or of root is believed.
 
 use std::fs;
 use std::io;
@@ -23,7 +24,7 @@ pub(crate) struct Will {
 }
 
 impl Will {
-    /// That of a mount; `None` where its owner has no place for such a file.
+    /// That of a mount; `None` where its owner has no place for such a file. To be asked for while the image has its name.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
         let owner = mount.owner?;
         let directory = match owner {
@@ -31,7 +32,8 @@ impl Will {
             user => PathBuf::from(format!("/run/user/{user}")),
         };
         let (major, minor) = mount.device;
-        let name = format!("buttress-{major}-{minor}.failed");
+        let image = fs::metadata(&mount.source).map_or(0, |image| image.ino());
+        let name = format!("buttress-{major}-{minor}-{image}.failed");
         directory.is_dir().then(|| Self { path: directory.join(name), owner })
     }
 

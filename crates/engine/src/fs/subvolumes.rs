@@ -117,9 +117,13 @@ impl Filesystem {
     /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone.
     pub fn clean(&self) -> Result<()> {
         self.inner().core.check_writable()?;
-        self.commit()?;
-        while self.inner().forest.has_dead() {
+        loop {
+            // The commit that drops the last one may be another thread's, and under way: this one waits for it.
+            let more = self.inner().forest.has_dead();
             self.commit()?;
+            if !more {
+                break;
+            }
         }
         self.inner().forest.why_stuck().map_or(Ok(()), Err)
     }

@@ -247,8 +247,9 @@ impl<S: Control> Mount<S> {
     /// Tells the kernel to forget the attributes and listings of all directories noted before. Their names it asks
     /// for each time where they can change like this: [`Mount::entry_with`] says why.
     pub(in crate::mount) fn send_notices(&self, channel: &Channel) {
-        let waiting = std::mem::take(&mut *self.notices.lock());
-        for directory in waiting {
+        // Who comes after and finds nothing to tell may say that all was told.
+        let mut waiting = self.notices.lock();
+        for directory in waiting.drain(..) {
             // Fails only where the mount is going away, and its caches with it.
             let _gone = channel.inval_inode(directory, 0, 0);
         }
