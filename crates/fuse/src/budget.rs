@@ -14,6 +14,9 @@ pub const MEMORY: u64 = 512 << 20;
 const PROGRAM: u64 = 16 << 20;
 /// From here on, requests are as large as they can be.
 const LARGE: u64 = 128 << 20;
+/// What a file takes that the kernel holds, here and in the filesystem: how often, in two tables. It comes out of the
+/// memory of the filesystem.
+pub const HELD_BYTES: u64 = 80;
 /// The largest transfer below that, in bytes.
 const SMALL_TRANSFER: u32 = 256 << 10;
 /// Buffers may have this part of the memory.

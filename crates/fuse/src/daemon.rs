@@ -342,7 +342,11 @@ fn wait_for_device(source: &Path) -> io::Result<()> {
         let Ok(file) = File::open(source) else { return Ok(()) };
         // It may be mounted read-only in other places.
         let others = mounts::all()?.iter().any(|one| one.is_ours() && one.source == source);
-        if others { file.lock_shared()? } else { file.lock()? }
+        if others {
+            file.lock_shared()?
+        } else {
+            file.lock()?
+        }
         // Not left to the end of `file`: a process that another thread is starting may have it, too, for a moment.
         return file.unlock();
     }

@@ -18,6 +18,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -47,6 +48,7 @@ pub struct Identity {
 pub struct NodeTable<N> {
     mounted: u64,
     shards: Vec<Mutex<Shard<N>>>,
+    held: AtomicUsize,
     /// Of directories that were listed: the last index that listings show.
     limits: Mutex<HashMap<u64, u64, BuildHasherDefault<Mixer>>>,
     made_up: Mutex<MadeUp>,
@@ -71,7 +73,8 @@ impl<N: Clone> NodeTable<N> {
     /// An empty table for a mount of subvolume `mounted`.
     pub fn new(mounted: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { mounted, shards, limits: Mutex::default(), made_up: Mutex::default() }
+        let (limits, made_up) = (Mutex::default(), Mutex::default());
+        Self { mounted, shards, held: AtomicUsize::new(0), limits, made_up }
     }
 
     /// The node id of an inode.
@@ -128,7 +131,13 @@ impl<N: Clone> NodeTable<N> {
         }
         hold()?;
         shard.insert(id, Held { node: node.clone(), count: 1, marked: false });
+        self.held.fetch_add(1, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// How many nodes are held.
+    pub fn held(&self) -> usize {
+        self.held.load(Ordering::Relaxed)
     }
 
     /// Remembers one thing about a node for as long as it is held.
@@ -165,13 +174,17 @@ impl<N: Clone> NodeTable<N> {
             return None;
         }
         self.limits.lock().remove(&id);
+        self.held.fetch_sub(1, Ordering::Relaxed);
         shard.remove(&id).map(|held| held.node)
     }
 
-    /// Everything still held, at the end of a mount.
+    /// Everything still held, at the end of a mount, neighbours together.
     pub fn drain(&self) -> Vec<N> {
         let all = self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()));
-        all.map(|(_, held)| held.node).collect()
+        let mut all: Vec<_> = all.collect();
+        all.sort_unstable_by_key(|(id, _)| *id);
+        self.held.fetch_sub(all.len(), Ordering::Relaxed);
+        all.into_iter().map(|(_, held)| held.node).collect()
     }
 
     #[expect(clippy::indexing_slicing, reason = "the remainder is below the number of shards")]
@@ -258,7 +271,9 @@ mod tests {
         table.hold(300, &"inode", || Err(())).unwrap();
         assert_eq!(table.forget(300, 1), None);
         assert_eq!(table.get(300), Some("inode"));
+        assert_eq!(table.held(), 1);
         assert_eq!(table.forget(300, 1), Some("inode"));
+        assert_eq!(table.held(), 0);
         assert_eq!(table.get(300), None);
         assert_eq!(table.forget(300, 1), None);
     }

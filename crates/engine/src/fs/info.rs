@@ -67,6 +67,13 @@ impl Filesystem {
         self.core().stats()
     }
 
+    /// So many bytes of what [`crate::Options::memory`] gave are used for something else: the cache of tree blocks keeps
+    /// as much less, down to an eighth of what it may have.
+    pub fn use_elsewhere(&self, bytes: u64) {
+        self.core().elsewhere.store(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.core().share_memory();
+    }
+
     /// What there is to know about the filesystem as a whole.
     pub fn info(&self) -> Info {
         let inner = self.inner();

@@ -81,7 +81,7 @@ impl Options {
     /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree
     /// blocks and for what waits for a commit: of these, what waits may take three quarters, and the cache of blocks has the
     /// rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files
-    /// that are held come on top, with some 30 bytes each.
+    /// that are held come on top, with some 30 bytes each: who holds many says so with [`crate::Filesystem::use_elsewhere`].
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(MEMORY_MIN);
         let room = bytes / 4 * 3;

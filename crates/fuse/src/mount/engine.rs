@@ -201,6 +201,10 @@ impl Store for Engine {
         let _later = self.fs.release(node);
     }
 
+    fn uses_elsewhere(&self, bytes: u64) {
+        self.fs.use_elsewhere(bytes);
+    }
+
     fn attributes(&self, node: &Self::Node) -> Answer<Attributes> {
         self.fs.attributes(*node).map(|found| attributes(&found)).map_err(errno)
     }

@@ -25,10 +25,12 @@ mod protect;
 pub mod store;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::budget::HELD_BYTES;
 use crate::nodes::{Identity, NodeTable, SUBVOLUME_TOP};
 use crate::options::{AccessTimes, MountOptions};
 use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
@@ -38,10 +40,15 @@ use attributes::Shown;
 use control::{Control, words};
 use store::{Answer, Attributes, NewInode, Store};
 
+/// The filesystem is told when so many nodes more are held, or fewer.
+const HELD_STEP: usize = 4096;
+
 /// A mounted filesystem.
 pub struct Mount<S: Store> {
     store: S,
     nodes: NodeTable<S::Node>,
+    /// How many nodes were held when the filesystem was told last.
+    told_held: AtomicUsize,
     policy: Policy,
     /// `st_dev` of the mount, to tell its files from others.
     device: OnceLock<(u32, u32)>,
@@ -108,7 +115,8 @@ impl<S: Store> Mount<S> {
         nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
         let (device, policy) = (OnceLock::new(), Policy::new(options));
         let (notices, buffers) = (Mutex::default(), Mutex::default());
-        Ok(Self { store, nodes, policy, device, notices, buffers })
+        let told_held = AtomicUsize::new(0);
+        Ok(Self { store, nodes, told_held, policy, device, notices, buffers })
     }
 
     /// Learns which device number the mount has got.
@@ -138,6 +146,15 @@ impl<S: Store> Mount<S> {
         self.store.load(identity)
     }
 
+    /// Tells the filesystem when what the kernel holds has changed by much.
+    fn tell_held(&self) {
+        let held = self.nodes.held();
+        if self.told_held.load(Ordering::Relaxed).abs_diff(held) >= HELD_STEP {
+            self.told_held.store(held, Ordering::Relaxed);
+            self.store.uses_elsewhere(held as u64 * HELD_BYTES);
+        }
+    }
+
     fn id(&self, node: &S::Node) -> u64 {
         self.nodes.id(self.store.identity(node))
     }
@@ -158,6 +175,7 @@ impl<S: Store> Mount<S> {
     fn entry_with(&self, node: &S::Node, attributes: &Attributes) -> Answer<EntryOut> {
         let id = self.id(node);
         self.nodes.hold(id, node, || self.store.hold(node))?;
+        self.tell_held();
         let mut entry = self.policy.shown.entry(id, attributes);
         // Tops, and the stubs of subvolumes that are elsewhere.
         if self.store.identity(node).ino <= SUBVOLUME_TOP {

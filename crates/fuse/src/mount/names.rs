@@ -53,6 +53,7 @@ impl<S: Store> Mount<S> {
             && let Some(node) = self.nodes.forget(id, count)
         {
             self.store.release(node);
+            self.tell_held();
         }
     }
 

@@ -183,6 +183,9 @@ pub trait Store: Send + Sync + 'static {
     /// Ends a hold.
     fn release(&self, node: Self::Node);
 
+    /// So many bytes of the memory that the filesystem was given are used for something else.
+    fn uses_elsewhere(&self, _bytes: u64) {}
+
     /// What stat shows.
     fn attributes(&self, node: &Self::Node) -> Answer<Attributes>;
     /// Changes what stat shows; what it shows then.
