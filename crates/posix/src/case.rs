@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::fs::{Mode, Stat};
 use rustix::io::Errno;
+use rustix::time::{ClockId, clock_gettime};
 
 use crate::call;
 use crate::helper::{Helper, Identity};
@@ -167,9 +168,14 @@ impl T {
         value
     }
 
-    /// Lets the clock that stamps files move on: longer than any kernel's tick.
+    /// Lets the clock that stamps files move on: longer than any kernel's tick, and as long as a busy machine makes it wait.
     pub fn tick(&self) {
+        let now = || clock_gettime(ClockId::RealtimeCoarse);
+        let before = now();
         std::thread::sleep(Duration::from_millis(12));
+        while now() == before {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// The other user, with a group of the same number and no further groups. Only for root.

@@ -4,6 +4,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use buttress_testkit::oracle;
+use rustix::mount::{UnmountFlags, unmount};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -29,11 +31,17 @@ impl Said {
     }
 }
 
-/// Runs the command in a directory, under a name that is the last part of a path.
-pub fn run_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Said {
+/// The command in a directory, under a name that is the last part of a path.
+fn command_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
     std::os::unix::process::CommandExt::arg0(&mut command, name);
-    Said::of(command.args(args).current_dir(directory).env("TZ", "UTC").output().unwrap())
+    command.args(args).current_dir(directory).env("TZ", "UTC");
+    command
+}
+
+/// Runs it.
+pub fn run_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Said {
+    Said::of(command_as(name, directory, args).output().unwrap())
 }
 
 /// A directory to work in.
@@ -89,11 +97,18 @@ impl Place {
         said.err
     }
 
+    /// Unmounts what is mounted in `directory`, again while a child that another test has forked and that does not run its
+    /// program yet holds our files there.
+    pub fn umount(&self, directory: &str) -> Said {
+        let mut command = command_as("buttress", self.path(), &["umount", directory]);
+        Said::of(oracle::start_while("it is busy", &mut command).unwrap())
+    }
+
     /// Runs a program of btrfs-progs, which must succeed; its output.
     pub fn progs(&self, program: &str, line: &str) -> Vec<u8> {
         let mut command = Command::new(program);
         command.args(line.split_whitespace()).current_dir(self.path()).env("TZ", "UTC");
-        let said = Said::of(command.output().unwrap());
+        let said = Said::of(oracle::start(&mut command).unwrap());
         assert_eq!(said.code, 0, "{program} {line}: {}{}", said.text(), said.err);
         said.out
     }
@@ -113,6 +128,9 @@ pub fn have_progs() -> bool {
     }
     there
 }
+
+/// How often mounting and unmounting are tried.
+const ATTEMPTS: u32 = 200;
 
 /// An image that the kernel has mounted.
 pub struct KernelMount {
@@ -138,7 +156,7 @@ impl KernelMount {
         let directory = TempDir::new().unwrap();
         let mut said = String::new();
         // Other tests may have taken the loop device that was free a moment ago.
-        for _ in 0..20 {
+        for _ in 0..ATTEMPTS {
             let mut mount = Command::new("mount");
             mount.args(["-t", "btrfs", "-o", options]).arg(place.join(image)).arg(directory.path());
             let output = mount.output().unwrap();
@@ -158,7 +176,7 @@ impl KernelMount {
 
 impl Drop for KernelMount {
     fn drop(&mut self) {
-        for _ in 0..20 {
+        for _ in 0..ATTEMPTS {
             let done = Command::new("umount").arg(self.path()).status();
             if done.is_ok_and(|status| status.success()) {
                 return;
@@ -166,5 +184,7 @@ impl Drop for KernelMount {
             std::thread::sleep(std::time::Duration::from_millis(100));
         }
         println!("{} is still mounted", self.path().display());
+        // Never let the removal of the directory reach into the filesystem.
+        let _ = unmount(self.path(), UnmountFlags::DETACH);
     }
 }

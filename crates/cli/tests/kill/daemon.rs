@@ -7,6 +7,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use buttress_testkit::oracle;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 use tempfile::TempDir;
@@ -54,7 +55,11 @@ impl Place {
 
     /// Whether nobody holds the image now.
     pub fn is_free(&self) -> bool {
-        File::open(self.image()).unwrap().try_lock().is_ok()
+        let image = File::open(self.image()).unwrap();
+        let free = image.try_lock().is_ok();
+        // Else a child that another test has forked would keep the lock until it runs its program.
+        image.unlock().unwrap();
+        free
     }
 
     /// Mounts.
@@ -122,7 +127,7 @@ impl Daemon<'_> {
 
     /// Unmounts and waits for the end, which must be a good one.
     pub fn unmount(mut self) {
-        buttress(&["umount"], &[&self.place.mountpoint()]);
+        umount(&self.place.mountpoint());
         assert!(self.place.is_free(), "umount returned while the image is held");
         let status = self.finish();
         assert!(status.success(), "{status}: {}", self.said());
@@ -154,6 +159,14 @@ impl Drop for Daemon<'_> {
 pub fn buttress(words: &[&str], paths: &[&Path]) {
     let said = try_buttress(words, paths);
     assert!(said.is_ok(), "buttress {words:?} {paths:?}: {}", said.unwrap_err());
+}
+
+/// Unmounts, again while a child that another test has forked and that does not run its program yet holds our files there.
+pub fn umount(mountpoint: &Path) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    let output = oracle::start_while("it is busy", command.arg("umount").arg(mountpoint)).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "buttress umount {mountpoint:?}: {}: {said}", output.status);
 }
 
 /// Runs the command; the error is what it wrote on standard error.

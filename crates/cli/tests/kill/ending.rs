@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 use buttress_testkit::oracle;
 use rustix::process::Signal;
 
-use crate::daemon::{Place, buttress, try_buttress};
+use crate::daemon::{Place, buttress, try_buttress, umount};
 
 /// Enough for the last commit to take a while, in bytes.
 const MANY_BYTES: usize = 24 << 20;
@@ -65,7 +65,7 @@ fn an_image_has_one_daemon() {
         assert!(said.contains(&format!("It is mounted on {}", mountpoint.display())), "{said}");
     }
     fs::write(mountpoint.join("many"), vec![3; MANY_BYTES]).unwrap();
-    buttress(&["umount"], &[&mountpoint]);
+    umount(&mountpoint);
     assert!(place.is_free(), "umount returned while the image is held");
     assert!(on_image(&place, "many") == vec![3; MANY_BYTES]);
     oracle::check(&image, true).unwrap();
@@ -81,8 +81,8 @@ fn readers_keep_the_writer_off() {
     let said = try_buttress(&["mount"], &[&image, &other]).unwrap_err();
     assert!(said.contains("busy") && said.contains("It is mounted on"), "{said}");
     buttress(&["mount", "-r"], &[&image, &other]);
-    buttress(&["umount"], &[&other]);
-    buttress(&["umount"], &[&mountpoint]);
+    umount(&other);
+    umount(&mountpoint);
     // So at once somebody may write.
     let daemon = place.mount("commit=300");
     daemon.unmount();

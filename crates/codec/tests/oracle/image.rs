@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
+use std::thread::sleep;
+use std::time::Duration;
 
 use buttress_codec::CompressionKind;
 
@@ -32,10 +34,45 @@ pub struct Image {
     folder: tempfile::TempDir,
 }
 
+/// How often something is tried that another test is in the way of, [`PAUSE`] apart.
+const ATTEMPTS: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Runs a command whatever its exit status. btrfs-progs give up when another test detaches a loop device while they look at
+/// all of them: then it is tried again.
+pub fn start(program: &str, args: &[&str]) -> std::io::Result<Output> {
+    let mut attempt = 0;
+    loop {
+        attempt += 1;
+        let done = Command::new(program).args(args).env("LC_ALL", "C").output()?;
+        let met = String::from_utf8_lossy(&done.stderr).contains("mount status");
+        if done.status.success() || !met || attempt >= ATTEMPTS {
+            return Ok(done);
+        }
+        sleep(PAUSE);
+    }
+}
+
+/// What a command prints that must succeed.
 pub fn run(program: &str, args: &[&str]) -> String {
-    let done = Command::new(program).args(args).output().expect("the tools were looked for");
+    let done = start(program, args).expect("the tools were looked for");
     assert!(done.status.success(), "{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
     String::from_utf8(done.stdout).unwrap()
+}
+
+/// Mounts or unmounts, again while other tests take loop devices or, between fork and exec, hold the mount's files; the error
+/// is what was said at last.
+pub fn patiently(program: &str, args: &[&str]) -> Result<(), String> {
+    let mut said = String::new();
+    for _ in 0..ATTEMPTS {
+        let done = start(program, args).expect("the tools were looked for");
+        if done.status.success() {
+            return Ok(());
+        }
+        said = format!("{program} {args:?}: {}", String::from_utf8_lossy(&done.stderr));
+        sleep(PAUSE);
+    }
+    Err(said)
 }
 
 /// The number that follows `label` in `line`.
@@ -88,7 +125,9 @@ impl Image {
     pub fn mounted<T>(&self, options: &str, work: impl FnOnce(&Path) -> T) -> T {
         let point = self.mount_point();
         let options = format!("loop,{options}");
-        run("mount", &["-o", &options, self.path().to_str().unwrap(), point.to_str().unwrap()]);
+        let image = self.path();
+        let args = ["-o", &options, image.to_str().unwrap(), point.to_str().unwrap()];
+        patiently("mount", &args).unwrap();
         let guard = Mounted(&point);
         let result = work(&point);
         drop(guard);
@@ -180,7 +219,11 @@ struct Mounted<'a>(&'a Path);
 
 impl Drop for Mounted<'_> {
     fn drop(&mut self) {
-        let done = Command::new("umount").arg(self.0).status();
-        assert!(done.is_ok_and(|status| status.success()) || std::thread::panicking());
+        let point = self.0.to_str().unwrap();
+        if let Err(said) = patiently("umount", &[point]) {
+            // Never let the removal of the directory reach into the filesystem.
+            let _ = start("umount", &["--lazy", point]);
+            assert!(std::thread::panicking(), "{said}");
+        }
     }
 }

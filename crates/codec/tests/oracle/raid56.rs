@@ -6,7 +6,7 @@ use std::process::Command;
 
 use buttress_codec::raid56::{recover_raid6, syndrome};
 
-use crate::image::{self, number_after, run};
+use crate::image::{self, number_after, patiently, run};
 
 const DEVICES: usize = 5;
 const DATA_STRIPES: usize = DEVICES - 2;
@@ -55,12 +55,12 @@ fn filled(folder: &std::path::Path) -> Vec<String> {
     run("btrfs", &[&["device", "scan"], &devices[..]].concat());
     let point = folder.join("mnt");
     fs::create_dir(&point).unwrap();
-    run("mount", &[devices[0], point.to_str().unwrap()]);
+    patiently("mount", &[devices[0], point.to_str().unwrap()]).unwrap();
     let noise: Vec<u8> = (0..(FULL_STRIPES * DATA_STRIPES * STRIPE_LEN) as u32 / 4)
         .flat_map(|n| (n ^ 0x5bd1).wrapping_mul(0x9e37_79b1).to_le_bytes())
         .collect();
     let written = fs::write(point.join("noise"), noise);
-    run("umount", &[point.to_str().unwrap()]);
+    patiently("umount", &[point.to_str().unwrap()]).unwrap();
     run("btrfs", &[&["device", "scan", "--forget"], &devices[..]].concat());
     written.unwrap();
     paths

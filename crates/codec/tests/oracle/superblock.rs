@@ -2,9 +2,10 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::process::Command;
 
 use buttress_codec::ChecksumKind;
+
+use crate::image;
 
 /// First superblock: at 64 KiB, 4 KiB long, the digest in its first 32 bytes.
 const SUPER_OFFSET: u64 = 64 << 10;
@@ -14,8 +15,8 @@ fn made_by_mkfs(kind: ChecksumKind, directory: &std::path::Path) -> Option<[u8; 
     File::create(&path).unwrap().set_len(128 << 20).unwrap();
     // The option's spelling of xxhash64 is "xxhash".
     let name = if kind == ChecksumKind::XxHash64 { "xxhash" } else { kind.name() };
-    let made = Command::new("mkfs.btrfs").args(["-q", "--csum", name]).arg(&path).output();
-    let Ok(made) = made else {
+    let args = ["-q", "--csum", name, path.to_str().unwrap()];
+    let Ok(made) = image::start("mkfs.btrfs", &args) else {
         eprintln!("skipped: no mkfs.btrfs");
         return None;
     };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use buttress_device::MemoryDevice;
 use buttress_ondisk::superblock::Superblock;
+use buttress_testkit::oracle;
 use buttress_volume::{Access, Volume};
 
 use super::Forest;
@@ -69,8 +70,8 @@ impl Fs {
 }
 
 fn check(image: &Path) {
-    let run = Command::new("btrfs").args(["check", "--check-data-csum"]).arg(image).output();
-    let Ok(out) = run else {
+    let mut command = Command::new("btrfs");
+    let Ok(out) = oracle::start(command.args(["check", "--check-data-csum"]).arg(image)) else {
         eprintln!("skipped: btrfs-progs is not here");
         return;
     };

@@ -80,10 +80,19 @@ fn serve_null(place: &Place, readiness: &mut Option<Readiness>) -> Result<(), Mo
 /// program would fail with ETXTBSY; so copying and starting exclude each other.
 static SPAWNING: RwLock<()> = RwLock::new(());
 
+/// How long an unmount and the end of a server may take on a machine that has much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Starts a process.
 pub fn spawn(command: &mut Command) -> Child {
     let _starting = SPAWNING.read();
     command.spawn().unwrap()
+}
+
+/// Whether there is such a program.
+pub fn exists(command: &mut Command) -> bool {
+    let _starting = SPAWNING.read();
+    command.output().is_ok()
 }
 
 /// What a server serves.
@@ -215,7 +224,7 @@ impl Mount {
     fn leave(&self) {
         // A child another test has just forked holds our files until it runs its program.
         let wait = self.kind == Kind::Engine;
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while let Err(error) = buttress_fuse::unmount(&self.path(), false, wait) {
             let busy = matches!(&error, MountError::Connect(error) if error.is_busy());
             assert!(busy && Instant::now() < deadline, "{error}");
@@ -225,7 +234,7 @@ impl Mount {
 
     /// The server must end by itself, with exit code 0.
     pub fn finish(mut self) -> Self {
-        let deadline = Instant::now() + Duration::from_secs(20);
+        let deadline = Instant::now() + PATIENCE;
         while !self.ended().exists() {
             assert!(Instant::now() < deadline, "the server does not end");
             std::thread::sleep(Duration::from_millis(10));

@@ -1,18 +1,20 @@
 //! The oracles: `btrfs check`, `mkfs.btrfs`, a kernel mount.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use buttress_device::{Access, FileDevice};
 use buttress_mkfs::{Environment, MkfsError, Options, Summary};
+use buttress_testkit::oracle::{self, OracleError};
 use tempfile::TempDir;
 
 /// Runs a command and returns what it said; `None` when there is no such command.
 pub fn run(program: &str, args: &[&str]) -> Option<Output> {
-    match Command::new(program).args(args).env("LC_ALL", "C").output() {
+    match oracle::start(Command::new(program).args(args)) {
         Ok(output) => Some(output),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
+        Err(OracleError::Spawn { source, .. }) if source.kind() == ErrorKind::NotFound => None,
         Err(error) => panic!("{program}: {error}"),
     }
 }

@@ -129,16 +129,17 @@ fn make_filesystem(spec: &ImageSpec, image: &Path) -> Result<()> {
 fn fill(spec: &ImageSpec, image: &Path, populate: Populate) -> Result<()> {
     let mount = KernelMount::new(image, spec.mount)?;
     let mut site = Site { dir: mount.path(), open: Vec::new(), running: Vec::new() };
-    populate(&mut site)?;
     let copy = image.with_extension("copy");
-    match spec.capture {
-        Capture::Unmounted => {}
-        Capture::Live => copy_sparse(image, &copy)?,
-    }
+    let taken = populate(&mut site).and_then(|()| match spec.capture {
+        Capture::Unmounted => Ok(()),
+        Capture::Live => Ok(copy_sparse(image, &copy)?),
+    });
+    // What still runs keeps the mount busy, also after a failure.
     for mut child in site.running {
         child.wait()?;
     }
     drop(site.open);
+    taken?;
     mount.finish()?;
     if spec.capture != Capture::Unmounted {
         fs::rename(&copy, image)?;

@@ -338,11 +338,12 @@ pub fn paused_balance(site: &mut Site<'_>) -> Result<()> {
     for _ in 0..200 {
         // Fails until the balance runs, and waits until it has stopped between two chunks.
         if btrfs(&["balance", "pause", &text(site.dir)]).is_ok() {
-            break;
+            return commit(site.dir);
         }
         sleep(Duration::from_millis(2));
     }
-    commit(site.dir)
+    // It would go on while the image is copied.
+    Err(CorpusError::Missing { image: "paused-balance", want: "a pause" })
 }
 
 /// Every block group has been moved.

@@ -13,6 +13,7 @@ mod progs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
 pub use checker::{check_ours, our_report};
 pub use klog::KernelLog;
@@ -136,12 +137,19 @@ pub fn run(command: &mut Command) -> Result<Output> {
     })
 }
 
-/// How often a command is tried that met a loop device on its way out.
-const ATTEMPTS: u32 = 50;
+/// How often a command is tried that another test is in the way of, [`PAUSE`] apart.
+const ATTEMPTS: u32 = 200;
+/// Between two attempts.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs a command whatever its exit status. btrfs-progs look at all loop devices to see whether an image is mounted, and give
 /// up when another test detaches one of them in that moment: then it is tried again.
-fn start(command: &mut Command) -> Result<Output> {
+pub fn start(command: &mut Command) -> Result<Output> {
+    start_while("mount status", command)
+}
+
+/// The same, again for ten seconds at most as long as it fails and says `passing`: what another test causes, and ends.
+pub fn start_while(passing: &str, command: &mut Command) -> Result<Output> {
     let program = command.get_program().to_string_lossy().into_owned();
     command.env("LC_ALL", "C").stdin(std::process::Stdio::null());
     let mut attempt = 0;
@@ -150,11 +158,11 @@ fn start(command: &mut Command) -> Result<Output> {
         let output = command
             .output()
             .map_err(|source| OracleError::Spawn { program: program.clone(), source })?;
-        let met = String::from_utf8_lossy(&output.stderr).contains("mount status");
+        let met = String::from_utf8_lossy(&output.stderr).contains(passing);
         if output.status.success() || !met || attempt >= ATTEMPTS {
             return Ok(output);
         }
-        std::thread::sleep(std::time::Duration::from_millis(50));
+        std::thread::sleep(PAUSE);
     }
 }
 

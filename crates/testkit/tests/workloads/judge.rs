@@ -78,8 +78,7 @@ pub fn check(image: &Image) {
 /// The same with other arguments for the checker.
 pub fn check_with(image: &Image, args: &[&str]) {
     let mut command = Command::new("btrfs");
-    command.arg("check").args(args).arg(image.path()).env("LC_ALL", "C");
-    let out = command.output().unwrap();
+    let out = oracle::start(command.arg("check").args(args).arg(image.path())).unwrap();
     let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
     let clean = out.status.success() && text.contains("no error found");
     let clean = clean && !text.contains("mismatch") && !text.contains("rror:");

@@ -13,6 +13,7 @@ use buttress_device::{Access, BlockDevice, MemoryDevice};
 use buttress_ondisk::item::{DirItem, InodeItem, InodeRef, RootItem, inode_flags};
 use buttress_ondisk::superblock::Superblock;
 use buttress_ondisk::{Key, kind, objectid};
+use buttress_testkit::oracle;
 use buttress_volume::Volume;
 use parking_lot::Mutex;
 use tempfile::TempDir;
@@ -116,7 +117,7 @@ fn open(device: &Arc<MemoryDevice>) -> (Core, Root) {
 }
 
 fn run(program: &str, args: &[&str]) -> String {
-    let output = Command::new(program).args(args).output().expect("runs");
+    let output = oracle::start(Command::new(program).args(args)).expect("runs");
     let text = format!(
         "{}{}",
         String::from_utf8_lossy(&output.stdout),
