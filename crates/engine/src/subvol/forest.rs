@@ -288,7 +288,6 @@ impl Participant for Forest {
     }
 
     fn freeze(&self, _transid: u64) {
-        self.subvolumes.commit_begins();
         let mut frozen = self.frozen.lock();
         self.pending.freeze();
         frozen.snapshots = std::mem::take(&mut self.snapshots.lock());
@@ -347,7 +346,6 @@ impl Participant for Forest {
         }
         drop(frozen.subvolumes);
         self.pending.published();
-        self.subvolumes.commit_ended();
         self.subvolumes.rest(core.inodes_max);
     }
 }

@@ -4,12 +4,11 @@
 //! nobody has used since the table was looked over twice leaves it: of its files is kept only how often they are held, and
 //! the next one who looks for it opens it again, as it was published.
 //!
-//! While a commit is under way, what it writes of the root tree is not published, so nothing leaves: it would come back
-//! as it was before.
+//! What a commit writes it holds until that is published, so whatever leaves comes back as it was.
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::RwLock;
 
 use super::forest::Subvolume;
 use crate::error::Result;
@@ -32,8 +31,6 @@ struct Table {
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     table: RwLock<Table>,
-    /// Whether a commit is under way. Comes before the table.
-    committing: Mutex<bool>,
 }
 
 impl Loaded {
@@ -84,16 +81,6 @@ impl Loaded {
         self.table.read().subvolumes.values().any(what)
     }
 
-    /// Nothing leaves from now on.
-    pub fn commit_begins(&self) {
-        *self.committing.lock() = true;
-    }
-
-    /// What the commit wrote can be read.
-    pub fn commit_ended(&self) {
-        *self.committing.lock() = false;
-    }
-
     /// Looks over the table if enough have come since that was done.
     pub fn rest_when_new(&self, inodes: usize) {
         let table = self.table.read();
@@ -118,10 +105,6 @@ impl Loaded {
     }
 
     fn leave(&self) {
-        let committing = self.committing.lock();
-        if *committing {
-            return;
-        }
         let Table { subvolumes, asleep, .. } = &mut *self.table.write();
         subvolumes.retain(|id, subvolume| {
             // Who uses it has an `Arc` that it got under the lock of the table.

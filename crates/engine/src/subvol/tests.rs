@@ -365,7 +365,7 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     walk(24);
     assert!(loaded().contains(&first), "a changed one left");
     // What walks while a commit runs changes nothing about what that publishes.
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(60) }, false).unwrap();
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(24) }, false).unwrap();
     (0..2).for_each(|_| walk(24));
     assert!(!loaded().contains(&first), "{:?}", loaded());
     assert_eq!(at(first, held).unwrap().1.nlink, 0);

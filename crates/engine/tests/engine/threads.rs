@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use buttress::{Error, Filesystem, New, Node, Options, Owner, Rename};
+use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::{Image, bytes, content, names};
 
@@ -72,6 +73,51 @@ fn threads_snapshots_and_commits() {
         let data = bytes((number as usize * 7919) % 150_000, number);
         assert!(content(&fs, &format!("/home/2-{number}")) == data);
     }
+}
+
+/// Many more subvolumes than stay in memory, each used by all threads for a moment: what one of them has changed is there for
+/// the next, however often the subvolume has left memory and come back.
+#[test]
+fn threads_find_what_they_did_in_subvolumes_that_left_memory() {
+    const SUBVOLUMES: u64 = 48;
+    let image = Image::by_progs(1 << 30, &[]);
+    let options = Options::read_write().commit_interval(Duration::from_millis(5));
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let make = |number| {
+        fs.create_subvolume(Node::ROOT, format!("sub{number}").as_bytes(), Owner::default())
+    };
+    let tops: Vec<Node> = (0..SUBVOLUMES).map(make).map(|id| Node::top(id.unwrap())).collect();
+    let visit = |thread: u32| {
+        let mut rng = Rng::new(u64::from(thread));
+        let mut made = vec![0; tops.len()];
+        for _ in 0..1500 {
+            let at = rng.below(SUBVOLUMES) as usize;
+            let (dir, last) = (tops[at], &mut made[at]);
+            if *last > 0 {
+                let before = fs.lookup(dir, name(thread, *last).as_bytes()).unwrap().unwrap();
+                let mut found = [0; 8];
+                assert_eq!(fs.read(before.node, 0, &mut found).unwrap(), 4);
+                assert_eq!(found[..4], last.to_le_bytes());
+            }
+            match rng.below(3) {
+                0 => continue,
+                1 if *last > 0 => drop(fs.unlink(dir, name(thread, *last).as_bytes()).unwrap()),
+                _ => {}
+            }
+            *last += 1;
+            let new = New::file(0o600);
+            let file = fs.create(dir, name(thread, *last).as_bytes(), &new).unwrap().node;
+            fs.write(file, 0, &last.to_le_bytes()).unwrap();
+        }
+    };
+    let visit = &visit;
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || visit(thread));
+        }
+    });
+    fs.close().unwrap();
+    image.check();
 }
 
 #[test]
