@@ -35,10 +35,12 @@ bench: deps
 	cargo build --release -p buttress-fuse --example null
 	target/release/buttress-bench
 
-# Crash states of the recorded workloads (540,000, a third of them different), and every way in which a device can fail.
+# Crash states of the recorded workloads (540,000, a third of them different), and every way in which a device can fail at every
+# one of its operations.
 crash: deps
-	cargo run --release -p buttress-testkit --bin crashrun -- --per-epoch 112
-	cargo run --release -p buttress-testkit --bin crashrun -- --faults 40
+	cargo build --release -p buttress-testkit --bin crashrun
+	target/release/crashrun --threads $$(nproc) --per-epoch 112
+	target/release/crashrun --threads $$(nproc) --faults 1000000
 
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
 long: deps crash

@@ -11,9 +11,10 @@ impl Random {
 
     /// The seed of the environment, else one from the clock; printed.
     pub fn seeded() -> Random {
-        let given = std::env::var("BUTTRESS_SEED").ok().and_then(|text| text.parse().ok());
-        let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-        let seed = given.unwrap_or(clock);
+        let clock = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
+        let given = std::env::var("BUTTRESS_SEED").ok();
+        let seed =
+            given.map_or_else(clock, |text| text.parse().expect("BUTTRESS_SEED is a number"));
         println!("BUTTRESS_SEED={seed}");
         Random(seed)
     }

@@ -14,8 +14,8 @@ const THREADS: usize = 2;
 
 /// The seed of the samples: another one with `BUTTRESS_SEED`.
 fn seed() -> u64 {
-    let text = std::env::var("BUTTRESS_SEED").unwrap_or_default();
-    let seed = text.parse().unwrap_or(1);
+    let given = std::env::var("BUTTRESS_SEED").ok();
+    let seed = given.map_or(1, |text| text.parse().expect("BUTTRESS_SEED is a number"));
     println!("seed {seed}");
     seed
 }

@@ -191,10 +191,11 @@ fn random_with_mixed_groups() {
 /// Two seeds, or those of `BUTTRESS_SEEDS=from..to`.
 #[test]
 fn random_with_other_seeds() {
-    let seeds = std::env::var("BUTTRESS_SEEDS").unwrap_or_default();
-    let (from, to) = seeds.split_once("..").unwrap_or(("1", "3"));
+    let seeds = std::env::var("BUTTRESS_SEEDS").unwrap_or("1..3".into());
+    let (from, to) = seeds.split_once("..").expect("BUTTRESS_SEEDS is from..to");
+    let number = |text: &str| text.parse().expect("BUTTRESS_SEEDS is made of numbers");
     let forms: [&[&str]; 3] = [&[], &["-O", "^no-holes"], &["-M", "-n", "4096"]];
-    for seed in from.parse().unwrap_or(1)..to.parse().unwrap_or(3) {
+    for seed in number(from)..number(to) {
         let flags = if seed % 5 == 0 { NODATASUM } else { 0 };
         run(u64::wrapping_mul(seed, 0x9e37_79b9_7f4a_7c15), forms[seed as usize % 3], flags, 16);
     }
