@@ -47,7 +47,10 @@ pub fn snapshot(source: &Path, path: &Path, read_only: bool) -> Result<(), Errno
 pub fn delete_subvolume(path: &Path) -> Result<(), Errno> {
     let (directory, name) = split(path)?;
     set(directory, "delete", name.as_bytes())?;
-    settled(directory)
+    settled(directory)?;
+    // The kernel looks the name up, finds it gone, and forgets all that it has seen below. Nobody else might ever look.
+    let _gone = path.symlink_metadata();
+    Ok(())
 }
 
 /// Describes the subvolume `path` lies in.

@@ -70,7 +70,7 @@ impl Filesystem {
     /// So many bytes of what [`crate::Options::memory`] gave are used for something else: the cache of tree blocks keeps
     /// as much less, down to an eighth of what it may have.
     pub fn use_elsewhere(&self, bytes: u64) {
-        self.core().elsewhere.store(bytes, std::sync::atomic::Ordering::Relaxed);
+        self.core().waiting.use_elsewhere(bytes);
         self.core().share_memory();
     }
 

@@ -237,8 +237,12 @@ impl FileTree {
             };
             match self.get(op, ino) {
                 // Somebody else removed it meanwhile: the name may lead elsewhere now.
-                Err(error) if error.errno() == Errno::NOENT && before != Some(ino) => {
-                    before = Some(ino);
+                Err(Error::User(Errno::NOENT)) if before != Some(ino) => before = Some(ino),
+                // Both go at once: it was never there. To whoever waits for the name to be free, this is not that.
+                Err(Error::User(Errno::NOENT)) => {
+                    let key = Key::new(dir.ino, kind::DIR_ITEM, name.hash.into());
+                    let what = "a name leads to an inode that is not there";
+                    return Err(Error::inconsistent(self.id, what, key));
                 }
                 result => return Ok((result?, entry)),
             }

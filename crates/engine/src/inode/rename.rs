@@ -133,7 +133,9 @@ impl FileTree {
                 return Err(Error::User(Errno::NOTEMPTY));
             }
             Err(error) if error.errno() != Errno::NOENT => return Err(error),
-            Err(error) if mode == Rename::Exchange => return Err(error),
+            Err(error) if mode == Rename::Exchange || target.subvolume.is_some() => {
+                return Err(error);
+            }
             Err(_) => None,
         };
         let other_inode = other.as_ref().and_then(|(inode, _)| inode.as_deref());

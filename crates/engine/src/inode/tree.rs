@@ -61,8 +61,8 @@ struct Found {
 #[derive(Debug)]
 pub struct Asleep {
     next_ino: u64,
-    /// How often its inodes are held.
-    holds: Box<[(u64, u32)]>,
+    /// How often its inodes are held, by shards; nothing where none is. The tables themselves, as they may be large.
+    holds: Box<[Spread<u64, u32>]>,
 }
 
 /// A subvolume's tree: its inodes, and its last published version.
@@ -213,10 +213,7 @@ impl FileTree {
     /// To be called now and then. A tree that was not used since remembers nothing any more: there may be thousands of
     /// snapshots; one that is used keeps about `inodes`. Whether it has come to rest.
     pub fn rest(&self, inodes: usize) -> bool {
-        let keep = inodes.div_ceil(SHARDS);
-        if self.keep.swap(keep, Ordering::Relaxed) != keep {
-            self.shards.iter().for_each(|shard| shard.lock().keep = keep);
-        }
+        self.keep_about(inodes);
         if self.used.swap(false, Ordering::Relaxed) {
             self.resting.store(false, Ordering::Relaxed);
             return false;
@@ -226,6 +223,22 @@ impl FileTree {
             self.kept.lock().drain(..).for_each(|cache| cache.clear());
         }
         true
+    }
+
+    /// Remembers about `inodes` inodes from now on.
+    pub fn keep_about(&self, inodes: usize) {
+        let keep = inodes.div_ceil(SHARDS);
+        let before = self.keep.swap(keep, Ordering::Relaxed);
+        if before == keep {
+            return;
+        }
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            shard.keep = keep;
+            if keep < before {
+                shard.shrink();
+            }
+        }
     }
 
     /// Whether nobody used it between the last two calls of [`FileTree::rest`].
@@ -243,12 +256,19 @@ impl FileTree {
             && self.strays.get_mut().iter().all(BTreeSet::is_empty)
             && self.leaving.get_mut().is_empty()
             && self.root.get_mut().is_some();
-        if !idle || !clean || self.shards.iter_mut().any(|shard| !shard.get_mut().inodes.is_empty())
-        {
+        if !idle || !clean {
             return None;
         }
-        let holds =
-            self.shards.iter_mut().flat_map(|shard| shard.get_mut().holds.drain()).collect();
+        // What was in use when the tree came to rest.
+        self.shards.iter_mut().for_each(|shard| shard.get_mut().evict(|_| false));
+        if self.shards.iter_mut().any(|shard| !shard.get_mut().inodes.is_empty()) {
+            return None;
+        }
+        let mut holds = Box::default();
+        if self.shards.iter_mut().any(|shard| !shard.get_mut().holds.is_empty()) {
+            let of_shard = |shard: &mut Mutex<Shard>| std::mem::take(&mut shard.get_mut().holds);
+            holds = self.shards.iter_mut().map(of_shard).collect();
+        }
         Some(Asleep { next_ino: *self.next_ino.get_mut(), holds })
     }
 
@@ -256,8 +276,8 @@ impl FileTree {
     pub fn wake(&mut self, asleep: Asleep) {
         let next_ino = self.next_ino.get_mut();
         *next_ino = asleep.next_ino.max(*next_ino);
-        for (ino, count) in asleep.holds {
-            self.shards[(ino % SHARDS as u64) as usize].get_mut().holds.insert(ino, count);
+        for (shard, holds) in self.shards.iter_mut().zip(asleep.holds) {
+            shard.get_mut().holds = holds;
         }
     }
 

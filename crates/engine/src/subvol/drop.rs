@@ -57,31 +57,39 @@ impl Forest {
         let dead = self.dead.lock().clone();
         let (mut done, mut stuck) = (Vec::new(), Vec::new());
         for id in dead {
-            let subvolume = self.find(commit.core(), id)?;
+            if budget == 0 {
+                break;
+            }
+            let subvolume = match self.find(commit.core(), id) {
+                Ok(found) => found,
+                Err(error) => {
+                    stuck.push((id, error));
+                    continue;
+                }
+            };
             // What changed before it was deleted is merged first; the next commit drops it.
             let busy = subvolume.tree.is_dirty() || {
                 let state = subvolume.state.lock();
                 state.dirty || state.frozen.is_some()
             };
-            if busy || budget == 0 {
+            if busy {
                 continue;
             }
             match self.drop_some(commit, &subvolume, &mut budget)? {
                 Dropped::All => done.push(id),
                 Dropped::Some => {}
-                Dropped::Stuck(error) => {
-                    let what = format!("deleted subvolume {id} cannot be dropped: {error}");
-                    commit.core().warn(what);
-                    self.stuck.lock().insert(id, error);
-                    stuck.push(id);
-                }
+                Dropped::Stuck(error) => stuck.push((id, error)),
             }
         }
+        for (id, error) in &stuck {
+            commit.core().warn(format!("deleted subvolume {id} cannot be dropped: {error}"));
+        }
         let mut dead = self.dead.lock();
-        dead.retain(|id| !done.contains(id) && !stuck.contains(id));
+        dead.retain(|id| !done.contains(id) && stuck.iter().all(|(stuck, _)| stuck != id));
         self.dropping.store(!dead.is_empty(), Ordering::Release);
         drop(dead);
-        done.iter().for_each(|id| self.remove(*id));
+        self.stuck.lock().extend(stuck);
+        self.dropped(done);
         Ok(())
     }
 

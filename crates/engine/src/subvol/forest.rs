@@ -116,6 +116,8 @@ struct Frozen {
     roots: Vec<(Arc<Subvolume>, Root)>,
     snapshots: Vec<SnapshotRequest>,
     superblock: SuperblockChanges,
+    /// Subvolumes that are gone with this commit.
+    dropped: Vec<u64>,
 }
 
 /// Members of the superblock that operations change.
@@ -196,8 +198,10 @@ impl Forest {
         self.subvolumes.insert(subvolume);
     }
 
-    pub(super) fn remove(&self, id: u64) {
-        self.subvolumes.remove(id);
+    /// These are gone with the commit under way. Until it is published, the root tree still has them for whoever looks for one
+    /// of their files, so they leave memory after that.
+    pub(super) fn dropped(&self, ids: Vec<u64>) {
+        self.frozen.lock().dropped = ids;
     }
 
     /// Those in memory.
@@ -346,6 +350,7 @@ impl Participant for Forest {
         }
         drop(frozen.subvolumes);
         self.pending.published();
+        frozen.dropped.iter().for_each(|id| self.subvolumes.remove(*id));
         self.subvolumes.rest(core.inodes_max);
     }
 }

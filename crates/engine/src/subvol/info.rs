@@ -80,6 +80,8 @@ impl Forest {
     pub fn list(&self, core: &Core) -> Result<Vec<SubvolumeInfo>> {
         let first = Key::new(objectid::FIRST_FREE, 0, 0);
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
+        // What is here now stays here while it is listed, so that none is missed which is published meanwhile.
+        let loaded = self.loaded();
         let items = self.pending.range(core, first, last)?;
         let mut roots: HashMap<u64, RootItem> = HashMap::new();
         let mut found = Vec::new();
@@ -90,7 +92,7 @@ impl Forest {
                 roots.insert(key.objectid, item);
             }
         }
-        for subvolume in self.loaded() {
+        for subvolume in loaded {
             roots.insert(subvolume.id, subvolume.item());
         }
         for (key, data) in &items {

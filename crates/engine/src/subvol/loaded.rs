@@ -1,7 +1,7 @@
 //! The subvolumes in memory.
 //!
-//! There may be thousands of snapshots, and who walks over them looks at each for a moment. A subvolume that is clean and that
-//! nobody has used since the table was looked over twice leaves it: of its files is kept only how often they are held, and
+//! There may be thousands of snapshots, and who walks over them looks at each for a moment. Where there are more than a few, one
+//! that is clean and that nobody has used since the table was looked over twice leaves it: of its files is kept only how often they are held, and
 //! the next one who looks for it opens it again, as it was published.
 //!
 //! What a commit writes it holds until that is published, so whatever leaves comes back as it was.
@@ -15,6 +15,8 @@ use crate::error::Result;
 use crate::hash::Spread;
 use crate::inode::Asleep;
 
+/// So many subvolumes stay in memory whoever uses them: as long as there are no more, none has to be opened again.
+const FEW: usize = 32;
 /// The table is looked over when one subvolume of so many is new: what that costs does not grow with their number.
 const NEW_SHARE: usize = 8;
 
@@ -25,6 +27,8 @@ struct Table {
     asleep: Spread<u64, Asleep>,
     /// Opened since the table was looked over.
     new: usize,
+    /// Inodes that each one may remember, as it was when the table was looked over.
+    share: Option<usize>,
 }
 
 /// The subvolumes in memory.
@@ -52,6 +56,9 @@ impl Loaded {
         let mut subvolume = open()?;
         if let Some(asleep) = table.asleep.remove(&id) {
             subvolume.tree.wake(asleep);
+        }
+        if let Some(share) = table.share {
+            subvolume.tree.keep_about(share);
         }
         let subvolume = Arc::new(subvolume);
         table.subvolumes.insert(id, subvolume.clone());
@@ -84,7 +91,7 @@ impl Loaded {
     /// Looks over the table if enough have come since that was done.
     pub fn rest_when_new(&self, inodes: usize) {
         let table = self.table.read();
-        let enough = table.new * NEW_SHARE >= table.subvolumes.len();
+        let enough = table.new * NEW_SHARE >= table.subvolumes.len().max(FEW);
         drop(table);
         if enough {
             self.rest(inodes);
@@ -93,13 +100,17 @@ impl Loaded {
 
     /// Looks over the table: the trees share `inodes` inodes to remember, and those that nobody uses leave.
     pub fn rest(&self, inodes: usize) {
-        self.table.write().new = 0;
         let all = self.all();
         let awake = all.iter().filter(|subvolume| !subvolume.tree.is_resting()).count();
         let share = inodes / awake.max(1).next_power_of_two();
+        {
+            let table = &mut *self.table.write();
+            (table.new, table.share) = (0, Some(share));
+        }
         let resting = all.iter().filter(|subvolume| subvolume.tree.rest(share)).count();
+        let many = all.len() > FEW;
         drop(all);
-        if resting > 0 {
+        if resting > 0 && many {
             self.leave();
         }
     }

@@ -341,7 +341,7 @@ fn a_read_only_snapshot_of_what_was_received_is_found_as_that() {
 fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     let fs = open(&make(4096));
     fill(&fs, 5, 0..20, 100);
-    let ids: Vec<u64> = (0..60).map(|at| snapshot(&fs, 5, &format!("s{at}"))).collect();
+    let ids: Vec<u64> = (0..90).map(|at| snapshot(&fs, 5, &format!("s{at}"))).collect();
     fs.commit();
     let (first, held) = (ids[0], TOP + 1);
     let at = |tree: u64, ino: u64| {
@@ -362,11 +362,11 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     remove(&fs, first, 0..1);
     let highest = at(first, held + 19).unwrap().0.ino;
     remove(&fs, first, 19..20);
-    walk(24);
+    walk(48);
     assert!(loaded().contains(&first), "a changed one left");
     // What walks while a commit runs changes nothing about what that publishes.
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(24) }, false).unwrap();
-    (0..2).for_each(|_| walk(24));
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(48) }, false).unwrap();
+    (0..2).for_each(|_| walk(48));
     assert!(!loaded().contains(&first), "{:?}", loaded());
     assert_eq!(at(first, held).unwrap().1.nlink, 0);
     fill(&fs, first, 100..101, 10);

@@ -1,7 +1,6 @@
 //! What all parts of an open filesystem share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
@@ -176,8 +175,6 @@ pub struct Core {
     pub kept_max: usize,
     /// Bytes for tree blocks and what waits for a commit, together.
     pub room: u64,
-    /// Bytes of that room that somebody else uses.
-    pub elsewhere: AtomicU64,
     /// Bytes that one thread writes at once at most.
     pub run_bytes: usize,
     /// What went wrong since the opening without anybody being told, each once.
@@ -216,7 +213,6 @@ impl Core {
             inodes_max: 65_536,
             kept_max: 64,
             room: u64::MAX,
-            elsewhere: AtomicU64::new(0),
             run_bytes: 2 << 20,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
@@ -232,7 +228,7 @@ impl Core {
 
     /// Leaves the cache what does not wait for a commit, and is not used elsewhere.
     pub fn share_memory(&self) {
-        let others = self.waiting.bytes().saturating_add(self.elsewhere.load(Ordering::Relaxed));
+        let others = self.waiting.bytes().saturating_add(self.waiting.elsewhere());
         self.blocks.keep_to(self.room.saturating_sub(others));
     }
 

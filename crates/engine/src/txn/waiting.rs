@@ -1,7 +1,7 @@
 //! What waits in memory for a commit, about: the changes of the running transaction, and those of the one being committed,
 //! which go only when it is durable.
 //!
-//! It shares its memory with the cache of tree blocks, which gets smaller while much waits. A commit is asked for when the
+//! It shares its memory with the cache of tree blocks, which gets smaller while much waits, and with what is used elsewhere. A commit is asked for when the
 //! running transaction has half of what may wait, so that the next one can run beside it; an operation that finds no room
 //! left makes a commit, and thereby waits for the one under way.
 
@@ -59,12 +59,30 @@ pub struct Waiting {
     frozen: Amount,
     /// How much may.
     pub max: WaitingMax,
+    elsewhere: AtomicU64,
 }
 
 impl Waiting {
     /// Nothing yet.
     pub fn new(max: WaitingMax) -> Waiting {
-        Waiting { live: Amount::default(), frozen: Amount::default(), max }
+        let (live, frozen) = (Amount::default(), Amount::default());
+        Waiting { live, frozen, max, elsewhere: AtomicU64::new(0) }
+    }
+
+    /// Bytes of the memory are used for something else.
+    pub fn use_elsewhere(&self, bytes: u64) {
+        self.elsewhere.store(bytes, Ordering::Relaxed);
+    }
+
+    /// How many they are.
+    pub fn elsewhere(&self) -> u64 {
+        self.elsewhere.load(Ordering::Relaxed)
+    }
+
+    /// What may wait now: less where more is used elsewhere than the cache can give way to, but a quarter of it always.
+    fn all_max(&self) -> u64 {
+        let all = self.max.all;
+        all.saturating_sub(self.elsewhere().saturating_sub(all / 6)).max(all / 4)
     }
 
     /// An operation of the running transaction leaves `data` bytes of file data and `others` bytes besides.
@@ -73,9 +91,10 @@ impl Waiting {
         self.live.others.fetch_add(others, Ordering::Relaxed);
         let (data, all) = (self.live.data(), self.live.all());
         let both = (data.saturating_add(self.frozen.data()), self.bytes());
-        if both.0 >= self.max.data.saturating_mul(2) || both.1 >= self.max.all {
+        let all_max = self.all_max();
+        if both.0 >= self.max.data.saturating_mul(2) || both.1 >= all_max {
             Urgency::Now
-        } else if data >= self.max.data || all >= self.max.all / 2 {
+        } else if data >= self.max.data || all >= all_max / 2 {
             Urgency::Soon
         } else {
             Urgency::None
@@ -120,5 +139,18 @@ mod tests {
         assert_eq!(waiting.add(100, 0), Urgency::Now);
         waiting.settled();
         assert_eq!((waiting.bytes(), waiting.add(0, 0)), (650, Urgency::Soon));
+    }
+
+    #[test]
+    fn less_may_wait_while_memory_is_used_elsewhere() {
+        let waiting = Waiting::new(WaitingMax { data: 600, all: 600 });
+        waiting.use_elsewhere(100);
+        assert_eq!((waiting.add(0, 299), waiting.add(0, 1)), (Urgency::None, Urgency::Soon));
+        waiting.use_elsewhere(400);
+        assert_eq!(waiting.add(0, 0), Urgency::Now);
+        waiting.freeze();
+        waiting.settled();
+        waiting.use_elsewhere(u64::MAX);
+        assert_eq!((waiting.add(0, 74), waiting.add(0, 1)), (Urgency::None, Urgency::Soon));
     }
 }

@@ -25,7 +25,6 @@ mod protect;
 pub mod store;
 
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -48,7 +47,7 @@ pub struct Mount<S: Store> {
     store: S,
     nodes: NodeTable<S::Node>,
     /// How many nodes were held when the filesystem was told last.
-    told_held: AtomicUsize,
+    told_held: Mutex<usize>,
     policy: Policy,
     /// `st_dev` of the mount, to tell its files from others.
     device: OnceLock<(u32, u32)>,
@@ -115,7 +114,7 @@ impl<S: Store> Mount<S> {
         nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
         let (device, policy) = (OnceLock::new(), Policy::new(options));
         let (notices, buffers) = (Mutex::default(), Mutex::default());
-        let told_held = AtomicUsize::new(0);
+        let told_held = Mutex::new(0);
         Ok(Self { store, nodes, told_held, policy, device, notices, buffers })
     }
 
@@ -149,8 +148,11 @@ impl<S: Store> Mount<S> {
     /// Tells the filesystem when what the kernel holds has changed by much.
     fn tell_held(&self) {
         let held = self.nodes.held();
-        if self.told_held.load(Ordering::Relaxed).abs_diff(held) >= HELD_STEP {
-            self.told_held.store(held, Ordering::Relaxed);
+        // Whoever finds another one telling leaves it to the next one.
+        if let Some(mut told) = self.told_held.try_lock()
+            && told.abs_diff(held) >= HELD_STEP
+        {
+            *told = held;
             self.store.uses_elsewhere(held as u64 * HELD_BYTES);
         }
     }

@@ -4,22 +4,27 @@
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
-use buttress::ondisk::item::{FileExtent, FreeSpaceHeader, InodeRef};
+use buttress::ondisk::item::{DirItem, FileExtent, FreeSpaceHeader, InodeRef};
 use buttress::ondisk::{Key, kind, objectid};
-use buttress::{Filesystem, New, Node, OpenMode, Options, Owner};
+use buttress::{Filesystem, New, Node, OpenMode, Options, Owner, Rename};
 use buttress_testkit::corpus::build;
 use buttress_testkit::damage::{Patient, TOP};
 use buttress_testkit::oracle::root_or_skip;
 
 /// A filesystem of our own in memory, ready to be damaged.
 fn made(fill: impl FnOnce(&Filesystem)) -> Patient {
-    let device = Arc::new(MemoryDevice::new(512 << 20));
-    let mut seed = buttress_mkfs::Environment::seeded(1);
-    buttress_mkfs::make(&*device, &buttress_mkfs::Options::default(), &mut seed).unwrap();
+    let device = fresh();
     let fs = open(&device);
     fill(&fs);
     fs.close().unwrap();
     Patient::of(&device).unwrap()
+}
+
+fn fresh() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    buttress_mkfs::make(&*device, &buttress_mkfs::Options::default(), &mut seed).unwrap();
+    device
 }
 
 fn open(device: &Arc<MemoryDevice>) -> Filesystem {
@@ -57,6 +62,65 @@ fn a_deleted_subvolume_that_cannot_be_dropped_is_said() {
     let fs = open(patient.device());
     assert!(fs.lookup(Node::ROOT, b"after").unwrap().is_some());
     assert!(fs.clean().is_err(), "it tries again, and says so again");
+}
+
+#[test]
+fn a_deleted_subvolume_that_cannot_even_be_opened_is_said() {
+    let device = fresh();
+    let fs = open(&device);
+    let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    file(&fs, Node::top(sub), "file");
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"sub").unwrap();
+    fs.commit().unwrap();
+    // The next commit would drop it.
+    let patient = Patient::of(&device).unwrap();
+    let root = patient.path(sub, &Key::MIN).unwrap()[0].block.bytenr();
+    for copy in [0, 1] {
+        patient.flip(root + 500, copy).unwrap();
+    }
+    for name in ["one", "other"] {
+        let fs = open(patient.device());
+        file(&fs, Node::ROOT, name);
+        fs.commit().unwrap();
+        let why = fs.clean().unwrap_err().to_string();
+        assert!(why.contains(&root.to_string()), "{why}");
+        let warnings = fs.warnings();
+        assert!(warnings.iter().any(|it| it.contains("cannot be dropped")), "{warnings:?}");
+        fs.close().unwrap();
+    }
+    let fs = open(patient.device());
+    assert!(
+        ["one", "other"].iter().all(|it| fs.lookup(Node::ROOT, it.as_bytes()).unwrap().is_some())
+    );
+}
+
+#[test]
+fn a_name_that_leads_to_no_inode_is_no_free_name() {
+    let patient = made(|fs| {
+        for name in ["one", "other"] {
+            file(fs, Node::ROOT, name);
+        }
+        fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    });
+    let key = patient.entry(TOP, kind::DIR_ITEM, "other").unwrap();
+    let nowhere = Key::new(4000, kind::INODE_ITEM, 0);
+    patient.edit(TOP, key, |entry: &mut DirItem| entry.location = nowhere.into()).unwrap();
+    let fs = open(patient.device());
+    let whiteout = Rename::Whiteout { uid: 0, gid: 0 };
+    for how in [Rename::Replace, Rename::NoReplace, Rename::Exchange, whiteout] {
+        for name in ["one", "sub"] {
+            let done = fs.rename(Node::ROOT, name.as_bytes(), Node::ROOT, b"other", how);
+            assert!(done.is_err(), "{name} {how:?}");
+        }
+    }
+    let done = fs.rename(Node::ROOT, b"one", Node::ROOT, b"other", Rename::Replace);
+    let why = done.unwrap_err().to_string();
+    assert!(why.contains("not there") && why.contains(&key.to_string()), "{why}");
+    assert!(fs.create_subvolume(Node::ROOT, b"other", Owner::default()).is_err());
+    fs.rename(Node::ROOT, b"one", Node::ROOT, b"two", Rename::Replace).unwrap();
+    fs.commit().unwrap();
+    assert!(fs.lookup(Node::ROOT, b"two").unwrap().is_some());
 }
 
 #[test]
