@@ -116,12 +116,14 @@ fn a_live_mount_says_what_it_did_so_far() {
     place.ok("mkfs -q --size 300M disk.img");
     // Else a read that the kernel's cache does not answer moves a time of access.
     let Some(live) = Live::of(&place, "-o noatime") else { return };
-    let before = from_text(&place.ok("filesystem stats mnt"));
+    let mut before = from_text(&place.ok("filesystem stats mnt"));
+    assert!(before.remove("held_by_kernel").is_some(), "what only a mount knows");
     must_agree(&before);
     assert_eq!((before["commits"], before["data_bytes_written"]), (0, 0));
     make_files(&place.join("mnt/tree"));
     place.ok("filesystem sync mnt");
-    let after = from_json(&place.json("filesystem stats mnt/tree"));
+    let mut after = from_json(&place.json("filesystem stats mnt/tree"));
+    assert!(after.remove("held_by_kernel").unwrap() > 1);
     must_hold_files(&after);
     // Reading changes nothing but what the cache did.
     std::fs::read(place.join("mnt/tree/large")).unwrap();

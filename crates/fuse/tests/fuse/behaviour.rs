@@ -7,6 +7,7 @@ use std::io::{Read, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use buttress_fuse::client;
 use rustix::fs::{
@@ -15,7 +16,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::server::{Kind, Mount, USER, can_mount, spawn};
+use crate::server::{Kind, Mount, PATIENCE, USER, can_mount, spawn};
 
 /// Runs a test on the model and on the engine, mounted for everybody.
 fn on_each(test: impl Fn(&Mount)) {
@@ -384,7 +385,20 @@ fn subvolumes_of_the_engine(top: &Path, path: &Path) {
     assert!(client::spaces(top).unwrap().iter().all(|space| space.used <= space.total));
     fs::create_dir_all(path.join("a/b")).unwrap();
     assert_eq!(client::path_in_subvolume(&path.join("a/b")).unwrap(), b"a/b");
+    let held = || {
+        let figures = client::stats(top).unwrap();
+        figures.iter().find(|(name, _)| name == "held_by_kernel").unwrap().1
+    };
+    (0..100).for_each(|at| fs::write(path.join(format!("a/b/{at}")), "").unwrap());
+    let before = held();
+    assert!(before >= 100, "{before}");
     client::delete_subvolume(path).unwrap();
+    // The kernel says so in its own time.
+    let deadline = Instant::now() + PATIENCE;
+    while held() > before - 100 {
+        assert!(Instant::now() < deadline, "{} of {before} are held", held());
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert!(!path.exists());
     client::commit(top).unwrap();
 }

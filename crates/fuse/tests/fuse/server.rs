@@ -81,7 +81,7 @@ fn serve_null(place: &Place, readiness: &mut Option<Readiness>) -> Result<(), Mo
 static SPAWNING: RwLock<()> = RwLock::new(());
 
 /// How long an unmount and the end of a server may take on a machine that has much else to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Starts a process.
 pub fn spawn(command: &mut Command) -> Child {

@@ -12,7 +12,7 @@
 //! | `path` | path inside the subvolume | |
 //! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
-//! | `stats` | what was done so far, as one record | |
+//! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
 //! | `label` | | the label |
 //! | `commit` | | makes everything durable |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -72,7 +72,11 @@ impl<S: Control> Mount<S> {
             ("place", Some(id)) => self.place_of(id)?,
             ("settled", None) => Vec::new(),
             ("facts", None) => facts_record(&self.store.facts()?),
-            ("stats", None) => stats_record(&self.store.stats()?),
+            ("stats", None) => {
+                let mut figures = self.store.stats()?;
+                figures.push(("held_by_kernel".to_owned(), self.nodes.held() as u64));
+                stats_record(&figures)
+            }
             ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
             _ => return Err(Errno::NODATA),
         };
