@@ -68,7 +68,7 @@ impl Filesystem {
     }
 
     /// So many bytes of what [`crate::Options::memory`] gave are used for something else: the cache of tree blocks keeps
-    /// as much less, down to an eighth of what it may have.
+    /// as much less, down to an eighth of what it may have; then less may wait for a commit, down to a quarter.
     pub fn use_elsewhere(&self, bytes: u64) {
         self.core().waiting.use_elsewhere(bytes);
         self.core().share_memory();

@@ -1,8 +1,8 @@
 //! The subvolumes in memory.
 //!
-//! There may be thousands of snapshots, and who walks over them looks at each for a moment. Where there are more than a few, one
-//! that is clean and that nobody has used since the table was looked over twice leaves it: of its files is kept only how often they are held, and
-//! the next one who looks for it opens it again, as it was published.
+//! There may be thousands of snapshots, and who walks over them looks at each for a moment. Where there are more than a few,
+//! one that is clean and that nobody has used since the table was looked over twice leaves it: of its files is kept only how
+//! often they are held, and the next one who looks for it opens it again, as it was published.
 //!
 //! What a commit writes it holds until that is published, so whatever leaves comes back as it was.
 

@@ -1,9 +1,9 @@
 //! What waits in memory for a commit, about: the changes of the running transaction, and those of the one being committed,
 //! which go only when it is durable.
 //!
-//! It shares its memory with the cache of tree blocks, which gets smaller while much waits, and with what is used elsewhere. A commit is asked for when the
-//! running transaction has half of what may wait, so that the next one can run beside it; an operation that finds no room
-//! left makes a commit, and thereby waits for the one under way.
+//! It shares its memory with the cache of tree blocks, which gets smaller while much waits, and with what is used elsewhere. A
+//! commit is asked for when the running transaction has half of what may wait, so that the next one can run beside it; an
+//! operation that finds no room left makes a commit, and thereby waits for the one under way.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
