@@ -432,7 +432,11 @@ fn live_subvolumes(path: &Path) -> Result<Vec<Subvolume>, rustix::io::Errno> {
             if parent == 0 || parent == objectid::FS_TREE {
                 break;
             }
-            let above = client::place_of_subvolume(path, parent)?;
+            // What lies above the mount is not told to everybody.
+            let above = match client::place_of_subvolume(path, parent) {
+                Err(rustix::io::Errno::ACCESS) => break,
+                above => above?,
+            };
             place = [above, place].join(&b'/');
             parent = facts.iter().find(|it| it.id == parent).map_or(0, |it| it.parent);
         }

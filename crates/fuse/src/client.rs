@@ -53,6 +53,12 @@ pub fn delete_subvolume(path: &Path) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Deletes the subvolume with this id, wherever it lies in the filesystem that `path` is on.
+pub fn delete_subvolume_by_id(path: &Path, id: u64) -> Result<(), Errno> {
+    set(path, "delete-id", id.to_string().as_bytes())?;
+    settled(path)
+}
+
 /// Describes the subvolume `path` lies in.
 pub fn subvolume(path: &Path) -> Result<SubvolumeFacts, Errno> {
     one_subvolume(&get(path, "subvolume")?)
@@ -65,10 +71,19 @@ pub fn subvolume_by_id(path: &Path, id: u64) -> Result<SubvolumeFacts, Errno> {
 
 /// All subvolumes in ascending order of their ids, the top level first.
 pub fn subvolumes(path: &Path) -> Result<Vec<SubvolumeFacts>, Errno> {
+    list(path, "subvolumes")
+}
+
+/// Subvolumes that are deleted and whose space is not free yet, in ascending order of their ids. They have no name.
+pub fn deleted_subvolumes(path: &Path) -> Result<Vec<SubvolumeFacts>, Errno> {
+    list(path, "deleted")
+}
+
+fn list(path: &Path, word: &str) -> Result<Vec<SubvolumeFacts>, Errno> {
     let mut all: Vec<SubvolumeFacts> = Vec::new();
     loop {
         let from = all.last().map_or(0, |last| last.id.saturating_add(1));
-        let records = Record::all(&get(path, &format!("subvolumes.{from}"))?);
+        let records = Record::all(&get(path, &format!("{word}.{from}"))?);
         if records.is_empty() {
             return Ok(all);
         }
@@ -102,6 +117,11 @@ pub fn default_subvolume(path: &Path) -> Result<u64, Errno> {
 /// Makes the subvolume at `path` the default.
 pub fn set_default(path: &Path) -> Result<(), Errno> {
     set(path, "default", b"")
+}
+
+/// Makes the subvolume with this id the default; 0 is the top level.
+pub fn set_default_by_id(path: &Path, id: u64) -> Result<(), Errno> {
+    set(path, "default-id", id.to_string().as_bytes())
 }
 
 /// Facts about the filesystem.

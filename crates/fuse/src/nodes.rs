@@ -26,6 +26,8 @@ use crate::protocol::abi::ROOT_ID;
 
 /// Inode number of the top directory of every subvolume.
 pub const SUBVOLUME_TOP: u64 = 256;
+/// Inode number of what a snapshot shows where its source holds a subvolume.
+pub const STUB: u64 = 2;
 /// Inode numbers below this fit into a node id.
 const INO_LIMIT: u64 = 1 << INO_BITS;
 const INO_BITS: u32 = 40;
@@ -75,6 +77,11 @@ impl<N: Clone> NodeTable<N> {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (limits, made_up) = (Mutex::default(), Mutex::default());
         Self { mounted, shards, held: AtomicUsize::new(0), limits, made_up }
+    }
+
+    /// The subvolume that is mounted.
+    pub fn mounted(&self) -> u64 {
+        self.mounted
     }
 
     /// The node id of an inode.

@@ -11,6 +11,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::Mount;
+use super::caller::Caller;
 use super::store::{Answer, SetAttributes, SetXattr, Store};
 
 /// The xattr of the ACL that is checked.
@@ -22,6 +23,8 @@ const VERSION: u32 = 2;
 const RWX: u16 = 7;
 
 const OWNER: u16 = 0x01;
+const USER: u16 = 0x02;
+const NAMED_GROUP: u16 = 0x08;
 const GROUP: u16 = 0x04;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
@@ -96,6 +99,23 @@ impl Acl {
     /// The nine permission bits this list stands for.
     fn mode_bits(&mut self) -> u32 {
         self.classes(0, |has, _| has)
+    }
+
+    /// Whether somebody who is not the owner gets `wanted`: by an entry of his own alone if there is one, else by any of
+    /// his groups that has all of it, else, if he is in none of them, by what others get.
+    pub(super) fn grants(&self, caller: &Caller, in_group: bool, wanted: u16) -> bool {
+        let of = |tag: u16| self.entries.iter().filter(move |entry| entry.tag == tag);
+        let has = |entry: &Entry| entry.permissions.get() & wanted == wanted;
+        let masked = |entry: &Entry| has(entry) && of(MASK).all(has);
+        if let Some(user) = of(USER).find(|entry| entry.id.get() == caller.uid) {
+            return masked(user);
+        }
+        let named = of(NAMED_GROUP).filter(|entry| caller.is_in_group(entry.id.get()));
+        let mut groups = of(GROUP).filter(|_| in_group).chain(named).peekable();
+        match groups.peek() {
+            Some(_) => groups.any(masked),
+            None => of(OTHER).all(has),
+        }
     }
 
     /// Follows a chmod.

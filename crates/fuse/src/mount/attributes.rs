@@ -1,7 +1,7 @@
 //! From the filesystem's attributes to what the kernel wants to hear, and back.
 //!
 //! We are the only writer, so what the kernel caches stays true until the kernel itself changes
-//! it: entries and attributes are given without end; the few exceptions are made in [`super::Mount`].
+//! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
 use crate::nodes::shown_ino;
@@ -11,6 +11,10 @@ use super::store::{Attributes, SpaceNumbers, Time};
 
 /// Seconds an entry or attribute stays valid: longer than the kernel can count.
 const FOREVER: u64 = i64::MAX as u64;
+const TYPE: u32 = 0o170_000;
+const REGULAR: u32 = 0o100_000;
+/// Set-user-ID and set-group-ID.
+const SET_IDS: u32 = 0o6000;
 /// Longest name in bytes.
 const NAME_BYTES_MAX: u32 = 255;
 /// `stx_mask`: the basic members and the creation time.
@@ -47,7 +51,8 @@ impl Shown {
     }
 
     pub(super) fn attr_out(self, id: u64, attributes: &Attributes) -> AttrOut {
-        AttrOut { attr_valid: FOREVER, attr: self.attr(id, attributes), ..AttrOut::default() }
+        let attr_valid = lasting(attributes.mode);
+        AttrOut { attr_valid, attr: self.attr(id, attributes), ..AttrOut::default() }
     }
 
     pub(super) fn entry(self, id: u64, attributes: &Attributes) -> EntryOut {
@@ -55,7 +60,7 @@ impl Shown {
             nodeid: id,
             generation: attributes.generation,
             entry_valid: FOREVER,
-            attr_valid: FOREVER,
+            attr_valid: lasting(attributes.mode),
             attr: self.attr(id, attributes),
             ..EntryOut::default()
         }
@@ -82,8 +87,16 @@ impl Shown {
             rdev_minor: a.device.1,
             ..Statx::default()
         };
-        StatxOut { attr_valid: FOREVER, stat, ..StatxOut::default() }
+        StatxOut { attr_valid: lasting(a.mode), stat, ..StatxOut::default() }
     }
+}
+
+/// Seconds that the attributes of an inode with this mode stay valid.
+///
+/// Those of a file with set-ID bits are asked for each time: when somebody else writes to it, the bits end here, and the
+/// kernel, which is not told by the answer to a write, would go on to run the file as its owner.
+const fn lasting(mode: u32) -> u64 {
+    if mode & TYPE == REGULAR && mode & SET_IDS != 0 { 0 } else { FOREVER }
 }
 
 /// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.
@@ -124,6 +137,16 @@ pub(super) fn statfs(space: &SpaceNumbers) -> StatfsOut {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_program_runs_as_is_asked_for_each_time() {
+        for mode in [0o104_755, 0o102_755, 0o102_644] {
+            assert_eq!(lasting(mode), 0);
+        }
+        for mode in [0o100_755, 0o042_755, 0o101_777] {
+            assert_eq!(lasting(mode), FOREVER);
+        }
+    }
 
     #[test]
     fn device_numbers_survive() {

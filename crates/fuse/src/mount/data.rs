@@ -5,7 +5,8 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
-use super::metadata::SetIds;
+use super::caller::{Caller, Capability};
+use super::metadata::SET_IDS;
 use super::store::{Allocate, Answer, Seek, Store};
 use crate::protocol::abi;
 use crate::protocol::channel::{Reply, Request};
@@ -51,7 +52,7 @@ impl<S: Store> Mount<S> {
         // What the kernel has collected it writes in whole pages.
         self.may_write(&node, if cached { u64::MAX } else { wish.offset })?;
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-            self.clear_set_ids(&node, SetIds::Write)?;
+            self.clear_set_ids(request, &node)?;
         }
         let written = match cached {
             false => self.store.write(&node, wish.offset, data)?,
@@ -99,9 +100,13 @@ impl<S: Store> Mount<S> {
     }
 
     /// Clears set-id bits before a change whose request does not say whether the caller may keep
-    /// them; that right is root's.
+    /// them.
     fn end_set_ids(&self, request: &Request<'_>, node: &S::Node) -> Answer<()> {
-        if request.uid() == 0 { Ok(()) } else { self.clear_set_ids(node, SetIds::Write) }
+        let mode = self.store.attributes(node)?.mode;
+        if mode & SET_IDS == 0 || Caller::of(request).has(Capability::Fsetid) {
+            return Ok(());
+        }
+        self.clear_set_ids(request, node)
     }
 
     fn copy(&self, request: &Request<'_>) -> Answer<u64> {

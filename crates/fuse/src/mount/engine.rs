@@ -3,8 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-use buttress::ondisk::item::inode_flags;
-use buttress::ondisk::{Key, SECTOR};
+use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
+use buttress::ondisk::{Key, SECTOR, kind, objectid};
 use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
 use rustix::io::Errno;
 
@@ -457,6 +457,32 @@ impl Control for Engine {
         Ok(all.filter(|id| *id >= from).collect())
     }
 
+    fn deleted_subvolumes(&self, from: u64) -> Answer<Vec<SubvolumeFacts>> {
+        let key = |objectid| TreeKey { objectid, kind: kind::ROOT_ITEM, offset: 0 };
+        let (from, to) = (key(from.max(objectid::FIRST_FREE)), key(objectid::LAST_FREE));
+        let mut all = Vec::new();
+        self.search(objectid::ROOT_TREE, from, to, &mut |found| {
+            let item = RootItem::read(found.data).filter(|_| found.key.kind == kind::ROOT_ITEM);
+            all.extend(item.filter(|item| item.refs.get() == 0).map(|item| {
+                SubvolumeFacts {
+                    id: found.key.objectid,
+                    read_only: item.flags.get() & root_flags::READ_ONLY != 0,
+                    generation: item.generation.get(),
+                    uuid: item.uuid,
+                    parent_uuid: item.parent_uuid,
+                    received_uuid: item.received_uuid,
+                    transids: [&item.ctransid, &item.otransid, &item.stransid, &item.rtransid]
+                        .map(|id| id.get()),
+                    times: [&item.ctime, &item.otime, &item.stime, &item.rtime]
+                        .map(|at| time(buttress::Time::from_disk(at))),
+                    ..SubvolumeFacts::default()
+                }
+            }));
+            true
+        })?;
+        Ok(all)
+    }
+
     fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
         self.fs.set_subvolume_read_only(id, read_only).map_err(errno)
     }
@@ -535,6 +561,9 @@ impl Control for Engine {
         each: &mut dyn FnMut(FoundItem<'_>) -> bool,
     ) -> Answer<()> {
         let key = |key: TreeKey| Key::new(key.objectid, key.kind, key.offset);
+        // A search sees committed trees; one of Linux sees the running transaction, too. Where commits fail, what the last
+        // one has left is all there is.
+        let _last_committed = self.fs.commit();
         let found = |key: Key, transid: u64, data: &[u8]| {
             let key = TreeKey { objectid: key.objectid, kind: key.kind, offset: key.offset };
             each(FoundItem { key, transid, data })

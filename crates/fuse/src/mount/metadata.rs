@@ -7,15 +7,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
+use super::caller::{Caller, Capability};
 use super::control::{Control, words};
 use super::store::{Answer, Attributes, SetAttributes, SetTime, SetXattr, Store, Time};
 use super::{Mount, acl, attributes, reply_sized};
+use crate::nodes::STUB;
 use crate::options::AccessTimes;
 use crate::protocol::abi::{self, fattr};
 use crate::protocol::channel::{Reply, Request};
 
 const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
+pub(super) const SET_IDS: u32 = SET_UID | SET_GID;
 const GROUP_EXECUTE: u32 = 0o010;
 const PERMISSIONS: u32 = 0o7777;
 const TYPE: u32 = 0o170_000;
@@ -25,15 +28,6 @@ const DAY: i64 = 86_400;
 
 /// `FS_NOATIME_FL`: the access time of this inode stays.
 const NOATIME: u32 = 0x80;
-
-/// Why set-id bits end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SetIds {
-    /// The contents change, by somebody without the right to keep the bits.
-    Write,
-    /// The owner or group changes.
-    Owner,
-}
 
 impl<S: Store> Mount<S> {
     pub(super) fn getattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {
@@ -53,13 +47,11 @@ impl<S: Store> Mount<S> {
         let mut change = changes(&wish);
         let chown = change.uid.is_some() || change.gid.is_some();
         if chown || wish.valid & fattr::KILL_SUIDGID != 0 {
-            let why = if chown { SetIds::Owner } else { SetIds::Write };
             let before = self.store.attributes(&node)?;
             let mode = change.mode.map_or(before.mode, |mode| before.mode & TYPE | mode);
-            change.mode = change.mode.or(Some(mode & PERMISSIONS));
-            if let Some(kept) = without_set_ids(mode, why) {
-                change.mode = Some(kept);
-            }
+            let directory = mode & TYPE == DIRECTORY;
+            let kept = (!directory).then(|| self.without_set_ids(request, mode, &before));
+            change.mode = Some(kept.flatten().unwrap_or(mode & PERMISSIONS));
         }
         let after = self.store.set_attributes(&node, &change)?;
         if let Some(mode) = change.mode.filter(|_| wish.valid & fattr::MODE != 0) {
@@ -68,12 +60,28 @@ impl<S: Store> Mount<S> {
         self.file_changed(self.policy.shown.attr_out(request.nodeid(), &after))
     }
 
-    /// Takes set-id bits away where the rules say so.
-    pub(super) fn clear_set_ids(&self, node: &S::Node, why: SetIds) -> Answer<()> {
-        let mode = self.store.attributes(node)?.mode;
-        let Some(mode) = without_set_ids(mode, why) else { return Ok(()) };
+    /// Takes set-id bits away before the contents are changed by somebody without the right to keep them.
+    pub(super) fn clear_set_ids(&self, request: &Request<'_>, node: &S::Node) -> Answer<()> {
+        let before = self.store.attributes(node)?;
+        let kept = self.without_set_ids(request, before.mode, &before);
+        let Some(mode) = kept else { return Ok(()) };
         let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         self.store.set_attributes(node, &change).map(drop)
+    }
+
+    /// The permissions that are left of `mode` (with its type), if any bit must go.
+    fn without_set_ids(
+        &self,
+        request: &Request<'_>,
+        mode: u32,
+        before: &Attributes,
+    ) -> Option<u32> {
+        let shown = self.policy.shown;
+        let (uid, gid) = (shown.uid.unwrap_or(before.uid), shown.gid.unwrap_or(before.gid));
+        without_set_ids(mode, || {
+            let caller = Caller::of(request);
+            caller.is_in_group(gid) || caller.has_over(Capability::Fsetid, uid, gid)
+        })
     }
 
     /// Moves the access time after a read, as `relatime` and its like say. That it cannot be moved
@@ -120,9 +128,15 @@ impl<S: Store> Mount<S> {
         let name = request.body().text()?;
         check_namespace(name)?;
         let node = self.node(request.nodeid())?;
+        self.has_xattrs(&node)?;
         self.may_touch(&node)?;
         self.store.remove_xattr(&node, name)?;
         self.file_changed(())
+    }
+
+    /// Refuses what stands in a snapshot where its source holds a subvolume: there is no inode that could have attributes.
+    fn has_xattrs(&self, node: &S::Node) -> Answer<()> {
+        if self.store.identity(node).ino == STUB { Err(Errno::OPNOTSUPP) } else { Ok(()) }
     }
 }
 
@@ -138,6 +152,7 @@ impl<S: Control> Mount<S> {
             None => {
                 check_namespace(name)?;
                 let node = self.node(request.nodeid())?;
+                self.has_xattrs(&node)?;
                 self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
             }
         });
@@ -160,6 +175,7 @@ impl<S: Control> Mount<S> {
         }
         check_namespace(name)?;
         let node = self.node(request.nodeid())?;
+        self.has_xattrs(&node)?;
         self.may_touch(&node)?;
         let how = match XattrFlags::from_bits_retain(wish.flags) {
             flags if flags.is_empty() => SetXattr::Any,
@@ -219,14 +235,11 @@ fn changes(wish: &abi::SetattrIn) -> SetAttributes {
     }
 }
 
-/// The permissions that are left of `mode` (with its type), if any bit must go. A set-group-ID bit
-/// without group execution marks mandatory locking and stays; directories keep theirs on chown.
-fn without_set_ids(mode: u32, why: SetIds) -> Option<u32> {
-    if mode & TYPE == DIRECTORY && why == SetIds::Owner {
-        return None;
-    }
+/// The permissions that are left of `mode`, if any bit must go. A set-group-ID bit without group execution makes no program
+/// run as the group, and stays where the caller could set it.
+fn without_set_ids(mode: u32, could_set: impl FnOnce() -> bool) -> Option<u32> {
     let mut kept = mode & PERMISSIONS & !SET_UID;
-    if mode & GROUP_EXECUTE != 0 {
+    if kept & SET_GID != 0 && (kept & GROUP_EXECUTE != 0 || !could_set()) {
         kept &= !SET_GID;
     }
     (kept != mode & PERMISSIONS).then_some(kept)
@@ -252,11 +265,11 @@ mod tests {
 
     #[test]
     fn set_ids_end_as_linux_ends_them() {
-        assert_eq!(without_set_ids(FILE | 0o6755, SetIds::Write), Some(0o755));
-        assert_eq!(without_set_ids(FILE | 0o2745, SetIds::Owner), None);
-        assert_eq!(without_set_ids(FILE | 0o6745, SetIds::Owner), Some(0o2745));
-        assert_eq!(without_set_ids(DIRECTORY | 0o2775, SetIds::Owner), None);
-        assert_eq!(without_set_ids(FILE | 0o644, SetIds::Write), None);
+        let kept = |mode| (without_set_ids(mode, || true), without_set_ids(mode, || false));
+        assert_eq!(kept(FILE | 0o6755), (Some(0o755), Some(0o755)));
+        assert_eq!(kept(FILE | 0o2745), (None, Some(0o745)));
+        assert_eq!(kept(FILE | 0o6745), (Some(0o2745), Some(0o745)));
+        assert_eq!(kept(FILE | 0o644), (None, None));
     }
 
     #[test]

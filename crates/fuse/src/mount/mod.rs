@@ -15,12 +15,14 @@
 
 pub mod acl;
 mod attributes;
+mod caller;
 pub mod control;
 mod data;
 pub mod engine;
 mod lists;
 mod metadata;
 mod names;
+mod permission;
 mod protect;
 pub mod store;
 
@@ -51,10 +53,19 @@ pub struct Mount<S: Store> {
     policy: Policy,
     /// `st_dev` of the mount, to tell its files from others.
     device: OnceLock<(u32, u32)>,
-    /// Directories whose attributes and listings the kernel must forget.
-    notices: Mutex<Vec<u64>>,
+    /// What the kernel must forget.
+    notices: Mutex<Vec<Notice>>,
     /// Of reads that are answered.
     buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+/// Something that the kernel remembers and that has changed without its doing.
+#[derive(Clone, Copy, Debug)]
+enum Notice {
+    /// Attributes of a node.
+    Attributes(u64),
+    /// Attributes and the listing of a directory.
+    Listing(u64),
 }
 
 /// What the mount options mean to requests.
@@ -70,6 +81,8 @@ struct Policy {
     dirsync: bool,
     /// The user who mounted.
     owner: u32,
+    /// Modes and ACLs count.
+    checks_permissions: bool,
     user_subvol_rm_allowed: bool,
 }
 
@@ -84,6 +97,7 @@ impl Policy {
             synchronous: options.synchronous,
             dirsync: options.dirsync,
             owner: rustix::process::geteuid().as_raw(),
+            checks_permissions: options.default_permissions,
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
         }
     }

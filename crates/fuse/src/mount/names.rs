@@ -60,6 +60,7 @@ impl<S: Store> Mount<S> {
     pub(super) fn create(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let mut body = request.body();
         let wish: abi::CreateIn = body.read()?;
+        self.may_create(&self.node(request.nodeid())?)?;
         self.make(request, body.text()?, wish.mode & !TYPE | REGULAR, wish.umask, 0)
     }
 

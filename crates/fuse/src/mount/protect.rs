@@ -1,5 +1,6 @@
 //! Immutable and append-only inodes. On other filesystems the kernel keeps their rules; of those behind FUSE it does not
-//! know them, so they are kept here. The answer is EPERM, for root, too.
+//! know them, so they are kept here. The answer is EPERM, for root, too. So are the rules of the empty directories that
+//! stand in a snapshot where its source holds subvolumes.
 
 use std::ffi::OsStr;
 
@@ -7,10 +8,11 @@ use rustix::io::Errno;
 
 use super::Mount;
 use super::store::{Answer, Store};
+use crate::nodes::STUB;
 use crate::protocol::abi::fattr;
 
 /// `FS_IMMUTABLE_FL`: nothing about the inode changes.
-const IMMUTABLE: u32 = 0x10;
+pub(super) const IMMUTABLE: u32 = 0x10;
 /// `FS_APPEND_FL`: it only grows.
 const APPEND: u32 = 0x20;
 /// Both.
@@ -47,9 +49,20 @@ impl<S: Store> Mount<S> {
         self.without(node, if now { IMMUTABLE } else { PROTECTING })
     }
 
-    /// Refuses new names in an immutable directory.
+    /// Refuses new names in an immutable directory, and in what stands for a subvolume.
     pub(super) fn may_add(&self, directory: &S::Node) -> Answer<()> {
+        if self.store.identity(directory).ino == STUB {
+            return Err(Errno::PERM);
+        }
         self.without(directory, IMMUTABLE)
+    }
+
+    /// The same for a file that open(2) is to make, which Linux refuses by another number.
+    pub(super) fn may_create(&self, directory: &S::Node) -> Answer<()> {
+        match self.store.identity(directory).ino {
+            STUB => Err(Errno::ACCESS),
+            _ => self.may_add(directory),
+        }
     }
 
     /// Refuses to take a protected name away, or any from a protected directory.

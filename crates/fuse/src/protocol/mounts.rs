@@ -23,6 +23,8 @@ pub struct MountEntry {
     pub source: PathBuf,
     /// The user who mounted it, where the filesystem says so.
     pub owner: Option<u32>,
+    /// Nothing may be written through it.
+    pub read_only: bool,
 }
 
 impl MountEntry {
@@ -37,16 +39,25 @@ impl MountEntry {
         let device = std::str::from_utf8(fields.nth(1)?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let mountpoint = unescape(fields.nth(1)?);
+        let own = fields.next()?;
         let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
+        let (fs_type, source) = (unescape(tail.next()?), unescape(tail.next()?));
+        let shared = tail.next().unwrap_or_default();
         Some(Self {
             id,
             device: (major.parse().ok()?, minor.parse().ok()?),
             mountpoint: mountpoint.into(),
-            fs_type: unescape(tail.next()?),
-            source: unescape(tail.next()?).into(),
-            owner: tail.next().and_then(owner),
+            fs_type,
+            source: source.into(),
+            owner: owner(shared),
+            read_only: [own, shared].into_iter().any(is_read_only),
         })
     }
+}
+
+/// Whether options of a mount, or of the filesystem that all its mounts share, say so.
+fn is_read_only(options: &[u8]) -> bool {
+    options.split(|&byte| byte == b',').any(|word| word == b"ro")
 }
 
 /// The user among the options of a FUSE filesystem.
@@ -57,7 +68,12 @@ fn owner(options: &[u8]) -> Option<u32> {
 
 /// All mounts this process sees, oldest first.
 pub fn all() -> std::io::Result<Vec<MountEntry>> {
-    let text = std::fs::read("/proc/self/mountinfo")?;
+    seen_by("self")
+}
+
+/// All mounts that process or thread `pid` (a number or `self`) sees, oldest first.
+pub fn seen_by(pid: &str) -> std::io::Result<Vec<MountEntry>> {
+    let text = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
     Ok(text.split(|&byte| byte == b'\n').filter_map(MountEntry::parse).collect())
 }
 
@@ -108,6 +124,17 @@ mod tests {
         assert_eq!(entry.source, Path::new("/a\\b.img"));
         assert!(entry.is_ours());
         assert_eq!(entry.owner, Some(7));
+        assert!(!entry.read_only);
+    }
+
+    #[test]
+    fn a_mount_is_read_only_by_itself_or_with_all_others() {
+        for (own, shared, is) in
+            [("rw", "rw", false), ("ro,noatime", "rw", true), ("rw", "ro,user_id=0", true)]
+        {
+            let line = format!("36 35 0:42 / /mnt {own} - fuse.buttress /a {shared}");
+            assert_eq!(MountEntry::parse(line.as_bytes()).unwrap().read_only, is);
+        }
     }
 
     #[test]

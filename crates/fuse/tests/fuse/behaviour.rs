@@ -282,6 +282,11 @@ fn set_id_bits_end_with_writes_and_new_owners() {
         set(0o6777);
         shell(&mount.path(), USER, "truncate -s 1 program");
         assert_eq!(mode(), 0o777);
+        // Without group execution the bit stays for those of the group.
+        set(0o6767);
+        shell(&mount.path(), USER, "echo more >>program");
+        assert_eq!(mode(), 0o767);
+        std::os::unix::fs::chown(&path, None, Some(USER)).unwrap();
         set(0o6767);
         shell(&mount.path(), USER, "echo more >>program");
         assert_eq!(mode(), 0o2767);

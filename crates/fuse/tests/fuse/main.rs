@@ -4,7 +4,9 @@
 mod behaviour;
 #[path = "../../examples/null/filesystem.rs"]
 mod filesystem;
+mod kernel;
 mod model;
 mod options;
+mod rights;
 mod server;
 mod session;

@@ -5,9 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::io::Errno;
 
 use super::abi::{self, DevInfo, FsInfo, FsXattr};
-use super::ioctl::{input, output};
+use super::ioctl::{Output, input, output};
 use super::{Control, Mount};
-use crate::mount::protect::PROTECTING;
 use crate::mount::store::Answer;
 use crate::protocol::channel::Request;
 
@@ -20,7 +19,7 @@ const XFLAGS: [(u32, u32); 5] =
     [(0x8, 0x20), (0x10, 0x8), (0x20, 0x10), (0x40, 0x80), (0x80, 0x40)];
 
 impl<S: Control> Mount<S> {
-    pub(super) fn fs_info(&self) -> Answer<Vec<u8>> {
+    pub(super) fn fs_info(&self) -> Answer<Output> {
         let facts = self.store.facts()?;
         output(&FsInfo {
             max_id: facts.devices.iter().map(|device| device.id).max().unwrap_or(0),
@@ -38,7 +37,7 @@ impl<S: Control> Mount<S> {
         })
     }
 
-    pub(super) fn dev_info(&self, bytes: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn dev_info(&self, bytes: &[u8]) -> Answer<Output> {
         let wish: DevInfo = input(bytes)?;
         let by_uuid = wish.devid == 0;
         let facts = self.store.facts()?;
@@ -58,17 +57,18 @@ impl<S: Control> Mount<S> {
         })
     }
 
-    pub(super) fn get_features(&self) -> Answer<Vec<u8>> {
+    pub(super) fn get_features(&self) -> Answer<Output> {
         output(&self.store.facts()?.features)
     }
 
-    pub(super) fn get_label(&self) -> Answer<Vec<u8>> {
+    pub(super) fn get_label(&self) -> Answer<Output> {
         let mut label = [0; LABEL_BYTES];
         copy_text(&mut label, &self.store.facts()?.label);
         output(&label)
     }
 
     pub(super) fn set_label(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        self.require_master(request)?;
         let label: [u8; LABEL_BYTES] = input(bytes)?;
         let end = label.iter().position(|&byte| byte == 0).ok_or(Errno::INVAL)?;
         self.relabel(request, label.get(..end).unwrap_or_default())
@@ -76,6 +76,7 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn relabel(&self, request: &Request<'_>, label: &[u8]) -> Answer<()> {
         self.require_master(request)?;
+        self.require_writable_mount(request)?;
         if label.len() >= LABEL_BYTES || label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
             return Err(Errno::INVAL);
         }
@@ -83,14 +84,15 @@ impl<S: Control> Mount<S> {
     }
 
     /// START_SYNC and WAIT_SYNC are one here: the commit is over when the first returns.
-    pub(super) fn start_sync(&self) -> Answer<Vec<u8>> {
+    pub(super) fn start_sync(&self) -> Answer<Output> {
         self.store.commit()?;
         output(&self.store.facts()?.generation)
     }
 
-    pub(super) fn get_flags(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+    /// As for [`Self::get_version`], it is an `int`.
+    pub(super) fn get_flags(&self, request: &Request<'_>) -> Answer<Output> {
         let flags = self.store.attributes(&self.node(request.nodeid())?)?.flags;
-        output(&u64::from(flags))
+        output(&flags)
     }
 
     pub(super) fn set_flags(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
@@ -98,21 +100,19 @@ impl<S: Control> Mount<S> {
         self.change_flags(request, flags)
     }
 
+    /// The kernel has checked that the caller owns the inode, has CAP_LINUX_IMMUTABLE where that is needed, and came by a
+    /// mount that may be written to.
     fn change_flags(&self, request: &Request<'_>, flags: u32) -> Answer<()> {
-        let node = self.node(request.nodeid())?;
-        self.require_owner(request, &node)?;
-        let changed = self.store.attributes(&node)?.flags ^ flags;
-        if changed & PROTECTING != 0 && request.uid() != 0 {
-            return Err(Errno::PERM);
-        }
-        self.store.set_flags(&node, flags)
+        self.store.set_flags(&self.node(request.nodeid())?, flags)?;
+        self.attributes_changed(request.nodeid());
+        Ok(())
     }
 
     /// FS_IOC_FSSETXATTR: the flags that both ways have; there are no extent sizes and no projects.
     pub(super) fn set_fsxattr(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let wish: FsXattr = input(bytes)?;
         if (wish.extsize, wish.projid, wish.cowextsize) != (0, 0, 0) {
-            return Err(Errno::INVAL);
+            return Err(Errno::OPNOTSUPP);
         }
         let now = self.store.attributes(&self.node(request.nodeid())?)?.flags;
         let (mut flags, mut known) = (now, 0);
@@ -126,11 +126,13 @@ impl<S: Control> Mount<S> {
         self.change_flags(request, flags)
     }
 
-    pub(super) fn get_version(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
-        output(&self.store.attributes(&self.node(request.nodeid())?)?.generation)
+    /// The number of this ioctl says `long`, but callers have room for an `int`, and that is what filesystems write.
+    #[expect(clippy::cast_possible_truncation, reason = "the lower half is what there is room for")]
+    pub(super) fn get_version(&self, request: &Request<'_>) -> Answer<Output> {
+        output(&(self.store.attributes(&self.node(request.nodeid())?)?.generation as u32))
     }
 
-    pub(super) fn get_fsxattr(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+    pub(super) fn get_fsxattr(&self, request: &Request<'_>) -> Answer<Output> {
         let flags = self.store.attributes(&self.node(request.nodeid())?)?.flags;
         let same = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0);
         let xflags = same.fold(0, |all, (_, xflag)| all | xflag);
@@ -139,8 +141,8 @@ impl<S: Control> Mount<S> {
 }
 
 /// The features that could be switched on and off while mounted: none.
-pub(super) fn supported_features() -> Vec<u8> {
-    vec![0; size_of::<[[u64; 3]; 3]>()]
+pub(super) fn supported_features() -> Answer<Output> {
+    output(&[[0u64; 3]; 3])
 }
 
 /// Copies as much of `text` as leaves room for a nul byte.

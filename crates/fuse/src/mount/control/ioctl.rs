@@ -20,15 +20,16 @@ impl<S: Control> Mount<S> {
         let result = self.dispatch(request, wish.cmd, input);
         self.send_notices(reply.channel());
         match result {
-            Ok(output) => {
-                let output = output.get(..wish.out_size as usize).unwrap_or(&output);
-                reply.parts(&[IoctlOut::default().as_bytes(), output]);
+            Ok(Output { bytes, refused }) => {
+                let bytes = bytes.get(..wish.out_size as usize).unwrap_or(&bytes);
+                let result = refused.map_or(0, |errno| errno.raw_os_error().saturating_neg());
+                reply.parts(&[IoctlOut { result, ..IoctlOut::default() }.as_bytes(), bytes]);
             }
             Err(errno) => reply.refuse(errno),
         }
     }
 
-    fn dispatch(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Vec<u8>> {
+    fn dispatch(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Output> {
         match number {
             abi::SUBVOL_CREATE => done(self.subvol_create(request, input)),
             abi::SUBVOL_CREATE_V2 => done(self.subvol_create_v2(request, input)),
@@ -47,12 +48,12 @@ impl<S: Control> Mount<S> {
         }
     }
 
-    fn dispatch_facts(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Vec<u8>> {
+    fn dispatch_facts(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Output> {
         match number {
             abi::FS_INFO => self.fs_info(),
             abi::DEV_INFO => self.dev_info(input),
             abi::GET_FEATURES => self.get_features(),
-            abi::GET_SUPPORTED_FEATURES => Ok(super::facts::supported_features()),
+            abi::GET_SUPPORTED_FEATURES => super::facts::supported_features(),
             abi::GET_FSLABEL => self.get_label(),
             abi::SET_FSLABEL => done(self.set_label(request, input)),
             abi::SYNC | abi::WAIT_SYNC => done(self.store.commit()),
@@ -67,9 +68,17 @@ impl<S: Control> Mount<S> {
     }
 }
 
+/// What the caller gets.
+#[derive(Default)]
+pub(super) struct Output {
+    pub(super) bytes: Vec<u8>,
+    /// The ioctl fails, but the caller gets the bytes all the same.
+    pub(super) refused: Option<Errno>,
+}
+
 /// Success without output.
-fn done(result: Answer<()>) -> Answer<Vec<u8>> {
-    result.map(|()| Vec::new())
+fn done(result: Answer<()>) -> Answer<Output> {
+    result.map(|()| Output::default())
 }
 
 /// The struct an ioctl was called with.
@@ -78,6 +87,6 @@ pub(super) fn input<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Ans
 }
 
 /// The struct an ioctl returns.
-pub(super) fn output<T: IntoBytes + Immutable>(value: &T) -> Answer<Vec<u8>> {
-    Ok(value.as_bytes().to_vec())
+pub(super) fn output<T: IntoBytes + Immutable>(value: &T) -> Answer<Output> {
+    Ok(Output { bytes: value.as_bytes().to_vec(), refused: None })
 }

@@ -7,8 +7,10 @@
 //! [`crate::client`] is the other end): getting and setting them needs no ioctl numbers, no unsafe
 //! code, and works through every language's standard library. They are never listed.
 //!
-//! Permissions here are the server's business, as the kernel cannot know what an ioctl does: what
-//! changes subvolumes is for root, for the user who mounted, and for the owner of the directory.
+//! Permissions here are the server's business, as the kernel cannot know what an ioctl does. They are those of Linux:
+//! subvolumes are made and deleted by who may change the directory, snapshots are made of one's own, the whole filesystem is
+//! for CAP_SYS_ADMIN, and nothing changes through a read-only mount. The user who mounted counts as the administrator of
+//! what he has mounted. Names and paths of subvolumes are told to those who could find them.
 
 mod abi;
 mod facts;
@@ -21,10 +23,16 @@ use std::ffi::{OsStr, OsString};
 
 use rustix::io::Errno;
 
-use super::Mount;
+use super::caller::{self, Caller, Capability};
+use super::permission::{READ, SEARCH, WRITE};
 use super::store::{Answer, NewInode, Store, Time};
-use crate::nodes::{Identity, SUBVOLUME_TOP};
+use super::{Mount, Notice};
+use crate::nodes::{Identity, SUBVOLUME_TOP, shown_ino};
+use crate::protocol::abi::opcode;
 use crate::protocol::channel::{Channel, Request};
+
+/// The user with all capabilities.
+const ROOT: u32 = 0;
 
 /// A subvolume, as its root item and root reference describe it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,6 +163,11 @@ pub trait Control: Store {
     fn subvolumes(&self, from: u64) -> Answer<Vec<u64>> {
         Err(Errno::NOTTY)
     }
+    /// Subvolumes from `from` on that are deleted and whose space is not free yet, by ascending ids. They have neither name
+    /// nor place.
+    fn deleted_subvolumes(&self, from: u64) -> Answer<Vec<SubvolumeFacts>> {
+        Err(Errno::NOTTY)
+    }
     /// Makes a subvolume read-only or writable.
     fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
         Err(Errno::NOTTY)
@@ -204,33 +217,85 @@ pub trait Control: Store {
 }
 
 impl<S: Control> Mount<S> {
-    /// Root, or the user this mount belongs to.
-    fn is_master(&self, request: &Request<'_>) -> bool {
-        request.uid() == 0 || request.uid() == self.policy.owner
+    /// Whether the caller may do what concerns the whole filesystem: with CAP_SYS_ADMIN, as in Linux, or as the ordinary
+    /// user whose mount it is, who can write to the device.
+    fn is_master(&self, caller: &Caller) -> bool {
+        self.has_mounted(caller) || caller.has(Capability::SysAdmin)
+    }
+
+    /// Whether this is the ordinary user whose mount it is. Root has capabilities, or no more rights than others.
+    fn has_mounted(&self, caller: &Caller) -> bool {
+        let owner = self.policy.owner;
+        owner != ROOT && caller.uid == owner && caller.among_us
     }
 
     /// For what concerns the whole filesystem.
     fn require_master(&self, request: &Request<'_>) -> Answer<()> {
-        if self.is_master(request) { Ok(()) } else { Err(Errno::PERM) }
+        if self.is_master(&Caller::of(request)) { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// For what changes entries of a directory, or a subvolume through its top.
-    fn require_owner(&self, request: &Request<'_>, node: &S::Node) -> Answer<()> {
-        if self.is_master(request) || self.store.attributes(node)?.uid == request.uid() {
-            return Ok(());
-        }
-        Err(Errno::PERM)
+    /// For what changes a subvolume through its top, or makes a snapshot of it.
+    fn require_owner(&self, caller: &Caller, top: &S::Node) -> Answer<()> {
+        let may = self.owns(caller, top)? || self.has_mounted(caller);
+        if may { Ok(()) } else { Err(Errno::PERM) }
     }
 
-    /// For deleting: who does not own the filesystem needs `user_subvol_rm_allowed`.
-    fn require_deleter(&self, request: &Request<'_>, directory: &S::Node) -> Answer<()> {
-        if self.is_master(request) {
+    /// For deleting `victim` from `directory`: what rmdir(2) would ask for, and of those who do not administer the
+    /// filesystem `user_subvol_rm_allowed` and write access to the subvolume besides. They must ask from outside of it.
+    fn require_deleter(
+        &self,
+        caller: &Caller,
+        from: Identity,
+        directory: &S::Node,
+        victim: &S::Node,
+    ) -> Answer<()> {
+        if !self.is_master(caller) {
+            if !self.policy.user_subvol_rm_allowed {
+                return Err(Errno::PERM);
+            }
+            if self.store.identity(victim).subvolume == from.subvolume {
+                return Err(Errno::INVAL);
+            }
+            self.may(caller, victim, WRITE | SEARCH)?;
+        }
+        self.may_unlink(caller, directory, victim)
+    }
+
+    /// Refuses a change by ioctl whose file was opened through a mount that may not be written to. The kernel sees to that
+    /// itself where a control word is set, which is setxattr(2) to it.
+    fn require_writable_mount(&self, request: &Request<'_>) -> Answer<()> {
+        if request.opcode() != opcode::IOCTL {
             return Ok(());
         }
-        if !self.policy.user_subvol_rm_allowed {
-            return Err(Errno::PERM);
+        let device = *self.device.get().ok_or(Errno::ROFS)?;
+        // Of the top the kernel keeps the first number that it knew.
+        let inos = [request.nodeid(), shown_ino(request.nodeid())];
+        match caller::opened_writable(request.pid(), device, inos) {
+            true => Ok(()),
+            false => Err(Errno::ROFS),
         }
-        self.require_owner(request, directory)
+    }
+
+    /// The top of the mount.
+    fn mounted_top(&self) -> Identity {
+        Identity { subvolume: self.nodes.mounted(), ino: SUBVOLUME_TOP }
+    }
+
+    /// Refuses to tell of a subvolume to those who could not find it by its path on this mount. That of the mount itself,
+    /// and the one without a name, are no secrets.
+    fn may_see(&self, caller: &Caller, facts: &SubvolumeFacts) -> Answer<()> {
+        if facts.parent == 0 || facts.id == self.nodes.mounted() || self.is_master(caller) {
+            return Ok(());
+        }
+        let directory = Identity { subvolume: facts.parent, ino: facts.directory };
+        self.may_find(caller, &self.store.load(directory)?)
+    }
+
+    /// Refuses a caller who could not find a directory by its path on this mount.
+    fn may_find(&self, caller: &Caller, directory: &S::Node) -> Answer<()> {
+        let top = self.mounted_top();
+        self.may(caller, &self.store.load(top)?, READ | SEARCH)?;
+        self.may_reach(caller, top, directory)
     }
 
     /// The subvolume whose top `node` is.
@@ -241,25 +306,35 @@ impl<S: Control> Mount<S> {
 
     /// Notes that the kernel must be told of a change of `directory` that it did not ask for as such.
     fn names_changed(&self, directory: u64) {
-        self.notices.lock().push(directory);
+        self.notices.lock().push(Notice::Listing(directory));
     }
 
-    /// Tells the kernel to forget the attributes and listings of all directories noted before. Their names it asks
-    /// for each time where they can change like this: [`Mount::entry_with`] says why.
+    /// The same for the attributes of a node.
+    fn attributes_changed(&self, id: u64) {
+        self.notices.lock().push(Notice::Attributes(id));
+    }
+
+    /// Tells the kernel to forget what was noted before. The names of directories it asks for each time where they can
+    /// change like this: [`Mount::entry_with`] says why.
     pub(in crate::mount) fn send_notices(&self, channel: &Channel) {
         // Who comes after and finds nothing to tell may say that all was told.
         let mut waiting = self.notices.lock();
-        for directory in waiting.drain(..) {
+        for notice in waiting.drain(..) {
+            let (id, offset) = match notice {
+                Notice::Attributes(id) => (id, -1),
+                Notice::Listing(id) => (id, 0),
+            };
             // Fails only where the mount is going away, and its caches with it.
-            let _gone = channel.inval_inode(directory, 0, 0);
+            let _gone = channel.inval_inode(id, offset, 0);
         }
     }
 }
 
-/// Whether a name may stand for one entry of a directory.
+/// Whether a name may stand for one new entry of a directory.
 fn check_name(name: &OsStr) -> Answer<()> {
     match name.as_encoded_bytes() {
-        b"" | b"." | b".." => Err(Errno::INVAL),
+        b"." | b".." => Err(Errno::EXIST),
+        b"" => Err(Errno::ACCESS),
         bytes if bytes.contains(&b'/') => Err(Errno::INVAL),
         bytes if bytes.len() > 255 => Err(Errno::NAMETOOLONG),
         _ => Ok(()),

@@ -7,13 +7,13 @@ use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
 use super::abi::{SEARCH_BYTES, SearchHeader, SearchKey};
-use super::ioctl::input;
+use super::ioctl::{Output, input};
 use super::{Control, FoundItem, Mount, TreeKey};
 use crate::mount::store::Answer;
 use crate::protocol::channel::Request;
 
 impl<S: Control> Mount<S> {
-    pub(super) fn tree_search(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn tree_search(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         self.require_master(request)?;
         let mut key: SearchKey = input(bytes)?;
         let tree = match key.tree_id {
@@ -34,7 +34,7 @@ impl<S: Control> Mount<S> {
         let mut answer = key.as_bytes().to_vec();
         answer.append(&mut found.bytes);
         answer.resize(SEARCH_BYTES, 0);
-        Ok(answer)
+        Ok(Output { bytes: answer, refused: None })
     }
 }
 

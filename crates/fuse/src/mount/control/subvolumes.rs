@@ -10,16 +10,18 @@ use super::abi::{
     VolArgs, VolArgsV2,
 };
 use super::facts::copy_text;
-use super::ioctl::{input, output};
+use super::ioctl::{Output, input, output};
 use super::{Control, Mount, SubvolumeFacts, check_name};
+use crate::mount::caller::{self, Caller};
+use crate::mount::permission::{SEARCH, WRITE};
 use crate::mount::store::{Answer, Time};
 use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
 use crate::protocol::channel::Request;
-use crate::protocol::mounts;
 
+const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
-/// What a process has whose umask cannot be learnt.
-const USUAL_UMASK: u32 = 0o022;
+/// Id of the subvolume that holds all others.
+const TOP_LEVEL: u64 = 5;
 /// Entries of one GET_SUBVOL_ROOTREF.
 const ROOT_REFS: usize = 255;
 
@@ -34,25 +36,30 @@ impl<S: Control> Mount<S> {
         if arguments.flags & !SUBVOL_RDONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let name = text(&arguments.name)?;
-        self.make_subvolume(request, name)?;
-        if arguments.flags & SUBVOL_RDONLY == 0 {
-            return Ok(());
-        }
-        let directory = self.node(request.nodeid())?;
-        let made = self.store.lookup(&directory, name)?.ok_or(Errno::NOENT)?;
-        self.store.set_read_only(self.subvolume_top(&made)?, true)
+        // Linux takes the flag here, and makes a subvolume that can be written to all the same.
+        self.make_subvolume(request, text(&arguments.name)?)
     }
 
     /// A new subvolume in the directory the request is about.
     pub(super) fn make_subvolume(&self, request: &Request<'_>, name: &OsStr) -> Answer<()> {
-        check_name(name)?;
-        let directory = self.node(request.nodeid())?;
-        self.require_owner(request, &directory)?;
-        let new = self.new_inode(request, DIRECTORY | 0o777 & !caller_umask(request.pid()));
+        self.require_writable_mount(request)?;
+        let directory = self.free_place(&Caller::of(request), request, name)?;
+        let new = self.new_inode(request, DIRECTORY | 0o777 & !caller::umask_of(request.pid()));
         self.store.create_subvolume(&directory, name, &new)?;
         self.names_changed(request.nodeid());
         Ok(())
+    }
+
+    /// The directory that the request is about, in which the caller may make something by a name that is not taken.
+    fn free_place(&self, caller: &Caller, request: &Request<'_>, name: &OsStr) -> Answer<S::Node> {
+        check_name(name)?;
+        let directory = self.node(request.nodeid())?;
+        self.may(caller, &directory, SEARCH)?;
+        if self.store.lookup(&directory, name)?.is_some() {
+            return Err(Errno::EXIST);
+        }
+        self.may(caller, &directory, WRITE | SEARCH)?;
+        Ok(directory)
     }
 
     pub(super) fn snap_create_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
@@ -60,7 +67,10 @@ impl<S: Control> Mount<S> {
         if arguments.flags & !SUBVOL_RDONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        let source = self.node(self.callers_file(request.pid(), arguments.fd)?)?;
+        self.require_writable_mount(request)?;
+        let device = *self.device.get().ok_or(Errno::XDEV)?;
+        let source = caller::file_of(request.pid(), arguments.fd, device)?;
+        let source = self.node(id_of_shown(source))?;
         let read_only = arguments.flags & SUBVOL_RDONLY != 0;
         self.make_snapshot(request, &source, text(&arguments.name)?, read_only)
     }
@@ -73,11 +83,10 @@ impl<S: Control> Mount<S> {
         name: &OsStr,
         read_only: bool,
     ) -> Answer<()> {
-        check_name(name)?;
-        let directory = self.node(request.nodeid())?;
-        self.require_owner(request, &directory)?;
-        self.require_owner(request, source)?;
+        let caller = Caller::of(request);
+        self.require_owner(&caller, source)?;
         let id = self.subvolume_top(source)?;
+        let directory = self.free_place(&caller, request, name)?;
         self.store.snapshot(id, &directory, name, read_only)?;
         self.names_changed(request.nodeid());
         Ok(())
@@ -85,27 +94,29 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn snap_destroy(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgs = input(bytes)?;
+        self.require_writable_mount(request)?;
         self.delete_named(request, request.nodeid(), text(&arguments.name)?)
     }
 
     pub(super) fn snap_destroy_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgsV2 = input(bytes)?;
         match arguments.flags {
-            0 => self.delete_named(request, request.nodeid(), text(&arguments.name)?),
-            SUBVOL_SPEC_BY_ID => {
-                let id: u64 = input(&arguments.name)?;
-                self.delete_by_id(request, id)
+            0 => {
+                self.require_writable_mount(request)?;
+                self.delete_named(request, request.nodeid(), text(&arguments.name)?)
             }
+            SUBVOL_SPEC_BY_ID => self.delete_by_id(request, input(&arguments.name)?),
             _ => Err(Errno::OPNOTSUPP),
         }
     }
 
     /// Deletes the subvolume with this id, wherever it lies.
     pub(super) fn delete_by_id(&self, request: &Request<'_>, id: u64) -> Answer<()> {
-        let facts = self.store.subvolume(id)?;
-        if facts.parent == 0 {
-            return Err(Errno::NOENT);
+        if id < SUBVOLUME_TOP {
+            return Err(Errno::INVAL);
         }
+        self.require_writable_mount(request)?;
+        let facts = self.store.subvolume(id)?;
         let directory = Identity { subvolume: facts.parent, ino: facts.directory };
         self.delete_named(request, self.nodes.id(directory), &facts.name)
     }
@@ -117,15 +128,27 @@ impl<S: Control> Mount<S> {
         directory: u64,
         name: &OsStr,
     ) -> Answer<()> {
-        check_name(name)?;
-        let node = self.node(directory)?;
-        self.require_deleter(request, &node)?;
+        match name.as_bytes() {
+            b"" | b"." => return Err(Errno::ACCESS),
+            b".." => return Err(Errno::INVAL),
+            bytes if bytes.contains(&b'/') => return Err(Errno::INVAL),
+            _ => {}
+        }
+        let (caller, node) = (Caller::of(request), self.node(directory)?);
+        self.may(&caller, &node, SEARCH)?;
+        let victim = self.store.lookup(&node, name)?.ok_or(Errno::NOENT)?;
+        let from = self.store.identity(&self.node(request.nodeid())?);
+        self.require_deleter(&caller, from, &node, &victim)?;
+        self.may_remove(&node, name)?;
+        if self.store.attributes(&victim)?.mode & TYPE != DIRECTORY {
+            return Err(Errno::NOTDIR);
+        }
         self.store.delete_subvolume(&node, name)?;
         self.names_changed(directory);
         Ok(())
     }
 
-    pub(super) fn subvol_getflags(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+    pub(super) fn subvol_getflags(&self, request: &Request<'_>) -> Answer<Output> {
         let id = self.subvolume_top(&self.node(request.nodeid())?)?;
         let read_only = self.store.subvolume(id)?.read_only;
         output(&if read_only { SUBVOL_RDONLY } else { 0 })
@@ -133,47 +156,55 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn subvol_setflags(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let flags: u64 = input(bytes)?;
+        let top = self.own_subvolume(request)?;
         if flags & !SUBVOL_RDONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
-        self.make_read_only(request, flags != 0)
+        self.store.set_read_only(top, flags != 0)
     }
 
     /// Makes the subvolume whose top the request is about read-only or writable.
     pub(super) fn make_read_only(&self, request: &Request<'_>, read_only: bool) -> Answer<()> {
+        self.store.set_read_only(self.own_subvolume(request)?, read_only)
+    }
+
+    /// The subvolume whose top the request is about, which must be the caller's.
+    fn own_subvolume(&self, request: &Request<'_>) -> Answer<u64> {
         let node = self.node(request.nodeid())?;
-        self.require_owner(request, &node)?;
-        self.store.set_read_only(self.subvolume_top(&node)?, read_only)
+        self.require_owner(&Caller::of(request), &node)?;
+        self.require_writable_mount(request)?;
+        self.subvolume_top(&node)
     }
 
     pub(super) fn default_subvol(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
-        self.require_master(request)?;
-        let id: u64 = input(bytes)?;
-        let own = || self.node(request.nodeid()).map(|node| self.store.identity(&node).subvolume);
-        self.store.set_default(if id == 0 { own()? } else { id })
+        self.choose_default(request, input(bytes)?)
     }
 
-    pub(super) fn get_subvol_info(&self, request: &Request<'_>) -> Answer<Vec<u8>> {
+    /// Makes subvolume `id` the default; 0 is the top level, as in Linux.
+    pub(super) fn choose_default(&self, request: &Request<'_>, id: u64) -> Answer<()> {
+        self.require_master(request)?;
+        self.require_writable_mount(request)?;
+        self.store.set_default(if id == 0 { TOP_LEVEL } else { id })
+    }
+
+    pub(super) fn get_subvol_info(&self, request: &Request<'_>) -> Answer<Output> {
         let id = self.store.identity(&self.node(request.nodeid())?).subvolume;
         output(&info(&self.store.subvolume(id)?))
     }
 
-    pub(super) fn get_subvol_rootref(
-        &self,
-        request: &Request<'_>,
-        bytes: &[u8],
-    ) -> Answer<Vec<u8>> {
+    pub(super) fn get_subvol_rootref(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         let mut answer: RootRefs = input(bytes)?;
         let above = self.store.identity(&self.node(request.nodeid())?).subvolume;
-        let mut found = Vec::new();
+        let (mut found, mut more) = (Vec::new(), false);
         for id in self.store.subvolumes(answer.min_treeid)? {
             let facts = self.store.subvolume(id)?;
             if facts.parent == above {
+                more = found.len() == ROOT_REFS;
+                if more {
+                    break;
+                }
                 found.push([id, facts.directory]);
             }
-        }
-        if found.len() > ROOT_REFS {
-            return Err(Errno::OVERFLOW);
         }
         answer.refs = [[0; 2]; ROOT_REFS];
         for (slot, reference) in answer.refs.iter_mut().zip(&found) {
@@ -181,10 +212,11 @@ impl<S: Control> Mount<S> {
         }
         answer.num_items = u8::try_from(found.len()).unwrap_or(u8::MAX);
         answer.min_treeid = found.last().map_or(answer.min_treeid, |[id, _]| id.saturating_add(1));
-        output(&answer)
+        // Who asks again from there gets the others.
+        Ok(Output { refused: more.then_some(Errno::OVERFLOW), ..output(&answer)? })
     }
 
-    pub(super) fn ino_lookup(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn ino_lookup(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         let mut answer: InoLookup = input(bytes)?;
         let own = self.store.identity(&self.node(request.nodeid())?).subvolume;
         if answer.treeid == 0 {
@@ -199,46 +231,31 @@ impl<S: Control> Mount<S> {
         output(&answer)
     }
 
-    pub(super) fn ino_lookup_user(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Vec<u8>> {
+    pub(super) fn ino_lookup_user(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         let mut answer: InoLookupUser = input(bytes)?;
-        let own = self.store.identity(&self.node(request.nodeid())?).subvolume;
+        let here = self.store.identity(&self.node(request.nodeid())?);
+        let directory = Identity { ino: answer.dirid, ..here };
+        if directory.ino == SUBVOLUME_TOP && here != directory {
+            return Err(Errno::ACCESS);
+        }
+        self.may_reach(&Caller::of(request), here, &self.store.load(directory)?)?;
         let facts = self.store.subvolume(answer.treeid)?;
-        if facts.parent != own || facts.directory != answer.dirid {
-            return Err(Errno::NOENT);
+        match facts.parent == here.subvolume {
+            true if facts.directory == answer.dirid => {}
+            true => return Err(Errno::INVAL),
+            false => return Err(Errno::NOENT),
         }
         answer.name = [0; 256];
         copy_text(&mut answer.name, facts.name.as_bytes());
         answer.path = [0; 3824];
-        if answer.dirid != SUBVOLUME_TOP {
-            let identity = Identity { subvolume: own, ino: answer.dirid };
-            copy_path(&mut answer.path, &self.store.path_in_subvolume(identity)?)?;
+        if directory != here {
+            let path = self.store.path_in_subvolume(directory)?;
+            let above = self.store.path_in_subvolume(here)?;
+            let below = path.strip_prefix(above.as_slice()).ok_or(Errno::ACCESS)?;
+            copy_path(&mut answer.path, below.strip_prefix(b"/").unwrap_or(below))?;
         }
         output(&answer)
     }
-
-    /// The node behind file descriptor `fd` of thread `pid`, which must lie on this mount.
-    fn callers_file(&self, pid: u32, fd: i64) -> Answer<u64> {
-        let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}"));
-        let info = info.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::BADF))?;
-        let number = |name| {
-            let line = info.lines().find_map(|line| line.strip_prefix(name))?;
-            line.trim().parse::<u64>().ok()
-        };
-        let (mount, ino) = number("mnt_id:").zip(number("ino:")).ok_or(Errno::OPNOTSUPP)?;
-        let all = mounts::all().map_err(|_| Errno::IO)?;
-        let found = all.iter().find(|entry| entry.id == mount).ok_or(Errno::XDEV)?;
-        if self.device.get().is_some_and(|device| *device != found.device) {
-            return Err(Errno::XDEV);
-        }
-        Ok(id_of_shown(ino))
-    }
-}
-
-/// The umask of thread `pid`.
-fn caller_umask(pid: u32) -> u32 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    umask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(USUAL_UMASK)
 }
 
 fn info(facts: &SubvolumeFacts) -> SubvolInfo {

@@ -7,8 +7,11 @@
 //! | `subvolumes.ID` | all from ID on, as many as fit | |
 //! | `snapshot` | | a snapshot; value: source's shown inode number, `ro` or `rw`, name |
 //! | `delete` | | deletes a subvolume; value: name |
+//! | `delete-id` | | deletes a subvolume wherever it lies; value: id |
+//! | `deleted.ID` | all from ID on that are deleted and whose space is not free yet, as many as fit | |
 //! | `readonly` | | of the subvolume whose top this is; value: `0` or `1` |
 //! | `default` | id of the default subvolume | makes this subvolume the default |
+//! | `default-id` | | makes a subvolume the default; value: id |
 //! | `path` | path inside the subvolume | |
 //! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
@@ -28,6 +31,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use rustix::io::Errno;
 
 use super::{Control, DeviceFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
+use crate::mount::caller::Caller;
+use crate::mount::permission::SEARCH;
 use crate::mount::store::{Answer, Time};
 use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
 use crate::protocol::abi::{GetxattrIn, SetxattrIn, opcode};
@@ -63,13 +68,16 @@ impl<S: Control> Mount<S> {
             None => (word, None),
         };
         let text = match (word, number) {
-            ("subvolume", id) => {
-                subvolume_record(&self.store.subvolume(id.unwrap_or(identity.subvolume))?)
+            ("subvolume", None) => subvolume_record(&self.store.subvolume(identity.subvolume)?),
+            ("subvolume", Some(id)) => subvolume_record(&self.visible_subvolume(request, id)?),
+            ("subvolumes", Some(from)) => return self.list_subvolumes(request, from),
+            ("deleted", Some(from)) => {
+                self.require_master(request)?;
+                records_that_fit(self.store.deleted_subvolumes(from)?.into_iter().map(Ok))?
             }
-            ("subvolumes", Some(from)) => return self.list_subvolumes(from),
             ("default", None) => self.store.default_subvolume()?.to_string().into_bytes(),
-            ("path", None) => self.store.path_in_subvolume(identity)?,
-            ("place", Some(id)) => self.place_of(id)?,
+            ("path", None) => self.path_of(request, &node)?,
+            ("place", Some(id)) => self.place_of(request, id)?,
             ("settled", None) => Vec::new(),
             ("facts", None) => facts_record(&self.store.facts()?),
             ("stats", None) => {
@@ -83,8 +91,30 @@ impl<S: Control> Mount<S> {
         Ok(text)
     }
 
-    fn place_of(&self, id: u64) -> Answer<Vec<u8>> {
+    /// The path of a file inside its subvolume, for those who may go that way.
+    fn path_of(&self, request: &Request<'_>, node: &S::Node) -> Answer<Vec<u8>> {
+        let identity = self.store.identity(node);
+        let path = self.store.path_in_subvolume(identity)?;
+        let caller = Caller::of(request);
+        if path.is_empty() || self.is_master(&caller) {
+            return Ok(path);
+        }
+        let mut at = self.store.load(Identity { ino: SUBVOLUME_TOP, ..identity })?;
+        for name in path.split(|&byte| byte == b'/') {
+            self.may(&caller, &at, SEARCH)?;
+            at = self.store.lookup(&at, OsStr::from_bytes(name))?.ok_or(Errno::NOENT)?;
+        }
+        Ok(path)
+    }
+
+    fn visible_subvolume(&self, request: &Request<'_>, id: u64) -> Answer<SubvolumeFacts> {
         let facts = self.store.subvolume(id)?;
+        self.may_see(&Caller::of(request), &facts)?;
+        Ok(facts)
+    }
+
+    fn place_of(&self, request: &Request<'_>, id: u64) -> Answer<Vec<u8>> {
+        let facts = self.visible_subvolume(request, id)?;
         let directory = Identity { subvolume: facts.parent, ino: facts.directory };
         let mut path = match directory.ino {
             0 | SUBVOLUME_TOP => Vec::new(),
@@ -97,16 +127,15 @@ impl<S: Control> Mount<S> {
         Ok(path)
     }
 
-    fn list_subvolumes(&self, from: u64) -> Answer<Vec<u8>> {
-        let mut answer = Vec::new();
-        for id in self.store.subvolumes(from)? {
-            let record = subvolume_record(&self.store.subvolume(id)?);
-            if answer.len() + record.len() > ANSWER_BYTES {
-                break;
-            }
-            answer.extend(record);
-        }
-        Ok(answer)
+    /// Those that the caller may see.
+    fn list_subvolumes(&self, request: &Request<'_>, from: u64) -> Answer<Vec<u8>> {
+        let caller = Caller::of(request);
+        let all = self.store.subvolumes(from)?.into_iter().map(|id| self.store.subvolume(id));
+        let hidden = |facts: &Answer<SubvolumeFacts>| match facts {
+            Ok(facts) => self.may_see(&caller, facts) == Err(Errno::ACCESS),
+            Err(_) => false,
+        };
+        records_that_fit(all.filter(|facts| !hidden(facts)))
     }
 
     /// Sets a control attribute.
@@ -121,14 +150,16 @@ impl<S: Control> Mount<S> {
             "subvolume" => self.make_subvolume(request, name),
             "snapshot" => self.snapshot_word(request, value),
             "delete" => self.delete_named(request, request.nodeid(), name),
+            "delete-id" => self.delete_by_id(request, parse_id(value)?),
             "readonly" => match value {
                 b"0" | b"1" => self.make_read_only(request, value == b"1"),
                 _ => Err(Errno::INVAL),
             },
             "default" => {
-                self.require_master(request)?;
-                self.store.set_default(self.subvolume_top(&self.node(request.nodeid())?)?)
+                let top = self.subvolume_top(&self.node(request.nodeid())?)?;
+                self.choose_default(request, top)
             }
+            "default-id" => self.choose_default(request, parse_id(value)?),
             "label" => self.relabel(request, value),
             "commit" => self.store.commit(),
             _ => Err(Errno::OPNOTSUPP),
@@ -141,6 +172,8 @@ impl<S: Control> Mount<S> {
         let (source, kind, name) = (next()?, next()?, next()?);
         let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
         let source = self.node(id_of_shown(source.ok_or(Errno::INVAL)?))?;
+        // A number is no proof of having found it.
+        self.visible_subvolume(request, self.store.identity(&source).subvolume)?;
         let read_only = match kind {
             b"ro" => true,
             b"rw" => false,
@@ -148,6 +181,23 @@ impl<S: Control> Mount<S> {
         };
         self.make_snapshot(request, &source, OsStr::from_bytes(name), read_only)
     }
+}
+
+fn parse_id(value: &[u8]) -> Answer<u64> {
+    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).ok_or(Errno::INVAL)
+}
+
+/// Records of as many subvolumes as one answer has room for.
+fn records_that_fit(all: impl Iterator<Item = Answer<SubvolumeFacts>>) -> Answer<Vec<u8>> {
+    let mut answer = Vec::new();
+    for facts in all {
+        let record = subvolume_record(&facts?);
+        if answer.len() + record.len() > ANSWER_BYTES {
+            break;
+        }
+        answer.extend(record);
+    }
+    Ok(answer)
 }
 
 /// Writes lines of a record.
