@@ -59,7 +59,9 @@ const CP: &str = "\
 Examples:
   buttress cp disk.img:/etc/fstab .
   buttress cp -r site disk.img:/srv
-  buttress cp -a disk.img:/home backup/";
+  buttress cp -a disk.img:/home backup/
+An image named alone is its top directory as DESTINATION, and a file as SOURCE: `buttress cp disk.img copy.img` copies the
+image, `buttress cp -a disk.img:/ copy/` what is in it. Disks and images in use are never overwritten.";
 
 /// Options that every command takes.
 #[derive(Clone, Copy, Debug, Default, Args)]
@@ -156,6 +158,13 @@ pub enum Command {
     /// Print the manual page, or write all of them
     #[command(hide = true)]
     Man(cmd::man::Man),
+}
+
+impl Command {
+    /// Whether it writes text of its own; the others pass on what files hold.
+    pub fn writes_text(&self) -> bool {
+        !matches!(self, Command::Cat(_))
+    }
 }
 
 /// What the words said.

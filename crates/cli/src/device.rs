@@ -9,6 +9,7 @@ use buttress_volume::{Opened, Volume, VolumeError};
 
 use crate::args::Globals;
 use crate::error::{self, Failure};
+use crate::quote::harmless;
 
 /// What to do about a filesystem with quotas.
 pub const QUOTAS: &str = "With --mark-quota-inconsistent it is written to all the same; the quotas \
@@ -64,7 +65,7 @@ pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
         let (place, text) = (path.display().to_string(), warning.to_string());
         // Warnings that name the place themselves need not hear it twice.
         let text = text.strip_prefix(&format!("{place}: ")).unwrap_or(&text);
-        eprintln!("buttress: warning: {place}: {text}");
+        eprintln!("buttress: warning: {}: {}", harmless(&place), harmless(text));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Failures: what was tried, where, why it did not work, and what to do next.
 //!
 //! As text: `buttress: <what> <where>: <why>`, and where there is good advice a second line with it. As JSON the same
-//! members by name, one object on one line.
+//! members by name, one object on one line. No control character of a name gets into the text.
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
@@ -9,6 +9,7 @@ use std::io::{self, Write};
 use serde_json::json;
 
 use crate::output::{self, Format};
+use crate::quote::harmless;
 
 /// Why a command did not do all it was asked to.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +94,7 @@ impl Failure {
     pub fn text(&self) -> String {
         match &self.hint {
             None => format!("buttress: {self}\n"),
-            Some(hint) => format!("buttress: {self}\n  {hint}\n"),
+            Some(hint) => format!("buttress: {self}\n  {}\n", harmless(hint)),
         }
     }
 
@@ -113,13 +114,13 @@ impl Failure {
 
 impl Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.what)?;
+        f.write_str(&harmless(&self.what))?;
         if !self.place.is_empty() {
-            write!(f, " {}", self.place)?;
+            write!(f, " {}", harmless(&self.place))?;
         }
         // Causes that name the place themselves need not hear it twice.
         let why = self.why.strip_prefix(&format!("{}: ", self.place)).unwrap_or(&self.why);
-        write!(f, ": {why}")
+        write!(f, ": {}", harmless(why))
     }
 }
 

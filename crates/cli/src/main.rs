@@ -5,7 +5,7 @@
 //! be abbreviated as long as they stay unambiguous: `buttress su li`, `buttress fi us`.
 //!
 //! Layers, top down: [`args`] (words become a command), [`cmd`] (one file per subcommand), [`device`] (from a path to a
-//! device or filesystem), and beside them [`error`] and [`output`], which say how failures and results look. Results go
+//! device or filesystem), and beside them [`error`], [`output`] and [`quote`], which say how failures, results and names look. Results go
 //! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood.
 
 #![allow(
@@ -19,6 +19,7 @@ mod cmd;
 mod device;
 mod error;
 mod output;
+mod quote;
 mod spot;
 mod units;
 mod whole;
@@ -28,6 +29,7 @@ use std::process::ExitCode;
 
 use args::{Cli, Parsed};
 use error::Failure;
+use quote::Printable;
 
 fn main() -> ExitCode {
     let cli = match args::parse(std::env::args_os().collect()) {
@@ -49,6 +51,11 @@ fn main() -> ExitCode {
 
 fn run(cli: &Cli) -> Result<(), Failure> {
     let mut out = BufWriter::new(io::stdout().lock());
+    if quote::for_terminal() && cli.command.writes_text() {
+        let mut out = Printable::new(out);
+        cmd::run(&cli.command, &cli.globals, &mut out)?;
+        return Ok(out.flush()?);
+    }
     cmd::run(&cli.command, &cli.globals, &mut out)?;
     Ok(out.flush()?)
 }

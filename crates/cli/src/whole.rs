@@ -167,7 +167,7 @@ impl Whole {
     /// What messages call it.
     pub fn name(&self) -> String {
         match self {
-            Whole::Image(image) => image.device().to_owned(),
+            Whole::Image(image) => image.device().display().to_string(),
             Whole::Live(path) => path.display().to_string(),
         }
     }

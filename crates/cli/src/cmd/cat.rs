@@ -47,15 +47,13 @@ fn one(target: &Target, session: &mut Session<'_>, out: &mut dyn Write) -> Resul
             _ => failure,
         });
     }
-    let mut reader = spot.reader().map_err(refuse)?;
+    let mut content = spot.content().map_err(refuse)?;
     let mut buffer = vec![0; PIECE];
-    let mut offset = 0u64;
     loop {
-        let len = reader.read_at(offset, &mut buffer).map_err(refuse)?;
+        let len = content.read(&mut buffer).map_err(|error| refuse(error.into()))?;
         if len == 0 {
             return Ok(());
         }
         out.write_all(buffer.get(..len).unwrap_or_default())?;
-        offset = offset.saturating_add(len as u64);
     }
 }

@@ -7,16 +7,18 @@
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::io::Errno;
 
-use super::files::Failures;
+use super::files::{Entered, Failures};
 use super::ls::DEPTH_MAX;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Kind, New, Session, Spot, Target, Trouble};
+use crate::quote;
+use crate::spot::{Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten};
 
 /// Bytes moved at a time.
 const PIECE: u64 = 4 << 20;
@@ -30,12 +32,14 @@ pub struct How {
     pub everything: bool,
     /// What is there is kept.
     pub no_clobber: bool,
+    /// Of pipes and devices of this machine what comes out of them, not they themselves.
+    pub contents: bool,
 }
 
 impl How {
     /// Nothing may get lost.
     pub fn everything() -> How {
-        How { preserve: true, everything: true, no_clobber: false }
+        How { preserve: true, everything: true, no_clobber: false, contents: false }
     }
 }
 
@@ -118,9 +122,19 @@ pub fn destination(
         Ok(spot) if must_be_directory => Err(spot.failure("cannot copy to", "Not a directory")),
         Err(failure) if must_be_directory => Err(failure),
         _ => {
+            session.may_be_overwritten(target)?;
             let (parent, name) = session.find_parent(target)?;
             Ok((parent, Some(name)))
         }
+    }
+}
+
+/// Whether a file's content is what comes until it ends: also that of files whose length the system does not know.
+fn flows(facts: &Facts) -> bool {
+    match facts.kind {
+        Kind::Fifo | Kind::Character | Kind::Block => true,
+        Kind::Regular => facts.size == 0,
+        _ => false,
     }
 }
 
@@ -132,11 +146,12 @@ pub struct Copying<'a> {
     /// What went wrong so far.
     pub failures: Failures<'a>,
     /// Where files with several names went, by where they came from.
-    links: HashMap<(String, u64, u64), Spot>,
+    links: HashMap<(PathBuf, u64, u64), Spot>,
     /// Directories that were made: their modes and times come last, the deepest first.
     full: Vec<(Spot, Spot, Facts)>,
     /// The directories made at the top, which a copy into itself would meet.
     made: Vec<Spot>,
+    entered: Entered,
     root: bool,
 }
 
@@ -151,6 +166,7 @@ impl<'a> Copying<'a> {
             links: HashMap::new(),
             full: Vec::new(),
             made: Vec::new(),
+            entered: Entered::default(),
             root: rustix::process::geteuid().is_root(),
         }
     }
@@ -177,12 +193,16 @@ impl<'a> Copying<'a> {
         name: &[u8],
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
+        self.entered = Entered::default();
         self.node(from, directory, name, 0, out)
     }
 
     /// Copies what is in a directory into another one.
     pub fn content(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<(), Failure> {
+        let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
         self.made.push(to.clone());
+        self.entered = Entered::default();
+        self.entered.enter(from, &facts, "cannot copy")?;
         self.entries(from, to, 0, out)
     }
 
@@ -232,6 +252,7 @@ impl<'a> Copying<'a> {
         if depth > DEPTH_MAX {
             return Err(from.failure("cannot copy", "directories are nested too deeply"));
         }
+        self.entered.enter(from, facts, "cannot copy")?;
         let to = match existing {
             Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
                 if self.how.preserve {
@@ -294,6 +315,8 @@ impl<'a> Copying<'a> {
     ) -> Result<(), Failure> {
         let refuse =
             |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
+        let flows = self.how.contents && from.host_path().is_some() && flows(facts);
+        let facts = &if flows { Facts { kind: Kind::Regular, ..*facts } } else { *facts };
         let existing = self.clear(facts, directory, name, existing)?;
         let key = (self.tree_of(from), facts.volume, facts.ino);
         if let Some(first) = self.links.get(&key) {
@@ -306,8 +329,10 @@ impl<'a> Copying<'a> {
             Some(to) => to,
             None => directory.make(name, &self.new_file(from, facts)?).map_err(refuse)?,
         };
-        if facts.kind == Kind::Regular {
-            self.data(from, &to, facts).map_err(refuse)?;
+        match facts.kind {
+            Kind::Regular if flows => self.flow(from, &to).map_err(refuse)?,
+            Kind::Regular => self.data(from, &to, facts).map_err(refuse)?,
+            _ => {}
         }
         if self.how.preserve {
             self.attributes(from, &to, facts)?;
@@ -319,8 +344,8 @@ impl<'a> Copying<'a> {
     }
 
     /// What tells the filesystem of a source from others.
-    fn tree_of(&self, spot: &Spot) -> String {
-        spot.image_node().map_or_else(String::new, |(image, _)| image.device().to_owned())
+    fn tree_of(&self, spot: &Spot) -> PathBuf {
+        spot.image_node().map_or_else(PathBuf::new, |(image, _)| image.device().to_owned())
     }
 
     /// A regular file is written over; everything else that is no directory makes room.
@@ -333,6 +358,10 @@ impl<'a> Copying<'a> {
     ) -> Result<Option<Spot>, Failure> {
         let Some(to) = existing else { return Ok(None) };
         let kind = to.facts().map_err(|why| to.failure("cannot read", why))?.kind;
+        // A device's name may be given to another device, which leaves what it stands for alone.
+        if !matches!(facts.kind, Kind::Block | Kind::Character) {
+            may_be_overwritten(&to, self.globals)?;
+        }
         match (kind, facts.kind) {
             (Kind::Directory, _) => Err(to.failure("cannot copy to", "Is a directory")),
             (Kind::Regular, Kind::Regular) => Ok(Some(to)),
@@ -351,6 +380,35 @@ impl<'a> Copying<'a> {
         // Until its owner is set, a file that is to keep its mode is for the copier alone.
         let mode = if self.how.preserve { 0o600 } else { facts.mode & 0o777 };
         Ok(New { device: facts.device, ..New::plain(facts.kind, mode) })
+    }
+
+    /// Copies the content as it comes, until it ends.
+    fn flow(&self, from: &Spot, to: &Spot) -> Result<(), Trouble> {
+        let mut content = from.content()?;
+        let mut writer = to.writer()?;
+        let mut buffer = vec![0; PIECE as usize];
+        let mut offset = 0u64;
+        loop {
+            let len = match content.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                read => read?,
+            };
+            if len == 0 {
+                return Ok(());
+            }
+            writer.write_at(offset, buffer.get(..len).unwrap_or_default())?;
+            offset = offset.saturating_add(len as u64);
+            self.progress.bytes(len as u64);
+        }
+    }
+
+    /// Writes the content into a pipe or device of this machine.
+    pub fn pour(&self, from: &Spot, to: &Spot) -> Result<(), Failure> {
+        let refuse = |why| Failure::new(format!("cannot copy {from} to"), to, why);
+        let mut content = from.content().map_err(refuse)?;
+        let mut sink = to.sink().map_err(refuse)?;
+        io::copy(&mut content, &mut sink).map_err(|error| refuse(error.into()))?;
+        Ok(())
     }
 
     fn data(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Trouble> {
@@ -386,7 +444,7 @@ impl<'a> Copying<'a> {
     /// Gives a copy what the original has: owner first (which clears set-user-id), times last.
     fn attributes(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Failure> {
         let refuse = |why| to.failure("cannot set attributes of", why);
-        let owned = match to.set_owner(facts.uid, facts.gid) {
+        let owned = match to.set_owner(Some(facts.uid), Some(facts.gid)) {
             // An ordinary user keeps what he may, as cp does.
             Err(trouble) if !self.root && trouble.is(Errno::PERM) => false,
             result => {
@@ -410,7 +468,7 @@ impl<'a> Copying<'a> {
                 // Not every filesystem has every kind, and not every user may set them.
                 Err(trouble) if trouble.is(Errno::NOTSUP) || trouble.is(Errno::PERM) => {
                     if !self.globals.quiet {
-                        let name = String::from_utf8_lossy(&name);
+                        let name = quote::shown(&name);
                         eprintln!("buttress: warning: {to}: attribute {name} not kept: {trouble}");
                     }
                 }

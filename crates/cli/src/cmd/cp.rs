@@ -10,7 +10,7 @@ use super::copy::{Copying, How, Progress, base_name, destination};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, Session, Target};
+use crate::spot::{Kind, New, Session, Spot, Target};
 
 /// Arguments of `cp`.
 #[derive(Debug, Args)]
@@ -43,7 +43,7 @@ pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let Some((last, sources)) = args.paths.split_last() else {
         return Err(Failure::usage("cannot copy", "source and destination are needed"));
     };
-    let last = Target::path(last);
+    let last = Target::any(last, globals);
     let access = match last {
         Target::Image { .. } => Access::ReadWrite,
         Target::Host(_) => Access::ReadOnly,
@@ -53,6 +53,7 @@ pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
         preserve: args.preserve || args.archive,
         everything: args.archive,
         no_clobber: args.no_clobber,
+        contents: !(args.recursive || args.archive),
     };
     let mut copying = Copying::new(how, globals, &progress);
     session(globals, access, |session| {
@@ -89,8 +90,14 @@ fn one(
     if name.is_none() && kind == Kind::Directory {
         return copying.content(&from, &directory(last, session)?, out);
     }
+    if let Some(sink) = sink(last, session)? {
+        return copying.pour(&from, &sink);
+    }
     let (to, name) = match args.no_target_directory {
-        true => session.find_parent(last)?,
+        true => {
+            session.may_be_overwritten(last)?;
+            session.find_parent(last)?
+        }
         false => {
             let (to, name) = destination(session, last, name, sources > 1)?;
             (to, name.unwrap_or_default())
@@ -100,13 +107,24 @@ fn one(
 }
 
 /// The directory at a target, made if it is not there.
-fn directory(target: &Target, session: &mut Session<'_>) -> Result<crate::spot::Spot, Failure> {
+fn directory(target: &Target, session: &mut Session<'_>) -> Result<Spot, Failure> {
     if let Ok(spot) = session.find(target, true) {
         return Ok(spot);
     }
     let (parent, name) = session.find_parent(target)?;
-    let new = crate::spot::New::plain(Kind::Directory, 0o777);
+    let new = New::plain(Kind::Directory, 0o777);
     parent
         .make(&name, &new)
         .map_err(|why| Failure::new("cannot make", parent.entry_name(&name), why))
+}
+
+/// The pipe or device at a target that takes what is written to it, and keeps nothing.
+fn sink(target: &Target, session: &mut Session<'_>) -> Result<Option<Spot>, Failure> {
+    let Target::Host(path) = target else { return Ok(None) };
+    if !path.exists() {
+        return Ok(None);
+    }
+    let spot = session.find(target, true)?;
+    let kind = spot.facts().map_err(|why| spot.failure("cannot read", why))?.kind;
+    Ok(matches!(kind, Kind::Fifo | Kind::Character).then_some(spot))
 }

@@ -31,7 +31,7 @@ pub struct Ln {
 /// Makes the link.
 pub fn run(args: &Ln, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
-        let link = Target::path(&args.link);
+        let link = Target::any(&args.link, globals);
         match args.symbolic {
             true => symbolic(args, &link, session),
             false => hard(args, &link, session),

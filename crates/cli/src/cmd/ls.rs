@@ -7,12 +7,13 @@ use buttress_device::Access;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::files::{Failures, session};
+use super::files::{Entered, Failures, session};
 use super::stat;
 use crate::args::Globals;
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{self, Format};
+use crate::quote::write_name;
 use crate::spot::{Facts, Kind, Session, Spot, Target};
 
 /// Directories deeper than this are not gone into.
@@ -58,6 +59,7 @@ struct Listing<'a> {
     /// Whether a directory must say its name above its content.
     headings: bool,
     blank: bool,
+    entered: Entered,
 }
 
 /// Lists.
@@ -70,6 +72,7 @@ pub fn run(args: &Ls, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
         found: Vec::new(),
         headings: args.recursive || args.targets.len() > 1,
         blank: false,
+        entered: Entered::default(),
     };
     session(globals, Access::ReadOnly, |session| {
         for target in &args.targets {
@@ -94,13 +97,21 @@ impl Listing<'_> {
         let spot = session.find(target, !self.args.long && !self.args.directory)?;
         let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
         if facts.kind == Kind::Directory && !self.args.directory {
-            return self.directory(&spot, 0, out);
+            self.entered = Entered::default();
+            return self.directory(&spot, &facts, 0, out);
         }
-        let name = spot.to_string().into_bytes();
+        let name = spot.name().to_vec();
         self.rows(vec![Row { name, spot, facts }], out)
     }
 
-    fn directory(&mut self, spot: &Spot, depth: usize, out: &mut dyn Write) -> Result<(), Failure> {
+    fn directory(
+        &mut self,
+        spot: &Spot,
+        facts: &Facts,
+        depth: usize,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        self.entered.enter(spot, facts, "cannot list")?;
         let refuse = |why: &dyn std::fmt::Display| spot.failure("cannot list", why);
         if depth > DEPTH_MAX {
             return Err(refuse(&"directories are nested too deeply"));
@@ -108,7 +119,9 @@ impl Listing<'_> {
         let entries = spot.list().map_err(|why| refuse(&why))?;
         if self.headings && self.globals.format == Format::Text {
             let blank = if self.blank { "\n" } else { "" };
-            writeln!(out, "{blank}{spot}:")?;
+            write!(out, "{blank}")?;
+            write_name(out, spot.name())?;
+            writeln!(out, ":")?;
         }
         self.blank = true;
         let mut rows = Vec::new();
@@ -121,10 +134,11 @@ impl Listing<'_> {
             }
         }
         let goes_on = |row: &&Row| self.args.recursive && row.facts.kind == Kind::Directory;
-        let below: Vec<Spot> = rows.iter().filter(goes_on).map(|row| row.spot.clone()).collect();
+        let below: Vec<(Spot, Facts)> =
+            rows.iter().filter(goes_on).map(|row| (row.spot.clone(), row.facts)).collect();
         self.rows(rows, out)?;
-        for spot in below {
-            let listed = self.directory(&spot, depth + 1, out);
+        for (spot, facts) in below {
+            let listed = self.directory(&spot, &facts, depth + 1, out);
             self.failures.note(listed, out)?;
         }
         Ok(())
@@ -150,11 +164,12 @@ impl Listing<'_> {
             if self.args.long {
                 self.long(row, &widths, out)?;
             }
-            out.write_all(&row.name)?;
+            write_name(out, &row.name)?;
             if self.args.long && row.facts.kind == Kind::Symlink {
                 let target = row.spot.read_link();
                 out.write_all(b" -> ")?;
-                out.write_all(&target.map_err(|why| row.spot.failure("cannot read", why))?)?;
+                let target = target.map_err(|why| row.spot.failure("cannot read", why))?;
+                write_name(out, &target)?;
             }
             writeln!(out)?;
         }

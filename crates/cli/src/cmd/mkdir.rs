@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::files::{Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target};
+use crate::spot::{Kind, New, Session, Spot, Target, Trouble};
 
 /// Arguments of `mkdir`.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ pub fn run(args: &Mkdir, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
-            let target = Target::path(target);
+            let target = Target::any(target, globals);
             let done = match args.parents {
                 true => with_parents(&target, args, session),
                 false => one(&target, args, session),
@@ -52,6 +52,9 @@ pub fn run(args: &Mkdir, globals: &Globals, out: &mut dyn Write) -> Result<(), F
 }
 
 fn one(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Result<(), Failure> {
+    if target.is_top() {
+        return Err(Failure::new("cannot make", target.shown(), Trouble::errno(Errno::EXIST)));
+    }
     let (parent, name) = session.find_parent(target)?;
     make(&parent, &name, args).map(|_| ())
 }

@@ -12,7 +12,7 @@ use super::files::{Failures, session};
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Session, Spot, Target};
+use crate::spot::{Session, Spot, Target, may_be_overwritten};
 
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
@@ -33,7 +33,7 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let progress = Progress::new(globals);
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadWrite, |session| {
-        let last = Target::path(last);
+        let last = Target::any(last, globals);
         for source in sources {
             let source = Target::path(source);
             let done = one(&source, &last, sources.len(), args, globals, session, &progress, out);
@@ -68,6 +68,9 @@ fn one(
     let existing = to.child(&new_name).map_err(|why| to.failure("cannot look into", why))?;
     if existing.is_some() && args.no_clobber {
         return Ok(());
+    }
+    if let Some(existing) = &existing {
+        may_be_overwritten(existing, globals)?;
     }
     match from.rename(&name, &to, &new_name) {
         Err(trouble) if trouble.is(Errno::XDEV) => {

@@ -9,7 +9,7 @@ use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
 
-use super::files::{Failures, session};
+use super::files::{Entered, Failures, session};
 use super::ls::DEPTH_MAX;
 use crate::args::Globals;
 use crate::error::Failure;
@@ -64,7 +64,7 @@ fn one(
         Err(failure) if args.force && failure.is_about(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let mut removal = Removal { args, globals, failures, out };
+    let mut removal = Removal { args, globals, failures, out, entered: Entered::default() };
     match args.recursive || args.dir {
         false if spot.is_directory().map_err(|why| spot.failure("cannot remove", why))? => {
             Err(spot
@@ -85,7 +85,9 @@ pub fn remove_tree(
 ) -> Result<(), Failure> {
     let args = Rm { targets: Vec::new(), recursive: true, force: false, dir: false };
     let mut failures = Failures::new(globals);
-    Removal { args: &args, globals, failures: &mut failures, out }.remove(parent, name, spot, 0)?;
+    let entered = Entered::default();
+    Removal { args: &args, globals, failures: &mut failures, out, entered }
+        .remove(parent, name, spot, 0)?;
     failures.end()
 }
 
@@ -94,6 +96,7 @@ struct Removal<'a, 'b> {
     globals: &'a Globals,
     failures: &'a mut Failures<'b>,
     out: &'a mut dyn Write,
+    entered: Entered,
 }
 
 impl Removal<'_, '_> {
@@ -114,6 +117,7 @@ impl Removal<'_, '_> {
         match facts.kind {
             crate::spot::Kind::Directory => {
                 if self.args.recursive {
+                    self.entered.enter(spot, &facts, "cannot remove")?;
                     self.empty(spot, depth)?;
                 }
                 parent.remove_directory(name).map_err(refuse)?;

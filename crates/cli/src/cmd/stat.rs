@@ -13,6 +13,7 @@ use crate::args::Globals;
 use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{self, Format};
+use crate::quote::write_name;
 use crate::spot::{Facts, Kind, Session, Spot, Target};
 
 /// Arguments of `stat`.
@@ -56,7 +57,7 @@ fn one(
     let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
     match globals.format {
         Format::Json => {
-            list.push(json(spot.to_string().as_bytes(), &spot, &facts)?);
+            list.push(json(spot.name(), &spot, &facts)?);
             Ok(())
         }
         Format::Text => text(&spot, &facts, out),
@@ -66,11 +67,12 @@ fn one(
 fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
     let zone = Zone::local();
     let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
-    write!(out, "  File: {spot}")?;
+    write!(out, "  File: ")?;
+    write_name(out, spot.name())?;
     if facts.kind == Kind::Symlink {
         let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
         write!(out, " -> ")?;
-        out.write_all(&target)?;
+        write_name(out, &target)?;
     }
     let Facts { kind, mode, uid, gid, nlink, size, allocated, ino, volume, .. } = *facts;
     let (name, letters) = (kind.name(), ls::mode_text(kind, mode));
@@ -92,7 +94,9 @@ fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> 
         None => writeln!(out, " Birth: -")?,
     }
     for (name, value) in spot.xattrs().map_err(|why| spot.failure("cannot read", why))? {
-        writeln!(out, " Xattr: {} ({} bytes)", String::from_utf8_lossy(&name), value.len())?;
+        write!(out, " Xattr: ")?;
+        write_name(out, &name)?;
+        writeln!(out, " ({} bytes)", value.len())?;
     }
     Ok(())
 }

@@ -1,27 +1,382 @@
-//! Spots on this machine: ordinary system calls, never through a symbolic link in the last place.
+//! Spots on this machine, by directory handles.
+//!
+//! What the user named is found by its path. Everything below it is found from a handle of that directory on, name by
+//! name, and no symbolic link is gone through on the way: whatever an image calls its files, and whatever a copy of it has
+//! made, nothing outside the directory that was named is reached. The last name is not followed either, except where the
+//! user named what a link leads to.
 
-use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, SeekFrom, Timespec, Timestamps, XattrFlags,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags,
+    StatxTimestamp, Timespec, Timestamps, XattrFlags, openat, openat2,
 };
 use rustix::io::Errno;
 
-use super::{At, Facts, Kind, New, Read, Result, Write};
+use super::{Facts, Kind, New, Read, Result, Write};
 use buttress::Time;
 use buttress_fuse::client;
 
 /// Most bytes of an extended attribute or of a list of them.
 const XATTR_BYTES_MAX: usize = 64 << 10;
+/// Most bytes of a path that the system takes at once, with some to spare.
+const WAY_BYTES_MAX: usize = 2048;
 
-pub(super) fn join(directory: &Path, name: &[u8]) -> PathBuf {
-    directory.join(OsStr::from_bytes(name))
+/// A place on this machine, which need not exist.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    /// Its path, for messages and for what asks by path.
+    path: PathBuf,
+    /// Where it is, for everything else.
+    way: Way,
+    /// Whether a symbolic link here stands for what it leads to.
+    follow: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// By its path. The handle is there once something below was asked for.
+    Named(Arc<OnceLock<Arc<OwnedFd>>>),
+    /// Below a directory: its handle, and the names from there, with slashes between them.
+    Below(Arc<OwnedFd>, Vec<u8>),
+}
+
+/// A directory's handle, or the working directory.
+enum Above<'a> {
+    Known(BorrowedFd<'a>),
+    Opened(OwnedFd),
+}
+
+impl Above<'_> {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Above::Known(fd) => *fd,
+            Above::Opened(fd) => std::os::fd::AsFd::as_fd(fd),
+        }
+    }
+}
+
+impl Place {
+    pub(super) fn named(path: PathBuf) -> Place {
+        Place { path, way: Way::Named(Arc::default()), follow: false }
+    }
+
+    /// What a symbolic link here leads to.
+    pub(super) fn followed(self) -> Place {
+        Place { follow: true, ..self }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An entry of this directory.
+    pub(super) fn child(&self, name: &[u8]) -> Result<Place> {
+        let way = match &self.way {
+            Way::Named(handle) => {
+                let root = match handle.get() {
+                    Some(root) => root.clone(),
+                    None => {
+                        let flags = OFlags::PATH | OFlags::DIRECTORY | self.no_follow();
+                        let opened = openat(CWD, &self.path, flags, Mode::empty())?;
+                        handle.get_or_init(|| Arc::new(opened)).clone()
+                    }
+                };
+                Way::Below(root, name.to_vec())
+            }
+            Way::Below(root, names) => Way::Below(root.clone(), [names, name].join(&b'/')),
+        };
+        Ok(Place { path: self.path.join(OsStr::from_bytes(name)), way, follow: false })
+    }
+
+    /// The directory above, and the name there.
+    fn last(&self) -> Result<(Above<'_>, &OsStr)> {
+        let (root, names) = match &self.way {
+            Way::Named(_) => return Ok((Above::Known(CWD), self.path.as_os_str())),
+            Way::Below(root, names) => (root, names),
+        };
+        let Some(slash) = names.iter().rposition(|byte| *byte == b'/') else {
+            let root = std::os::fd::AsFd::as_fd(root);
+            return Ok((Above::Known(root), OsStr::from_bytes(names)));
+        };
+        let (above, name) = names.split_at(slash);
+        let name = name.get(1..).unwrap_or_default();
+        Ok((Above::Opened(walk(root, above)?), OsStr::from_bytes(name)))
+    }
+
+    fn no_follow(&self) -> OFlags {
+        let follow = if self.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        follow | OFlags::CLOEXEC
+    }
+
+    fn at_flags(&self) -> AtFlags {
+        if self.follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
+    }
+
+    fn open(&self, flags: OFlags, mode: u32) -> Result<OwnedFd> {
+        let (above, name) = self.last()?;
+        let flags = flags | self.no_follow();
+        Ok(openat(above.fd(), name, flags, Mode::from_raw_mode(mode))?)
+    }
+
+    pub(super) fn facts(&self) -> Result<Facts> {
+        let (above, name) = self.last()?;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
+        match rustix::fs::statx(above.fd(), name, self.at_flags(), wanted) {
+            Ok(it) => Ok(facts(&it)),
+            // Old kernels do not have it, and some sandboxes refuse it.
+            Err(Errno::NOSYS | Errno::PERM) => {
+                Ok(old_facts(&rustix::fs::statat(above.fd(), name, self.at_flags())?))
+            }
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// The names in this directory, sorted by nothing.
+    pub(super) fn list(&self) -> Result<Vec<(Vec<u8>, Place)>> {
+        let directory = self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
+        let mut names = Vec::new();
+        for entry in Dir::read_from(directory)? {
+            let name = entry?.file_name().to_bytes().to_vec();
+            if !matches!(&*name, b"." | b"..") {
+                let place = self.child(&name)?;
+                names.push((name, place));
+            }
+        }
+        Ok(names)
+    }
+
+    /// An entry of this directory, if it is there.
+    pub(super) fn found(&self, name: &[u8]) -> Result<Option<Place>> {
+        let place = self.child(name)?;
+        match place.facts() {
+            Ok(_) => Ok(Some(place)),
+            Err(trouble) if trouble.is(Errno::NOENT) => Ok(None),
+            Err(trouble) => Err(trouble),
+        }
+    }
+
+    pub(super) fn read_link(&self) -> Result<Vec<u8>> {
+        let (above, name) = self.last()?;
+        Ok(rustix::fs::readlinkat(above.fd(), name, Vec::new())?.into_bytes())
+    }
+
+    /// Opening a pipe or device could wait or have effects: only what is still a regular file is opened.
+    pub(super) fn reader(&self) -> Result<File> {
+        Ok(self.open(OFlags::RDONLY | OFlags::NONBLOCK, 0)?.into())
+    }
+
+    pub(super) fn writer(&self) -> Result<File> {
+        Ok(self.open(OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK, 0)?.into())
+    }
+
+    /// Opens whatever it is, waiting for the other end where it has one: to be read from its beginning to its end.
+    pub(super) fn source(&self) -> Result<File> {
+        Ok(self.open(OFlags::RDONLY, 0)?.into())
+    }
+
+    /// The same for writing to it.
+    pub(super) fn sink(&self) -> Result<File> {
+        Ok(self.open(OFlags::WRONLY, 0)?.into())
+    }
+
+    pub(super) fn make(&self, name: &[u8], new: &New) -> Result<Place> {
+        let place = self.child(name)?;
+        let mode = Mode::from_raw_mode(new.mode & 0o777);
+        let node = |kind| -> Result<()> {
+            let device = rustix::fs::makedev(new.device.0, new.device.1);
+            let (above, name) = place.last()?;
+            Ok(rustix::fs::mknodat(above.fd(), name, kind, mode, device)?)
+        };
+        match new.kind {
+            Kind::Regular => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL;
+                drop(place.open(flags, new.mode & 0o777)?);
+                Ok(())
+            }
+            Kind::Directory => {
+                let (above, name) = place.last()?;
+                Ok(rustix::fs::mkdirat(above.fd(), name, mode)?)
+            }
+            Kind::Symlink => {
+                let (above, name) = place.last()?;
+                let target = OsStr::from_bytes(&new.target);
+                Ok(rustix::fs::symlinkat(target, above.fd(), name)?)
+            }
+            Kind::Character => node(FileType::CharacterDevice),
+            Kind::Block => node(FileType::BlockDevice),
+            Kind::Fifo => node(FileType::Fifo),
+            Kind::Socket => node(FileType::Socket),
+        }?;
+        Ok(place)
+    }
+
+    /// Gives `file` another name in this directory.
+    pub(super) fn link(&self, name: &[u8], file: &Place) -> Result<()> {
+        let place = self.child(name)?;
+        let ((from, old), (to, new)) = (file.last()?, place.last()?);
+        let flags = if file.follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+        Ok(rustix::fs::linkat(from.fd(), old, to.fd(), new, flags)?)
+    }
+
+    /// Removes an entry of this directory.
+    pub(super) fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
+        let place = self.child(name)?;
+        let (above, name) = place.last()?;
+        let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+        Ok(rustix::fs::unlinkat(above.fd(), name, flags)?)
+    }
+
+    /// Moves an entry of this directory.
+    pub(super) fn rename(&self, name: &[u8], to: &Place, new_name: &[u8]) -> Result<()> {
+        let (from, to) = (self.child(name)?, to.child(new_name)?);
+        let ((above, old), (to, new)) = (from.last()?, to.last()?);
+        Ok(rustix::fs::renameat(above.fd(), old, to.fd(), new)?)
+    }
+
+    pub(super) fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let (above, name) = self.last()?;
+        let uid = uid.map(rustix::fs::Uid::from_raw);
+        let gid = gid.map(rustix::fs::Gid::from_raw);
+        Ok(rustix::fs::chownat(above.fd(), name, uid, gid, self.at_flags())?)
+    }
+
+    /// The system has no call that changes a mode and follows no link: the handle's entry below /proc stands for the file.
+    pub(super) fn set_mode(&self, mode: u32) -> Result<()> {
+        let file = self.open(OFlags::PATH, 0)?;
+        let mode = Mode::from_raw_mode(mode);
+        if FileType::from_raw_mode(rustix::fs::fstat(&file)?.st_mode) == FileType::Symlink {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        match rustix::fs::chmod(handle_path(&file), mode) {
+            Err(Errno::NOENT | Errno::NOTDIR) => {
+                let (above, name) = self.last()?;
+                Ok(rustix::fs::chmodat(above.fd(), name, mode, AtFlags::empty())?)
+            }
+            done => Ok(done?),
+        }
+    }
+
+    pub(super) fn set_times(&self, atime: Time, mtime: Time) -> Result<()> {
+        let spec = |time: Time| Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() };
+        let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
+        let (above, name) = self.last()?;
+        Ok(rustix::fs::utimensat(above.fd(), name, &times, self.at_flags())?)
+    }
+
+    pub(super) fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let (above, name) = self.last()?;
+        let path = path_at(&above, name);
+        let mut names = vec![0u8; XATTR_BYTES_MAX];
+        let list = match self.follow {
+            true => rustix::fs::listxattr(&path, &mut names),
+            false => rustix::fs::llistxattr(&path, &mut names),
+        };
+        let len = match list {
+            Ok(len) => len,
+            Err(Errno::NOTSUP) => 0,
+            Err(errno) => return Err(errno.into()),
+        };
+        names.truncate(len);
+        let mut found = Vec::new();
+        for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
+            let mut value = vec![0u8; XATTR_BYTES_MAX];
+            let read = match self.follow {
+                true => rustix::fs::getxattr(&path, name, &mut value),
+                false => rustix::fs::lgetxattr(&path, name, &mut value),
+            };
+            match read {
+                Ok(len) => value.truncate(len),
+                // Removed meanwhile, or not ours to read.
+                Err(Errno::NODATA | Errno::PERM) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            found.push((name.to_vec(), value));
+        }
+        Ok(found)
+    }
+
+    pub(super) fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
+        let (above, last) = self.last()?;
+        let path = path_at(&above, last);
+        match self.follow {
+            true => Ok(rustix::fs::setxattr(&path, name, value, XattrFlags::empty())?),
+            false => Ok(rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())?),
+        }
+    }
+
+    /// Asks the system to share data instead of copying it; it may be unable to.
+    ///
+    /// A live mount of ours shares what it is asked to copy, as the system passes it no wish to share.
+    pub(super) fn share(&self, from: &Place, len: u64) -> bool {
+        let to_file = self.open(OFlags::WRONLY | OFlags::NONBLOCK, 0).map(File::from);
+        match (from.reader(), to_file) {
+            (Ok(from_file), Ok(to_file)) => {
+                rustix::fs::ioctl_ficlone(&to_file, &from_file).is_ok()
+                    || (client::is_live(&self.path)
+                        && client::is_live(&from.path)
+                        && copy(&from_file, &to_file, len))
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The directory that `names` lead to from `root`, through directories only.
+fn walk(root: &OwnedFd, names: &[u8]) -> Result<OwnedFd> {
+    let mut at: Option<OwnedFd> = None;
+    let mut rest = names;
+    while !rest.is_empty() {
+        let piece = match rest.get(..WAY_BYTES_MAX) {
+            Some(head) => {
+                head.iter().rposition(|byte| *byte == b'/').map_or(rest, |at| &head[..at])
+            }
+            None => rest,
+        };
+        rest = rest.get(piece.len() + 1..).unwrap_or_default();
+        let start = at.as_ref().unwrap_or(root);
+        at = Some(step(start, piece)?);
+    }
+    match at {
+        Some(at) => Ok(at),
+        None => Ok(root.try_clone()?),
+    }
+}
+
+/// As far as the system goes at once; name by name where it cannot.
+fn step(start: &OwnedFd, names: &[u8]) -> Result<OwnedFd> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
+    match openat2(start, OsStr::from_bytes(names), flags, Mode::empty(), resolve) {
+        Err(Errno::NOSYS | Errno::PERM) => {}
+        opened => return Ok(opened?),
+    }
+    let mut at = None;
+    for name in names.split(|byte| *byte == b'/') {
+        let above = at.as_ref().unwrap_or(start);
+        let flags = flags | OFlags::NOFOLLOW;
+        at = Some(openat(above, OsStr::from_bytes(name), flags, Mode::empty())?);
+    }
+    at.ok_or_else(|| Errno::NOENT.into())
+}
+
+/// The path under which the system shows an open file.
+fn handle_path(file: &impl AsRawFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// A path for the calls that take no handle of a directory.
+fn path_at(above: &Above<'_>, name: &OsStr) -> OsString {
+    match above {
+        Above::Known(fd) if fd.as_raw_fd() == CWD.as_raw_fd() => name.into(),
+        above => handle_path(&above.fd()).join(name).into(),
+    }
 }
 
 fn kind(mode: u32) -> Kind {
@@ -36,69 +391,46 @@ fn kind(mode: u32) -> Kind {
     }
 }
 
-fn time(sec: i64, nsec: i64) -> Time {
-    Time { sec, nsec: u32::try_from(nsec).unwrap_or(0) }
-}
-
-pub(super) fn facts(path: &Path) -> Result<Facts> {
-    let it = fs::symlink_metadata(path)?;
-    let created = it.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
-    let otime = created.and_then(|since| {
-        Some(Time { sec: i64::try_from(since.as_secs()).ok()?, nsec: since.subsec_nanos() })
-    });
-    Ok(Facts {
-        kind: kind(it.mode()),
-        mode: it.mode() & 0o7777,
-        uid: it.uid(),
-        gid: it.gid(),
-        nlink: it.nlink(),
-        size: it.size(),
-        allocated: it.blocks().saturating_mul(512),
-        device: (rustix::fs::major(it.rdev()), rustix::fs::minor(it.rdev())),
-        atime: time(it.atime(), it.atime_nsec()),
-        mtime: time(it.mtime(), it.mtime_nsec()),
-        ctime: time(it.ctime(), it.ctime_nsec()),
-        otime,
-        volume: it.dev(),
-        ino: it.ino(),
-    })
-}
-
-pub(super) fn list(path: &Path) -> Result<Vec<(Vec<u8>, At)>> {
-    let mut names = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let name = entry?.file_name().into_vec();
-        let at = At::Host(join(path, &name));
-        names.push((name, at));
-    }
-    Ok(names)
-}
-
-pub(super) fn child(directory: &Path, name: &[u8]) -> Result<Option<At>> {
-    let path = join(directory, name);
-    match fs::symlink_metadata(&path) {
-        Ok(_) => Ok(Some(At::Host(path))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+fn facts(it: &Statx) -> Facts {
+    let time = |time: StatxTimestamp| Time { sec: time.tv_sec, nsec: time.tv_nsec };
+    let has_otime = it.stx_mask & StatxFlags::BTIME.bits() != 0;
+    Facts {
+        kind: kind(it.stx_mode.into()),
+        mode: u32::from(it.stx_mode) & 0o7777,
+        uid: it.stx_uid,
+        gid: it.stx_gid,
+        nlink: it.stx_nlink.into(),
+        size: it.stx_size,
+        allocated: it.stx_blocks.saturating_mul(512),
+        device: (it.stx_rdev_major, it.stx_rdev_minor),
+        atime: time(it.stx_atime),
+        mtime: time(it.stx_mtime),
+        ctime: time(it.stx_ctime),
+        otime: has_otime.then(|| time(it.stx_btime)),
+        volume: rustix::fs::makedev(it.stx_dev_major, it.stx_dev_minor),
+        ino: it.stx_ino,
     }
 }
 
-pub(super) fn read_link(path: &Path) -> Result<Vec<u8>> {
-    Ok(fs::read_link(path)?.into_os_string().into_vec())
-}
-
-/// Opening a pipe or device could wait or have effects; only what is still a regular file is opened.
-fn no_follow() -> i32 {
-    (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed()
-}
-
-pub(super) fn reader(path: &Path) -> Result<Box<dyn Read>> {
-    Ok(Box::new(OpenOptions::new().read(true).custom_flags(no_follow()).open(path)?))
-}
-
-pub(super) fn writer(path: &Path) -> Result<Box<dyn Write>> {
-    let mut options = OpenOptions::new();
-    Ok(Box::new(options.write(true).truncate(true).custom_flags(no_follow()).open(path)?))
+#[expect(clippy::useless_conversion, reason = "the members' types differ between machines")]
+fn old_facts(it: &rustix::fs::Stat) -> Facts {
+    let time = |sec: i64, nsec: u64| Time { sec, nsec: u32::try_from(nsec).unwrap_or(0) };
+    Facts {
+        kind: kind(it.st_mode),
+        mode: it.st_mode & 0o7777,
+        uid: it.st_uid,
+        gid: it.st_gid,
+        nlink: it.st_nlink.into(),
+        size: u64::try_from(it.st_size).unwrap_or(0),
+        allocated: u64::try_from(it.st_blocks).unwrap_or(0).saturating_mul(512),
+        device: (rustix::fs::major(it.st_rdev), rustix::fs::minor(it.st_rdev)),
+        atime: time(it.st_atime.into(), it.st_atime_nsec.into()),
+        mtime: time(it.st_mtime.into(), it.st_mtime_nsec.into()),
+        ctime: time(it.st_ctime.into(), it.st_ctime_nsec.into()),
+        otime: None,
+        volume: it.st_dev,
+        ino: it.st_ino,
+    }
 }
 
 impl Read for File {
@@ -133,84 +465,6 @@ impl Write for File {
     }
 }
 
-pub(super) fn make(directory: &Path, name: &[u8], new: &New) -> Result<At> {
-    let path = join(directory, name);
-    let mode = new.mode & 0o777;
-    match new.kind {
-        Kind::Regular => {
-            OpenOptions::new().write(true).create_new(true).mode(mode).open(&path)?;
-        }
-        Kind::Directory => fs::DirBuilder::new().mode(mode).create(&path)?,
-        Kind::Symlink => std::os::unix::fs::symlink(OsStr::from_bytes(&new.target), &path)?,
-        Kind::Character => node(&path, FileType::CharacterDevice, new)?,
-        Kind::Block => node(&path, FileType::BlockDevice, new)?,
-        Kind::Fifo => node(&path, FileType::Fifo, new)?,
-        Kind::Socket => node(&path, FileType::Socket, new)?,
-    }
-    Ok(At::Host(path))
-}
-
-fn node(path: &Path, kind: FileType, new: &New) -> Result<()> {
-    let device = rustix::fs::makedev(new.device.0, new.device.1);
-    Ok(rustix::fs::mknodat(CWD, path, kind, Mode::from_raw_mode(new.mode & 0o777), device)?)
-}
-
-pub(super) fn link(directory: &Path, name: &[u8], path: &Path) -> Result<()> {
-    Ok(fs::hard_link(path, join(directory, name))?)
-}
-
-pub(super) fn set_mode(path: &Path, mode: u32) -> Result<()> {
-    Ok(fs::set_permissions(path, fs::Permissions::from_mode(mode))?)
-}
-
-pub(super) fn set_times(path: &Path, atime: Time, mtime: Time) -> Result<()> {
-    let spec = |time: Time| Timespec { tv_sec: time.sec, tv_nsec: time.nsec.into() };
-    let times = Timestamps { last_access: spec(atime), last_modification: spec(mtime) };
-    Ok(rustix::fs::utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
-pub(super) fn xattrs(path: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-    let mut names = vec![0u8; XATTR_BYTES_MAX];
-    let len = match rustix::fs::llistxattr(path, &mut names) {
-        Ok(len) => len,
-        Err(Errno::NOTSUP) => 0,
-        Err(errno) => return Err(errno.into()),
-    };
-    names.truncate(len);
-    let mut found = Vec::new();
-    for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
-        let mut value = vec![0u8; XATTR_BYTES_MAX];
-        match rustix::fs::lgetxattr(path, name, &mut value) {
-            Ok(len) => value.truncate(len),
-            // Removed meanwhile, or not ours to read.
-            Err(Errno::NODATA | Errno::PERM) => continue,
-            Err(errno) => return Err(errno.into()),
-        }
-        found.push((name.to_vec(), value));
-    }
-    Ok(found)
-}
-
-pub(super) fn set_xattr(path: &Path, name: &[u8], value: &[u8]) -> Result<()> {
-    Ok(rustix::fs::lsetxattr(path, name, value, XattrFlags::empty())?)
-}
-
-/// Asks the system to share data instead of copying it; it may be unable to.
-///
-/// A live mount of ours shares what it is asked to copy, as the system passes it no wish to share.
-pub(super) fn share(from: &Path, to: &Path, len: u64) -> bool {
-    let options = |options: &mut OpenOptions| options.custom_flags(no_follow()).clone();
-    let from_file = options(OpenOptions::new().read(true)).open(from);
-    let to_file = options(OpenOptions::new().write(true)).open(to);
-    match (from_file, to_file) {
-        (Ok(from_file), Ok(to_file)) => {
-            rustix::fs::ioctl_ficlone(&to_file, &from_file).is_ok()
-                || (client::is_live(to) && client::is_live(from) && copy(&from_file, &to_file, len))
-        }
-        _ => false,
-    }
-}
-
 /// Has the system copy; whether it did, all of it.
 fn copy(from: &File, to: &File, len: u64) -> bool {
     let mut done = 0;
@@ -223,4 +477,46 @@ fn copy(from: &File, to: &File, len: u64) -> bool {
         }
     }
     true
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    fn made(name: &str) -> (tempfile::TempDir, Place) {
+        let directory = tempfile::TempDir::new().unwrap();
+        let place = Place::named(directory.path().join(name));
+        (directory, place)
+    }
+
+    #[test]
+    fn deeper_than_a_path_can_be_long() {
+        let (_directory, place) = made("");
+        let mut at = place;
+        let name = [b'n'; 200];
+        for _ in 0..60 {
+            at = at.make(&name, &New::plain(Kind::Directory, 0o755)).unwrap();
+        }
+        let file = at.make(b"file", &New::plain(Kind::Regular, 0o600)).unwrap();
+        file.set_mode(0o640).unwrap();
+        assert_eq!(file.facts().unwrap().mode, 0o640);
+        assert_eq!(at.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn no_link_is_gone_through_below_what_was_named() {
+        let (directory, place) = made("");
+        std::fs::create_dir(directory.path().join("outside")).unwrap();
+        let inside = place.make(b"inside", &New::plain(Kind::Directory, 0o755)).unwrap();
+        let below = inside.child(b"way").unwrap().child(b"x").unwrap();
+        let target = directory.path().join("outside").into_os_string().into_vec();
+        inside.make(b"way", &New::symlink(target)).unwrap();
+        let way = inside.child(b"way").unwrap();
+        assert!(below.facts().is_err());
+        assert!(way.make(b"file", &New::plain(Kind::Regular, 0o600)).is_err());
+        assert!(way.set_mode(0o777).is_err());
+        assert!(std::fs::read_dir(directory.path().join("outside")).unwrap().next().is_none());
+    }
 }

@@ -1,11 +1,14 @@
 //! Spots inside an unmounted image, through the library.
 
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
 use super::{At, Facts, Kind, New, Read, Result, Write};
+use crate::quote;
 use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek};
 
 /// A device number on the disk is `major << MINOR_BITS | minor`.
@@ -18,7 +21,7 @@ const PIECE: u64 = 1 << 20;
 #[derive(Clone)]
 pub struct Image {
     fs: Filesystem,
-    name: Arc<str>,
+    name: Arc<Path>,
     /// Who new files belong to, and which permissions they do not get.
     creator: Creator,
 }
@@ -51,7 +54,7 @@ impl fmt::Debug for Image {
 
 impl Image {
     /// An open filesystem under the name the user gave.
-    pub fn new(fs: Filesystem, name: &str) -> Image {
+    pub fn new(fs: Filesystem, name: &Path) -> Image {
         Image { fs, name: name.into(), creator: Creator::this_process() }
     }
 
@@ -61,7 +64,7 @@ impl Image {
     }
 
     /// The device, as the user gave it.
-    pub fn device(&self) -> &str {
+    pub fn device(&self) -> &Path {
         &self.name
     }
 
@@ -70,10 +73,16 @@ impl Image {
         Arc::ptr_eq(&self.name, &other.name)
     }
 
+    /// What the user would call a path in it.
+    pub fn bytes_of(&self, path: &[u8]) -> Vec<u8> {
+        let start = path.iter().position(|byte| *byte != b'/').unwrap_or(path.len());
+        let (_, path) = path.split_at(start);
+        [self.name.as_os_str().as_bytes(), b":/", path].concat()
+    }
+
     /// What messages call a path in it.
     pub fn name_of(&self, path: &[u8]) -> String {
-        let path = String::from_utf8_lossy(path);
-        format!("{}:/{}", self.name, path.trim_start_matches('/'))
+        quote::shown(&self.bytes_of(path)).into_owned()
     }
 
     /// Owner and group of new files.

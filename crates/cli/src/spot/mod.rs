@@ -4,18 +4,22 @@
 //! and their like are written once, for spots. Symbolic links are never followed here: who wants that finds the spot with
 //! following, and gets what the link leads to.
 
+mod guard;
 mod host;
 mod image;
 mod session;
 
 use std::fmt::{self, Display};
 use std::io;
-use std::path::PathBuf;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
+pub use guard::may_be_overwritten;
 pub use image::Image;
 pub use session::{Session, Target};
 
 use crate::error::{self, Failure};
+use crate::quote;
 pub use buttress::Time;
 
 /// What a file is.
@@ -171,6 +175,9 @@ impl Display for Trouble {
 
 impl From<io::Error> for Trouble {
     fn from(error: io::Error) -> Trouble {
+        if let Some(Carried(trouble)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return trouble.clone();
+        }
         Trouble { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
     }
 }
@@ -191,6 +198,17 @@ impl From<buttress::Error> for Trouble {
     }
 }
 
+impl From<Trouble> for io::Error {
+    fn from(trouble: Trouble) -> io::Error {
+        io::Error::other(Carried(trouble))
+    }
+}
+
+/// A trouble on its way through what knows `io::Error` only.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Carried(Trouble);
+
 /// Results of operations on spots.
 pub type Result<T> = std::result::Result<T, Trouble>;
 
@@ -210,45 +228,72 @@ pub trait Write {
     fn set_len(&mut self, len: u64) -> Result<()>;
 }
 
+/// Reads from the beginning to the end.
+struct InOrder {
+    reader: Box<dyn Read>,
+    offset: u64,
+}
+
+impl io::Read for InOrder {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let len = self.reader.read_at(self.offset, buf).map_err(io::Error::from)?;
+        self.offset = self.offset.saturating_add(len as u64);
+        Ok(len)
+    }
+}
+
 /// A file or directory.
 #[derive(Clone, Debug)]
 pub struct Spot {
-    name: String,
+    /// What the user calls it, in bytes.
+    name: Vec<u8>,
     at: At,
 }
 
 #[derive(Clone, Debug)]
 enum At {
-    Host(PathBuf),
+    Host(host::Place),
     Image(Image, buttress::Node),
 }
 
 impl Display for Spot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name)
+        f.write_str(&quote::shown(&self.name))
     }
 }
 
 impl Spot {
     /// A path on this machine.
     pub fn host(path: PathBuf) -> Spot {
-        Spot { name: path.display().to_string(), at: At::Host(path) }
+        let name = path.as_os_str().as_bytes().to_vec();
+        Spot { name, at: At::Host(host::Place::named(path)) }
+    }
+
+    /// What a path on this machine leads to, and be it a pipe that has no name.
+    pub fn host_followed(path: PathBuf) -> Spot {
+        let name = path.as_os_str().as_bytes().to_vec();
+        Spot { name, at: At::Host(host::Place::named(path).followed()) }
     }
 
     /// Under the name that the user knows.
-    pub fn called(self, name: impl Display) -> Spot {
-        Spot { name: name.to_string(), ..self }
+    pub fn called(self, name: &Path) -> Spot {
+        Spot { name: name.as_os_str().as_bytes().to_vec(), ..self }
     }
 
     /// A node of an image.
     pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Spot {
-        Spot { name: image.name_of(path), at: At::Image(image.clone(), node) }
+        Spot { name: image.bytes_of(path), at: At::Image(image.clone(), node) }
+    }
+
+    /// What the user calls it. Messages have it as it is displayed.
+    pub fn name(&self) -> &[u8] {
+        &self.name
     }
 
     /// The path on this machine.
-    pub fn host_path(&self) -> Option<&std::path::Path> {
+    pub fn host_path(&self) -> Option<&Path> {
         match &self.at {
-            At::Host(path) => Some(path),
+            At::Host(place) => Some(place.path()),
             At::Image(..) => None,
         }
     }
@@ -261,19 +306,21 @@ impl Spot {
         }
     }
 
+    /// What the user would call an entry of this directory.
+    pub fn entry(&self, name: &[u8]) -> Vec<u8> {
+        let slash: &[u8] = if self.name.ends_with(b"/") { b"" } else { b"/" };
+        [&self.name, slash, name].concat()
+    }
+
     /// What the messages call an entry of this directory.
     pub fn entry_name(&self, name: &[u8]) -> String {
-        let name = String::from_utf8_lossy(name);
-        match self.name.ends_with('/') {
-            true => format!("{}{name}", self.name),
-            false => format!("{}/{name}", self.name),
-        }
+        quote::shown(&self.entry(name)).into_owned()
     }
 
     /// What there is to know about it.
     pub fn facts(&self) -> Result<Facts> {
         match &self.at {
-            At::Host(path) => host::facts(path),
+            At::Host(place) => place.facts(),
             At::Image(image, node) => image.facts(*node),
         }
     }
@@ -286,12 +333,12 @@ impl Spot {
     /// The names in this directory and what they stand for, sorted by name.
     pub fn list(&self) -> Result<Vec<(Vec<u8>, Spot)>> {
         let mut names = match &self.at {
-            At::Host(path) => host::list(path)?,
+            At::Host(place) => place.list()?.into_iter().map(|(n, p)| (n, At::Host(p))).collect(),
             At::Image(image, node) => image.list(*node)?,
         };
         names.sort_by(|(one, _), (other, _)| one.cmp(other));
         let spot = |(name, at): (Vec<u8>, At)| {
-            let spot = Spot { name: self.entry_name(&name), at };
+            let spot = Spot { name: self.entry(&name), at };
             (name, spot)
         };
         Ok(names.into_iter().map(spot).collect())
@@ -299,17 +346,18 @@ impl Spot {
 
     /// An entry of this directory, if it is there.
     pub fn child(&self, name: &[u8]) -> Result<Option<Spot>> {
+        check_name(name)?;
         let found = match &self.at {
-            At::Host(path) => host::child(path, name)?,
+            At::Host(place) => place.found(name)?.map(At::Host),
             At::Image(image, node) => image.child(*node, name)?,
         };
-        Ok(found.map(|at| Spot { name: self.entry_name(name), at }))
+        Ok(found.map(|at| Spot { name: self.entry(name), at }))
     }
 
     /// Where a symbolic link leads.
     pub fn read_link(&self) -> Result<Vec<u8>> {
         match &self.at {
-            At::Host(path) => host::read_link(path),
+            At::Host(place) => place.read_link(),
             At::Image(image, node) => Ok(image.fs().read_link(*node)?),
         }
     }
@@ -317,15 +365,33 @@ impl Spot {
     /// Opens a regular file for reading.
     pub fn reader(&self) -> Result<Box<dyn Read>> {
         match &self.at {
-            At::Host(path) => host::reader(path),
+            At::Host(place) => Ok(Box::new(place.reader()?)),
             At::Image(image, node) => image.reader(*node),
+        }
+    }
+
+    /// The content from its beginning to its end, of whatever has one: on this machine a pipe or a device, too.
+    pub fn content(&self) -> Result<Box<dyn io::Read>> {
+        match &self.at {
+            At::Host(place) => Ok(Box::new(place.source()?)),
+            At::Image(image, node) => {
+                Ok(Box::new(InOrder { reader: image.reader(*node)?, offset: 0 }))
+            }
+        }
+    }
+
+    /// Opens a pipe or device of this machine for writing.
+    pub fn sink(&self) -> Result<Box<dyn io::Write>> {
+        match &self.at {
+            At::Host(place) => Ok(Box::new(place.sink()?)),
+            At::Image(..) => Err(rustix::io::Errno::OPNOTSUPP.into()),
         }
     }
 
     /// Opens a regular file for writing; what it holds is lost.
     pub fn writer(&self) -> Result<Box<dyn Write>> {
         match &self.at {
-            At::Host(path) => host::writer(path),
+            At::Host(place) => Ok(Box::new(place.writer()?)),
             At::Image(image, node) => image.writer(*node),
         }
     }
@@ -334,17 +400,17 @@ impl Spot {
     pub fn make(&self, name: &[u8], new: &New) -> Result<Spot> {
         check_name(name)?;
         let at = match &self.at {
-            At::Host(path) => host::make(path, name, new)?,
+            At::Host(place) => At::Host(place.make(name, new)?),
             At::Image(image, node) => image.make(*node, name, new)?,
         };
-        Ok(Spot { name: self.entry_name(name), at })
+        Ok(Spot { name: self.entry(name), at })
     }
 
     /// Gives a file another name in this directory.
     pub fn link(&self, name: &[u8], file: &Spot) -> Result<()> {
         check_name(name)?;
         match (&self.at, &file.at) {
-            (At::Host(directory), At::Host(path)) => host::link(directory, name, path),
+            (At::Host(directory), At::Host(file)) => directory.link(name, file),
             (At::Image(image, directory), At::Image(other, node)) if image.is(other) => {
                 image.fs().link(*node, *directory, name)?;
                 Ok(())
@@ -355,8 +421,9 @@ impl Spot {
 
     /// Removes a name of this directory that stands for anything but a directory.
     pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        check_name(name)?;
         match &self.at {
-            At::Host(path) => Ok(std::fs::remove_file(host::join(path, name))?),
+            At::Host(place) => place.remove(name, false),
             At::Image(image, node) => {
                 image.fs().unlink(*node, name)?;
                 Ok(())
@@ -366,8 +433,9 @@ impl Spot {
 
     /// Removes an empty directory from this directory.
     pub fn remove_directory(&self, name: &[u8]) -> Result<()> {
+        check_name(name)?;
         match &self.at {
-            At::Host(path) => Ok(std::fs::remove_dir(host::join(path, name))?),
+            At::Host(place) => place.remove(name, true),
             At::Image(image, node) => {
                 image.fs().rmdir(*node, name)?;
                 Ok(())
@@ -377,11 +445,10 @@ impl Spot {
 
     /// Moves an entry of this directory to another directory or name; what is there goes.
     pub fn rename(&self, name: &[u8], to: &Spot, new_name: &[u8]) -> Result<()> {
+        check_name(name)?;
         check_name(new_name)?;
         match (&self.at, &to.at) {
-            (At::Host(from), At::Host(to)) => {
-                Ok(std::fs::rename(host::join(from, name), host::join(to, new_name))?)
-            }
+            (At::Host(from), At::Host(to)) => from.rename(name, to, new_name),
             (At::Image(image, from), At::Image(other, to)) if image.is(other) => {
                 let how = buttress::Rename::Replace;
                 Ok(image.fs().rename(*from, name, *to, new_name, how)?)
@@ -391,12 +458,12 @@ impl Spot {
     }
 
     /// Changes owner and group.
-    pub fn set_owner(&self, uid: u32, gid: u32) -> Result<()> {
+    pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         match &self.at {
-            At::Host(path) => Ok(std::os::unix::fs::lchown(path, Some(uid), Some(gid))?),
+            At::Host(place) => place.set_owner(uid, gid),
             At::Image(image, node) => image.change(*node, |it| {
-                it.uid = Some(uid);
-                it.gid = Some(gid);
+                it.uid = uid;
+                it.gid = gid;
             }),
         }
     }
@@ -404,7 +471,7 @@ impl Spot {
     /// Changes the permission bits; not of symbolic links.
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         match &self.at {
-            At::Host(path) => host::set_mode(path, mode),
+            At::Host(place) => place.set_mode(mode),
             At::Image(image, node) => image.change(*node, |it| it.mode = Some(mode)),
         }
     }
@@ -412,7 +479,7 @@ impl Spot {
     /// Changes when it was read and changed.
     pub fn set_times(&self, atime: Time, mtime: Time) -> Result<()> {
         match &self.at {
-            At::Host(path) => host::set_times(path, atime, mtime),
+            At::Host(place) => place.set_times(atime, mtime),
             At::Image(image, node) => image.change(*node, |it| {
                 it.atime = Some(atime);
                 it.mtime = Some(mtime);
@@ -423,7 +490,7 @@ impl Spot {
     /// All extended attributes.
     pub fn xattrs(&self) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         match &self.at {
-            At::Host(path) => host::xattrs(path),
+            At::Host(place) => place.xattrs(),
             At::Image(image, node) => image.xattrs(*node),
         }
     }
@@ -431,7 +498,7 @@ impl Spot {
     /// Sets an extended attribute.
     pub fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         match &self.at {
-            At::Host(path) => host::set_xattr(path, name, value),
+            At::Host(place) => place.set_xattr(name, value),
             At::Image(image, node) => {
                 Ok(image.fs().set_xattr(*node, name, value, buttress::SetXattr::Any)?)
             }
@@ -444,7 +511,7 @@ impl Spot {
             (At::Image(image, to), At::Image(other, from)) if image.is(other) => {
                 image.share(*from, *to, len)
             }
-            (At::Host(to), At::Host(from)) => Ok(host::share(from, to, len)),
+            (At::Host(to), At::Host(from)) => Ok(to.share(from, len)),
             _ => Ok(false),
         }
     }
@@ -465,7 +532,7 @@ impl Spot {
 
     /// A failure here: what was tried, this place, why not.
     pub fn failure(&self, what: &str, why: impl Display) -> Failure {
-        Failure::new(what, &self.name, why)
+        Failure::new(what, self, why)
     }
 }
 

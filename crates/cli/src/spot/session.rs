@@ -1,22 +1,23 @@
 //! From what the user wrote to spots, with every image opened once.
 //!
 //! `DEVICE[:PATH]` names something inside an image; a path that exists as such is taken as it is, so a colon in a file
-//! name does no harm. A file or disk without a colon stands for the whole filesystem in it, where there is one.
+//! name does no harm. A file or disk without a colon stands for the whole filesystem in it, where there is one: for every
+//! command, and wherever something goes to. Only what `cp`, `mv` and `ln` take it from is the file itself, so that an image
+//! can be copied and moved like any other file.
 
 use std::ffi::OsStr;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use buttress_device::Access;
-use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 
+use super::guard::{holds_btrfs, is_device, named_may_be_overwritten};
 use super::{Image, Spot, Trouble};
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
 use crate::output;
+use crate::quote;
 use buttress::{Filesystem, Node, Options};
 
 /// What the user wrote, understood.
@@ -59,28 +60,27 @@ impl Target {
             other => other,
         }
     }
+
+    /// Whether it is the top directory of an image.
+    pub fn is_top(&self) -> bool {
+        matches!(self, Target::Image { path, .. } if path.is_empty())
+    }
+
+    /// A path as the user would write it.
+    pub fn shown(&self) -> String {
+        match self {
+            Target::Host(path) => quote::shown(path.as_os_str().as_bytes()).into_owned(),
+            Target::Image { device, path } => {
+                let name = [device.as_os_str().as_bytes(), b":/", path].concat();
+                quote::shown(&name).into_owned()
+            }
+        }
+    }
 }
 
 /// What follows the colon, without the slashes in front.
 fn after_colon(text: &[u8]) -> Vec<u8> {
     text.iter().copied().skip(1).skip_while(|byte| *byte == b'/').collect()
-}
-
-fn is_device(path: &Path) -> bool {
-    path.metadata().is_ok_and(|it| it.is_file() || it.file_type().is_block_device())
-}
-
-/// Whether a file or disk has the mark of a superblock in one of its places.
-fn holds_btrfs(path: &Path, offset: u64) -> bool {
-    if !is_device(path) {
-        return false;
-    }
-    let Ok(file) = File::open(path) else { return false };
-    SUPERBLOCK_OFFSETS.iter().any(|at| {
-        let mut magic = [0; 8];
-        let at = offset.saturating_add(at + 0x40);
-        file.read_exact_at(&mut magic, at).is_ok() && magic == MAGIC
-    })
 }
 
 /// Open images.
@@ -120,9 +120,20 @@ impl<'a> Session<'a> {
         for warning in fs.warnings() {
             device::warn(self.globals, path, &warning);
         }
-        let image = Image::new(fs, &path.display().to_string());
+        let image = Image::new(fs, path);
         self.images.push((whole, image.clone()));
         Ok(image)
+    }
+
+    /// Refuses a destination that holds more than a file.
+    pub fn may_be_overwritten(&self, target: &Target) -> Result<(), Failure> {
+        match target {
+            Target::Host(path) if path.exists() => {
+                let named = Spot::host_followed(path.clone());
+                named_may_be_overwritten(&named, self.globals, !self.images.is_empty())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Finds what a target names; `follow`: what a symbolic link leads to.
@@ -131,10 +142,7 @@ impl<'a> Session<'a> {
             Target::Host(path) => find_host(path, follow),
             Target::Image { device, path } => {
                 let image = self.open(device)?;
-                let found = match follow {
-                    true => image.fs().resolve_at(Node::ROOT, path, true),
-                    false => image.fs().resolve_at(Node::ROOT, path, false),
-                };
+                let found = image.fs().resolve_at(Node::ROOT, path, follow);
                 let node = found.map_err(|error| {
                     Failure::new("cannot find", image.name_of(path), Trouble::from(error))
                 })?;
@@ -191,7 +199,9 @@ fn find_host(path: &Path, follow: bool) -> Result<Spot, Failure> {
     }
     let is_link = path.symlink_metadata().is_ok_and(|it| it.is_symlink());
     match path.canonicalize() {
-        Ok(whole) if follow && is_link => Ok(Spot::host(whole).called(path.display())),
+        Ok(whole) if follow && is_link => Ok(Spot::host(whole).called(path)),
+        // It leads to something without a name: a pipe, say.
+        Err(_) if follow && is_link => Ok(Spot::host_followed(path.into())),
         _ => Ok(Spot::host(path.into())),
     }
 }
@@ -215,7 +225,7 @@ fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
         _ => Path::new("."),
     };
     match parent.metadata() {
-        Ok(_) => Ok((Spot::host(parent.into()), name.as_bytes().to_vec())),
+        Ok(_) => Ok((Spot::host_followed(parent.into()), name.as_bytes().to_vec())),
         Err(error) => {
             let failure = Failure::new("cannot find", parent.display(), Trouble::from(error));
             Err(with_image_hint(failure, path))

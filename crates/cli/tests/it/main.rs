@@ -4,11 +4,13 @@
 
 mod check;
 mod files;
+mod hostile;
 mod inspect;
 mod live;
 mod mkfs;
 mod run;
 mod stats;
+mod targets;
 mod tree;
 mod usage;
 mod whole;

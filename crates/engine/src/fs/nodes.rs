@@ -211,6 +211,12 @@ impl Inner {
                 }
             })?;
             let entry = |(name, index, location, kind): (Vec<u8>, _, _, _)| {
+                // Names are listed by index and found by hash. Where those differ, which only happens in a damaged
+                // directory, whoever lists sees what whoever looks the name up finds, as in Linux.
+                let (location, kind) = match subvolume.tree.lookup(op, &inode, &name) {
+                    Ok(found) => (found.location, FileKind::of_entry(found.file_type)),
+                    Err(_) => (location, kind),
+                };
                 let node = self.node_of(dir, &name, location)?;
                 Ok(Entry { name, index, node, kind })
             };

@@ -26,13 +26,15 @@ pub struct Create {
     parents: bool,
 }
 
+const TAKEN: &str = "target path already exists";
+
 /// Makes subvolumes.
 pub fn run(args: &Create, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failures = Failures::new(globals);
     let mut made = Vec::new();
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
-            let done = one(&Target::path(target), args, globals, session, out);
+            let done = one(&Target::any(target, globals), args, globals, session, out);
             failures.note(done.map(|name| made.push(name.into())), out)?;
         }
         Ok(())
@@ -53,6 +55,9 @@ fn one(
     if args.parents {
         crate::cmd::mkdir::parents_of(target, session)?;
     }
+    if target.is_top() {
+        return Err(Failure::new("cannot create", target.shown(), TAKEN));
+    }
     let (directory, name) = session.find_parent(target)?;
     Whole::of(&directory)?;
     let made = whole::create_subvolume(&directory, &name);
@@ -68,7 +73,7 @@ fn one(
 pub fn refused(what: &str, directory: &Spot, name: &[u8], why: &crate::spot::Trouble) -> Failure {
     let place = directory.entry_name(name);
     match why {
-        why if why.is(Errno::EXIST) => Failure::new(what, place, "target path already exists"),
+        why if why.is(Errno::EXIST) => Failure::new(what, place, TAKEN),
         why => Failure::new(what, place, why),
     }
 }

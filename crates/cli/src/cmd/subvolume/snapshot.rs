@@ -33,7 +33,7 @@ pub struct Snapshot {
 pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
         let source = Target::any(&args.source, globals);
-        let target = Target::path(&args.destination);
+        let target = Target::any(&args.destination, globals);
         let spot = session.find(&source, true)?;
         let whole = Whole::of(&spot)?;
         whole.subvolume_at(&spot)?;

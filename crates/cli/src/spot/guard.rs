@@ -1,0 +1,95 @@
+//! What is not overwritten: disks, images with partitions, and images that somebody has mounted.
+//!
+//! `cp FILE TARGET` replaces a file. Where TARGET holds a filesystem that is never what was meant: a btrfs image stands for its
+//! top directory, and everything else of that kind is refused.
+
+use std::fs::File;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+
+use buttress_device::{Access, DeviceError, FileDevice};
+use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
+
+use super::{Kind, Spot};
+use crate::args::Globals;
+use crate::device;
+use crate::error::Failure;
+
+/// Whether something could hold a filesystem.
+pub(super) fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|it| it.is_file() || it.file_type().is_block_device())
+}
+
+/// Whether a file or disk has the mark of a superblock in one of its places.
+pub(super) fn holds_btrfs(path: &Path, offset: u64) -> bool {
+    if !is_device(path) {
+        return false;
+    }
+    let Ok(file) = File::open(path) else { return false };
+    SUPERBLOCK_OFFSETS.iter().any(|at| {
+        let mut magic = [0; 8];
+        let at = offset.saturating_add(at + 0x40);
+        file.read_exact_at(&mut magic, at).is_ok() && magic == MAGIC
+    })
+}
+
+/// Whether a file begins with a table of partitions: GPT, for sectors of either size, or MBR.
+fn holds_partitions(path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let is_gpt = |at: u64| {
+        let mut mark = [0; 8];
+        file.read_exact_at(&mut mark, at).is_ok() && &mark == b"EFI PART"
+    };
+    let mut sector = [0; 512];
+    if is_gpt(512) || is_gpt(4096) {
+        return true;
+    }
+    if file.read_exact_at(&mut sector, 0).is_err() || sector[510..] != [0x55, 0xaa] {
+        return false;
+    }
+    // Status, type, and where it begins: a partition table, and no boot sector of something else.
+    let entries = sector[446..510].chunks_exact(16);
+    let is_used = |it: &[u8]| it[4] != 0 && it[8..12] != [0; 4];
+    entries.clone().all(|it| matches!(it[0], 0 | 0x80)) && entries.clone().any(is_used)
+}
+
+/// Refuses what would be written over, or replaced: a disk, or an image that is in use.
+pub fn may_be_overwritten(existing: &Spot, globals: &Globals) -> Result<(), Failure> {
+    let Some(path) = existing.host_path() else { return Ok(()) };
+    let facts = existing.facts().map_err(|why| existing.failure("cannot read", why))?;
+    match facts.kind {
+        Kind::Block => Err(existing.failure("cannot overwrite", "it is a disk")),
+        Kind::Regular => {
+            let offset = globals.offset;
+            if holds_btrfs(path, 0) || holds_btrfs(path, offset) || holds_partitions(path) {
+                let opened = FileDevice::open(path, Access::ReadWrite);
+                if let Err(error @ DeviceError::Busy { .. }) = opened {
+                    return Err(device::failure(path, &error));
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The same for what the user named as the destination; `knows_image`: another word of the command named an image.
+pub(super) fn named_may_be_overwritten(
+    named: &Spot,
+    globals: &Globals,
+    knows_image: bool,
+) -> Result<(), Failure> {
+    may_be_overwritten(named, globals)?;
+    let Some(path) = named.host_path().filter(|path| is_device(path)) else { return Ok(()) };
+    if globals.offset != 0 && !knows_image {
+        let failure = named.failure("cannot overwrite", "no btrfs filesystem there");
+        return Err(failure.hint(format!("There is none at --offset {}.", globals.offset)));
+    }
+    if holds_partitions(path) {
+        let why = "it is a disk image with partitions";
+        return Err(named.failure("cannot overwrite", why).hint(
+            "For a filesystem in it, give the partition's start with --offset; to replace the image, remove it first.",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! Images that somebody made to do harm: names that are paths, directories that contain themselves, names that are twice
+//! there or that a terminal would obey.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use buttress_device::MemoryDevice;
+use buttress_ondisk::item::{DirItem, InodeItem, InodeRef, file_type};
+use buttress_ondisk::{Key, kind};
+use buttress_testkit::damage::{Patient, TOP};
+use zerocopy::IntoBytes;
+
+use crate::live::Live;
+use crate::run::{KernelMount, Place};
+
+/// The top directory of a subvolume.
+const TOP_DIRECTORY: u64 = 256;
+
+/// An image with a tree in it that is ready to be changed.
+fn image(fill: impl FnOnce(&Path)) -> Place {
+    let place = Place::new();
+    fs::create_dir(place.join("tree")).unwrap();
+    fill(&place.join("tree"));
+    place.ok("mkfs -q -n 64k --size 200M --rootdir tree disk.img");
+    place
+}
+
+/// Changes the image where it lies.
+fn change(
+    place: &Place,
+    edit: impl FnOnce(&Patient) -> Result<(), buttress_testkit::damage::DamageError>,
+) {
+    let patient = Patient::of(&MemoryDevice::load(place.join("disk.img")).unwrap()).unwrap();
+    edit(&patient).unwrap();
+    patient.device().store(place.join("disk.img")).unwrap();
+}
+
+fn hash(name: &[u8]) -> u64 {
+    buttress_codec::crc32c::name_hash(name)
+}
+
+/// The bytes of an entry.
+fn entry(ino: u64, kind_of_file: u8, name: &[u8]) -> Vec<u8> {
+    let head = DirItem {
+        location: Key::new(ino, kind::INODE_ITEM, 0).into(),
+        name_len: (name.len() as u16).into(),
+        file_type: kind_of_file,
+        ..DirItem::default()
+    };
+    [head.as_bytes(), name].concat()
+}
+
+/// Gives what is called `old` another name, everywhere it is written.
+fn rename(p: &Patient, old: &str, new: &[u8]) -> Result<(), buttress_testkit::damage::DamageError> {
+    let id = p.named(TOP, old)?;
+    let put = |data: &mut Vec<u8>, head: usize| {
+        data.truncate(head);
+        data.extend_from_slice(new);
+    };
+    let len = (new.len() as u16).into();
+    for by in [kind::DIR_ITEM, kind::DIR_INDEX] {
+        let key = p.entry(TOP, by, old)?;
+        p.rewrite(TOP, key, |data| put(data, size_of::<DirItem>()))?;
+        p.edit(TOP, key, |it: &mut DirItem| it.name_len = len)?;
+        if by == kind::DIR_ITEM {
+            p.rekey(TOP, key, Key { offset: hash(new), ..key })?;
+        }
+    }
+    let key = p.key(TOP, id, kind::INODE_REF)?;
+    p.rewrite(TOP, key, |data| put(data, size_of::<InodeRef>()))?;
+    p.edit(TOP, key, |it: &mut InodeRef| it.name_len = len)
+}
+
+/// Makes an entry more, by hash and by index.
+fn add(
+    p: &Patient,
+    directory: u64,
+    index: u64,
+    data: &[u8],
+) -> Result<(), buttress_testkit::damage::DamageError> {
+    let name = &data[size_of::<DirItem>()..];
+    let key = Key::new(directory, kind::DIR_ITEM, hash(name));
+    match p.find(TOP, |other, _| *other == key) {
+        Ok(_) => p.rewrite(TOP, key, |old| old.extend_from_slice(data))?,
+        Err(_) => p.insert(TOP, key, data)?,
+    }
+    p.insert(TOP, Key::new(directory, kind::DIR_INDEX, index), data)?;
+    p.edit(TOP, Key::new(directory, kind::INODE_ITEM, 0), |it: &mut InodeItem| {
+        it.size = (it.size.get() + 2 * name.len() as u64).into();
+    })
+}
+
+/// All names below a directory.
+fn below(directory: &Path) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut waiting = vec![directory.to_path_buf()];
+    while let Some(at) = waiting.pop() {
+        for entry in fs::read_dir(at).unwrap() {
+            let path = entry.unwrap().path();
+            all.push(path.strip_prefix(directory).unwrap().display().to_string());
+            if path.is_dir() && !path.is_symlink() {
+                waiting.push(path);
+            }
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn names_that_are_paths_are_no_names() {
+    for name in [&b".."[..], b".", b"a/b", b"/", b"../../up", b"nu\0l", b""] {
+        let place = image(|tree| {
+            fs::create_dir(tree.join("victim")).unwrap();
+            fs::write(tree.join("victim/dropped"), "x").unwrap();
+            fs::write(tree.join("other"), "x").unwrap();
+        });
+        change(&place, |p| rename(p, "victim", name));
+        fs::create_dir_all(place.join("a/b/c")).unwrap();
+        for line in ["cp -a disk.img:/ a/b/c", "cp -r disk.img:/ a/b/c/new", "ls -alR disk.img"] {
+            let said = place.run(line);
+            assert_eq!(said.code, 1, "{line}, {name:?}: {}{}", said.text(), said.err);
+        }
+        let inside: Vec<_> = below(&place.join("a")).into_iter().filter(|it| it != "b").collect();
+        assert!(inside.iter().all(|it| it.starts_with("b/c")), "{name:?}: {inside:?}");
+        assert!(!inside.iter().any(|it| it.ends_with("dropped")), "{name:?}: {inside:?}");
+        assert_eq!(place.run("check disk.img").code, 1, "{name:?}");
+    }
+}
+
+#[test]
+fn a_link_that_the_copy_made_is_not_followed() {
+    let place = image(|tree| {
+        fs::create_dir(tree.join("content")).unwrap();
+        fs::write(tree.join("content/dropped"), "x").unwrap();
+        fs::write(tree.join("file"), "x").unwrap();
+        std::os::unix::fs::symlink("../outside", tree.join("way")).unwrap();
+    });
+    // The same name once more: for a directory, and for a file.
+    change(&place, |p| {
+        let (content, file) = (p.named(TOP, "content")?, p.named(TOP, "file")?);
+        add(p, TOP_DIRECTORY, 900, &entry(content, file_type::DIRECTORY, b"way"))?;
+        add(p, TOP_DIRECTORY, 901, &entry(file, file_type::REGULAR, b"way"))
+    });
+    fs::create_dir(place.join("outside")).unwrap();
+    for line in ["cp -a disk.img:/ out", "cp -a disk.img:/ out", "cp -r disk.img:/ out2"] {
+        let said = place.run(line);
+        assert!(said.code == 0 || said.code == 1, "{line}: {}", said.err);
+    }
+    assert_eq!(below(&place.join("outside")), Vec::<String>::new());
+}
+
+#[test]
+fn a_link_on_the_way_to_the_destination_is_followed() {
+    let place = image(|tree| fs::write(tree.join("file"), "x").unwrap());
+    fs::create_dir_all(place.join("real/below")).unwrap();
+    std::os::unix::fs::symlink("real", place.join("link")).unwrap();
+    place.ok("cp -a disk.img:/ link");
+    place.ok("cp disk.img:/file link/below");
+    place.ok("cp -a disk.img:/ link/new");
+    assert_eq!(below(&place.join("real")), ["below", "below/file", "file", "new", "new/file"]);
+}
+
+/// Memory that the biggest process of ours so far has used, in KiB, is bounded by whoever runs it.
+fn bounded(place: &Place, line: &str) -> std::process::Output {
+    // Far more than any of these needs, and far less than an endless listing takes.
+    let script = "ulimit -v 4000000; ulimit -t 60; exec \"$@\"";
+    let program = env!("CARGO_BIN_EXE_buttress");
+    let mut command = Command::new("sh");
+    command.args(["-c", script, "sh", program]).args(line.split_whitespace());
+    command.current_dir(place.path()).output().unwrap()
+}
+
+#[test]
+fn a_directory_is_entered_once() {
+    const LEVELS: usize = 40;
+    let place = image(|tree| {
+        let mut at = tree.to_path_buf();
+        for level in 0..LEVELS {
+            at = at.join(format!("level{level}"));
+            fs::create_dir(&at).unwrap();
+        }
+        fs::create_dir(tree.join("self")).unwrap();
+        fs::write(tree.join("self/file"), "x").unwrap();
+    });
+    change(&place, |p| {
+        let own = p.named(TOP, "self")?;
+        add(p, own, 900, &entry(own, file_type::DIRECTORY, b"again"))?;
+        add(p, own, 901, &entry(TOP_DIRECTORY, file_type::DIRECTORY, b"top"))?;
+        // Two ways to each level: 2^40 to the last one.
+        for level in 1..LEVELS {
+            let (above, at) = (format!("level{}", level - 1), format!("level{level}"));
+            let (above, at) = (p.named(TOP, &above)?, p.named(TOP, &at)?);
+            add(p, above, 900, &entry(at, file_type::DIRECTORY, b"too"))?;
+        }
+        Ok(())
+    });
+    for line in [
+        "ls -R disk.img",
+        "ls -R --format json disk.img",
+        "cp -a disk.img:/ out",
+        "cp -a disk.img:/self out2",
+        "cp -a disk.img:/ disk.img:/level0/copy",
+        "mv disk.img:/level0/level1 moved",
+        "rm -r disk.img:/self",
+    ] {
+        let said = bounded(&place, line);
+        let err = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(1), "{line}: {err}");
+        assert!(err.contains("more than one way leads to this directory"), "{line}: {err}");
+        assert!(said.stdout.len() < 1 << 20, "{line}");
+    }
+    assert!(place.join("out2/file").exists() && place.join("out/self/file").exists());
+    assert!(!place.join("out2/again").exists() && !place.join("out/self/top").exists());
+}
+
+/// The names of a directory and the inodes that they lead to, as whoever looks them up finds.
+fn looked_up(directory: &Path) -> Vec<(String, Option<u64>)> {
+    use std::os::unix::fs::MetadataExt;
+    let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name());
+    let look = |name: std::ffi::OsString| {
+        let found = directory.join(&name).symlink_metadata().ok().map(|it| it.ino());
+        (name.to_string_lossy().into_owned(), found)
+    };
+    let mut all: Vec<_> = names.map(look).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn names_that_are_there_twice_lead_where_linux_finds_them() {
+    let place = image(|tree| {
+        for name in ["one", "two", "three", "four"] {
+            fs::write(tree.join(name), name).unwrap();
+        }
+    });
+    change(&place, |p| {
+        let id = |name| p.named(TOP, name);
+        let (one, two, three) = (id("one")?, id("two")?, id("three")?);
+        let file = |ino, name: &[u8]| entry(ino, file_type::REGULAR, name);
+        // Twice in both, and what is found first by hash differs from what is first by index.
+        add(p, TOP_DIRECTORY, 900, &file(one, b"twice"))?;
+        add(p, TOP_DIRECTORY, 899, &file(two, b"twice"))?;
+        // By hash and by index they lead elsewhere.
+        p.insert(TOP, Key::new(TOP_DIRECTORY, kind::DIR_ITEM, hash(b"torn")), &file(one, b"torn"))?;
+        p.insert(TOP, Key::new(TOP_DIRECTORY, kind::DIR_INDEX, 901), &file(three, b"torn"))?;
+        // By index only.
+        p.insert(TOP, Key::new(TOP_DIRECTORY, kind::DIR_INDEX, 902), &file(three, b"listed"))
+    });
+    let Some(mount) = KernelMount::read_only(&place, "disk.img") else { return };
+    let want = looked_up(mount.path());
+    let content = |name: &str| fs::read(mount.path().join(name)).unwrap();
+    for name in ["twice", "torn"] {
+        assert!(place.run(&format!("cat disk.img:/{name}")).out == content(name), "{name}");
+    }
+    drop(mount);
+    let listed = place.run("ls -i disk.img:/");
+    let text = listed.text();
+    let ours: Vec<(String, Option<u64>)> = text
+        .lines()
+        .filter_map(|line| line.trim().split_once(' '))
+        .map(|(ino, name)| (name.to_owned(), ino.parse().ok()))
+        .collect();
+    // What Linux lists and then does not find, we list as it is by index: so it can still be copied out.
+    let index_only = |it: &(String, Option<u64>)| it.0 == "listed";
+    assert_eq!(want.iter().filter(|it| index_only(it)).count(), 1);
+    let ours: Vec<_> = ours.into_iter().filter(|it| !index_only(it)).collect();
+    let found: Vec<_> = want.iter().filter(|it| !index_only(it)).cloned().collect();
+    assert_eq!(ours, found, "{}", listed.err);
+    let Some(live) = Live::of(&place, "-o ro") else { return };
+    // A listing that tells inodes too comes first.
+    let said = Command::new("ls").args(["-li"]).arg(place.join("mnt")).output().unwrap();
+    assert!(!said.stdout.is_empty());
+    let names: Vec<_> = looked_up(&place.join("mnt"));
+    let contents = |name: &str| fs::read(place.join("mnt").join(name)).unwrap_or_default();
+    assert_eq!(names.len(), want.len());
+    assert_eq!((contents("twice"), contents("torn")), (b"one".to_vec(), b"one".to_vec()));
+    live.end();
+}
