@@ -29,6 +29,11 @@ use crate::session::{Session, SessionError, SessionOptions};
 use crate::signals::HeldSignals;
 use crate::will::Will;
 
+/// How long a change waits at most for its commit, when nothing is said. The kernel never tells most mounts of a
+/// sync(2), so it has to be short.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// How long nothing changes before what did is committed.
+const COMMIT_PAUSE: Duration = Duration::from_secs(1);
 /// How often a block device is tried again while somebody holds it.
 const DEVICE_WAIT: Duration = Duration::from_millis(20);
 
@@ -205,11 +210,8 @@ fn budget(options: &MountOptions) -> Budget {
 fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
     let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
-    let mode = mode.memory(budget(options).filesystem);
-    match options.commit_seconds {
-        Some(seconds) => mode.commit_interval(Duration::from_secs(seconds.into())),
-        None => mode,
-    }
+    let interval = options.commit_seconds.map_or(COMMIT_INTERVAL, |seconds| Duration::from_secs(seconds.into()));
+    mode.memory(budget(options).filesystem).commit_interval(interval).commit_pause(COMMIT_PAUSE)
 }
 
 /// The id of the subvolume to mount.

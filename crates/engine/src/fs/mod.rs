@@ -101,6 +101,12 @@ impl Inner {
         txn::commit(&self.core, &self.forest, false)
     }
 
+    /// The running transaction and how much it has, about; `None` when it has nothing.
+    fn extent(&self) -> Option<(u64, u64)> {
+        let bytes = self.core.waiting.live_bytes();
+        (bytes > 0).then(|| (self.core.txn.running(), bytes))
+    }
+
     /// Commits whether or not anything has changed: space that commits have freed comes back step by step with each.
     fn commit_for_space(&self) -> Result<()> {
         txn::commit(&self.core, &self.forest, true).map(|_| ())

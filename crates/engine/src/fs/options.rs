@@ -24,6 +24,7 @@ pub struct Options {
     pub(super) write: bool,
     pub(super) offset: u64,
     pub(super) commit_interval: Duration,
+    pub(super) commit_pause: Option<Duration>,
     pub(super) cache_bytes: u64,
     pub(super) dirty_bytes_max: u64,
     pub(super) room: u64,
@@ -43,6 +44,7 @@ impl Options {
             write,
             offset: 0,
             commit_interval: Duration::from_secs(30),
+            commit_pause: None,
             cache_bytes: 0,
             dirty_bytes_max: 0,
             room: 0,
@@ -76,6 +78,12 @@ impl Options {
     /// How long a change waits at most for the commit that the worker makes.
     pub fn commit_interval(self, commit_interval: Duration) -> Options {
         Options { commit_interval, ..self }
+    }
+
+    /// How long nothing must change before the worker commits what has, without waiting for the interval. When nothing is
+    /// said, it waits.
+    pub fn commit_pause(self, pause: Duration) -> Options {
+        Options { commit_pause: Some(pause), ..self }
     }
 
     /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree

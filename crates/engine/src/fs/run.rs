@@ -125,9 +125,11 @@ impl Inner {
         // What goes leaves its mark in the inode, in the directory and in the trees.
         let changes = if need.deleting { 2 } else { 1 };
         let others = changes * CHANGE_BYTES + long;
+        let first = self.core.waiting.live_bytes() == 0;
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();
         match urgency {
+            Urgency::None if first => self.wake.begun(),
             Urgency::None => {}
             Urgency::Soon if self.options.background => self.wake.wake(),
             Urgency::Soon | Urgency::Now => drop(self.commit()?),

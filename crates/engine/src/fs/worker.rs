@@ -1,4 +1,9 @@
-//! The worker: a thread that commits from time to time, earlier when it is asked to, and drops deleted subvolumes.
+//! The worker: a thread that commits from time to time, earlier when it is asked to or when nothing changes any more, and
+//! drops deleted subvolumes.
+//!
+//! What was changed and then left alone is worth a commit of its own: programs end, and people turn things off, when
+//! nothing happens any more. While changes wait, the worker looks a few times per pause whether there are more; without
+//! any it sleeps, and the first change wakes it.
 
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -8,7 +13,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
 
-/// How a thread asks the worker for a commit.
+/// How often the worker looks in the time without changes that makes it commit.
+const LOOKS_PER_PAUSE: u32 = 4;
+
+/// How a thread tells the worker that there is something to do.
 #[derive(Debug, Default)]
 pub(super) struct Wake {
     state: Mutex<State>,
@@ -18,8 +26,22 @@ pub(super) struct Wake {
 #[derive(Debug, Default)]
 struct State {
     wanted: bool,
+    /// A transaction has got its first change.
+    begun: bool,
     stop: bool,
 }
+
+/// When the worker commits by itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    /// So long after the first change.
+    pub interval: Duration,
+    /// So long after the last one; `None`: the pause makes no commit.
+    pub pause: Option<Duration>,
+}
+
+/// The running transaction and how much it has; `None` when it has nothing.
+type Extent = Option<(u64, u64)>;
 
 impl Wake {
     /// Asks for a commit soon.
@@ -28,13 +50,26 @@ impl Wake {
         self.changed.notify_one();
     }
 
-    /// Waits until a commit is wanted or `interval` is over; `false` when the worker is to stop.
-    fn wait(&self, interval: Duration) -> bool {
-        let until = Instant::now() + interval;
+    /// Says that the running transaction has its first change.
+    pub fn begun(&self) {
+        self.state.lock().begun = true;
+        self.changed.notify_one();
+    }
+
+    /// Waits until a commit is wanted or due; `false` when the worker is to stop.
+    fn wait(&self, pace: Pace, extent: impl Fn() -> Extent) -> bool {
+        let mut due = Due::new(pace, Instant::now());
         let mut state = self.state.lock();
-        while !state.wanted && !state.stop {
-            if self.changed.wait_until(&mut state, until).timed_out() {
-                break;
+        while let Some(until) = due.next(extent(), Instant::now())
+            && !state.wanted
+            && !state.stop
+        {
+            // Whoever makes the first change from here on waits for the lock to say so.
+            state.begun = false;
+            while !state.wanted && !state.stop && !state.begun {
+                if self.changed.wait_until(&mut state, until).timed_out() {
+                    break;
+                }
             }
         }
         state.wanted = false;
@@ -43,6 +78,38 @@ impl Wake {
 
     fn stopping(&self) -> bool {
         self.state.lock().stop
+    }
+}
+
+/// When a commit is due.
+struct Due {
+    pace: Pace,
+    /// Since when there has been something to commit, or nothing.
+    since: Instant,
+    seen: Extent,
+    /// When more was seen last.
+    grown: Instant,
+}
+
+impl Due {
+    fn new(pace: Pace, now: Instant) -> Due {
+        Due { pace, since: now, seen: None, grown: now }
+    }
+
+    /// When to look again, now that there is so much; `None` when a commit is due.
+    fn next(&mut self, extent: Extent, now: Instant) -> Option<Instant> {
+        if extent.is_some() != self.seen.is_some() {
+            self.since = now;
+        }
+        if extent != self.seen {
+            (self.seen, self.grown) = (extent, now);
+        }
+        let end = self.since + self.pace.interval;
+        let pause = self.pace.pause.filter(|_| extent.is_some());
+        if now >= end || pause.is_some_and(|pause| now >= self.grown + pause) {
+            return None;
+        }
+        Some(pause.map_or(end, |pause| end.min(now + pause / LOOKS_PER_PAUSE)))
     }
 }
 
@@ -57,10 +124,11 @@ impl Worker {
     pub fn start(inner: &Arc<Inner>) -> Option<Worker> {
         let wake = inner.wake.clone();
         let (weak, seen) = (Arc::downgrade(inner), wake.clone());
-        let interval = inner.options.commit_interval;
+        let (interval, pause) = (inner.options.commit_interval, inner.options.commit_pause);
+        let pace = Pace { interval, pause };
         let thread = std::thread::Builder::new()
             .name("buttress-commit".into())
-            .spawn(move || work(&weak, &seen, interval))
+            .spawn(move || work(&weak, &seen, pace))
             .ok()?;
         Some(Worker { wake, thread })
     }
@@ -75,13 +143,14 @@ impl Worker {
     }
 }
 
-fn work(inner: &Weak<Inner>, wake: &Wake, interval: Duration) {
+fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     if let Some(inner) = inner.upgrade()
         && inner.forest.has_dead()
     {
         wake.wake();
     }
-    while wake.wait(interval) {
+    let extent = || inner.upgrade().and_then(|inner| inner.extent());
+    while wake.wait(pace, extent) {
         let Some(inner) = inner.upgrade() else { return };
         loop {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
@@ -91,6 +160,44 @@ fn work(inner: &Weak<Inner>, wake: &Wake, interval: Duration) {
             if !inner.forest.has_dead() || wake.stopping() {
                 break;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn due(pause: Option<Duration>) -> (Due, Instant) {
+        let start = Instant::now();
+        (Due::new(Pace { interval: 5 * SECOND, pause }, start), start)
+    }
+
+    #[test]
+    fn a_pause_makes_a_commit_due() {
+        let (mut due, start) = due(Some(SECOND));
+        assert_eq!(due.next(None, start), Some(start + 5 * SECOND));
+        let first = start + 3 * SECOND;
+        assert_eq!(due.next(Some((7, 1)), first), Some(first + SECOND / 4));
+        let second = first + SECOND / 2;
+        assert_eq!(due.next(Some((7, 2)), second), Some(second + SECOND / 4));
+        assert!(due.next(Some((7, 2)), second + SECOND / 2).is_some());
+        assert_eq!(due.next(Some((7, 2)), second + SECOND), None);
+    }
+
+    #[test]
+    fn without_a_pause_it_is_due_after_the_interval() {
+        for pause in [None, Some(SECOND)] {
+            let (mut due, start) = due(pause);
+            let first = start + 2 * SECOND;
+            let mut more = (1..).map(|amount| Some((7, amount)));
+            for quarter in 0..20 {
+                let next = due.next(more.next().unwrap(), first + SECOND / 4 * quarter);
+                assert!(next.is_some_and(|next| next <= first + 5 * SECOND));
+            }
+            assert_eq!(due.next(more.next().unwrap(), first + 5 * SECOND), None);
         }
     }
 }

@@ -101,6 +101,11 @@ impl Waiting {
         }
     }
 
+    /// What the running transaction has, in bytes.
+    pub fn live_bytes(&self) -> u64 {
+        self.live.all()
+    }
+
     /// All that waits, in bytes.
     pub fn bytes(&self) -> u64 {
         self.live.all().saturating_add(self.frozen.all())

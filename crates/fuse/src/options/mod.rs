@@ -47,7 +47,7 @@ pub struct MountOptions {
     pub subvolume: SubvolumeChoice,
     /// `offset=`: where the filesystem begins in the image, in bytes.
     pub offset: u64,
-    /// `commit=`: seconds between commits, 1 to 300; `None`: the engine's default.
+    /// `commit=`: seconds that a change waits at most for its commit, 1 to 300; `None`: 5.
     pub commit_seconds: Option<u32>,
     /// `relatime`, `noatime`, `strictatime`.
     pub access_times: AccessTimes,
