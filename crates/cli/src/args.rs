@@ -47,7 +47,11 @@ Examples:
   buttress mount disk.img mnt/
   buttress mount -o ro,subvol=/snapshots/monday disk.img mnt/
   buttress umount mnt/
-In /etc/fstab the type is fuse.buttress, with this program as /sbin/mount.fuse.buttress.";
+In /etc/fstab the type is fuse.buttress, with this program as /sbin/mount.fuse.buttress; as /sbin/umount.fuse.buttress it
+makes umount(8) wait for the last commit.
+What a file holds is durable when fsync(2) has returned; when `buttress umount`, `buttress filesystem sync` or, on a disk that
+root has mounted, sync(1) or umount(8) has. Without any of them a change is durable about a second after the last one, or
+after some five seconds (-o commit=SECONDS).";
 
 const CHECK: &str = "\
 The exit code is 0 when the filesystem is clean (warnings do not count) and 1 when it is not, or cannot be opened.
@@ -187,6 +191,7 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
     match called.as_str() {
         "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
         "mount.fuse.buttress" | "mount.buttress" => return helper(&words),
+        "umount.fuse.buttress" | "umount.buttress" => return umount_helper(&words),
         "mkfs.btrfs" | "mkfs.buttress" => {
             words.insert(1, "mkfs".into());
         }
@@ -206,6 +211,17 @@ fn helper(words: &[OsString]) -> Parsed {
             Parsed::Command(Box::new(Cli { globals, command: Command::Mount(mount) }))
         }
         Ok(Helper { mount: None }) => Parsed::Message { text: String::new(), code: 0 },
+        Err(why) => Parsed::Message { text: format!("buttress: {why}\n"), code: USAGE },
+    }
+}
+
+/// What umount(8) wants of us.
+fn umount_helper(words: &[OsString]) -> Parsed {
+    match cmd::mount::Umount::of_helper(words.get(1..).unwrap_or_default()) {
+        Ok(umount) => Parsed::Command(Box::new(Cli {
+            globals: Globals::default(),
+            command: Command::Umount(umount),
+        })),
         Err(why) => Parsed::Message { text: format!("buttress: {why}\n"), code: USAGE },
     }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts;
 use buttress_volume::{Opened, Volume, VolumeError};
 
@@ -25,8 +26,28 @@ pub fn open(
     access: Access,
     globals: &Globals,
 ) -> Result<Arc<dyn BlockDevice>, Failure> {
-    let device = FileDevice::open(path, access).map_err(|error| failure(path, &error))?;
+    if access == Access::ReadOnly {
+        // Takes no lock, and would find what was there before the last commit of a mount that has gone.
+        let _whoever_else_has_it = patiently(path, globals, || FileDevice::open_unused(path));
+    }
+    let device = patiently(path, globals, || FileDevice::open(path, access));
+    let device = device.map_err(|error| failure(path, &error))?;
     window(Arc::new(device), globals).map_err(|error| failure(path, &error))
+}
+
+/// Opens a device; waits for a mount of ours that has gone and whose process still writes its last changes.
+pub fn patiently(
+    path: &Path,
+    globals: &Globals,
+    open: impl FnMut() -> Result<FileDevice, DeviceError>,
+) -> Result<FileDevice, DeviceError> {
+    let busy = |error: &DeviceError| matches!(error, DeviceError::Busy { .. });
+    let say = |text: &str| {
+        if !globals.quiet {
+            eprintln!("buttress: {}: {text}", path.display());
+        }
+    };
+    holder::patiently(path, busy, say, open)
 }
 
 /// The part of a device that `--offset` leaves.

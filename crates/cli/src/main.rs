@@ -1,8 +1,8 @@
 //! The `buttress` command.
 //!
 //! It is installed under several names and behaves as the tool whose name it bears: `btrfs` is the same command,
-//! `mkfs.btrfs` is `buttress mkfs`, and `mount.fuse.buttress` is the helper that mount(8) and fstab call. Subcommands may
-//! be abbreviated as long as they stay unambiguous: `buttress su li`, `buttress fi us`.
+//! `mkfs.btrfs` is `buttress mkfs`, and `mount.fuse.buttress` and `umount.fuse.buttress` are the helpers that mount(8), fstab and umount(8)
+//! call. Subcommands may be abbreviated as long as they stay unambiguous: `buttress su li`, `buttress fi us`.
 //!
 //! Layers, top down: [`args`] (words become a command), [`cmd`] (one file per subcommand), [`device`] (from a path to a
 //! device or filesystem), and beside them [`error`], [`output`] and [`quote`], which say how failures, results and names look. Results go

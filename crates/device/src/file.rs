@@ -33,7 +33,7 @@ pub enum Access {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
+pub(crate) enum Kind {
     Regular,
     Block,
 }
@@ -115,7 +115,7 @@ impl FileDevice {
         Ok(device)
     }
 
-    fn from_file(
+    pub(crate) fn from_file(
         name: String,
         file: File,
         kind: Kind,
@@ -225,7 +225,7 @@ impl BlockDevice for FileDevice {
     }
 }
 
-fn kind_of(name: &str, metadata: &Metadata) -> Result<Kind, DeviceError> {
+pub(crate) fn kind_of(name: &str, metadata: &Metadata) -> Result<Kind, DeviceError> {
     let kind = metadata.file_type();
     let found = match kind {
         _ if kind.is_file() => return Ok(Kind::Regular),
@@ -239,7 +239,7 @@ fn kind_of(name: &str, metadata: &Metadata) -> Result<Kind, DeviceError> {
     Err(DeviceError::NotADevice { device: name.into(), found })
 }
 
-fn busy_or_open(name: &str, e: io::Error) -> DeviceError {
+pub(crate) fn busy_or_open(name: &str, e: io::Error) -> DeviceError {
     if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) {
         let why = "it is mounted, or another program has it open exclusively".into();
         return DeviceError::Busy { device: name.into(), why };

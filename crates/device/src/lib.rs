@@ -14,6 +14,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
 
 mod chunks;
+mod claim;
 mod error;
 mod file;
 mod memory;
@@ -23,6 +24,7 @@ pub mod testing;
 
 use std::fmt;
 
+pub use claim::Claim;
 pub use error::{DeviceError, Op};
 pub use file::{Access, FileDevice};
 pub use memory::MemoryDevice;

@@ -4,38 +4,30 @@
 //! INIT is answered, and only then does the command return: what comes after `mount` in a script
 //! finds the mount answering. Order of the end: the mount is gone, the last request is answered,
 //! the inodes the kernel held are let go, the last commit is durable, the device is unlocked, the
-//! process exits. So whoever waits for the lock, as [`unmount`] does, finds all data on the device.
+//! process exits. So whoever waits for the lock, or for the process, as [`crate::unmount`] does, finds all data on the
+//! device. Of a disk that the kernel has claimed for the mount, umount(2) waits for the commit, too.
 
-use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
-use buttress::{Filesystem, Options};
-use rustix::fs::OFlags;
+use buttress::Filesystem;
 use rustix::io::Errno;
 
-use crate::budget::{self, Budget};
+use crate::budget::Budget;
+use crate::holder;
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
 use crate::mount::{Mount, init_flags};
+use crate::opening::{Opened, budget};
 use crate::options::{AccessTimes, MountOptions, OptionError, SubvolumeChoice};
+use crate::protocol::channel::Channel;
 use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
 use crate::protocol::mounts;
 use crate::session::{Session, SessionError, SessionOptions};
-use crate::signals::HeldSignals;
+use crate::signals::{HeldSignals, SignalWatch};
 use crate::will::Will;
-
-/// How long a change waits at most for its commit, when nothing is said. The kernel never tells most mounts of a
-/// sync(2), so it has to be short.
-const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
-/// How long nothing changes before what did is committed.
-const COMMIT_PAUSE: Duration = Duration::from_secs(1);
-/// How often a block device is tried again while somebody holds it.
-const DEVICE_WAIT: Duration = Duration::from_millis(20);
 
 /// Why a mount failed, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -159,22 +151,27 @@ fn mount_here(
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
     let place = Place::new(device, mountpoint)?;
-    let _lock = if options.read_only { reader_lock(&place.source)? } else { None };
-    let fs = Filesystem::open(&place.source, engine_options(options))?;
+    let mut opened = Opened::new(&place, options)?;
+    let fs = opened.fs.clone();
     for warning in fs.warnings() {
         eprintln!("buttress: {}: {warning}", place.source.display());
     }
     let mut options = options.clone();
     options.read_only |= fs.is_read_only();
     let subvolume = chosen_subvolume(&fs, &options.subvolume, device)?;
-    let mut served_as = None;
     let background = readiness.is_some();
     let store = Engine::new(fs.clone());
-    let served = serve_and_tell(store, subvolume, &place, &options, readiness, &mut served_as);
+    let attach = || opened.attach(&place, &options, &connect_options(&place, &options));
+    let (served, serving) =
+        match serve_until_end(store, subvolume, &place, &options, readiness, attach) {
+            Ok(serving) => (Ok(()), Some(serving)),
+            Err(error) => (Err(error), None),
+        };
     // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
     // the device, which the close lets go, is to find the will.
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
-    if let (Err(error), Some(will), true) = (&committed, &served_as, background) {
+    let will = serving.as_ref().and_then(|serving| serving.will.as_ref());
+    if let (Err(error), Some(will), true) = (&committed, will, background) {
         eprintln!("buttress: {}: the last changes are lost: {error}", place.source.display());
         will.leave(&error.to_string());
     }
@@ -184,34 +181,11 @@ fn mount_here(
         }
     }
     let closed = fs.close();
+    // Now umount(2) may return.
+    drop(serving);
     served?;
     committed?;
     Ok(closed?)
-}
-
-/// Keeps writers off an image file while it is mounted read-only: what the kernel and this process
-/// remember of it must stay true. Many may read.
-fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
-    let Ok(file) = File::open(source) else { return Ok(None) };
-    if !file.metadata()?.is_file() {
-        return Ok(None);
-    }
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Err(MountError::Busy(source.to_owned())),
-        // Some network filesystems have no locks.
-        Err(TryLockError::Error(_)) | Ok(()) => Ok(Some(file)),
-    }
-}
-
-fn budget(options: &MountOptions) -> Budget {
-    Budget::of(options.memory.unwrap_or(budget::MEMORY))
-}
-
-fn engine_options(options: &MountOptions) -> Options {
-    let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
-    let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
-    let interval = options.commit_seconds.map_or(COMMIT_INTERVAL, |seconds| Duration::from_secs(seconds.into()));
-    mode.memory(budget(options).filesystem).commit_interval(interval).commit_pause(COMMIT_PAUSE)
 }
 
 /// The id of the subvolume to mount.
@@ -257,26 +231,37 @@ pub fn serve<S: Control>(
     options: &MountOptions,
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
-    serve_and_tell(store, subvolume, place, options, readiness, &mut None)
+    let attach = || Ok(connect(&place.mountpoint, &connect_options(place, options))?);
+    serve_until_end(store, subvolume, place, options, readiness, attach).map(drop)
 }
 
-/// The same; tells where a last word about the mount would be looked for.
-fn serve_and_tell<S: Control>(
+/// What remains of a mount that has ended until its last commit is made.
+struct Ended {
+    /// Answers DESTROY when it is dropped, and umount(2) returns.
+    _session: Session,
+    /// After the session: its thread may be the one that waits for that.
+    _watch: SignalWatch,
+    /// Where a last word about the mount would be looked for.
+    will: Option<Will>,
+}
+
+fn serve_until_end<S: Control>(
     store: S,
     subvolume: u64,
     place: &Place,
     options: &MountOptions,
     readiness: &mut Option<Readiness>,
-    will: &mut Option<Will>,
-) -> Result<(), MountError> {
+    attach: impl FnOnce() -> Result<Channel, MountError>,
+) -> Result<Ended, MountError> {
     let mount = Mount::new(store, subvolume, options)
         .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
     let mount = Arc::new(mount);
     let signals = HeldSignals::hold()?;
-    let channel = connect(&place.mountpoint, &connect_options(place, options))?;
+    let channel = attach()?;
+    let mut will = None;
     if let Some(entry) = mounts::at(&place.mountpoint)? {
         mount.set_device(entry.device);
-        *will = Will::of(&entry);
+        will = Will::of(&entry);
         // One of an earlier mount with this number, which nobody has asked for.
         let _usually_none = will.as_ref().and_then(Will::take);
     }
@@ -291,9 +276,9 @@ fn serve_and_tell<S: Control>(
         readiness.ready()?;
     }
     session.wait();
-    drop(watch);
+    holder::announce_end();
     mount.release();
-    Ok(())
+    Ok(Ended { _session: session, _watch: watch, will })
 }
 
 /// Removes a mount that will not be served, so that nobody waits for it.
@@ -304,6 +289,7 @@ fn take_off(mountpoint: &Path) {
 fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
     ConnectOptions {
         source: place.source.clone(),
+        block: false,
         read_only: options.read_only,
         nosuid: !options.suid,
         nodev: !options.dev,
@@ -316,48 +302,5 @@ fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
         allow_other: options.allow_other,
         default_permissions: options.default_permissions,
         max_read: options.max_read,
-    }
-}
-
-/// Takes a mount off. With `wait`, returns only when its last commit is on the device, which is
-/// when its process lets go of the device's lock; that it failed is an error, though the mount is
-/// gone.
-pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountError> {
-    // A path whose server died cannot be resolved, but is a mount point all the same.
-    let path = mountpoint.canonicalize().or_else(|_| std::path::absolute(mountpoint))?;
-    let entry = mounts::at(&path)?.filter(mounts::MountEntry::is_ours);
-    let entry = entry.ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
-    disconnect(&path, lazy)?;
-    if wait && !lazy {
-        wait_for_device(&entry.source)?;
-        if let Some(said) = Will::of(&entry).as_ref().and_then(Will::take) {
-            return Err(MountError::LastCommit { said });
-        }
-    }
-    Ok(())
-}
-
-/// Waits until nobody holds the device. One that cannot be opened is not waited for.
-fn wait_for_device(source: &Path) -> io::Result<()> {
-    let Ok(metadata) = std::fs::metadata(source) else { return Ok(()) };
-    if !metadata.file_type().is_block_device() {
-        let Ok(file) = File::open(source) else { return Ok(()) };
-        // It may be mounted read-only in other places.
-        let others = mounts::all()?.iter().any(|one| one.is_ours() && one.source == source);
-        if others {
-            file.lock_shared()?
-        } else {
-            file.lock()?
-        }
-        // Not left to the end of `file`: a process that another thread is starting may have it, too, for a moment.
-        return file.unlock();
-    }
-    let flags = i32::try_from(OFlags::EXCL.bits()).unwrap_or(0);
-    loop {
-        let tried = OpenOptions::new().read(true).custom_flags(flags).open(source);
-        match tried.err().and_then(|error| Errno::from_io_error(&error)) {
-            Some(Errno::BUSY) => std::thread::sleep(DEVICE_WAIT),
-            _ => return Ok(()),
-        }
     }
 }

@@ -3,20 +3,24 @@
 //! Downward: [`options`] (the `-o` words) and [`launch`] (the background process) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
 //! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
-//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`client`]
-//! is for commands on a live mount.
+//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`unmount()`] and [`holder`] are for
+//! those who wait for the end of a mount, [`client`] is for commands on a live one.
 
 pub mod budget;
 pub mod client;
 pub mod daemon;
+pub mod holder;
 pub mod launch;
 pub mod mount;
 pub mod nodes;
+mod opening;
 pub mod options;
 pub mod protocol;
 pub mod session;
 pub mod signals;
+mod unmount;
 mod will;
 
-pub use daemon::{Ground, MountError, mount, unmount};
+pub use daemon::{Ground, MountError, mount};
 pub use options::MountOptions;
+pub use unmount::unmount;

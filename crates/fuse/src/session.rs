@@ -10,15 +10,19 @@
 //! A request that waits long (an fsync is a whole commit) must not keep others from being read:
 //! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
 //! there are as many large buffers as readers, however many threads wait.
+//!
+//! A request that is about all that was written (a snapshot, say) has to find what the kernel still keeps: [`parked`] sets it
+//! aside until that has been written. A mount of a block device ends with DESTROY, which umount(2) waits for: it is
+//! answered when the session is dropped, after the caller's final commit.
 
 mod crew;
+mod parked;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
@@ -27,7 +31,9 @@ use zerocopy::IntoBytes;
 use crate::protocol::abi::{self, InitIn, InitOut, init, opcode};
 use crate::protocol::channel::{Channel, Reply, Request};
 use crate::protocol::connect::{self, ConnectError};
+use crate::protocol::mounts;
 use crew::Crew;
+use parked::Parked;
 
 /// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -39,11 +45,18 @@ const HEADER_ROOM: usize = 4096;
 const PAGE_BYTES: u32 = 4096;
 /// Asynchronous requests (readahead, writeback) the kernel may have open at once.
 const BACKGROUND_MAX: u16 = 64;
+/// How long a session that has been unmounted may take to notice, unless the mount is still in use in other places.
+const FAREWELL: Duration = Duration::from_secs(5);
 
 /// A filesystem, as a session sees it. Called by several threads at once.
 pub trait Handler: Send + Sync + 'static {
     /// Answers one request. INIT, DESTROY and INTERRUPT are the session's own.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>);
+
+    /// Whether this request is about everything that was written before, so that the kernel has to write first what it keeps.
+    fn wants_all_written(&self, _request: &Request<'_>) -> bool {
+        false
+    }
 
     /// Whether this request may wait for a disk or a commit, so that another thread should go on
     /// reading.
@@ -133,7 +146,13 @@ struct Shared {
     channel: Channel,
     handler: Arc<dyn Handler>,
     mountpoint: PathBuf,
+    /// `st_dev` of the mount.
+    device: Option<(u32, u32)>,
     crew: Crew,
+    /// Requests that wait for the kernel to write what it keeps.
+    parked: Parked,
+    /// The DESTROY that is still to be answered.
+    destroy: Mutex<Option<u64>>,
     /// Bytes of a buffer that holds any request.
     buffer_bytes: usize,
     /// Buffers of readers that wait, for those who read in their place.
@@ -164,7 +183,10 @@ impl Session {
             channel,
             handler,
             mountpoint: mountpoint.to_owned(),
+            device: mounts::at(mountpoint)?.map(|entry| entry.device),
             crew: Crew::new(readers),
+            parked: Parked::default(),
+            destroy: Mutex::default(),
             buffer_bytes: transfer as usize + HEADER_ROOM,
             buffers: Mutex::default(),
             active: AtomicUsize::new(0),
@@ -208,6 +230,15 @@ impl Session {
     }
 }
 
+impl Drop for Session {
+    /// Lets umount(2) return.
+    fn drop(&mut self) {
+        if let Some(unique) = self.shared.destroy.lock().take() {
+            let _gone_at_the_latest_with_this_process = self.shared.channel.answer(unique, &[]);
+        }
+    }
+}
+
 /// Ends a session.
 #[derive(Clone)]
 pub struct Stopper {
@@ -215,19 +246,20 @@ pub struct Stopper {
 }
 
 impl Stopper {
-    /// Unmounts. If files are still open below, the mount is detached, and their owners get errors
-    /// from here on.
+    /// Unmounts, in every place, but nothing that others have mounted over it. If files are still open below, the mount is
+    /// detached, and their owners get errors from here on.
     pub fn stop(&self) -> Result<(), ConnectError> {
         let shared = &self.shared;
-        match connect::disconnect(&shared.mountpoint, false) {
-            // The readers see it and end the session.
-            Ok(()) => return Ok(()),
+        match shared.withdraw(false) {
+            // The readers see it and end the session, unless other mount namespaces have it, too.
+            Ok(true) if shared.ends_within(FAREWELL) => return Ok(()),
+            Ok(_) => shared.write_back(),
             Err(error) if error.is_busy() => {
-                shared.flush_cache();
-                connect::disconnect(&shared.mountpoint, true)?;
+                shared.write_back();
+                shared.withdraw(true)?;
             }
-            // Somebody else has unmounted it, or it cannot be done; serving ends all the same.
-            Err(_) => {}
+            // It cannot be done; serving ends all the same.
+            Err(_) => shared.write_back(),
         }
         shared.stopping.store(true, Ordering::SeqCst);
         shared.end();
@@ -236,17 +268,31 @@ impl Stopper {
 }
 
 impl Shared {
-    /// Has the kernel write what it keeps for files that are still open or mapped. An unmount does
-    /// that by itself; a mount that is detached from its files does not.
-    ///
-    /// By another process, since one that waits for its own answers could not be killed.
-    fn flush_cache(&self) {
-        let flushed = Command::new("sync").arg("--file-system").arg(&self.mountpoint).status();
-        match flushed {
-            Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("buttress: sync: {status}"),
-            Err(error) => eprintln!("buttress: sync: {error}"),
+    /// Takes the mount off wherever it is, except where another one covers it; `true` if it is gone everywhere.
+    fn withdraw(&self, lazy: bool) -> Result<bool, ConnectError> {
+        let Some(device) = self.device else {
+            return connect::disconnect_apart(&self.mountpoint, lazy).map(|()| true);
+        };
+        let (places, covered) = mounts::of_device(device).unwrap_or_default();
+        for place in places {
+            connect::disconnect_apart(&place.mountpoint, lazy)?;
         }
+        if covered {
+            let path = self.mountpoint.display();
+            eprintln!("buttress: {path}: another mount covers this one, which ends all the same");
+        }
+        Ok(!covered)
+    }
+
+    fn ends_within(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut ended = self.ended.lock();
+        while !*ended {
+            if self.ended_changed.wait_until(&mut ended, until).timed_out() {
+                break;
+            }
+        }
+        *ended
     }
 
     fn spawn_reader(self: &Arc<Self>) -> std::io::Result<()> {
@@ -260,8 +306,13 @@ impl Shared {
         let mut buffer = self.take_buffer();
         while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
             self.active.fetch_add(1, Ordering::SeqCst);
+            let stopping = self.stopping.load(Ordering::SeqCst);
+            if !stopping && self.handler.wants_all_written(&request) {
+                self.park(&request);
+                continue;
+            }
             let waits = self.handler.may_wait(&request);
-            if !waits || self.stopping.load(Ordering::SeqCst) {
+            if !waits || stopping {
                 self.serve(&request);
                 self.active.fetch_sub(1, Ordering::SeqCst);
                 continue;
@@ -290,7 +341,12 @@ impl Shared {
         let reply = Reply::new(&self.channel, request);
         match request.opcode() {
             _ if self.stopping.load(Ordering::SeqCst) => refuse_stopped(request, reply),
-            opcode::DESTROY => reply.done(),
+            // Answered by the drop of the session.
+            opcode::DESTROY => {
+                *self.destroy.lock() = Some(request.unique());
+                reply.nothing();
+                self.end();
+            }
             // A request is never given up halfway; the kernel need not ask again.
             opcode::INTERRUPT | opcode::INIT => reply.refuse(Errno::NOSYS),
             _ => self.handle(request, reply),

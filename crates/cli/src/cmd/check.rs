@@ -104,7 +104,7 @@ fn open(args: &Check, globals: &Globals) -> Result<Result<Volume, Report>, Failu
     let path = &args.device;
     let opened = match args.force {
         true => FileDevice::open(path, Access::ReadOnly),
-        false => FileDevice::open_unused(path),
+        false => device::patiently(path, globals, || FileDevice::open_unused(path)),
     };
     let failure = |error| {
         let failure = device::failure(path, &error);

@@ -185,7 +185,10 @@ impl<'a> Target<'a> {
         let device = match (created, size) {
             (true, None) => return Err(missing(path)),
             (true, Some(size)) => FileDevice::create(path, size).map_err(refused)?,
-            (false, _) => FileDevice::open(path, Access::ReadWrite).map_err(refused)?,
+            (false, _) => {
+                let open = || FileDevice::open(path, Access::ReadWrite);
+                device::patiently(path, globals, open).map_err(refused)?
+            }
         };
         if let (false, Some(size)) = (created, args.size) {
             device.grow(size).map_err(refused)?;

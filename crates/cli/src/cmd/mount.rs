@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use buttress_fuse::protocol::mounts;
 use buttress_fuse::{Ground, MountError, MountOptions};
 use clap::Args;
+use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use crate::args::Globals;
@@ -51,6 +52,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         return list(globals, out);
     };
     let options = options(args, globals, device)?;
+    if let Some(note) = take_off_dead(directory) {
+        device::warn(globals, directory, &note);
+    }
     for path in [device, directory] {
         // The process in the background could only tell in words, without the advice that goes with them.
         path.metadata().map_err(|error| {
@@ -64,6 +68,19 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
         .map_err(|error| failure(device, directory, &error))
+}
+
+/// A mount whose process was killed is still there, of no use, and in the way.
+fn take_off_dead(directory: &Path) -> Option<&'static str> {
+    let path = directory.canonicalize().or_else(|_| std::path::absolute(directory)).ok()?;
+    let ours = mounts::at(&path).ok()?.is_some_and(|mount| mount.is_ours());
+    // What the kernel remembers of it would still be told.
+    if !ours || rustix::fs::statvfs(&path).err() != Some(Errno::NOTCONN) {
+        return None;
+    }
+    // One that cannot be taken off is refused with that error in a moment.
+    let taken = buttress_fuse::unmount(directory, true, false).is_ok();
+    taken.then_some("what was mounted here has lost its process, and was taken off")
 }
 
 fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOptions, Failure> {
@@ -88,6 +105,11 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
         MountError::Path { path, source } => {
             let failure = Failure::new("cannot find", path.display(), error::text(source));
             match path == directory {
+                true if source.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => failure
+                    .hint(format!(
+                        "The process of a mount has ended: umount -l {}",
+                        directory.display()
+                    )),
                 true => failure.hint(format!("To make it: mkdir {}", directory.display())),
                 false => failure,
             }
@@ -231,6 +253,29 @@ impl Helper {
     }
 }
 
+impl Umount {
+    /// Understands the words that umount(8) calls its helpers with, after the program's name:
+    /// `DIRECTORY [-flnrv] [-N NAMESPACE] [-t TYPE]`.
+    pub fn of_helper(words: &[OsString]) -> Result<Umount, String> {
+        let mut umount = Umount { targets: Vec::new(), lazy: false };
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let text = word.to_string_lossy();
+            match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+                None => umount.targets.push(PathBuf::from(word)),
+                Some("N" | "t") => {
+                    words.next().ok_or_else(|| format!("option {text} needs a value"))?;
+                }
+                Some(letters) if letters.bytes().all(|letter| b"flnrv".contains(&letter)) => {
+                    umount.lazy |= letters.contains('l');
+                }
+                Some(_) => return Err(format!("unknown option {text}")),
+            }
+        }
+        if umount.targets.len() == 1 { Ok(umount) } else { Err("a directory is needed".into()) }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -248,6 +293,19 @@ mod tests {
         assert_eq!(mount.options, ["allow_other", "rw,subvol=home"]);
         assert!(parse("/dev/sdb1 /mnt -nf").unwrap().mount.is_none());
         for bad in ["/dev/sdb1", "a b c", "a b -o", "a b -x"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn words_of_umount_8() {
+        let parse = |line: &str| {
+            Umount::of_helper(&line.split(' ').map(OsString::from).collect::<Vec<_>>())
+        };
+        let umount = parse("/mnt -n -t fuse.buttress").unwrap();
+        assert_eq!((umount.targets, umount.lazy), (vec![PathBuf::from("/mnt")], false));
+        assert!(parse("/mnt -vl").unwrap().lazy);
+        for bad in ["-v", "a b", "a -x", "a -N"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

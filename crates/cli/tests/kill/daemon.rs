@@ -64,10 +64,15 @@ impl Place {
 
     /// Mounts.
     pub fn mount(&self, options: &str) -> Daemon<'_> {
+        self.mount_source(&self.image(), options)
+    }
+
+    /// Mounts what leads to the image.
+    pub fn mount_source(&self, source: &Path, options: &str) -> Daemon<'_> {
         let outside = std::fs::metadata(self.mountpoint()).unwrap().dev();
         let said = self.directory.path().join("said");
         let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
-        command.args(["mount", "-f", "-o", options]).arg(self.image()).arg(self.mountpoint());
+        command.args(["mount", "-f", "-o", options]).arg(source).arg(self.mountpoint());
         command.stdin(Stdio::null()).stderr(File::create(&said).unwrap());
         let mut daemon = Daemon { place: self, child: command.spawn().unwrap(), ended: false };
         wait_until("the mount", || {
@@ -116,6 +121,12 @@ impl Daemon<'_> {
     pub fn clean_up(mut self) {
         detach(&self.place.mountpoint());
         wait_until("the lock of the image", || self.place.is_free());
+        self.ended = true;
+    }
+
+    /// The same where a disk was mounted, which nobody locks.
+    pub fn clean_up_disk(mut self) {
+        detach(&self.place.mountpoint());
         self.ended = true;
     }
 
@@ -179,7 +190,7 @@ pub fn try_buttress(words: &[&str], paths: &[&Path]) -> Result<(), String> {
     Err(format!("{}: {}", output.status, String::from_utf8_lossy(&output.stderr)))
 }
 
-fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..LOOKS {
         if done() {
             return;

@@ -2,9 +2,10 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 use buttress_testkit::oracle;
+use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
 use crate::daemon::{Place, buttress, try_buttress, umount};
@@ -49,6 +50,51 @@ fn a_signal_keeps_what_was_written_through_open_files() {
         assert!(found.len() == 100_000 && found[5] == b'2' && found[99_999] == 1, "{options}");
         oracle::check(&place.image(), true).unwrap();
     }
+}
+
+#[test]
+fn a_signal_unmounts_nothing_but_ours() {
+    let Some(place) = Place::new() else { return };
+    if !oracle::root_or_skip() {
+        return;
+    }
+    let (top, elsewhere) = (place.mountpoint(), place.mountpoint().with_file_name("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    let unmount = |path| rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).unwrap();
+    let daemon = place.mount("commit=300");
+    fs::write(top.join("below"), "kept").unwrap();
+    rustix::mount::mount("over", &top, "tmpfs", MountFlags::empty(), None).unwrap();
+    fs::write(top.join("above"), "theirs").unwrap();
+    assert_eq!(daemon.signal(Signal::TERM).code(), Some(0));
+    assert_eq!(fs::read(top.join("above")).unwrap(), b"theirs");
+    unmount(&top);
+    unmount(&top);
+    assert_eq!(on_image(&place, "below"), b"kept");
+    // In two places it is one mount, which ends in both.
+    let daemon = place.mount("commit=300");
+    rustix::mount::mount_bind(&top, &elsewhere).unwrap();
+    fs::write(elsewhere.join("second"), "kept").unwrap();
+    assert_eq!(daemon.signal(Signal::TERM).code(), Some(0));
+    let devices = [&top, &elsewhere].map(|path| fs::metadata(path).unwrap().dev());
+    assert_eq!(devices, [fs::metadata(place.image()).unwrap().dev(); 2]);
+    assert_eq!(on_image(&place, "second"), b"kept");
+    oracle::check(&place.image(), true).unwrap();
+}
+
+#[test]
+fn what_a_killed_daemon_left_is_taken_off_by_the_next_mount() {
+    let Some(place) = Place::new() else { return };
+    let (image, top) = (place.image(), place.mountpoint());
+    let mut daemon = place.mount("commit=300");
+    fs::write(top.join("file"), "kept").unwrap();
+    File::open(&top).unwrap().sync_all().unwrap();
+    daemon.kill();
+    // The kernel still remembers how the top directory looks, and tells.
+    buttress(&["mount"], &[&image, &top]);
+    assert_eq!(fs::read(top.join("file")).unwrap(), b"kept");
+    umount(&top);
+    assert!(fs::read_dir(&top).unwrap().next().is_none(), "something is still mounted");
+    daemon.clean_up();
 }
 
 #[test]

@@ -12,6 +12,7 @@
 #![allow(clippy::unwrap_used, reason = "a test says where it failed by panicking")]
 
 mod daemon;
+mod durable;
 mod ending;
 mod journal;
 mod random;

@@ -19,18 +19,23 @@ use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::channel::Channel;
-use super::mounts::{self, FS_TYPE};
+use super::mounts::{self, FS_TYPE, FS_TYPE_BLOCK};
 
 /// The setuid helper.
 const HELPER: &str = "fusermount3";
 /// The device every connection begins with.
 const FUSE_DEVICE: &str = "/dev/fuse";
+/// What the kernel counts the blocks of a device in, in bytes. It is ours that reads and writes it.
+const BLOCK_BYTES: u32 = 4096;
 
 /// What the kernel itself enforces or shows about a mount.
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
     /// Shown as the source in /proc/mounts: the image or block device, absolute.
     pub source: PathBuf,
+    /// The source is a block device, which the kernel is to claim for the mount. Then it tells of sync(2), and umount(2)
+    /// waits for the last answer of the server. For root, and nobody may have claimed the device.
+    pub block: bool,
     /// Refuse writing before it reaches the server.
     pub read_only: bool,
     /// Ignore set-user-ID and set-group-ID bits. Always on through the helper.
@@ -125,6 +130,9 @@ pub fn connect(mountpoint: &Path, options: &ConnectOptions) -> Result<Channel, C
         let path = mountpoint.to_owned();
         return Err(ConnectError::Mountpoint { path, reason: Errno::NOTDIR });
     }
+    if options.block {
+        return connect_directly(mountpoint, metadata.mode(), options);
+    }
     if !rustix::process::geteuid().is_root() {
         return connect_by_helper(mountpoint, options);
     }
@@ -143,13 +151,30 @@ pub fn disconnect(mountpoint: &Path, lazy: bool) -> Result<(), ConnectError> {
     let flags = if lazy { UnmountFlags::DETACH } else { UnmountFlags::empty() };
     match rustix::mount::unmount(mountpoint, flags | UnmountFlags::NOFOLLOW) {
         Ok(()) => Ok(()),
-        Err(Errno::PERM) => {
-            let mut command = Command::new(HELPER);
-            command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mountpoint);
-            run_helper(command.stdin(Stdio::null()))
-        }
+        Err(Errno::PERM) => run_helper(&mut unmounting_helper(mountpoint, lazy)),
         Err(reason) => Err(ConnectError::Unmount { path: mountpoint.to_owned(), reason }),
     }
+}
+
+/// The same by another process, for the one that serves the mount: the kernel waits in umount2(2) for answers of the server,
+/// and a server that waits for its own answers could not be killed.
+pub fn disconnect_apart(mountpoint: &Path, lazy: bool) -> Result<(), ConnectError> {
+    if !rustix::process::geteuid().is_root() {
+        return run_helper(&mut unmounting_helper(mountpoint, lazy));
+    }
+    let mut command = Command::new("umount");
+    // No helper of umount(8), which would come back to us, and no look at a path whose server is busy.
+    command.args(["-i", "-c"]).args(lazy.then_some("-l")).arg(mountpoint);
+    match run_helper(command.stdin(Stdio::null())) {
+        Err(ConnectError::NoHelper { .. }) => disconnect(mountpoint, lazy),
+        done => done,
+    }
+}
+
+fn unmounting_helper(mountpoint: &Path, lazy: bool) -> Command {
+    let mut command = Command::new(HELPER);
+    command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mountpoint).stdin(Stdio::null());
+    command
 }
 
 fn connect_directly(
@@ -160,7 +185,8 @@ fn connect_directly(
     let fd = rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
         .map_err(|reason| ConnectError::Device { reason })?;
     let data = kernel_data(&fd, mode, options);
-    rustix::mount::mount(&options.source, mountpoint, FS_TYPE, flags(options), data.as_deref())
+    let kind = if options.block { FS_TYPE_BLOCK } else { FS_TYPE };
+    rustix::mount::mount(&options.source, mountpoint, kind, flags(options), data.as_deref())
         .map_err(|reason| ConnectError::Mount { path: mountpoint.to_owned(), reason })?;
     Ok(Channel::new(fd))
 }
@@ -174,6 +200,9 @@ fn kernel_data(fd: &OwnedFd, mode: u32, options: &ConnectOptions) -> Option<CStr
         rustix::process::geteuid().as_raw(),
         rustix::process::getegid().as_raw(),
     );
+    if options.block {
+        data.push_str(&format!(",blksize={BLOCK_BYTES}"));
+    }
     for word in shared_words(options) {
         data.push(',');
         data.push_str(&word);
@@ -253,7 +282,7 @@ fn run_helper(command: &mut Command) -> Result<(), ConnectError> {
         return Ok(());
     }
     let said = said.trim();
-    let said = if said.is_empty() { "fusermount3 failed without a word" } else { said };
+    let said = if said.is_empty() { "the mount helper failed without a word" } else { said };
     Err(ConnectError::Helper { said: said.to_owned() })
 }
 

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 
 /// Type of our mounts as /proc/mounts shows it.
 pub const FS_TYPE: &str = "fuse.buttress";
+/// The same for a block device that the kernel has claimed for the mount.
+pub const FS_TYPE_BLOCK: &str = "fuseblk.buttress";
 
 /// One line of mountinfo, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +32,7 @@ pub struct MountEntry {
 impl MountEntry {
     /// Whether a buttress process serves it.
     pub fn is_ours(&self) -> bool {
-        self.fs_type == FS_TYPE
+        self.fs_type == FS_TYPE || self.fs_type == FS_TYPE_BLOCK
     }
 
     fn parse(line: &[u8]) -> Option<Self> {
@@ -75,6 +77,19 @@ pub fn all() -> std::io::Result<Vec<MountEntry>> {
 pub fn seen_by(pid: &str) -> std::io::Result<Vec<MountEntry>> {
     let text = std::fs::read(format!("/proc/{pid}/mountinfo"))?;
     Ok(text.split(|&byte| byte == b'\n').filter_map(MountEntry::parse).collect())
+}
+
+/// The mounts of the filesystem with this `st_dev` that can be reached by their mount points, newest first; and whether there
+/// are more, which others cover.
+pub fn of_device(device: (u32, u32)) -> std::io::Result<(Vec<MountEntry>, bool)> {
+    let all = all()?;
+    let ours = all.iter().rev().filter(|entry| entry.device == device);
+    let on_top = |entry: &&MountEntry| {
+        let last = all.iter().rev().find(|other| other.mountpoint == entry.mountpoint);
+        last.is_some_and(|last| last.id == entry.id)
+    };
+    let (reachable, covered): (Vec<_>, Vec<_>) = ours.partition(on_top);
+    Ok((reachable.into_iter().cloned().collect(), !covered.is_empty()))
 }
 
 /// The topmost mount whose mount point is exactly `mountpoint` (an absolute path).

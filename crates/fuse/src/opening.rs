@@ -1,0 +1,146 @@
+//! The beginning of a mount: the filesystem is opened, and its device claimed.
+//!
+//! A disk that root mounts read-write is claimed by the kernel for the mount (`fuseblk`): so the kernel sends sync(2) to this
+//! process, and umount(2) waits for its last commit. Until then the claim is this process's own. It is given up for the mount,
+//! as the kernel refuses a disk that anybody has claimed; that nobody used the moment is seen by the superblock.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use buttress::{Filesystem, Options};
+use buttress_device::{BlockDevice, Claim, DeviceError, OffsetDevice};
+use buttress_ondisk::superblock::SUPERBLOCK_OFFSETS;
+use buttress_volume::VolumeError;
+
+use crate::budget::{self, Budget};
+use crate::daemon::{MountError, Place};
+use crate::holder;
+use crate::options::MountOptions;
+use crate::protocol::channel::Channel;
+use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
+
+/// How long a change waits at most for its commit, when nothing is said. The kernel tells most mounts nothing of a sync(2),
+/// so it has to be short.
+const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
+/// How long nothing changes before what did is committed.
+const COMMIT_PAUSE: Duration = Duration::from_secs(1);
+/// Bytes of a superblock.
+const SUPERBLOCK_BYTES: usize = 4096;
+
+/// A filesystem that nobody else writes to.
+pub(crate) struct Opened {
+    pub(crate) fs: Filesystem,
+    /// Of a disk that the kernel may take over.
+    claim: Option<Claim>,
+    /// Of a file that others may read.
+    _lock: Option<File>,
+}
+
+impl Opened {
+    /// Opens what is mounted at `place`. Waits for a process that has just served it and makes its last commit.
+    pub(crate) fn new(place: &Place, options: &MountOptions) -> Result<Self, MountError> {
+        let busy = |error: &MountError| match error {
+            MountError::Busy(_) => true,
+            MountError::Filesystem(error) => is_busy(error),
+            _ => false,
+        };
+        let say = |text: &str| eprintln!("buttress: {}: {text}", place.source.display());
+        holder::patiently(&place.source, busy, say, || Self::at_once(place, options))
+    }
+
+    fn at_once(place: &Place, options: &MountOptions) -> Result<Self, MountError> {
+        let _lock = if options.read_only { reader_lock(&place.source)? } else { None };
+        if !is_for_the_kernel(&place.source, options) {
+            let fs = Filesystem::open(&place.source, engine_options(options))?;
+            return Ok(Self { fs, claim: None, _lock });
+        }
+        let failed = |error: DeviceError| buttress::Error::from(VolumeError::from(error));
+        let (claim, device) = Claim::open(&place.source).map_err(failed)?;
+        let mut device: Arc<dyn BlockDevice> = Arc::new(device);
+        if options.offset > 0 {
+            device = Arc::new(OffsetDevice::new(device, options.offset, None).map_err(failed)?);
+        }
+        let fs = Filesystem::open_device(device, engine_options(options))?;
+        Ok(Self { fs, claim: Some(claim), _lock })
+    }
+
+    /// Attaches the mount.
+    pub(crate) fn attach(
+        &mut self,
+        place: &Place,
+        options: &MountOptions,
+        connection: &ConnectOptions,
+    ) -> Result<Channel, MountError> {
+        // It may have become read-only since it was claimed.
+        let Some(claim) = self.claim.take().filter(|_| !options.read_only) else {
+            return Ok(connect(&place.mountpoint, connection)?);
+        };
+        let before = superblock(&place.source, options.offset)?;
+        drop(claim);
+        let block = ConnectOptions { block: true, ..connection.clone() };
+        let channel = match connect(&place.mountpoint, &block) {
+            Ok(channel) => channel,
+            // A kernel that lets nobody mount what others may write to, or one without the type.
+            Err(ConnectError::Mount { .. }) => {
+                let failed = |error: DeviceError| buttress::Error::from(VolumeError::from(error));
+                self.claim = Some(Claim::take(&place.source).map_err(failed)?);
+                connect(&place.mountpoint, connection)?
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if superblock(&place.source, options.offset)? != before {
+            let _the_first_error_counts = disconnect(&place.mountpoint, true);
+            return Err(MountError::Busy(place.source.clone()));
+        }
+        Ok(channel)
+    }
+}
+
+fn is_busy(error: &buttress::Error) -> bool {
+    let buttress::Error::Volume(error) = error else { return false };
+    matches!(**error, VolumeError::Device(DeviceError::Busy { .. }))
+}
+
+fn is_for_the_kernel(source: &Path, options: &MountOptions) -> bool {
+    let block = std::fs::metadata(source).is_ok_and(|found| found.file_type().is_block_device());
+    block && !options.read_only && rustix::process::geteuid().is_root()
+}
+
+/// The primary superblock as it is now.
+fn superblock(source: &Path, offset: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; SUPERBLOCK_BYTES];
+    let at = SUPERBLOCK_OFFSETS.first().copied().unwrap_or_default();
+    File::open(source)?.read_exact_at(&mut bytes, offset.saturating_add(at))?;
+    Ok(bytes)
+}
+
+/// Keeps writers off an image file while it is mounted read-only: what the kernel and this process
+/// remember of it must stay true. Many may read.
+fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
+    let Ok(file) = File::open(source) else { return Ok(None) };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    match file.try_lock_shared() {
+        Err(TryLockError::WouldBlock) => Err(MountError::Busy(source.to_owned())),
+        // Some network filesystems have no locks.
+        Err(TryLockError::Error(_)) | Ok(()) => Ok(Some(file)),
+    }
+}
+
+pub(crate) fn budget(options: &MountOptions) -> Budget {
+    Budget::of(options.memory.unwrap_or(budget::MEMORY))
+}
+
+fn engine_options(options: &MountOptions) -> Options {
+    let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
+    let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
+    let seconds = options.commit_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    mode.memory(budget(options).filesystem)
+        .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
+        .commit_pause(COMMIT_PAUSE)
+}
