@@ -49,12 +49,14 @@ impl<S: Store> Mount<S> {
         let data = body.bytes(wish.size as usize)?;
         let node = self.node(request.nodeid())?;
         let cached = wish.write_flags & abi::WRITE_CACHE != 0;
+        // Pages of a shared mapping. With its own cache of writes the kernel has set times of change already, and sends them.
+        let timed = cached && self.policy.writeback_cache;
         // What the kernel has collected it writes in whole pages.
         self.may_write(&node, if cached { u64::MAX } else { wish.offset })?;
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.clear_set_ids(request, &node)?;
         }
-        let written = match cached {
+        let written = match timed {
             false => self.store.write(&node, wish.offset, data)?,
             true => self.store.write_back(&node, wish.offset, data)?,
         };

@@ -75,6 +75,8 @@ struct Policy {
     fakeroot: bool,
     access_times: AccessTimes,
     directory_access_times: bool,
+    /// The kernel collects writes and sets times of change.
+    writeback_cache: bool,
     /// Everything is durable before it is acknowledged.
     synchronous: bool,
     /// Directory changes are durable before they are acknowledged.
@@ -94,6 +96,7 @@ impl Policy {
             fakeroot: options.fakeroot,
             access_times: if never { AccessTimes::Never } else { options.access_times },
             directory_access_times: !options.no_directory_access_times,
+            writeback_cache: options.writeback_cache,
             synchronous: options.synchronous,
             dirsync: options.dirsync,
             owner: rustix::process::geteuid().as_raw(),
@@ -268,6 +271,14 @@ impl<S: Control> Mount<S> {
 }
 
 impl<S: Control> Handler for Mount<S> {
+    fn wants_all_written(&self, request: &Request<'_>) -> bool {
+        match request.opcode() {
+            opcode::IOCTL => control::ioctl_is_about_all(request),
+            opcode::SETXATTR => words::is_about_all(request),
+            _ => false,
+        }
+    }
+
     fn may_wait(&self, request: &Request<'_>) -> bool {
         match request.opcode() {
             opcode::SETXATTR | opcode::GETXATTR => words::is_control(request),

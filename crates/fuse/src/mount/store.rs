@@ -240,7 +240,7 @@ pub trait Store: Send + Sync + 'static {
     fn read(&self, node: &Self::Node, offset: u64, buffer: &mut [u8]) -> Answer<usize>;
     /// Writes `data`; returns how much, which is less only where space ran out.
     fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize>;
-    /// The same for the kernel's writeback cache, which sets times of change itself: they stay.
+    /// The same for the kernel's own cache of writes, which sets times of change itself: they stay.
     fn write_back(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize> {
         self.write(node, offset, data)
     }

@@ -5,6 +5,7 @@ mod behaviour;
 #[path = "../../examples/null/filesystem.rs"]
 mod filesystem;
 mod kernel;
+mod mapped;
 mod model;
 mod options;
 mod rights;

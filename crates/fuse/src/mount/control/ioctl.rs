@@ -76,6 +76,21 @@ pub(super) struct Output {
     pub(super) refused: Option<Errno>,
 }
 
+/// Whether an ioctl is about everything that was written before.
+pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
+    let wish = request.body().read::<IoctlIn>();
+    wish.is_ok_and(|wish| {
+        matches!(
+            wish.cmd,
+            abi::SNAP_CREATE_V2
+                | abi::SUBVOL_SETFLAGS
+                | abi::SYNC
+                | abi::START_SYNC
+                | abi::WAIT_SYNC
+        )
+    })
+}
+
 /// Success without output.
 fn done(result: Answer<()>) -> Answer<Output> {
     result.map(|()| Output::default())

@@ -19,6 +19,8 @@ mod search;
 mod subvolumes;
 pub(crate) mod words;
 
+pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
+
 use std::ffi::{OsStr, OsString};
 
 use rustix::io::Errno;

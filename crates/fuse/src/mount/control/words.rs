@@ -58,6 +58,13 @@ pub(in crate::mount) fn is_control(request: &Request<'_>) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
+/// Whether a SETXATTR is about everything that was written before.
+pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
+    let mut body = request.body();
+    let name = body.read::<SetxattrIn>().and_then(|_head| body.text());
+    matches!(name.ok().and_then(word), Some("snapshot" | "readonly" | "commit"))
+}
+
 impl<S: Control> Mount<S> {
     /// Gets a control attribute.
     pub(in crate::mount) fn get_word(&self, request: &Request<'_>, word: &str) -> Answer<Vec<u8>> {

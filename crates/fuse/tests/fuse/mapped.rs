@@ -1,0 +1,235 @@
+//! Pages that programs map and change: the kernel keeps them, and sends them when it wants to, or has to.
+//!
+//! The programs are Python's, as its maps need no unsafe code here.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use buttress_fuse::client;
+
+use crate::server::{Kind, Mount, can_mount, exists, spawn};
+
+/// What each program begins with: a file of 250 pages, mapped, the number of each page in its first bytes.
+const HEAD: &str = r#"
+import fcntl, mmap, os, struct, sys
+PAGES = 250
+def mapped(path):
+    f = os.open(path, os.O_RDWR | os.O_CREAT)
+    os.ftruncate(f, PAGES * 4096)
+    return mmap.mmap(f, PAGES * 4096)
+def dirty(pages, first):
+    for i in range(PAGES): pages[i * 4096:i * 4096 + 4] = struct.pack('<I', first + i)
+def right(data, first):
+    return sum(struct.unpack_from('<I', data, i * 4096)[0] == first + i for i in range(PAGES))
+def content(path): return open(path, 'rb').read()
+def wait(): print('ready', flush=True); sys.stdin.readline()
+"#;
+
+fn has_python() -> bool {
+    let found = exists(Command::new("python3").arg("--version"));
+    if !found {
+        println!("skipped: needs python3");
+    }
+    found
+}
+
+/// A program in the top directory, at its first `wait()` or its end.
+struct Program {
+    child: Child,
+    said: String,
+}
+
+fn start(top: &Path, body: &str) -> Program {
+    let mut command = Command::new("python3");
+    command.args(["-c", &format!("{HEAD}{body}")]).current_dir(top);
+    let mut child = spawn(command.stdin(Stdio::piped()).stdout(Stdio::piped()));
+    let mut said = String::new();
+    let mut byte = [0];
+    while !said.ends_with("ready\n") && child.stdout.as_mut().unwrap().read(&mut byte).unwrap() > 0
+    {
+        said.push(char::from(byte[0]));
+    }
+    Program { child, said }
+}
+
+impl Program {
+    /// Lets it go on; all that it said.
+    fn finish(mut self) -> String {
+        let _it_may_have_ended = self.child.stdin.take().unwrap().write_all(b"\n");
+        self.child.stdout.take().unwrap().read_to_string(&mut self.said).unwrap();
+        self.child.wait().unwrap();
+        self.said.trim().to_owned()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+fn run(top: &Path, body: &str) -> String {
+    start(top, body).finish()
+}
+
+/// Whether page after page of a file begins with its number.
+fn right(data: &[u8], first: u32) -> usize {
+    let numbers = data.chunks(4096).map(|page| u32::from_le_bytes(page[..4].try_into().unwrap()));
+    numbers.zip(first..).filter(|(found, number)| found == number).count()
+}
+
+fn on_both(test: impl Fn(&Mount)) {
+    for options in ["allow_other,commit=300", "allow_other,commit=300,writeback_cache"] {
+        if !can_mount() || !has_python() {
+            return;
+        }
+        let mount = Mount::foreground(Kind::Engine, None, options);
+        fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        println!("{options}");
+        test(&mount);
+        mount.end();
+    }
+}
+
+const SNAPSHOT: &str = r"
+def snapshot(name, flags):
+    d = os.open('.', os.O_RDONLY)
+    fcntl.ioctl(d, 0x50009417, bytearray(struct.pack('<qQQ32x4040s', d, 0, flags, name)))
+";
+
+#[test]
+fn a_snapshot_has_what_was_written_before() {
+    on_both(|mount| {
+        let body = format!(
+            "{SNAPSHOT}
+a = mapped('file'); dirty(a, 1); open('written', 'wb').write(b'x' * 9000)
+snapshot(b's1', 2); print(right(content('s1/file'), 1), len(content('s1/written')))
+dirty(a, 1000); snapshot(b's2', 0); print(right(content('s2/file'), 1000))
+print(right(content('s1/file'), 1))
+# Another process has the same pages, and one more maps them read-only.
+b = mapped('file'); dirty(b, 5000); c = mmap.mmap(os.open('file', os.O_RDONLY), 4096, prot=mmap.PROT_READ)
+if os.fork() == 0: dirty(b, 7000); os._exit(0)
+os.wait(); snapshot(b's3', 2); print(right(content('s3/file'), 7000), struct.unpack_from('<I', c, 0)[0])
+wait()"
+        );
+        let program = start(&mount.path(), &body);
+        let top = mount.path();
+        // By the control word.
+        client::snapshot(&top, &top.join("word"), true).unwrap();
+        assert_eq!(right(&fs::read(top.join("word/file")).unwrap(), 7000), 250);
+        assert_eq!(program.finish(), "250 9000\n250\n250\n250 7000\nready");
+    });
+}
+
+#[test]
+fn a_commit_has_what_was_written_before() {
+    for by_ioctl in [true, false] {
+        for options in ["commit=300", "commit=300,writeback_cache"] {
+            if !can_mount() || !has_python() {
+                return;
+            }
+            let mut mount = Mount::foreground(Kind::Engine, None, options);
+            let body = "
+a = mapped('file'); dirty(a, 1); w = open('written', 'wb', 0); w.write(b'x' * 9000)
+if COMMIT: fcntl.ioctl(os.open('.', os.O_RDONLY), 0x9408)
+else: os.setxattr('file', 'buttress.commit', b'')
+wait()";
+            let body = body.replace("COMMIT", if by_ioctl { "True" } else { "False" });
+            let program = start(&mount.path(), &body);
+            assert_eq!(program.said, "ready\n");
+            let mut server = mount.server.take().unwrap();
+            server.kill().unwrap();
+            server.wait().unwrap();
+            program.kill();
+            let mount = mount.after_kill();
+            let top = mount.path();
+            assert_eq!(right(&fs::read(top.join("file")).unwrap(), 1), 250, "{options}");
+            assert_eq!(fs::read(top.join("written")).unwrap().len(), 9000, "{options}");
+            mount.end();
+        }
+    }
+}
+
+#[test]
+fn a_subvolume_becomes_read_only_with_what_was_written_before() {
+    on_both(|mount| {
+        let top = mount.path();
+        for name in ["word", "ioctl"] {
+            client::create_subvolume(&top.join(name)).unwrap();
+        }
+        let body = "
+a = mapped('word/file'); dirty(a, 1); os.setxattr('word', 'buttress.readonly', b'1')
+b = mapped('ioctl/file'); dirty(b, 9)
+fcntl.ioctl(os.open('ioctl', os.O_RDONLY), 0x4008941a, bytearray(struct.pack('<Q', 2)))
+wait()";
+        assert_eq!(run(&top, body), "ready");
+        // From the image: the kernel's pages would show what the file has lost.
+        for (name, first) in [("word", 1), ("ioctl", 9)] {
+            client::snapshot(&top.join(name), &top.join(format!("{name}-copy")), true).unwrap();
+            let copy = fs::read(top.join(format!("{name}-copy/file"))).unwrap();
+            assert_eq!(right(&copy, first), 250, "{name}");
+        }
+    });
+}
+
+#[test]
+fn many_ask_at_once_while_others_write() {
+    on_both(|mount| {
+        let body = format!(
+            "{SNAPSHOT}
+import threading
+a = mapped('file'); errors = []
+def ask(n):
+    try:
+        for round in range(3):
+            dirty(a, n); os.setxattr('.', 'buttress.commit', b''); snapshot(b'%d-%d' % (n, round), 2)
+    except Exception as e: errors.append(e)
+threads = [threading.Thread(target=ask, args=(n,)) for n in range(80)]
+[t.start() for t in threads]; [t.join() for t in threads]
+print(errors, len(os.listdir('.')))"
+        );
+        assert_eq!(run(&mount.path(), &body), "[] 241");
+    });
+}
+
+#[test]
+fn a_shared_mapping_moves_the_times_of_change() {
+    on_both(|mount| {
+        let top = mount.path();
+        let body = "
+a = mapped('file'); dirty(a, 1); a.flush(); os.utime('file', ns=(10**18, 10**18)); wait()
+a[5000:5004] = b'here'; a.flush(); wait()";
+        let mut program = start(&top, body);
+        let before = fs::metadata(top.join("file")).unwrap();
+        assert_eq!(before.mtime(), 1_000_000_000);
+        program.child.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
+        let mut line = [0; 6];
+        program.child.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
+        let after = fs::metadata(top.join("file")).unwrap();
+        assert!(after.mtime() > before.mtime(), "{} {}", after.mtime(), before.mtime());
+        assert!((after.ctime(), after.ctime_nsec()) > (before.ctime(), before.ctime_nsec()));
+        program.finish();
+        // And they stay.
+        let later = fs::metadata(top.join("file")).unwrap();
+        assert_eq!((later.mtime(), later.mtime_nsec()), (after.mtime(), after.mtime_nsec()));
+    });
+}
+
+#[test]
+fn a_private_mapping_changes_nothing() {
+    on_both(|mount| {
+        let top = mount.path();
+        let body = "
+open('file', 'wb').write(b'a' * 20000); os.utime('file', ns=(10**18, 10**18))
+p = mmap.mmap(os.open('file', os.O_RDWR), 20000, flags=mmap.MAP_PRIVATE)
+p[0:4] = b'mine'; print(p[0:4], content('file')[:4])
+os.setxattr('.', 'buttress.commit', b'')
+f = open('file', 'r+b'); f.seek(9000); f.write(b'theirs'); f.close()
+print(p[0:4], p[9000:9006])";
+        assert_eq!(run(&top, body), "b'mine' b'aaaa'\nb'mine' b'theirs'");
+        let found = fs::read(top.join("file")).unwrap();
+        assert!(found.starts_with(b"aaaa") && &found[9000..9006] == b"theirs");
+    });
+}
