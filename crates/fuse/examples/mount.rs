@@ -11,9 +11,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         return Err("usage: mount DEVICE DIRECTORY [OPTIONS [foreground]]".into());
     };
     let mut options = MountOptions::default();
-    for note in options.apply(rest.first().map_or("", String::as_str))? {
-        eprintln!("{note}");
-    }
+    options.apply(rest.first().map_or("", String::as_str))?;
     let ground = if rest.len() > 1 { Ground::Foreground } else { Ground::Background };
     Ok(buttress_fuse::mount(Path::new(device), Path::new(directory), &options, ground)?)
 }

@@ -53,10 +53,15 @@ pub struct Readiness {
     pipe: std::fs::File,
 }
 
+/// Whether this is the process that the command has started: what the command has said need not be said again.
+pub fn is_background() -> bool {
+    env::var_os(MARK).is_some()
+}
+
 /// Splits the way: in the command it starts the child and waits for its word, in the child it
 /// returns the line to the command.
 pub fn split() -> Role {
-    if env::var_os(MARK).is_some() {
+    if is_background() {
         match Readiness::take() {
             Ok(readiness) => Role::Daemon(readiness),
             Err(error) => Role::Command(Err(error.into())),

@@ -51,7 +51,7 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     let (Some(device), Some(directory)) = (&args.device, &args.directory) else {
         return list(globals, out);
     };
-    let options = options(args, globals, device)?;
+    let (options, idle) = options(args, globals)?;
     if let Some(note) = take_off_dead(directory) {
         device::warn(globals, directory, &note);
     }
@@ -64,6 +64,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     }
     if args.foreground {
         buttress_fuse::launch::tell_allocator();
+    }
+    if !idle.is_empty() && !buttress_fuse::launch::is_background() {
+        device::warn(globals, device, &format!("mount options without effect: {}", idle.join(",")));
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
@@ -83,18 +86,21 @@ fn take_off_dead(directory: &Path) -> Option<&'static str> {
     taken.then_some("what was mounted here has lost its process, and was taken off")
 }
 
-fn options(args: &Mount, globals: &Globals, device: &Path) -> Result<MountOptions, Failure> {
+/// What is asked for, and the words of it that have no effect.
+fn options<'a>(
+    args: &'a Mount,
+    globals: &Globals,
+) -> Result<(MountOptions, Vec<&'a str>), Failure> {
     let mut options = MountOptions { offset: globals.offset, ..MountOptions::default() };
+    let mut idle = Vec::new();
     for list in &args.options {
-        let notes = options.apply(list);
-        for note in notes.map_err(|error| Failure::usage("cannot mount", error))? {
-            device::warn(globals, device, &note);
-        }
+        let words = options.apply(list);
+        idle.extend(words.map_err(|error| Failure::usage("cannot mount", error))?);
     }
     options.read_only |= args.read_only;
     options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
     options.stats = globals.stats;
-    Ok(options)
+    Ok((options, idle))
 }
 
 fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {

@@ -106,6 +106,11 @@ fn options_of_mount() {
     assert_eq!(place.ok("ls mnt"), "inside\n");
     assert!(place.fails("mkdir mnt/x").contains("Read-only file system"));
     live.end();
+    // What has no effect is said once, by whichever process.
+    let said = place.run("mount -o noatime,ssd,compress=zstd:1 -o discard=async disk.img mnt");
+    place.ok("umount mnt");
+    let warning = "disk.img: mount options without effect: ssd,compress=zstd:1,discard=async";
+    assert_eq!((said.code, said.err), (0, format!("buttress: warning: {warning}\n")));
     let said = place.run("mount -o rp disk.img mnt");
     assert_eq!(said.code, 2);
     assert!(

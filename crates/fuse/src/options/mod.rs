@@ -1,8 +1,9 @@
 //! The words after `-o`: what mount(8), fstab and btrfs(5) call them, with what they mean here.
 //!
 //! Each known word is one row of [`table`] and falls into one of four kinds: it does something; it
-//! is accepted because it says what buttress does anyway; it is accepted as a hint that has no
-//! effect, and a note says so; or it is refused by name because its effect is not there yet. A word
+//! is accepted because it says what buttress does anyway; it is accepted without an effect, since files are the same
+//! without it (how they are laid out, compressed, cached), and the caller is told; or it is refused by name because it
+//! changes what is seen or allowed and its effect is not there yet. A word
 //! in no row is refused, with the names that look like it, so that a misspelt `ro` never mounts
 //! read-write.
 
@@ -156,24 +157,27 @@ fn suggestion(near: &[&str]) -> String {
 }
 
 impl MountOptions {
-    /// Applies a comma separated list, later words winning over earlier ones. Returns a note for
-    /// each word that was accepted without having an effect.
-    pub fn apply(&mut self, list: &str) -> Result<Vec<String>, OptionError> {
-        let mut notes = Vec::new();
+    /// Applies a comma separated list, later words winning over earlier ones. Returns the words that were accepted without
+    /// having an effect.
+    pub fn apply<'l>(&mut self, list: &'l str) -> Result<Vec<&'l str>, OptionError> {
+        let mut idle = Vec::new();
         for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
-            notes.extend(self.apply_word(word)?);
+            if !self.apply_word(word)? {
+                idle.push(word);
+            }
         }
         self.settle();
-        Ok(notes)
+        Ok(idle)
     }
 
-    fn apply_word(&mut self, word: &str) -> Result<Option<String>, OptionError> {
+    /// Applies one; `false` if it has no effect.
+    fn apply_word(&mut self, word: &str) -> Result<bool, OptionError> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
         };
         if table::is_for_others(name) {
-            return Ok(None);
+            return Ok(true);
         }
         let row = ROWS.iter().find(|row| row.fits(name, value)).ok_or_else(|| unknown(name))?;
         let wrong = |expected| OptionError::Value { word: word.to_owned(), expected };
@@ -184,10 +188,10 @@ impl MountOptions {
                 value.and_then(|value| set(self, value)).ok_or_else(|| wrong(expected))?;
             }
             Effect::AsIs => {}
-            Effect::Hint => return Ok(Some(format!("mount option `{word}` has no effect here"))),
+            Effect::Hint => return Ok(false),
             Effect::NotYet => return Err(OptionError::NotYet { word: word.to_owned() }),
         }
-        Ok(None)
+        Ok(true)
     }
 
     /// What follows from other options.

@@ -20,7 +20,7 @@ pub(super) enum Effect {
     Value(fn(&mut MountOptions, &str) -> Option<()>, &'static str),
     /// Names what happens anyway.
     AsIs,
-    /// Accepted without effect.
+    /// Accepted without effect: what files are and hold is the same without it.
     Hint,
     /// Refused.
     NotYet,
@@ -42,9 +42,9 @@ const fn valued(name: &'static str, value: &'static str, effect: Effect) -> Row 
 
 /// Words of fstab that speak to mount(8), systemd or a human.
 pub(super) fn is_for_others(name: &str) -> bool {
-    const WORDS: [&str; 14] = [
+    const WORDS: [&str; 17] = [
         "defaults", "auto", "noauto", "user", "nouser", "users", "nousers", "owner", "noowner",
-        "group", "nogroup", "nofail", "_netdev", "comment",
+        "group", "nogroup", "nofail", "fail", "_netdev", "_rnetdev", "comment", "uhelper",
     ];
     WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
@@ -79,7 +79,18 @@ pub(super) const ROWS: &[Row] = &[
     row("loop", AsIs),
     row("silent", AsIs),
     row("loud", AsIs),
+    row("mand", Hint),
     row("nomand", AsIs),
+    row("symfollow", AsIs),
+    row("nosymfollow", NotYet),
+    row("quota", Hint),
+    row("noquota", AsIs),
+    row("usrquota", Hint),
+    row("grpquota", Hint),
+    row("prjquota", Hint),
+    row("nonempty", AsIs),
+    row("fsname", Hint),
+    row("subtype", Hint),
     row("allow_other", Switch(|o| o.allow_other = true)),
     row("default_permissions", Switch(|o| o.default_permissions = true)),
     row("fakeroot", Switch(|o| o.fakeroot = true)),
@@ -102,25 +113,25 @@ pub(super) const ROWS: &[Row] = &[
     row("acl", AsIs),
     row("noacl", NotYet),
     row("barrier", AsIs),
-    row("nobarrier", NotYet),
+    row("nobarrier", Hint),
     row("datacow", AsIs),
-    row("nodatacow", NotYet),
+    row("nodatacow", Hint),
     row("datasum", AsIs),
-    row("nodatasum", NotYet),
+    row("nodatasum", Hint),
     valued("compress", "no", AsIs),
     valued("compress", "none", AsIs),
-    row("compress", NotYet),
-    row("compress-force", NotYet),
+    row("compress", Hint),
+    row("compress-force", Hint),
     row("noautodefrag", AsIs),
-    row("autodefrag", NotYet),
+    row("autodefrag", Hint),
     row("flushoncommit", AsIs),
     row("noflushoncommit", Hint),
     row("notreelog", AsIs),
     row("treelog", Hint),
-    valued("space_cache", "v1", NotYet),
+    valued("space_cache", "v1", Hint),
     row("space_cache", AsIs),
     row("nospace_cache", Hint),
-    row("clear_cache", NotYet),
+    row("clear_cache", Hint),
     row("ssd", Hint),
     row("nossd", Hint),
     row("ssd_spread", Hint),
@@ -130,15 +141,26 @@ pub(super) const ROWS: &[Row] = &[
     row("thread_pool", Hint),
     row("metadata_ratio", Hint),
     row("max_inline", Hint),
+    row("alloc_start", Hint),
+    row("subvolrootid", Hint),
     row("skip_balance", AsIs),
     row("enospc_debug", Hint),
     row("noenospc_debug", AsIs),
+    row("check_int", Hint),
+    row("check_int_data", Hint),
+    row("check_int_print_mask", Hint),
+    row("ref_verify", Hint),
+    row("fragment", Hint),
     row("degraded", Hint),
-    row("device", NotYet),
+    // A filesystem on several devices is refused by itself.
+    row("device", Hint),
+    row("rescan_uuid_tree", Hint),
+    row("inode_cache", Hint),
+    row("noinode_cache", AsIs),
     row("usebackuproot", NotYet),
-    row("rescan_uuid_tree", NotYet),
+    row("recovery", NotYet),
+    valued("fatal_errors", "bug", AsIs),
     row("fatal_errors", NotYet),
-    row("inode_cache", NotYet),
 ];
 
 #[expect(clippy::unnecessary_wraps, reason = "the table's functions have one type")]

@@ -247,9 +247,11 @@ fn answers(options: &str, ours: &Path, kernel: &Path) {
         let command = format!("{wrapper} python3 {script} cases '{}'", place.display());
         run(Path::new("/"), who, &command)
     };
+    let compared = std::cell::Cell::new(0);
     let both = |case: &str, who: &[&str], wrapper: &str, read_only: bool| {
         let (had, want) =
             (ask(ours, case, who, wrapper, read_only), ask(kernel, case, who, wrapper, read_only));
+        compared.set(compared.get() + want.lines().count());
         differences(&format!("{case} with {options}"), &had, &want)
     };
     let mut differ = Vec::new();
@@ -261,6 +263,7 @@ fn answers(options: &str, ours: &Path, kernel: &Path) {
         differ.extend(both(&format!("{name} read-only"), who, "", true));
     }
     assert!(differ.is_empty(), "{}", differ.join("\n"));
+    println!("{} answers with {options}", compared.get());
 }
 
 /// What is answered otherwise, each with its case.
