@@ -13,11 +13,13 @@ use buttress_volume::{TreeRoot, Volume};
 use parking_lot::Mutex;
 
 use crate::{
+    belongs,
     fs::Memo,
     issue::{Issue, Place},
     kinds::Kind,
     marks::Marks,
     options::Options,
+    owners::{self, Above},
     progress::Progress,
     refs::{References, Sums, data_refs, held},
     roots::{Roots, Tree, holds_files},
@@ -138,41 +140,45 @@ impl<'a> Context<'a> {
 
     /// Counts a block and the references it holds, the first time that it is met. Children before slot `from` are gone: a
     /// deletion has dropped them.
-    pub fn meet(&self, block: &TreeBlock, tree: u64, from: usize) {
+    pub fn meet(&self, block: &TreeBlock, tree: u64, from: usize, above: Above) {
         // The blocks of a log belong to no commit.
         if tree == objectid::TREE_LOG || !self.visited.add(block.bytenr()) {
             return;
         }
         self.measure(block, tree);
-        self.judge(block, tree);
+        self.judge(block, tree, above);
         held(&*self.refs, block, from, self.full_backref.has(block.bytenr()));
     }
 
     /// What a block's head says that no reader looks at, and its other copies.
-    fn judge(&self, block: &TreeBlock, tree: u64) {
+    fn judge(&self, block: &TreeBlock, tree: u64, above: Above) {
         let place = || Place::block(tree, block.bytenr());
         if block.head().chunk_tree_uuid != self.volume.chunk_tree_uuid() {
             self.report(Kind::TreeBlockUuid, place(), "another uuid", "that of the chunk tree");
         }
+        if block.is_leaf() {
+            belongs::judge(self, block, tree);
+        }
+        self.judge_flags(block, tree);
         let revision = block.head().flags.get() >> 56;
         if revision != BlockHead::MIXED_BACKREF_REV {
             let expect = BlockHead::MIXED_BACKREF_REV;
             self.report(Kind::TreeBlockRevision, place(), revision, expect);
         }
-        // A block that outlives its tree has full backrefs. The gate has compared the owner of other blocks.
-        let owner = block.owner();
-        let lost = objectid::is_subvolume(owner) && self.roots.find(owner).is_none();
-        if lost && holds_files(tree) && !self.full_backref.has(block.bytenr()) {
-            self.report(Kind::TreeBlockOwner, place(), owner, "a tree that exists");
-        }
-        // A shared block gets full backrefs when its own tree leaves it, or when a balance makes it.
-        let left = owner != tree || block.flags() & BlockHead::RELOC != 0;
-        if holds_files(tree) && !left && self.full_backref.has(block.bytenr()) {
-            let have = format_args!("full backrefs of a block in its own tree {tree}");
-            self.report(Kind::ExtentFlags, place(), have, "none");
-        }
+        owners::judge(self, block, tree, above);
         if self.options.check_data_csum {
             self.judge_copies(block, tree);
+        }
+    }
+
+    /// Only blocks that subvolumes share have been moved by a balance without being written anew.
+    fn judge_flags(&self, block: &TreeBlock, tree: u64) {
+        let moves = holds_files(tree) || tree == objectid::TREE_RELOC;
+        let known = BlockHead::WRITTEN | if moves { BlockHead::RELOC } else { 0 };
+        if block.flags() & !known != 0 {
+            let have = format_args!("{:#x}", block.flags());
+            let expect = format_args!("bits of {known:#x}");
+            self.report(Kind::TreeBlockFlags, Place::block(tree, block.bytenr()), have, expect);
         }
     }
 

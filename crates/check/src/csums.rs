@@ -5,6 +5,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use crate::{
     context::Context,
     cursor::{Cursor, Event},
+    roots::Tree,
     space::csum_run,
 };
 
@@ -17,7 +18,11 @@ pub(crate) struct Lookup<'a, 'b> {
 impl<'a, 'b> Lookup<'a, 'b> {
     /// A lookup that knows nothing yet.
     pub fn new(context: &'a Context<'b>) -> Lookup<'a, 'b> {
-        let tree = context.roots.find(objectid::CSUM_TREE);
+        Lookup::of(context, context.roots.find(objectid::CSUM_TREE))
+    }
+
+    /// A lookup in another tree that has checksums: a log.
+    pub fn of(context: &'a Context<'b>, tree: Option<&Tree>) -> Lookup<'a, 'b> {
         let cursor = tree.map(|tree| Cursor::near(context, tree, Key::MIN));
         Lookup { context, cursor }
     }

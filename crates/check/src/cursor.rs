@@ -6,6 +6,7 @@ use buttress_ondisk::{Key, TreeBlock};
 
 use crate::{
     context::Context,
+    owners::Above,
     roots::Tree,
     walk::{check_bound, child, read, root},
 };
@@ -78,13 +79,13 @@ impl<'a, 'b> Cursor<'a, 'b> {
 
     fn push_root(&mut self) {
         match read(self.context, self.tree.id(), &root(&self.tree).1) {
-            Some(block) => self.push(block, None),
+            Some(block) => self.push(block, None, Above::Root),
             None => self.lost = Some((Key::MIN, None)),
         }
     }
 
-    fn push(&mut self, block: TreeBlock, bound: Option<Key>) {
-        self.context.meet(&block, self.tree.id(), 0);
+    fn push(&mut self, block: TreeBlock, bound: Option<Key>, above: Above) {
+        self.context.meet(&block, self.tree.id(), 0, above);
         check_bound(self.context, &self.tree, &block, bound);
         self.path.push(Step { block, slot: 0, bound });
     }
@@ -93,9 +94,10 @@ impl<'a, 'b> Cursor<'a, 'b> {
     fn descend(&mut self) -> bool {
         let Some(step) = self.path.last_mut() else { return false };
         let (subtree, expect, next) = child(&self.tree, &step.block, step.slot, step.bound);
+        let above = Above::of(&step.block);
         match read(self.context, self.tree.id(), &expect) {
             Some(block) => {
-                self.push(block, next);
+                self.push(block, next, above);
                 true
             }
             None => {

@@ -6,11 +6,14 @@ use std::collections::BTreeMap;
 use buttress_ondisk::{
     Key, Superblock, check,
     item::{DevExtent, DevItem},
-    kind, objectid,
+    kind,
+    layout::{Field, Layout},
+    objectid,
     superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS},
     view::sys_chunks,
 };
 use buttress_volume::Chunk;
+use zerocopy::IntoBytes;
 
 use crate::{
     context::Context,
@@ -22,6 +25,10 @@ use crate::{
 /// Judges them all. The root tree is known.
 pub(crate) fn check(context: &Context<'_>) {
     superblocks(context);
+    if context.sb.stripesize != context.sb.sectorsize {
+        let (have, expect) = (context.sb.stripesize, context.sb.sectorsize);
+        context.report(Kind::SuperStripe, Place::default(), have, expect);
+    }
     let mut found = Found { context, chunks: BTreeMap::new(), devices: Vec::new() };
     walk(context, &context.chunk_tree(), Key::MIN..=Key::MAX, &mut found);
     let Found { chunks, devices, .. } = found;
@@ -183,7 +190,8 @@ fn dev_extents(context: &Context<'_>, chunks: &BTreeMap<u64, Chunk>) -> Option<B
     let mut used = BTreeMap::new();
     let mut before = (0, 0);
     for (&(device, start), &(_, len)) in &found {
-        *used.entry(device).or_insert(0u64) += len;
+        let sum = used.entry(device).or_insert(0u64);
+        *sum = sum.saturating_add(len);
         if before.0 == device && start < before.1 {
             let place = Place { len: Some(len), ..Place::device(device, start) };
             let expect = format_args!("at least {}", before.1);
@@ -208,6 +216,15 @@ fn dev_extents(context: &Context<'_>, chunks: &BTreeMap<u64, Chunk>) -> Option<B
     Some(used)
 }
 
+/// The names of the members in which two device items differ.
+fn differing(one: &DevItem, other: &DevItem) -> Vec<&'static str> {
+    let part = |item: &DevItem, field: &Field| {
+        item.as_bytes().get(field.offset..field.offset + field.len).map(<[u8]>::to_vec)
+    };
+    let differs = |field: &&Field| part(one, field) != part(other, field);
+    DevItem::FIELDS.iter().filter(differs).map(|field| field.name).collect()
+}
+
 fn missing(context: &Context<'_>, chunk: &Chunk, at: (u64, u64), have: Option<(u64, u64)>) {
     let len = Some(chunk.device_len());
     let place = Place { logical: Some(chunk.logical), len, ..Place::device(at.0, at.1) };
@@ -230,8 +247,9 @@ fn devices(context: &Context<'_>, devices: &[DevItem], used: Option<&BTreeMap<u6
         }
         let own = &context.sb.dev_item;
         if own.devid == device.devid && own != device {
-            let show = |it: &DevItem| format!("{} of {} bytes used", it.bytes_used, it.total_bytes);
-            context.report(Kind::SuperDevice, place, show(own), show(device));
+            let members = differing(own, device).join(", ");
+            let have = format_args!("another {members} in the superblock");
+            context.report(Kind::SuperDevice, place, have, "the same as in the chunk tree");
         }
     }
     for member in context.volume.devices() {

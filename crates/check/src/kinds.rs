@@ -38,6 +38,7 @@ kinds! {
     SuperMirror, Warning, "super-mirror", "A mirror of the superblock does not pass the gate, or contradicts the primary.";
     SuperStale, Warning, "super-stale", "A mirror of the superblock is of another commit than the primary.";
     SuperDevice, Error, "super-device", "The superblock and the chunk tree disagree about the device.";
+    SuperStripe, Error, "super-stripesize", "The superblock has another stripe size than its sector size; Linux does not look at it, btrfs-progs refuse it.";
     SuperTotal, Error, "super-total-bytes", "The superblock's size is not the sum of the devices' sizes.";
     SuperUsed, Error, "super-bytes-used", "The superblock's used bytes are not the sum of the block groups' used bytes.";
     // Chunks and devices.
@@ -57,9 +58,12 @@ kinds! {
     TreeBlockUuid, Warning, "tree-block-uuid", "A tree block does not name the uuid of the chunk tree.";
     TreeBlockRevision, Error, "tree-block-revision", "A tree block says that its references are of the format before 2.6.31.";
     TreeBlockOwner, Error, "tree-block-owner", "A tree block belongs to a tree that does not exist.";
+    TreeBlockFlags, Error, "tree-block-flags", "A tree block has a flag that blocks of its tree cannot have.";
+    ItemOdd, Error, "item-odd", "A tree has an item of a kind that it cannot have.";
     TreeKeyOrder, Error, "tree-key-order", "The keys of a block reach into the next one.";
     RootItemBad, Error, "root-item-bad", "A root item cannot be read.";
     LogWaits, Warning, "log-waits", "A log waits for replay: what was fsynced last is not in the trees.";
+    LogCsumMissing, Error, "log-csum-missing", "Data in a log that waits for replay have no checksums.";
     RootMissing, Error, "root-missing", "A tree that every filesystem has is not in the root tree.";
     // Extents and references to them.
     ExtentItemMissing, Error, "extent-item-missing", "Something refers to an extent, and the extent tree does not have it.";
@@ -86,6 +90,7 @@ kinds! {
     FreeCount, Error, "free-space-count", "A block group's count of free extents is wrong.";
     FreeMismatch, Error, "free-space-mismatch", "Free space is not exactly what the extents leave.";
     FreeExtra, Warning, "free-space-extra", "The free space tree has an item outside all block groups.";
+    CacheStale, Warning, "space-cache-stale", "The free space caches are of another commit than the superblock.";
     CacheMismatch, Error, "space-cache-mismatch", "A valid free space cache is not exactly what the extents leave.";
     CacheBad, Error, "space-cache-bad", "A free space cache says that it is valid and cannot be used.";
     CsumExtra, Error, "csum-extra", "There are checksums for addresses that hold no data.";
@@ -97,6 +102,7 @@ kinds! {
     InodeNbytes, Error, "inode-nbytes", "The extents of a file do not add up to its bytes on the disk.";
     InodeOrphan, Error, "inode-orphan", "An inode without links has no orphan item.";
     OrphanStale, Warning, "orphan-stale", "An orphan item is of an inode that has links, or of none.";
+    InodeCache, Warning, "inode-cache", "A subvolume has the cache of free inode numbers of old kernels, which nothing uses any more.";
     InodeExtrefHash, Error, "inode-extref-hash", "The key of an extended reference is not the hash of its name.";
     InodeRefNoIndex, Error, "inode-ref-no-index", "An inode has a name that its directory does not have.";
     TopDirBad, Error, "top-dir-bad", "The top directory of a tree is no directory, or not its own parent.";
@@ -107,6 +113,8 @@ kinds! {
     DirEntryNoInode, Error, "dir-entry-no-inode", "A directory entry points to no inode.";
     DirEntryType, Error, "dir-entry-type", "A directory entry tells another type than the inode.";
     DirEntryOdd, Error, "dir-entry-odd", "Something that is no directory has entries.";
+    NameBad, Error, "name-bad", "A name that no file can have: empty, a dot or two, with a slash or a zero byte.";
+    NameTwice, Error, "name-twice", "A directory has a name twice.";
     XattrTwice, Error, "xattr-twice", "An inode has two extended attributes of one name.";
     FileExtentBad, Error, "file-extent-bad", "The fields of a file extent contradict each other.";
     FileExtentHole, Error, "file-extent-hole", "A range of a file has no file extent, without the no-holes feature.";
@@ -116,6 +124,7 @@ kinds! {
     FileCsumMissing, Error, "file-csum-missing", "Data of a file have no checksums.";
     FileCsumExtra, Error, "file-csum-extra", "Data that may have no checksums have some.";
     SymlinkBad, Error, "symlink-bad", "The target of a symbolic link is not what its size says.";
+    RootTreeInode, Error, "root-tree-inode", "An inode of the root tree is neither its directory nor a free space cache.";
     RootDirid, Error, "root-dirid", "A root item names another top directory than 256.";
     RootRefs, Error, "root-refs", "A root item counts more than one reference.";
     RootDropping, Error, "root-dropping", "A subvolume with a name is being deleted.";

@@ -14,6 +14,7 @@
 #![deny(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
 
+mod belongs;
 mod context;
 mod csums;
 mod cursor;
@@ -22,8 +23,10 @@ mod devices;
 mod fs;
 mod issue;
 mod kinds;
+mod logs;
 mod marks;
 mod options;
+mod owners;
 mod progress;
 mod refs;
 mod roots;

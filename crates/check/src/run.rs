@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 
 use buttress_device::BlockDevice;
-use buttress_ondisk::{Key, item::RootItem, kind, objectid};
+use buttress_ondisk::{Key, item::RootItem, kind, objectid, superblock::compat_ro};
 use buttress_volume::{Access, TreeRoot, Volume, VolumeError};
 use parking_lot::Mutex;
 
@@ -14,6 +14,7 @@ use crate::{
     data, devices, fs,
     issue::Place,
     kinds::Kind,
+    logs,
     options::Options,
     progress::{Phase, Progress},
     refs::{self, Reference, Referrer, Shape},
@@ -48,6 +49,7 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     count_roots(&context);
     check_trees(&context);
     fs::check_roots(&context);
+    fs::check_root_tree(&context);
     // Without an extent tree every extent would be missing; that it is missing was said.
     if context.roots.find(objectid::EXTENT_TREE).is_some() {
         refs::explain(&context);
@@ -55,7 +57,7 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     if options.check_data_csum {
         data::check(&context, context.sizes.csums.load(Relaxed));
     }
-    check_log(&context);
+    logs::check(&context);
     let totals = totals(&context.sizes);
     let counts = context.sink.counts();
     Report { counts, issues: context.sink.take(), totals }
@@ -119,6 +121,12 @@ impl Visitor for Collect<'_, '_> {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
             let global = (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
+            let newest = self.context.sb.generation.get().saturating_add(1);
+            if objectid::is_subvolume(key.objectid) && key.offset > newest {
+                let place = Place::item(objectid::ROOT_TREE, key);
+                let expect = format_args!("a generation up to {newest}");
+                self.context.report(Kind::RootItemBad, place, key.offset, expect);
+            }
             if global && key.offset != 0 {
                 let place = Place::item(objectid::ROOT_TREE, key);
                 self.context.report(Kind::RootItemBad, place, key.offset, "an offset of 0");
@@ -136,20 +144,10 @@ impl Visitor for Collect<'_, '_> {
 }
 
 /// Root items of a tree.
-fn collect(context: &Context<'_>, tree: &Tree) -> Roots {
+pub(crate) fn collect(context: &Context<'_>, tree: &Tree) -> Roots {
     let mut collect = Collect { context, roots: Roots::default() };
     walk(context, tree, Key::MIN..=Key::MAX, &mut collect);
     collect.roots
-}
-
-/// The logs' blocks can be read. What is in them is not part of the last commit, and nothing refers to it.
-fn check_log(context: &Context<'_>) {
-    let Some(log) = context.log_tree() else { return };
-    let place = Place::block(objectid::TREE_LOG, log.root.bytenr);
-    context.report(Kind::LogWaits, place, "a log", "none, after an orderly unmount");
-    for tree in collect(context, &log).all() {
-        walk(context, tree, Key::MIN..=Key::MAX, &mut Nobody);
-    }
 }
 
 fn read_roots(context: &Context<'_>) -> Roots {
@@ -157,6 +155,16 @@ fn read_roots(context: &Context<'_>) -> Roots {
     for id in [objectid::EXTENT_TREE, objectid::DEV_TREE, objectid::FS_TREE, objectid::CSUM_TREE] {
         if roots.find(id).is_none() {
             context.report(Kind::RootMissing, Place::tree(id), "no root item", "one");
+        }
+    }
+    let claimed = [
+        (compat_ro::FREE_SPACE_TREE, objectid::FREE_SPACE_TREE),
+        (compat_ro::BLOCK_GROUP_TREE, objectid::BLOCK_GROUP_TREE),
+    ];
+    for (bit, id) in claimed {
+        if context.sb.compat_ro_flags.get() & bit != 0 && roots.find(id).is_none() {
+            let expect = "one, as the superblock's features say";
+            context.report(Kind::RootMissing, Place::tree(id), "no root item", expect);
         }
     }
     roots

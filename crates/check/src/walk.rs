@@ -13,7 +13,7 @@ use buttress_ondisk::{
 };
 use buttress_volume::{CopyFault, TreeRoot, VolumeError};
 
-use crate::{context::Context, issue::Place, kinds::Kind, roots::Tree};
+use crate::{context::Context, issue::Place, kinds::Kind, owners::Above, roots::Tree};
 
 /// A subtree about to be walked, or just walked.
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ pub(crate) fn walk(
     let (ptr, expect) = root(tree);
     let subtree = Subtree { ptr, level: tree.root.level, whole };
     let mut walker = Walker { context, tree, range, visitor };
-    walker.subtree(&subtree, &expect, None);
+    walker.subtree(&subtree, &expect, None, Above::Root);
 }
 
 struct Walker<'a, 'b> {
@@ -92,19 +92,19 @@ struct Walker<'a, 'b> {
 }
 
 impl Walker<'_, '_> {
-    fn subtree(&mut self, subtree: &Subtree, expect: &Expect, bound: Option<Key>) {
+    fn subtree(&mut self, subtree: &Subtree, expect: &Expect, bound: Option<Key>, above: Above) {
         if !self.visitor.want(subtree) {
             return;
         }
         match read(self.context, self.tree.id(), expect) {
-            Some(block) => self.block(&block, bound),
+            Some(block) => self.block(&block, bound, above),
             None => self.visitor.lost(subtree.ptr.key, bound),
         }
         self.visitor.done(subtree);
     }
 
-    fn block(&mut self, block: &TreeBlock, bound: Option<Key>) {
-        self.context.meet(block, self.tree.id(), self.first_left(block));
+    fn block(&mut self, block: &TreeBlock, bound: Option<Key>, above: Above) {
+        self.context.meet(block, self.tree.id(), self.first_left(block), above);
         check_bound(self.context, self.tree, block, bound);
         if block.is_leaf() {
             return self.leaf(block);
@@ -145,7 +145,7 @@ impl Walker<'_, '_> {
         let end = *self.range.end();
         let below_end = end == Key::MAX || next.is_some_and(|next| next <= end);
         subtree.whole = subtree.ptr.key >= *self.range.start() && below_end;
-        self.subtree(&subtree, &expect, next);
+        self.subtree(&subtree, &expect, next, Above::of(block));
     }
 }
 

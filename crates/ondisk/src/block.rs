@@ -6,36 +6,36 @@
 use std::cmp::Ordering;
 use std::fmt;
 
+use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::key::{DiskKey, Key};
+use crate::layout::disk;
 use crate::{CHILD_LEN, HEADER_LEN, ITEM_LEN};
 
-/// The first 101 bytes of each tree block.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct BlockHead {
-    /// Checksum of all that follows it, padded with zeros.
-    pub csum: [u8; 32],
-    /// The metadata uuid of the filesystem.
-    pub fsid: [u8; 16],
-    /// The block's own logical address.
-    pub bytenr: U64,
-    /// 56 bits of flags, then the backref revision (1) in the top byte.
-    pub flags: U64,
-    /// The uuid of the chunk tree.
-    pub chunk_tree_uuid: [u8; 16],
-    /// The transaction that wrote it.
-    pub generation: U64,
-    /// The tree that wrote it.
-    pub owner: U64,
-    /// How many items or children.
-    pub nritems: U32,
-    /// 0 for a leaf.
-    pub level: u8,
-}
-const _: () = assert!(size_of::<BlockHead>() == HEADER_LEN);
+disk!(
+    /// The first 101 bytes of each tree block.
+    BlockHead, HEADER_LEN, {
+        /// Checksum of all that follows it, padded with zeros.
+        csum: [u8; 32],
+        /// The metadata uuid of the filesystem.
+        fsid: [u8; 16],
+        /// The block's own logical address.
+        bytenr: U64,
+        /// 56 bits of flags, then the backref revision (1) in the top byte.
+        flags: U64,
+        /// The uuid of the chunk tree.
+        chunk_tree_uuid: [u8; 16],
+        /// The transaction that wrote it.
+        generation: U64,
+        /// The tree that wrote it.
+        owner: U64,
+        /// How many items or children.
+        nritems: U32,
+        /// 0 for a leaf.
+        level: u8,
+    }
+);
 
 impl BlockHead {
     /// Set in each block once it was written.
@@ -46,31 +46,29 @@ impl BlockHead {
     pub const MIXED_BACKREF_REV: u64 = 1;
 }
 
-/// The head of an item in a leaf: its key and where its data is.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct ItemHead {
-    /// The item's key.
-    pub key: DiskKey,
-    /// Where its data starts, counted from the end of the block head.
-    pub offset: U32,
-    /// Bytes of its data.
-    pub size: U32,
-}
-const _: () = assert!(size_of::<ItemHead>() == ITEM_LEN);
+disk!(
+    /// The head of an item in a leaf: its key and where its data is.
+    ItemHead, ITEM_LEN, {
+        /// The item's key.
+        key: DiskKey,
+        /// Where its data starts, counted from the end of the block head.
+        offset: U32,
+        /// Bytes of its data.
+        size: U32,
+    }
+);
 
-/// A child pointer in a node.
-#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-#[repr(C)]
-pub struct ChildHead {
-    /// The first key of the child.
-    pub key: DiskKey,
-    /// The child's logical address.
-    pub bytenr: U64,
-    /// The child's generation.
-    pub generation: U64,
-}
-const _: () = assert!(size_of::<ChildHead>() == CHILD_LEN);
+disk!(
+    /// A child pointer in a node.
+    ChildHead, CHILD_LEN, {
+        /// The first key of the child.
+        key: DiskKey,
+        /// The child's logical address.
+        bytenr: U64,
+        /// The child's generation.
+        generation: U64,
+    }
+);
 
 /// A child pointer, decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,29 +7,13 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::key::DiskKey;
+use crate::layout::disk;
 
 /// The structure at the start of `data`, and what follows it; `None` when `data` is too short.
 pub fn split<T: FromBytes + KnownLayout + Immutable + Unaligned>(
     data: &[u8],
 ) -> Option<(&T, &[u8])> {
     T::ref_from_prefix(data).ok()
-}
-
-macro_rules! disk {
-    ($(#[$doc:meta])* $name:ident, $size:expr, { $($(#[$fdoc:meta])* $field:ident : $ty:ty),* $(,)? }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-        #[repr(C)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty),* }
-        const _: () = assert!(size_of::<$name>() == $size);
-        impl Default for $name {
-            fn default() -> $name { zerocopy::FromZeros::new_zeroed() }
-        }
-        impl $name {
-            /// The structure at the start of `data`; `None` when `data` is too short.
-            pub fn of(data: &[u8]) -> Option<&$name> { split(data).map(|(it, _)| it) }
-        }
-    };
 }
 
 disk!(

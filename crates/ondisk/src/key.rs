@@ -3,7 +3,8 @@
 use std::fmt;
 
 use zerocopy::little_endian::U64;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::layout::disk;
 
 /// A key of a tree, ordered by object id, then item kind, then offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -47,30 +48,18 @@ impl fmt::Display for Key {
     }
 }
 
-/// A key as it stands on the disk: 17 bytes.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    KnownLayout,
-    Immutable,
-    Unaligned,
-)]
-#[repr(C)]
-pub struct DiskKey {
-    /// See [`Key::objectid`].
-    pub objectid: U64,
-    /// See [`Key::kind`].
-    pub kind: u8,
-    /// See [`Key::offset`].
-    pub offset: U64,
-}
-const _: () = assert!(size_of::<DiskKey>() == 17);
+disk!(
+    /// A key as it stands on the disk: 17 bytes.
+    #[derive(Hash)]
+    DiskKey, 17, {
+        /// See [`Key::objectid`].
+        objectid: U64,
+        /// See [`Key::kind`].
+        kind: u8,
+        /// See [`Key::offset`].
+        offset: U64,
+    }
+);
 
 impl From<Key> for DiskKey {
     fn from(key: Key) -> DiskKey {

@@ -13,6 +13,7 @@ pub mod check;
 pub mod features;
 pub mod item;
 pub mod key;
+pub mod layout;
 pub mod print;
 pub mod superblock;
 pub mod view;

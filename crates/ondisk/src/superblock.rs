@@ -1,9 +1,9 @@
 //! The superblock: where everything starts.
 
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::item::DevItem;
+use crate::layout::disk;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_LEN: usize = 4096;
@@ -14,121 +14,115 @@ pub const MAGIC: [u8; 8] = *b"_BHRfS_M";
 /// Bytes of the system chunk array.
 pub const SYS_CHUNK_ARRAY_LEN: usize = 2048;
 
-/// One of the four backups of the tree roots.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-#[allow(missing_docs)]
-pub struct RootBackup {
-    pub tree_root: U64,
-    pub tree_root_gen: U64,
-    pub chunk_root: U64,
-    pub chunk_root_gen: U64,
-    pub extent_root: U64,
-    pub extent_root_gen: U64,
-    pub fs_root: U64,
-    pub fs_root_gen: U64,
-    pub dev_root: U64,
-    pub dev_root_gen: U64,
-    pub csum_root: U64,
-    pub csum_root_gen: U64,
-    pub total_bytes: U64,
-    pub bytes_used: U64,
-    pub num_devices: U64,
-    pub unused: [U64; 4],
-    pub tree_root_level: u8,
-    pub chunk_root_level: u8,
-    pub extent_root_level: u8,
-    pub fs_root_level: u8,
-    pub dev_root_level: u8,
-    pub csum_root_level: u8,
-    pub unused_8: [u8; 10],
-}
-const _: () = assert!(size_of::<RootBackup>() == 168);
+disk!(
+    /// One of the four backups of the tree roots.
+    #[allow(missing_docs)]
+    RootBackup, 168, {
+        tree_root: U64,
+        tree_root_gen: U64,
+        chunk_root: U64,
+        chunk_root_gen: U64,
+        extent_root: U64,
+        extent_root_gen: U64,
+        fs_root: U64,
+        fs_root_gen: U64,
+        dev_root: U64,
+        dev_root_gen: U64,
+        csum_root: U64,
+        csum_root_gen: U64,
+        total_bytes: U64,
+        bytes_used: U64,
+        num_devices: U64,
+        unused: [U64; 4],
+        tree_root_level: u8,
+        chunk_root_level: u8,
+        extent_root_level: u8,
+        fs_root_level: u8,
+        dev_root_level: u8,
+        csum_root_level: u8,
+        unused_8: [u8; 10],
+    }
+);
 
-/// The superblock, exactly as on the disk.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
-)]
-#[repr(C)]
-pub struct Superblock {
-    /// Checksum of all that follows it.
-    pub csum: [u8; 32],
-    /// What users see as the filesystem's uuid.
-    pub fsid: [u8; 16],
-    /// This copy's offset on the device.
-    pub bytenr: U64,
-    /// See `super_flags`.
-    pub flags: U64,
-    /// [`MAGIC`].
-    pub magic: [u8; 8],
-    /// The last transaction.
-    pub generation: U64,
-    /// Address of the root tree's root.
-    pub root: U64,
-    /// Address of the chunk tree's root.
-    pub chunk_root: U64,
-    /// Address of the log root tree's root, 0 for none.
-    pub log_root: U64,
-    /// Unused, 0.
-    pub log_root_transid: U64,
-    /// Bytes of all devices.
-    pub total_bytes: U64,
-    /// Bytes allocated in all block groups.
-    pub bytes_used: U64,
-    /// 6.
-    pub root_dir_objectid: U64,
-    /// Devices.
-    pub num_devices: U64,
-    /// 4096.
-    pub sectorsize: U32,
-    /// 4 KiB to 64 KiB.
-    pub nodesize: U32,
-    /// Equal to `nodesize`.
-    pub leafsize: U32,
-    /// Equal to `sectorsize`.
-    pub stripesize: U32,
-    /// Bytes used in `sys_chunk_array`.
-    pub sys_chunk_array_size: U32,
-    /// Generation of the chunk tree's root.
-    pub chunk_root_generation: U64,
-    /// Features that may be ignored.
-    pub compat_flags: U64,
-    /// Features that may be ignored by who only reads.
-    pub compat_ro_flags: U64,
-    /// Features that must be known.
-    pub incompat_flags: U64,
-    /// 0 crc32c, 1 xxhash64, 2 sha256, 3 blake2b.
-    pub csum_type: U16,
-    /// Level of the root tree.
-    pub root_level: u8,
-    /// Level of the chunk tree.
-    pub chunk_root_level: u8,
-    /// Level of the log root tree.
-    pub log_root_level: u8,
-    /// This device's item.
-    pub dev_item: DevItem,
-    /// The label, ended by a zero byte.
-    pub label: [u8; 256],
-    /// The generation of the v1 space cache; `u64::MAX` when there is none.
-    pub cache_generation: U64,
-    /// The generation of the uuid tree.
-    pub uuid_tree_generation: U64,
-    /// The uuid that tree blocks carry, when the `METADATA_UUID` feature is on.
-    pub metadata_uuid: [u8; 16],
-    /// Unused.
-    pub nr_global_roots: U64,
-    /// Only with the remap tree feature.
-    pub reserved: [U64; 27],
-    /// Chunks of type SYSTEM: (key, chunk item) pairs.
-    pub sys_chunk_array: [u8; SYS_CHUNK_ARRAY_LEN],
-    /// Root backups, taken in turn.
-    pub root_backups: [RootBackup; 4],
-    /// Zeros.
-    pub padding: [u8; 565],
-}
-const _: () = assert!(size_of::<Superblock>() == SUPERBLOCK_LEN);
+disk!(
+    /// The superblock, exactly as on the disk.
+    Superblock, SUPERBLOCK_LEN, {
+        /// Checksum of all that follows it.
+        csum: [u8; 32],
+        /// What users see as the filesystem's uuid.
+        fsid: [u8; 16],
+        /// This copy's offset on the device.
+        bytenr: U64,
+        /// See `super_flags`.
+        flags: U64,
+        /// [`MAGIC`].
+        magic: [u8; 8],
+        /// The last transaction.
+        generation: U64,
+        /// Address of the root tree's root.
+        root: U64,
+        /// Address of the chunk tree's root.
+        chunk_root: U64,
+        /// Address of the log root tree's root, 0 for none.
+        log_root: U64,
+        /// Unused, 0.
+        log_root_transid: U64,
+        /// Bytes of all devices.
+        total_bytes: U64,
+        /// Bytes allocated in all block groups.
+        bytes_used: U64,
+        /// 6.
+        root_dir_objectid: U64,
+        /// Devices.
+        num_devices: U64,
+        /// 4096.
+        sectorsize: U32,
+        /// 4 KiB to 64 KiB.
+        nodesize: U32,
+        /// Equal to `nodesize`.
+        leafsize: U32,
+        /// Equal to `sectorsize`.
+        stripesize: U32,
+        /// Bytes used in `sys_chunk_array`.
+        sys_chunk_array_size: U32,
+        /// Generation of the chunk tree's root.
+        chunk_root_generation: U64,
+        /// Features that may be ignored.
+        compat_flags: U64,
+        /// Features that may be ignored by who only reads.
+        compat_ro_flags: U64,
+        /// Features that must be known.
+        incompat_flags: U64,
+        /// 0 crc32c, 1 xxhash64, 2 sha256, 3 blake2b.
+        csum_type: U16,
+        /// Level of the root tree.
+        root_level: u8,
+        /// Level of the chunk tree.
+        chunk_root_level: u8,
+        /// Level of the log root tree.
+        log_root_level: u8,
+        /// This device's item.
+        dev_item: DevItem,
+        /// The label, ended by a zero byte.
+        label: [u8; 256],
+        /// The generation of the v1 space cache; `u64::MAX` when there is none.
+        cache_generation: U64,
+        /// The generation of the uuid tree.
+        uuid_tree_generation: U64,
+        /// The uuid that tree blocks carry, when the `METADATA_UUID` feature is on.
+        metadata_uuid: [u8; 16],
+        /// Unused.
+        nr_global_roots: U64,
+        /// Only with the remap tree feature.
+        reserved: [U64; 27],
+        /// Chunks of type SYSTEM: (key, chunk item) pairs.
+        sys_chunk_array: [u8; SYS_CHUNK_ARRAY_LEN],
+        /// Root backups, taken in turn.
+        root_backups: [RootBackup; 4],
+        /// Zeros.
+        padding: [u8; 565],
+    }
+);
 
 impl Superblock {
     /// The uuid that tree blocks carry.

@@ -68,9 +68,9 @@ impl Inode {
                 self.entry_bytes = self.entry_bytes.saturating_add(name.len() as u64);
             }
             Claim::Ref { .. } => self.names += 1,
-            Claim::Top => {
+            Claim::Top { own } => {
                 self.names += 1;
-                self.is_top = true;
+                self.is_top = *own;
             }
             Claim::Unlinked { .. } | Claim::Orphan { .. } => {}
         }

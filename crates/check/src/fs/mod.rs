@@ -9,6 +9,7 @@
 //! added to one sum per tree by one side and taken away by the other ([`names`]). Only when that sum is not zero, the tree is
 //! walked again to find out what it was. Subtrees that snapshots share are judged once ([`memo`]).
 
+mod cache_files;
 mod extents;
 mod hash;
 mod inode;
@@ -30,6 +31,7 @@ use crate::{
     walk::{Nobody, walk},
 };
 
+pub(crate) use cache_files::check_root_tree;
 pub(crate) use memo::Memo;
 pub(crate) use quotas::check_quota_tree;
 pub(crate) use roots::check_roots;

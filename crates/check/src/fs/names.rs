@@ -24,8 +24,6 @@ use crate::{
 const BUCKETS: usize = 4096;
 /// Bytes that a claim takes in memory, about.
 const RECORD_BYTES: usize = 192;
-/// The types of encrypted names are the usual ones with this bit.
-const TYPE_ENCRYPTED: u8 = 0x80;
 
 /// What an item says about a name or an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +35,10 @@ pub(crate) enum Claim<'a> {
     /// An inode has a name. The type is that of its mode.
     Ref { dir: u64, index: u64, name: &'a [u8], inode: u64, file_type: u8 },
     /// The top directory is its own parent.
-    Top,
+    Top {
+        /// Whether the name is what it has to be.
+        own: bool,
+    },
     /// An inode has no links.
     Unlinked { inode: u64 },
     /// An inode is to be deleted.
@@ -90,7 +91,8 @@ pub(super) fn claims(key: &Key, data: &[u8], mode: u32, take: &mut dyn FnMut(Cla
         kind::INODE_ITEM if inode && nlink(data) == Some(0) => take(Claim::Unlinked { inode: id }),
         kind::ORPHAN_ITEM if id == objectid::ORPHAN => take(Claim::Orphan { inode: key.offset }),
         kind::INODE_REF if inode && id == objectid::FIRST_FREE && key.offset == id => {
-            view::inode_refs(data).for_each(|_| take(Claim::Top));
+            let own = |it: &view::NameRef<'_>| it.name == b".." && it.index == 0;
+            view::inode_refs(data).for_each(|it| take(Claim::Top { own: own(&it) }));
         }
         kind::INODE_REF if inode => {
             for view::NameRef { index, name } in view::inode_refs(data) {
@@ -113,6 +115,27 @@ pub(super) fn claims(key: &Key, data: &[u8], mode: u32, take: &mut dyn FnMut(Cla
     }
 }
 
+/// Judges the names of an item of a directory. Names of one hash are in one item: there a name that is told twice shows.
+pub(super) fn judge(context: &Context<'_>, tree: &Tree, key: &Key, data: &[u8]) {
+    let mut entries = view::dir_entries(data);
+    while let Some(entry) = entries.next() {
+        let place = (key.objectid, entry.name);
+        if is_bad(entry.name) {
+            let have = format_args!("the name {:?}", entry.name.escape_ascii().to_string());
+            report_name(context, tree, Kind::NameBad, place, have, "one that a file can have");
+        }
+        if entries.clone().any(|other| other.name == entry.name) {
+            let have = format_args!("inode or subvolume {} and another", entry.location.objectid);
+            report_name(context, tree, Kind::NameTwice, place, have, "each name once");
+        }
+    }
+}
+
+/// Whether no file can have the name: whoever follows it ends somewhere else.
+pub(super) fn is_bad(name: &[u8]) -> bool {
+    matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/'))
+}
+
 fn nlink(data: &[u8]) -> Option<u32> {
     InodeItem::of(data).map(|item| item.nlink.get())
 }
@@ -120,7 +143,7 @@ fn nlink(data: &[u8]) -> Option<u32> {
 impl<'a> Claim<'a> {
     fn of_entry(key: &Key, entry: &view::DirEntry<'a>) -> Claim<'a> {
         let (name, location) = (entry.name, entry.location);
-        let file_type = entry.file_type & !TYPE_ENCRYPTED;
+        let file_type = entry.file_type;
         if key.kind == kind::DIR_ITEM {
             return Claim::Hashed { dir: key.objectid, name, location, file_type };
         }
@@ -152,7 +175,7 @@ impl<'a> Claim<'a> {
                 let hash = name_of(dir, index, name, inode, file_type);
                 take(Term { pair: Pair::Name, hash, adds: false });
             }
-            Claim::Top => {}
+            Claim::Top { .. } => {}
             Claim::Unlinked { inode } => {
                 take(Term { pair: Pair::Orphan, hash: hash(&[3, inode], b""), adds: true });
             }
@@ -224,7 +247,7 @@ impl Record {
                 (dir, index, inode, file_type, name)
             }
             Claim::Unlinked { inode } | Claim::Orphan { inode } => (0, 0, inode, 0, &b""[..]),
-            Claim::Top => (0, 0, 0, 0, &b""[..]),
+            Claim::Top { .. } => (0, 0, 0, 0, &b""[..]),
         };
         let Term { pair, hash, adds } = *term;
         Record { pair, hash, adds, dir, index, inode, file_type, name: name.into() }

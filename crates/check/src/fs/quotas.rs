@@ -117,15 +117,12 @@ fn members(found: &Collect, group: u64) -> BTreeSet<u64> {
 fn check_counts(context: &Context<'_>, found: &Collect) {
     let Some(sets) = count(context) else { return };
     for (&group, info) in &found.infos {
-        if level(group) == 0 && context.roots.find(group).is_none() {
-            continue;
-        }
         let members = members(found, group);
         let (mut rfer, mut excl) = (0u64, 0u64);
         for (set, bytes) in &sets {
             let inside = set.iter().filter(|id| members.contains(id)).count();
-            rfer += if inside > 0 { *bytes } else { 0 };
-            excl += if inside == set.len() { *bytes } else { 0 };
+            rfer = rfer.saturating_add(if inside > 0 { *bytes } else { 0 });
+            excl = excl.saturating_add(if inside == set.len() { *bytes } else { 0 });
         }
         let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
         for (what, have, expect) in

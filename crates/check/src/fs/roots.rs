@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use buttress_ondisk::{Key, kind, objectid, view};
 use buttress_volume::search;
 
+use super::names::is_bad;
 use crate::{
     context::Context,
     issue::Place,
@@ -75,6 +76,12 @@ pub(crate) fn check_roots(context: &Context<'_>) {
     for tree in subvolumes {
         check_item(context, tree, &found);
     }
+    for tree in context.roots.all().filter(|tree| tree.holds_files()) {
+        if tree.item.root_dirid.get() != objectid::FIRST_FREE {
+            let place = Place::item(objectid::ROOT_TREE, tree.key);
+            context.report(Kind::RootDirid, place, tree.item.root_dirid, objectid::FIRST_FREE);
+        }
+    }
     for (&(parent, id), name) in &found.refs {
         check_ref(context, (parent, id), name, &found);
     }
@@ -100,9 +107,6 @@ fn check_item(context: &Context<'_>, tree: &Tree, found: &Collect) {
     let say = |kind, have: &str, expect: &str| {
         context.report(kind, Place::item(objectid::ROOT_TREE, tree.key), have, expect);
     };
-    if tree.item.root_dirid.get() != objectid::FIRST_FREE {
-        say(Kind::RootDirid, &tree.item.root_dirid.to_string(), "256");
-    }
     if refs > 1 {
         say(Kind::RootRefs, &format!("{refs} references"), "0 or 1");
     }
@@ -126,6 +130,9 @@ fn check_ref(context: &Context<'_>, (parent, id): (u64, u64), name: &Name, found
     let place = || Place::item(objectid::ROOT_TREE, Key::new(parent, kind::ROOT_REF, id));
     let shown = name.name.escape_ascii();
     let have = format_args!("{shown} in {} at {}", name.dir, name.index);
+    if is_bad(&name.name) {
+        context.report(Kind::NameBad, place(), have, "a name that a file can have");
+    }
     match found.back.get(&(parent, id)) {
         None if found.lost => {}
         None => context.report(Kind::RootRefNoBackref, place(), "no ROOT_BACKREF", have),

@@ -83,6 +83,7 @@ impl<'a, 'b> Files<'a, 'b> {
             }
             kind::XATTR_ITEM => return self.inode.xattr(context, tree, data),
             kind::INODE_EXTREF => self.inode.extref(context, tree, key, data),
+            kind::DIR_ITEM | kind::DIR_INDEX => names::judge(context, tree, key, data),
             _ => {}
         }
         let (inode, sum) = (&mut self.inode, &mut self.sum);

@@ -33,6 +33,8 @@ const PAGE: usize = SECTOR as usize;
 const ENTRY_LEN: usize = 17;
 const ENTRY_EXTENT: u8 = 1;
 const ENTRY_BITMAP: u8 = 2;
+/// What the superblock says where no caches are kept.
+const NO_CACHES: [u64; 2] = [0, u64::MAX];
 /// The mode of every cache file.
 const MODE: u32 = 0o100_600;
 /// The largest cache file that is looked at: more than a group of any size needs.
@@ -63,6 +65,10 @@ impl Caches {
         let mut caches = Caches::default();
         let sb = &context.sb;
         let tree = sb.compat_ro_flags.get() & compat_ro::FREE_SPACE_TREE != 0;
+        let (have, expect) = (sb.cache_generation.get(), sb.generation.get());
+        if !NO_CACHES.contains(&have) && have != expect {
+            context.report(Kind::CacheStale, Place::default(), have, expect);
+        }
         if !tree && sb.cache_generation == sb.generation {
             let range =
                 Key::new(objectid::FREE_SPACE, 0, 0)..=Key::new(objectid::FREE_SPACE, 0, u64::MAX);
@@ -85,7 +91,12 @@ impl Caches {
                     wrong: twice.map(|run| (Some(run), None)),
                 })
             }
-            Ok(None) => None,
+            Ok(None) => {
+                let place = Place::logical(chunk.logical, chunk.length);
+                let have = format_args!("a cache of generation {}", header.generation);
+                context.report(Kind::CacheStale, place, have, "that of its inode");
+                None
+            }
             Err(why) => {
                 let place = Place::logical(chunk.logical, chunk.length);
                 context.report(Kind::CacheBad, place, why, "a cache that can be read");
@@ -134,8 +145,14 @@ fn read_extent(
     data: &[u8],
     content: &mut [u8],
 ) -> Result<(), &'static str> {
-    let Some(FileExtentItem::Regular { compression: 0, disk_bytenr, offset, num_bytes, .. }) =
-        FileExtentItem::read(data)
+    let Some(FileExtentItem::Regular {
+        compression: 0,
+        prealloc: false,
+        disk_bytenr,
+        offset,
+        num_bytes,
+        ..
+    }) = FileExtentItem::read(data)
     else {
         return Err("an extent of another kind");
     };

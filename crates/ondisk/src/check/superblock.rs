@@ -74,12 +74,6 @@ fn sizes(sb: &Superblock) -> Checked {
         format_args!("a power of two from {sectorsize} to 65536")
     );
     ensure!(sb.leafsize.get() == nodesize, "invalid leaf size", sb.leafsize, nodesize);
-    ensure!(
-        sb.stripesize.get().is_power_of_two(),
-        "invalid stripe size",
-        sb.stripesize,
-        "a power of two"
-    );
     let least = BLOCKS_MIN * u64::from(nodesize);
     ensure!(
         sb.total_bytes.get() >= least,

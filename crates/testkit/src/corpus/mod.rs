@@ -13,7 +13,7 @@ mod collide;
 mod list;
 mod patch;
 pub(crate) mod populate;
-mod special;
+pub(crate) mod special;
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -8,16 +8,23 @@ use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use buttress_device::MemoryDevice;
+use buttress_device::{BlockDevice, MemoryDevice};
+use buttress_ondisk::Superblock;
+use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
 use rustix::fs::{
     CWD, FallocateFlags, FileType, Mode, XattrFlags, fallocate, ioctl_ficlone, makedev, mknodat,
     setxattr,
 };
+use zerocopy::FromBytes;
 
-use super::Result;
+use super::{DamageError, Result};
+use crate::corpus::Site;
 use crate::corpus::populate::{create, noise, snapshot, subvolume, words};
+use crate::corpus::special::{fragmented, received};
 use crate::oracle::{KernelMount, btrfs, copy_sparse, mkfs, run, temp_dir};
 
+/// How often an image is tried to be made.
+const ATTEMPTS: u32 = 10;
 /// Bytes of an image.
 const SIZE: u64 = 256 << 20;
 /// Bytes of an image with block groups large enough for a cache.
@@ -36,11 +43,16 @@ pub enum Base {
     Deep,
     /// The free space cache of the first version, which is only kept for block groups of 100 MiB and more.
     Cache,
+    /// Data and metadata in the same block groups, another checksum, and a log that waits for replay.
+    Log,
+    /// Nodes of 64 KiB, the longest checksums, fragmented files, a subvolume that was received from another one.
+    Wide,
 }
 
 impl Base {
     /// All of them.
-    pub const ALL: [Base; 5] = [Base::Main, Base::Quotas, Base::Old, Base::Deep, Base::Cache];
+    pub const ALL: [Base; 7] =
+        [Base::Main, Base::Quotas, Base::Old, Base::Deep, Base::Cache, Base::Log, Base::Wide];
 
     /// Arguments of `mkfs.btrfs`: features to be off, then the rest.
     fn mkfs(self) -> (&'static [&'static str], &'static [&'static str]) {
@@ -52,11 +64,41 @@ impl Base {
             }
             Base::Deep => (&["block-group-tree"], &["-n", "4096"]),
             Base::Cache => (&["block-group-tree"], &["-R", "^free-space-tree"]),
+            Base::Log => (&["block-group-tree"], &["-M", "--csum", "xxhash"]),
+            Base::Wide => {
+                (&["block-group-tree"], &["-n", "65536", "-m", "single", "--csum", "sha256"])
+            }
         }
     }
 
-    /// Makes the image. Needs root.
+    /// Makes the image. Needs root. Whoever calls `sync(1)` meanwhile commits the log, and may do so while the image is copied:
+    /// then it is made again.
     pub fn make(self) -> Result<MemoryDevice> {
+        let mut attempt = 0;
+        loop {
+            let image = self.make_once()?;
+            attempt += 1;
+            if attempt >= ATTEMPTS || self.is_as_meant(&image)? {
+                return Ok(image);
+            }
+        }
+    }
+
+    /// Whether both superblocks are of one commit, and there is a log where there has to be one.
+    fn is_as_meant(self, image: &MemoryDevice) -> Result<bool> {
+        let superblock = |at: u64| -> Result<Superblock> {
+            let mut bytes = [0; SUPERBLOCK_LEN];
+            image.read_at(at, &mut bytes)?;
+            let read = Superblock::read_from_bytes(&bytes);
+            read.map_err(|_| DamageError::Missing("a superblock"))
+        };
+        let (primary, mirror) =
+            (superblock(SUPERBLOCK_OFFSETS[0])?, superblock(SUPERBLOCK_OFFSETS[1])?);
+        let logged = (primary.log_root.get() != 0) == (self == Base::Log);
+        Ok(logged && primary.generation == mirror.generation)
+    }
+
+    fn make_once(self) -> Result<MemoryDevice> {
         let dir = temp_dir()?;
         let (path, copy) = (dir.path().join("image"), dir.path().join("copy"));
         let (off, rest) = self.mkfs();
@@ -77,8 +119,9 @@ impl Base {
         }
         mount.sync()?;
         mount.sync()?;
+        let logged = if self == Base::Log { log(top)? } else { Vec::new() };
         copy_sparse(&path, &copy)?;
-        drop(held);
+        drop((held, logged));
         mount.finish()?;
         Ok(MemoryDevice::load(&copy)?)
     }
@@ -88,10 +131,11 @@ impl Base {
         match self {
             Base::Deep => return deep(top).map(|()| Vec::new()),
             Base::Cache => return bulk(top).map(|()| Vec::new()),
+            Base::Wide => return wide(top).map(|()| Vec::new()),
             _ => {}
         }
         files(top)?;
-        directories(top, self != Base::Old)?;
+        directories(top, !matches!(self, Base::Old | Base::Log))?;
         subvolumes(top)?;
         fs::write(top.join("late"), words(31, 100))?;
         let gone = create(&top.join("gone"))?;
@@ -211,6 +255,43 @@ fn deep(top: &Path) -> Result<()> {
         fs::write(volume.join(format!("file-{number}")), noise(number + 7, 9_000))?;
     }
     Ok(())
+}
+
+/// Snapshots of a file in many extents, and a subvolume that was sent and received.
+fn wide(top: &Path) -> Result<()> {
+    let mut site = Site { dir: top, open: Vec::new(), running: Vec::new() };
+    fragmented(&mut site)?;
+    received(&mut site)?;
+    Ok(())
+}
+
+/// What is fsynced after the last commit: new files and old ones, data of every kind, names that come and go.
+fn log(top: &Path) -> Result<Vec<File>> {
+    let old = File::options().write(true).open(top.join("regular"))?;
+    old.write_all_at(&noise(51, 9_000), 4096)?;
+    old.sync_all()?;
+    let filled = File::options().write(true).open(top.join("prealloc"))?;
+    filled.write_all_at(&noise(52, 20_000), 8192)?;
+    filled.sync_all()?;
+    let new = create(&top.join("logged"))?;
+    new.write_all_at(&noise(53, 30_000), 0)?;
+    setxattr(top.join("logged"), "user.logged", b"value", XattrFlags::empty())?;
+    fs::hard_link(top.join("logged"), top.join("dir/logged-too"))?;
+    new.sync_all()?;
+    let small = create(&top.join("dir/logged-small"))?;
+    small.write_all_at(b"a few bytes", 0)?;
+    small.sync_all()?;
+    let packed = create(&top.join("dir/logged-packed"))?;
+    packed.write_all_at(&words(54, 200_000), 0)?;
+    packed.sync_all()?;
+    fs::remove_file(top.join("dir/entry-7"))?;
+    fs::rename(top.join("dir/entry-8"), top.join("dir/entry-8-moved"))?;
+    File::open(top.join("dir/entry-8-moved"))?.sync_all()?;
+    File::open(top.join("dir"))?.sync_all()?;
+    let inside = File::options().write(true).open(top.join("volume/shared"))?;
+    inside.write_all_at(&noise(55, 5_000), 0)?;
+    inside.sync_all()?;
+    Ok(vec![old, filled, new, small, packed, inside])
 }
 
 /// More data than the first block group takes, with gaps.

@@ -8,6 +8,7 @@
 mod base;
 mod bytes;
 mod kinds;
+pub mod mutation;
 mod patient;
 
 pub use base::Base;

@@ -37,7 +37,8 @@ impl Patient {
     /// A copy of a healthy image.
     pub fn of(healthy: &MemoryDevice) -> Result<Patient> {
         let device = Arc::new(healthy.snapshot());
-        let opened = Volume::open(vec![device.clone()], Access::ReadWrite)?;
+        // Also what may only be read can be damaged.
+        let opened = Volume::open(vec![device.clone()], Access::ReadOnly)?;
         Ok(Patient { device, volume: opened.volume })
     }
 
@@ -62,7 +63,16 @@ impl Patient {
     pub fn seal(&self, at: u64, mut bytes: Vec<u8>) -> Result<()> {
         let digest = self.volume.checksum_kind().digest(&bytes[SUM..]);
         bytes[..SUM].copy_from_slice(digest.as_field());
-        Ok(self.volume.write(at, &bytes)?)
+        self.write(at, &bytes)
+    }
+
+    /// Writes all copies of a logical address, which has to be inside one chunk.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        let chunk = self.volume.chunk_at(at).ok_or(DamageError::Missing("a chunk"))?;
+        for stripe in &chunk.stripes {
+            self.device.write_at(stripe.offset + (at - chunk.logical), bytes)?;
+        }
+        Ok(())
     }
 
     /// Changes the bytes of a block.
@@ -78,6 +88,7 @@ impl Patient {
         match tree {
             objectid::ROOT_TREE => Ok(sb.root.get()),
             objectid::CHUNK_TREE => Ok(sb.chunk_root.get()),
+            objectid::TREE_LOG => self.log(sb.log_root.get()),
             _ => {
                 let is_item =
                     |key: &Key, _: &[u8]| (key.objectid, key.kind) == (tree, kind::ROOT_ITEM);
@@ -86,6 +97,20 @@ impl Patient {
                 Ok(root.ok_or(DamageError::Missing("a root item"))?.bytenr.get())
             }
         }
+    }
+
+    /// Address of the root block of the first log, from the tree of logs.
+    fn log(&self, logs: u64) -> Result<u64> {
+        let mut block = self.block(logs)?;
+        while !block.is_leaf() {
+            block = self.block(block.child(0).bytenr)?;
+        }
+        let (_, data) = (0..block.len())
+            .map(|slot| block.item(slot))
+            .find(|(key, _)| key.kind == kind::ROOT_ITEM)
+            .ok_or(DamageError::Missing("a log"))?;
+        let root = buttress_ondisk::item::RootItem::read(data);
+        Ok(root.ok_or(DamageError::Missing("a root item"))?.bytenr.get())
     }
 
     /// All items of a tree that `wanted` picks, in key order.
@@ -175,7 +200,21 @@ impl Patient {
         key: &Key,
         edit: impl FnOnce(&mut Vec<(Key, Vec<u8>)>),
     ) -> Result<()> {
-        let mut path = self.path(tree, key)?;
+        let path = self.path(tree, key)?;
+        let all = |items: &mut Vec<(Key, Vec<u8>)>| {
+            edit(items);
+            true
+        };
+        self.edit_path(path, tree, all).map(drop)
+    }
+
+    /// Replaces the items of the leaf at the end of a path, unless `edit` says no; what it says.
+    pub(super) fn edit_path(
+        &self,
+        mut path: Vec<Step>,
+        tree: u64,
+        edit: impl FnOnce(&mut Vec<(Key, Vec<u8>)>) -> bool,
+    ) -> Result<bool> {
         let Some(Step { block, .. }) = path.pop() else {
             return Err(DamageError::Missing("a leaf"));
         };
@@ -183,7 +222,9 @@ impl Patient {
             .map(|slot| block.item(slot))
             .map(|(key, data)| (key, data.to_vec()))
             .collect();
-        edit(&mut items);
+        if !edit(&mut items) {
+            return Ok(false);
+        }
         items.sort_by_key(|(key, _)| *key);
         let mut leaf = LeafBuilder::new(block.as_bytes().len());
         for (key, data) in &items {
@@ -191,10 +232,16 @@ impl Patient {
                 return Err(DamageError::Full { tree, leaf: block.bytenr() });
             }
         }
-        let first = leaf.first_key().ok_or(DamageError::Missing("an item left in the leaf"))?;
+        let first = leaf.first_key();
+        if first.is_none() && !path.is_empty() {
+            return Err(DamageError::Missing("an item left in the leaf"));
+        }
         let leaf = leaf.finish(&stamp(&block));
         self.seal(block.bytenr(), leaf.as_bytes().to_vec())?;
-        self.set_first_key(path, &first)
+        if let Some(first) = first {
+            self.set_first_key(path, &first)?;
+        }
+        Ok(true)
     }
 
     /// Puts the first key of a leaf into the nodes above it.

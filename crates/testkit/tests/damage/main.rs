@@ -3,4 +3,5 @@
 
 mod flips;
 mod kinds;
+mod mutations;
 mod verdicts;

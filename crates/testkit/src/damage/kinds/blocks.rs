@@ -30,7 +30,7 @@ pub const KINDS: &[Kind] = &[
     Kind::new("block.csum-second-copy", "tree-block-copy", |p| p.flip(leaf(p)? + 5000, 1))
         .misses("it reads the first copy only")
         .in_data(),
-    Kind::new("block.zeroed", "tree-block-bad", |p| Ok(p.volume().write(leaf(p)?, &[0; 16384])?)),
+    Kind::new("block.zeroed", "tree-block-bad", |p| p.write(leaf(p)?, &[0; 16384])),
     Kind::new("header.bytenr", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.bytenr = (it.bytenr.get() + 16384).into()))
     }),

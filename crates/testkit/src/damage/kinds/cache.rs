@@ -34,7 +34,7 @@ fn first_page(p: &Patient, sealed: bool, edit: impl FnOnce(&mut [u8], usize)) ->
         let digest = ChecksumKind::Crc32c.digest(&page[sums..]);
         page[..4].copy_from_slice(digest.as_bytes());
     }
-    Ok(p.volume().write(at, &page)?)
+    p.write(at, &page)
 }
 
 pub const KINDS: &[Kind] = &[

@@ -7,6 +7,7 @@ mod extents;
 mod files;
 mod inodes;
 mod names;
+mod strays;
 mod superblock;
 mod volumes;
 
@@ -27,6 +28,7 @@ pub fn kinds() -> Vec<Kind> {
         names::KINDS,
         files::KINDS,
         volumes::KINDS,
+        strays::KINDS,
     ];
     tables.concat()
 }

@@ -1,0 +1,90 @@
+//! Whose a tree block is: what its head says about its owner, and what the extent tree says about how it refers to others.
+//!
+//! A block that files share refers to its children in the name of its owner, for as long as the owner itself refers to it.
+//! When the owner leaves it to others, or a balance moves it, it gets full backrefs: from then on it refers by its address.
+//! So its owner's own reference is recorded exactly as long as it has no full backrefs.
+
+use buttress_ondisk::{
+    BlockHead, Key, TreeBlock, kind, objectid,
+    view::{InlineRef, inline_refs, keyed_ref},
+};
+
+use crate::{
+    context::Context,
+    cursor::{Cursor, Event},
+    issue::Place,
+    kinds::Kind,
+    roots::holds_files,
+};
+
+/// How a block was reached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Above {
+    /// It is the root of its tree.
+    Root,
+    /// From this block, which has this owner.
+    Block { bytenr: u64, owner: u64 },
+}
+
+impl Above {
+    /// From a block.
+    pub fn of(parent: &TreeBlock) -> Above {
+        Above::Block { bytenr: parent.bytenr(), owner: parent.owner() }
+    }
+}
+
+/// Judges the owner of a block of a tree of files.
+pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: Above) {
+    if !holds_files(tree) {
+        return;
+    }
+    let (owner, full) = (block.owner(), context.full_backref.has(block.bytenr()));
+    let moved = block.flags() & BlockHead::RELOC != 0;
+    let by = match above {
+        Above::Root => Some(tree),
+        Above::Block { bytenr, .. } if context.full_backref.has(bytenr) => None,
+        Above::Block { owner, .. } => Some(owner),
+    };
+    let place = || Place::block(tree, block.bytenr());
+    if matches!(above, Above::Root) && owner != tree {
+        return context.report(Kind::TreeBlockOwner, place(), owner, tree);
+    }
+    let recorded = match by {
+        Some(root) if root == owner => Some(true),
+        _ => is_recorded(context, block.bytenr(), owner),
+    };
+    match recorded {
+        Some(false) if !full => {
+            context.report(Kind::TreeBlockOwner, place(), owner, "a tree that refers to it");
+        }
+        Some(true) if full && !moved => {
+            let have = format_args!("full backrefs of a block that its owner {owner} refers to");
+            context.report(Kind::ExtentFlags, place(), have, "none");
+        }
+        _ => {}
+    }
+}
+
+/// Whether the extent tree records a reference of a tree to a block; `None` when damage hides it.
+fn is_recorded(context: &Context<'_>, bytenr: u64, tree: u64) -> Option<bool> {
+    let extents = context.roots.find(objectid::EXTENT_TREE)?;
+    let is_it = |found: InlineRef| found == InlineRef::TreeBlock { root: tree };
+    let mut cursor = Cursor::at(context, extents, Key::new(bytenr, 0, 0));
+    while let Some(event) = cursor.get() {
+        let Event::Item(key, data) = event else { return None };
+        if key.objectid != bytenr {
+            break;
+        }
+        let found = match key.kind {
+            kind::EXTENT_ITEM | kind::METADATA_ITEM => {
+                inline_refs(&key, data).is_some_and(|(.., mut refs)| refs.any(is_it))
+            }
+            _ => keyed_ref(&key, data).is_some_and(is_it),
+        };
+        if found {
+            return Some(true);
+        }
+        cursor.next();
+    }
+    Some(false)
+}
