@@ -23,6 +23,7 @@ use crate::{
     progress::Progress,
     refs::{References, Sums, data_refs, held},
     roots::{Roots, Tree, holds_files},
+    seeds::Seeds,
     sink::Sink,
 };
 
@@ -50,6 +51,8 @@ pub(crate) struct Context<'a> {
     pub refs: Arc<dyn References>,
     /// Sizes so far.
     pub sizes: Sizes,
+    /// What hashes start from.
+    pub seeds: Seeds,
     /// Subtrees of files that were judged.
     pub memo: Arc<Memo>,
 }
@@ -75,6 +78,7 @@ pub(crate) fn add(size: &AtomicU64, bytes: u64) {
 impl<'a> Context<'a> {
     /// A check that has not begun.
     pub fn new(volume: &'a Volume, options: &'a Options, progress: &'a Progress) -> Context<'a> {
+        let seeds = Seeds::new(options.seed);
         Context {
             volume,
             sb: volume.superblock(),
@@ -85,7 +89,8 @@ impl<'a> Context<'a> {
             full_backref: Arc::new(Marks::new(volume)),
             bad: Arc::default(),
             visited: Marks::new(volume),
-            refs: Arc::new(Sums::new()),
+            refs: Arc::new(Sums::new(seeds)),
+            seeds,
             sizes: Sizes::default(),
             memo: Arc::new(Memo::new(options.memory_bytes / 4)),
         }

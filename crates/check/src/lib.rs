@@ -31,6 +31,7 @@ mod progress;
 mod refs;
 mod roots;
 mod run;
+mod seeds;
 mod sink;
 mod space;
 mod walk;

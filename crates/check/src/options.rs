@@ -11,11 +11,20 @@ pub struct Options {
     pub memory_bytes: usize,
     /// Issues kept in full; all are counted.
     pub issues_max: usize,
+    /// Where the numbers come from that sums of references start with; `None` for new ones in each run, which nobody can have
+    /// prepared an image for. A test may choose them.
+    pub seed: Option<u64>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        Options { check_data_csum: false, threads, memory_bytes: 256 << 20, issues_max: 1000 }
+        Options {
+            check_data_csum: false,
+            threads,
+            memory_bytes: 256 << 20,
+            issues_max: 1000,
+            seed: None,
+        }
     }
 }

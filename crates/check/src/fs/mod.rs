@@ -11,7 +11,6 @@
 
 mod cache_files;
 mod extents;
-mod hash;
 mod inode;
 mod memo;
 mod names;

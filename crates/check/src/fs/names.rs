@@ -11,12 +11,12 @@ use buttress_ondisk::item::{InodeItem, file_type};
 use buttress_ondisk::{Key, kind, objectid, view};
 use buttress_volume::search;
 
-use super::hash::hash;
 use super::path::{report, report_name};
 use crate::{
     context::Context,
     kinds::Kind,
     roots::Tree,
+    seeds::Seeds,
     walk::{Leaf, Visitor, walk},
 };
 
@@ -151,7 +151,8 @@ impl<'a> Claim<'a> {
     }
 
     /// Calls `take` with what the claim adds and takes away.
-    fn terms(&self, mut take: impl FnMut(Term)) {
+    fn terms(&self, seeds: &Seeds, mut take: impl FnMut(Term)) {
+        let hash = |words: &[u64], bytes: &[u8]| seeds.hash(words, bytes);
         let entry = |dir, name, at: Key, file_type: u8| {
             hash(&[1, dir, at.objectid, at.kind.into(), at.offset, file_type.into()], name)
         };
@@ -186,9 +187,9 @@ impl<'a> Claim<'a> {
     }
 
     /// What it adds to the sum of its tree.
-    pub fn sum(&self) -> u64 {
+    pub fn sum(&self, seeds: &Seeds) -> u64 {
         let mut sum = 0u64;
-        self.terms(|term| {
+        self.terms(seeds, |term| {
             sum = if term.adds { sum.wrapping_add(term.hash) } else { sum.wrapping_sub(term.hash) };
         });
         sum
@@ -254,8 +255,8 @@ impl Record {
     }
 
     /// The name as such, whatever type is told.
-    fn untyped(&self) -> u64 {
-        hash(&[self.dir, self.index, self.inode], &self.name)
+    fn untyped(&self) -> (u64, u64, u64, &[u8]) {
+        (self.dir, self.index, self.inode, &self.name)
     }
 
     /// The name for people.
@@ -266,6 +267,7 @@ impl Record {
 
 /// The buckets that are not zero, and the claims in them as far as memory goes.
 struct Closer {
+    seeds: Seeds,
     bad: Vec<bool>,
     records: Vec<Record>,
     records_max: usize,
@@ -281,7 +283,8 @@ impl Closer {
     }
 
     fn take(&mut self, claim: &Claim<'_>) {
-        claim.terms(|term| {
+        let seeds = self.seeds;
+        claim.terms(&seeds, |term| {
             if self.is_bad(term.hash) {
                 self.records.push(Record::of(claim, &term));
             }
@@ -323,7 +326,7 @@ impl Closer {
 pub(super) fn explain(context: &Context<'_>, tree: &Tree) {
     let mut sums = vec![0u64; BUCKETS];
     walk_claims(context, tree, |claim| {
-        claim.terms(|Term { hash, adds, .. }| {
+        claim.terms(&context.seeds, |Term { hash, adds, .. }| {
             if let Some(sum) = sums.get_mut(bucket(hash)) {
                 *sum = if adds { sum.wrapping_add(hash) } else { sum.wrapping_sub(hash) };
             }
@@ -331,13 +334,13 @@ pub(super) fn explain(context: &Context<'_>, tree: &Tree) {
     });
     let bad = sums.iter().map(|sum| *sum != 0).collect();
     let records_max = (context.options.memory_bytes / RECORD_BYTES).max(1);
-    let mut closer = Closer { bad, records: Vec::new(), records_max };
+    let mut closer = Closer { seeds: context.seeds, bad, records: Vec::new(), records_max };
     walk_claims(context, tree, |claim| closer.take(&claim));
     tell(context, tree, &closer.unanswered());
 }
 
 /// Names of inodes that differ from an entry in the type only.
-fn untyped(left: &[Record], adds: bool) -> HashSet<u64> {
+fn untyped(left: &[Record], adds: bool) -> HashSet<(u64, u64, u64, &[u8])> {
     let names = left.iter().filter(|it| it.pair == Pair::Name && it.adds == adds);
     names.map(Record::untyped).collect()
 }

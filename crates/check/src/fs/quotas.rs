@@ -10,12 +10,12 @@ use buttress_ondisk::item::{QgroupInfo, QgroupStatus, qgroup_status_flags};
 use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind, objectid};
 
-use super::hash::hash;
 use crate::{
     context::Context,
     issue::Place,
     kinds::Kind,
     roots::Tree,
+    seeds::Seeds,
     walk::{Leaf, Subtree, Visitor, walk},
 };
 
@@ -144,7 +144,8 @@ fn count(context: &Context<'_>) -> Option<Sets> {
     let extents_max = (context.options.memory_bytes / EXTENT_BYTES).max(1 << 10);
     let mut shares = 1;
     while shares <= ROUNDS_MAX {
-        let mut counter = Counter::new(context.volume.nodesize().into(), extents_max);
+        let mut counter =
+            Counter::new(context.volume.nodesize().into(), extents_max, context.seeds);
         let rounds = 0..shares;
         if rounds.into_iter().all(|share| counter.round(context, (share, shares))) {
             return Some(counter.sets.into_iter().zip(counter.bytes).collect());
@@ -168,10 +169,11 @@ struct Counter {
     bytes: Vec<u64>,
     share: (u64, u64),
     tree: u64,
+    seeds: Seeds,
 }
 
 impl Counter {
-    fn new(nodesize: u64, extents_max: usize) -> Counter {
+    fn new(nodesize: u64, extents_max: usize, seeds: Seeds) -> Counter {
         Counter {
             nodesize,
             extents_max,
@@ -181,6 +183,7 @@ impl Counter {
             bytes: vec![0],
             share: (0, 1),
             tree: 0,
+            seeds,
         }
     }
 
@@ -205,7 +208,7 @@ impl Counter {
 
     fn add(&mut self, bytenr: u64, len: u64) {
         let (share, shares) = self.share;
-        let is_mine = shares == 1 || hash(&[bytenr], b"") % shares == share;
+        let is_mine = shares == 1 || self.seeds.hash(&[bytenr], b"") % shares == share;
         if !is_mine || self.extents.len() > self.extents_max {
             return;
         }

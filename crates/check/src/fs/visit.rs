@@ -62,7 +62,10 @@ impl<'a, 'b> Files<'a, 'b> {
 
     fn item(&mut self, key: &Key, data: &[u8]) {
         if !names::is_inode(key.objectid) {
-            names::claims(key, data, 0, &mut |claim| self.sum = self.sum.wrapping_add(claim.sum()));
+            let seeds = self.context.seeds;
+            names::claims(key, data, 0, &mut |claim| {
+                self.sum = self.sum.wrapping_add(claim.sum(&seeds));
+            });
             return;
         }
         if key.objectid != self.inode.id {
@@ -88,7 +91,7 @@ impl<'a, 'b> Files<'a, 'b> {
         }
         let (inode, sum) = (&mut self.inode, &mut self.sum);
         names::claims(key, data, inode.mode, &mut |claim| {
-            *sum = sum.wrapping_add(claim.sum());
+            *sum = sum.wrapping_add(claim.sum(&context.seeds));
             inode.claim(&claim);
         });
     }

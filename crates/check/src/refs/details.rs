@@ -22,7 +22,7 @@ pub(crate) fn explain(context: &Context<'_>) {
     let at_once = (context.options.memory_bytes as u64 / each).clamp(1, SUMS as u64) as usize;
     for sums in unequal.chunks(at_once) {
         context.progress.begin(Phase::Details, 0);
-        let records = Arc::new(Records::new(sums));
+        let records = Arc::new(Records::new(context.seeds, sums));
         let again = context.again(Arc::clone(&records) as Arc<_>);
         space::record_again(&again);
         run::meet_all(&again);

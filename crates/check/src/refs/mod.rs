@@ -14,6 +14,8 @@ use buttress_ondisk::{
     view::{FileExtentItem, InlineRef},
 };
 
+use crate::seeds::Seeds;
+
 pub(crate) use details::explain;
 
 /// Who refers to an extent.
@@ -72,30 +74,6 @@ pub(crate) trait References: Send + Sync {
 /// Sums in the table.
 pub(crate) const SUMS: usize = 1 << 14;
 
-/// The sum that an extent's references go to.
-pub(crate) fn sum_of(bytenr: u64) -> usize {
-    fold(bytenr ^ SEEDS[0], SEEDS[1]) as usize % SUMS
-}
-
-/// Numbers without a pattern: the fractional digits of pi.
-const SEEDS: [u64; 4] =
-    [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344, 0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
-
-/// The two halves of a product, mixed: every bit of the result depends on every bit of the factors.
-fn fold(a: u64, b: u64) -> u64 {
-    let product = u128::from(a) * u128::from(b);
-    (product as u64) ^ ((product >> 64) as u64)
-}
-
-/// Two hashes of the words that do not depend on each other.
-fn hash(words: &[u64; 6]) -> [u64; 2] {
-    let [s0, s1, s2, s3] = SEEDS;
-    let one = |a: u64, b: u64| {
-        words.iter().fold(a, |sum, word| fold(sum ^ word, b | 1).wrapping_add(sum.rotate_left(29)))
-    };
-    [one(s0, s1), one(s2, s3)]
-}
-
 fn words(bytenr: u64, reference: &Reference) -> [u64; 6] {
     let (which, a, b, c) = match reference.by {
         Referrer::Tree { root } => (0, root, 0, 0),
@@ -113,20 +91,21 @@ fn words(bytenr: u64, reference: &Reference) -> [u64; 6] {
 
 /// The table of sums.
 pub(crate) struct Sums {
+    seeds: Seeds,
     sums: Vec<[AtomicU64; 2]>,
     total: AtomicU64,
 }
 
 impl Sums {
     /// All zero.
-    pub fn new() -> Sums {
+    pub fn new(seeds: Seeds) -> Sums {
         let sums = (0..SUMS).map(|_| [AtomicU64::new(0), AtomicU64::new(0)]).collect();
-        Sums { sums, total: AtomicU64::new(0) }
+        Sums { seeds, sums, total: AtomicU64::new(0) }
     }
 
     fn add(&self, bytenr: u64, reference: &Reference, times: u64) {
-        let Some([a, b]) = self.sums.get(sum_of(bytenr)) else { return };
-        let [x, y] = hash(&words(bytenr, reference));
+        let Some([a, b]) = self.sums.get(self.seeds.place(bytenr, SUMS)) else { return };
+        let [x, y] = self.seeds.pair(&words(bytenr, reference));
         a.fetch_add(x.wrapping_mul(times), Relaxed);
         b.fetch_add(y.wrapping_mul(times), Relaxed);
         self.total.fetch_add(1, Relaxed);
@@ -228,6 +207,13 @@ pub(crate) fn referrer(found: &InlineRef) -> Option<Referrer> {
 mod tests {
     use super::*;
 
+    /// The fractional digits of pi.
+    const SEEDS: Seeds = Seeds([
+        0x243f_6a88_85a3_08d3,
+        0x1319_8a2e_0370_7344,
+        0xa409_3822_299f_31d0,
+        0x082e_fa98_ec4e_6c89,
+    ]);
     const TREE: Reference = Reference {
         by: Referrer::Tree { root: 5 },
         shape: Shape::Block { level: 1, generation: 7 },
@@ -235,7 +221,7 @@ mod tests {
 
     #[test]
     fn equal_sides_cancel_in_any_order() {
-        let sums = Sums::new();
+        let sums = Sums::new(SEEDS);
         let data = Reference {
             by: Referrer::File { root: 5, inode: 257, offset: 0 },
             shape: Shape::Data { len: 4096 },
@@ -244,7 +230,7 @@ mod tests {
         sums.recorded(1 << 20, &data, 3);
         sums.found(1 << 20, &TREE, 1);
         sums.found(1 << 20, &data, 2);
-        assert_eq!(sums.unequal(), [sum_of(1 << 20)]);
+        assert_eq!(sums.unequal(), [SEEDS.place(1 << 20, SUMS)]);
         sums.recorded(1 << 20, &TREE, 1);
         assert!(sums.unequal().is_empty());
     }
@@ -259,7 +245,7 @@ mod tests {
             Reference { shape: Shape::Data { len: 7 }, ..TREE },
         ];
         for other in others {
-            let sums = Sums::new();
+            let sums = Sums::new(SEEDS);
             sums.found(4096, &TREE, 1);
             sums.recorded(4096, &other, 1);
             assert_eq!(sums.unequal().len(), 1, "{other:?}");
@@ -269,7 +255,7 @@ mod tests {
     #[test]
     fn extents_spread_over_the_sums() {
         let used: std::collections::HashSet<_> =
-            (0..SUMS as u64).map(|n| sum_of(n << 14)).collect();
+            (0..SUMS as u64).map(|n| SEEDS.place(n << 14, SUMS)).collect();
         assert!(used.len() > SUMS / 2, "{}", used.len());
     }
 }

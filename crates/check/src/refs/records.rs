@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-use super::{Reference, References, Referrer, SUMS, Shape, sum_of};
+use super::{Reference, References, Referrer, SUMS, Shape};
+use crate::seeds::Seeds;
 
 /// Both sides' counts of one referrer, and what each takes the extent for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,20 +28,21 @@ pub(super) struct Extent {
 
 /// Keeps the references of the extents that belong to chosen sums.
 pub(super) struct Records {
+    seeds: Seeds,
     wanted: Vec<bool>,
     extents: Mutex<BTreeMap<u64, Extent>>,
 }
 
 impl Records {
     /// Keeps nothing but the references of these sums.
-    pub fn new(sums: &[usize]) -> Records {
+    pub fn new(seeds: Seeds, sums: &[usize]) -> Records {
         let mut wanted = vec![false; SUMS];
         for &sum in sums {
             if let Some(it) = wanted.get_mut(sum) {
                 *it = true;
             }
         }
-        Records { wanted, extents: Mutex::default() }
+        Records { seeds, wanted, extents: Mutex::default() }
     }
 
     /// What was kept, by address.
@@ -49,7 +51,7 @@ impl Records {
     }
 
     fn wants(&self, bytenr: u64) -> bool {
-        self.wanted.get(sum_of(bytenr)).copied().unwrap_or(false)
+        self.wanted.get(self.seeds.place(bytenr, SUMS)).copied().unwrap_or(false)
     }
 }
 

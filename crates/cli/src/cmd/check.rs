@@ -94,6 +94,7 @@ fn judge(
         threads: args.threads.unwrap_or(Options::default().threads).max(1),
         memory_bytes: usize::try_from(args.memory).unwrap_or(usize::MAX),
         issues_max: args.issues,
+        ..Options::default()
     };
     let work = |progress: &Progress| buttress_check::check(volume, &options, progress);
     Ok((watched(args, globals, work), Some(fsid)))
