@@ -7,7 +7,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::cmd::mount::Helper;
-use crate::error::USAGE;
+use crate::error::{USAGE, usage_code, usage_is_failure};
 use crate::output::Format;
 
 /// Reads and writes btrfs filesystems in image files and on disks, without mounting them and without being root.
@@ -58,6 +58,17 @@ The exit code is 0 when the filesystem is clean (warnings do not count) and 1 wh
 Examples:
   buttress check disk.img
   buttress check --check-data-csum --format json disk.img";
+
+const CHMOD: &str = "\
+Examples:
+  buttress chmod 644 disk.img:/etc/fstab
+  buttress chmod -R u+rwX,go-w disk.img:/srv";
+
+const CHOWN: &str = "\
+Names are those of this machine; numbers mean the same everywhere.
+Examples:
+  buttress chown -R 33:33 disk.img:/srv
+  buttress chown root disk.img:/etc/fstab";
 
 const CP: &str = "\
 Examples:
@@ -139,6 +150,12 @@ pub enum Command {
     Mv(cmd::mv::Mv),
     /// Make links
     Ln(cmd::ln::Ln),
+    /// Change permission bits
+    #[command(after_help = CHMOD)]
+    Chmod(cmd::chmod::Chmod),
+    /// Change owner and group
+    #[command(after_help = CHOWN)]
+    Chown(cmd::chown::Chown),
     /// Print all there is to know about files
     Stat(cmd::stat::Stat),
     /// Subvolumes and snapshots
@@ -187,6 +204,9 @@ pub enum Parsed {
 /// Understands the words of the command line, the first of which is the name we were called by.
 pub fn parse(mut words: Vec<OsString>) -> Parsed {
     let called = words.first().map(|word| base_name(word)).unwrap_or_default();
+    if matches!(called.as_str(), "btrfs" | "mkfs.btrfs") {
+        usage_is_failure();
+    }
     let mut command = Cli::command();
     match called.as_str() {
         "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
@@ -240,7 +260,7 @@ fn message(error: &clap::Error) -> Parsed {
         Some(rest) => format!("buttress: {rest}"),
         None => text,
     };
-    Parsed::Message { text, code: USAGE }
+    Parsed::Message { text, code: usage_code() }
 }
 
 #[cfg(test)]

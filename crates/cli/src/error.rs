@@ -5,6 +5,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde_json::json;
 
@@ -27,8 +28,20 @@ pub struct Failure {
     said: bool,
 }
 
-/// Exit code of a command that was not understood.
+/// Exit code of a command that was not understood; see [`usage_code`].
 pub const USAGE: u8 = 2;
+
+static USAGE_CODE: AtomicU8 = AtomicU8::new(USAGE);
+
+/// The exit code of a command that was not understood, under the name we were called by.
+pub fn usage_code() -> u8 {
+    USAGE_CODE.load(Ordering::Relaxed)
+}
+
+/// Where we stand in for a tool that ends with 1 whatever went wrong, so do we.
+pub fn usage_is_failure() {
+    USAGE_CODE.store(1, Ordering::Relaxed);
+}
 
 impl Failure {
     /// `buttress: <what> <place>: <why>`, exit code 1.
@@ -72,7 +85,7 @@ impl Failure {
 
     /// The exit code.
     pub fn code(&self) -> u8 {
-        self.code
+        if self.code == USAGE { usage_code() } else { self.code }
     }
 
     /// Whether the reader of our output went away.
@@ -106,7 +119,7 @@ impl Failure {
             "why": self.why,
             "hint": self.hint,
             "message": self.to_string(),
-            "code": self.code,
+            "code": self.code(),
         });
         format!("{}\n", output::with_header("error", error))
     }

@@ -6,7 +6,8 @@
 //!
 //! Layers, top down: [`args`] (words become a command), [`cmd`] (one file per subcommand), [`device`] (from a path to a
 //! device or filesystem), and beside them [`error`], [`output`] and [`quote`], which say how failures, results and names look. Results go
-//! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood.
+//! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood (1 under
+//! the names of btrfs-progs, as there).
 
 #![allow(
     rustdoc::broken_intra_doc_links,

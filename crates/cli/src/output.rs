@@ -22,7 +22,7 @@ pub fn with_header(name: &str, value: Value) -> Value {
     let mut top = Map::new();
     top.insert("__header".into(), json!({ "version": "1" }));
     top.insert(name.into(), value);
-    Value::Object(top)
+    beside(Value::Object(top))
 }
 
 /// Writes the whole JSON output of a command.
@@ -58,7 +58,71 @@ pub fn uuid_json(uuid: Uuid) -> Value {
     if uuid.is_nil() { Value::Null } else { Value::String(uuid.to_string()) }
 }
 
-/// Bytes of a name for JSON; what is no UTF-8 is replaced.
+/// Bytes of a name for JSON. What is no UTF-8 is replaced, and all bytes are in hexadecimal beside it: a member `name` is
+/// followed by `name_hex`, and in an array stands an object of `text` and `hex`.
 pub fn text_json(bytes: &[u8]) -> Value {
-    Value::String(String::from_utf8_lossy(bytes).into_owned())
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Value::String(text.to_owned()),
+        Err(_) => {
+            let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+            json!({ TEXT: String::from_utf8_lossy(bytes), HEX: hex })
+        }
+    }
+}
+
+const TEXT: &str = "text";
+const HEX: &str = "hex";
+
+/// Puts the bytes of what [`text_json`] made beside its text, everywhere in a value.
+fn beside(value: Value) -> Value {
+    match value {
+        Value::Array(list) => list.into_iter().map(beside).collect(),
+        Value::Object(members) if is_text(&members) => Value::Object(members),
+        Value::Object(members) => {
+            let mut all = Map::new();
+            for (name, value) in members {
+                match value {
+                    Value::Object(mut text) if is_text(&text) => {
+                        let hex = text.remove(HEX).unwrap_or_default();
+                        all.insert(name.clone(), text.remove(TEXT).unwrap_or_default());
+                        all.insert(format!("{name}_{HEX}"), hex);
+                    }
+                    other => {
+                        all.insert(name, beside(other));
+                    }
+                }
+            }
+            Value::Object(all)
+        }
+        other => other,
+    }
+}
+
+fn is_text(members: &Map<String, Value>) -> bool {
+    members.len() == 2 && members.contains_key(TEXT) && members.contains_key(HEX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_are_no_text_keep_their_bytes() {
+        let value = json!({
+            "good": text_json("Grüße".as_bytes()),
+            "bad": text_json(b"a\xff"),
+            "list": [text_json(b"x"), text_json(b"\xfe")],
+            "deep": [{ "bad": text_json(b"\x80") }],
+        });
+        let want = json!({
+            "good": "Grüße",
+            "bad": "a\u{fffd}",
+            "bad_hex": "61ff",
+            "list": ["x", { "text": "\u{fffd}", "hex": "fe" }],
+            "deep": [{ "bad": "\u{fffd}", "bad_hex": "80" }],
+        });
+        assert_eq!(beside(value), want);
+        let top = with_header("label", text_json(b"\xff"));
+        assert_eq!(top["label_hex"], "ff");
+    }
 }

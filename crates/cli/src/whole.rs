@@ -16,6 +16,8 @@ use crate::spot::{Image, Spot, Target, Time, Trouble};
 
 /// The inode number of a subvolume's top directory.
 const TOP: u64 = 256;
+/// What stands for the path of a deleted subvolume.
+const DELETED: &[u8] = b"DELETED";
 /// The type bit under which the global reserve is reported.
 const GLOBAL_RESERVE: u64 = 1 << 49;
 
@@ -192,8 +194,10 @@ impl Whole {
         let refuse = |why: Trouble| self.failure("cannot list the deleted subvolumes of", why);
         match self {
             Whole::Image(image) => image_deleted(image).map_err(refuse),
-            Whole::Live(_) => Err(refuse(rustix::io::Errno::OPNOTSUPP.into())
-                .hint("Name the image or disk after unmounting it.")),
+            Whole::Live(path) => {
+                let all = client::deleted_subvolumes(path).map_err(|errno| refuse(errno.into()))?;
+                Ok(all.iter().map(|it| live_subvolume(it, DELETED.to_vec())).collect())
+            }
         }
     }
 
@@ -251,6 +255,15 @@ impl Whole {
         match self {
             Whole::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
             Whole::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
+        }
+    }
+
+    /// Makes a subvolume the default by its id; 0 is the top level, as for Linux.
+    pub fn set_default_by_id(&self, id: u64) -> Result<(), Trouble> {
+        let id = if id == 0 { objectid::FS_TREE } else { id };
+        match self {
+            Whole::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
+            Whole::Live(path) => Ok(client::set_default_by_id(path, id)?),
         }
     }
 
@@ -410,7 +423,7 @@ fn deleted_subvolume(id: u64, item: &RootItem) -> Subvolume {
         id,
         parent: 0,
         name: Vec::new(),
-        path: b"DELETED".to_vec(),
+        path: DELETED.to_vec(),
         generation: item.generation.get(),
         transids: [item.otransid.get(), item.stransid.get(), item.rtransid.get()],
         times: [&item.otime, &item.stime, &item.rtime].map(Time::from_disk),

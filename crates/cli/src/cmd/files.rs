@@ -5,9 +5,10 @@ use std::io::Write;
 
 use buttress_device::Access;
 
+use super::ls::DEPTH_MAX;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Session, Spot};
+use crate::spot::{Facts, Kind, Session, Spot};
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -83,5 +84,61 @@ impl Entered {
             }
             _ => Ok(()),
         }
+    }
+}
+
+/// What is done to a file, or a tree of them.
+pub type Action<'a> = dyn FnMut(&Spot, &Facts, &mut dyn Write) -> Result<(), Failure> + 'a;
+
+/// A file, and with `recursive` all that is below it, a directory before what is in it.
+pub struct Tree {
+    what: &'static str,
+    recursive: bool,
+    entered: Entered,
+}
+
+impl Tree {
+    /// `what` is tried with each of them.
+    pub fn new(what: &'static str, recursive: bool) -> Tree {
+        Tree { what, recursive, entered: Entered::default() }
+    }
+
+    /// Does something with each of them; what fails does not keep it from the others.
+    pub fn each(
+        mut self,
+        spot: &Spot,
+        failures: &mut Failures<'_>,
+        out: &mut dyn Write,
+        action: &mut Action<'_>,
+    ) -> Result<(), Failure> {
+        self.below(spot, 0, failures, out, action)
+    }
+
+    fn below(
+        &mut self,
+        spot: &Spot,
+        depth: usize,
+        failures: &mut Failures<'_>,
+        out: &mut dyn Write,
+        action: &mut Action<'_>,
+    ) -> Result<(), Failure> {
+        let refuse = |why: &dyn std::fmt::Display| spot.failure(self.what, why);
+        let facts = spot.facts().map_err(|why| refuse(&why))?;
+        let goes_on = self.recursive && facts.kind == Kind::Directory;
+        if goes_on && depth > DEPTH_MAX {
+            return Err(refuse(&"directories are nested too deeply"));
+        }
+        if goes_on {
+            self.entered.enter(spot, &facts, self.what)?;
+        }
+        action(spot, &facts, out)?;
+        if !goes_on {
+            return Ok(());
+        }
+        for (_, child) in spot.list().map_err(|why| spot.failure("cannot list", why))? {
+            let done = self.below(&child, depth + 1, failures, out, action);
+            failures.note(done, out)?;
+        }
+        Ok(())
     }
 }

@@ -2,6 +2,8 @@
 
 pub mod cat;
 pub mod check;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 mod copy;
 pub mod cp;
@@ -38,6 +40,8 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Rm(args) => rm::run(args, globals, out),
         Command::Mv(args) => mv::run(args, globals, out),
         Command::Ln(args) => ln::run(args, globals, out),
+        Command::Chmod(args) => chmod::run(args, globals, out),
+        Command::Chown(args) => chown::run(args, globals, out),
         Command::Stat(args) => stat::run(args, globals, out),
         Command::Subvolume(args) => subvolume::run(args, globals, out),
         Command::Check(args) => check::run(args, globals, out),

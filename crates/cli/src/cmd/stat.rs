@@ -114,7 +114,7 @@ pub fn json(name: &[u8], spot: &Spot, facts: &Facts) -> Result<Value, Failure> {
     };
     Ok(json!({
         "name": output::text_json(name),
-        "path": spot.to_string(),
+        "path": output::text_json(spot.name()),
         "type": facts.kind.word(),
         "target": target,
         "mode": format!("{:04o}", facts.mode),

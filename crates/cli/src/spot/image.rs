@@ -9,7 +9,7 @@ use rustix::io::Errno;
 
 use super::{At, Facts, Kind, New, Read, Result, Write};
 use crate::quote;
-use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek};
+use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek, acl};
 
 /// A device number on the disk is `major << MINOR_BITS | minor`.
 const MINOR_BITS: u32 = 20;
@@ -36,14 +36,19 @@ struct Creator {
 
 impl Creator {
     fn this_process() -> Creator {
-        let umask = rustix::process::umask(rustix::fs::Mode::empty());
-        rustix::process::umask(umask);
         Creator {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
-            umask: umask.as_raw_mode(),
+            umask: this_umask(),
         }
     }
+}
+
+/// The permissions that new files of this process do not get.
+pub fn this_umask() -> u32 {
+    let umask = rustix::process::umask(rustix::fs::Mode::empty());
+    rustix::process::umask(umask);
+    umask.as_raw_mode()
 }
 
 impl fmt::Debug for Image {
@@ -146,6 +151,29 @@ impl Image {
         set(&mut change);
         self.fs.set_attributes(node, &change)?;
         Ok(())
+    }
+
+    /// The access ACL says the same as the mode.
+    pub(super) fn set_mode(&self, node: Node, mode: u32) -> Result<()> {
+        self.change(node, |it| it.mode = Some(mode))?;
+        let Some(acl) = self.fs.get_xattr(node, acl::ACCESS)? else { return Ok(()) };
+        let acl = acl::with_mode(&acl, mode)?;
+        Ok(self.fs.set_xattr(node, acl::ACCESS, &acl, buttress::SetXattr::Any)?)
+    }
+
+    /// A new owner does not get what a set-id bit gave whoever ran the file.
+    pub(super) fn set_owner(&self, node: Node, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let before = self.fs.attributes(node)?;
+        let mut mode = before.mode & 0o7777 & !0o4000;
+        if mode & 0o010 != 0 {
+            mode &= !0o2000;
+        }
+        let keeps = matches!(before.kind, FileKind::Directory | FileKind::Symlink);
+        self.change(node, |it| {
+            it.uid = uid;
+            it.gid = gid;
+            it.mode = (!keeps && mode != before.mode & 0o7777).then_some(mode);
+        })
     }
 
     pub(super) fn xattrs(&self, node: Node) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {

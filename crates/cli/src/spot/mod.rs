@@ -15,7 +15,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 pub use guard::may_be_overwritten;
-pub use image::Image;
+pub use image::{Image, this_umask};
 pub use session::{Session, Target};
 
 use crate::error::{self, Failure};
@@ -457,14 +457,11 @@ impl Spot {
         }
     }
 
-    /// Changes owner and group.
+    /// Changes owner and group, those that are given; set-id bits go with the old owner.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         match &self.at {
             At::Host(place) => place.set_owner(uid, gid),
-            At::Image(image, node) => image.change(*node, |it| {
-                it.uid = uid;
-                it.gid = gid;
-            }),
+            At::Image(image, node) => image.set_owner(*node, uid, gid),
         }
     }
 
@@ -472,7 +469,7 @@ impl Spot {
     pub fn set_mode(&self, mode: u32) -> Result<()> {
         match &self.at {
             At::Host(place) => place.set_mode(mode),
-            At::Image(image, node) => image.change(*node, |it| it.mode = Some(mode)),
+            At::Image(image, node) => image.set_mode(*node, mode),
         }
     }
 

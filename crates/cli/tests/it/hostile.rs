@@ -278,3 +278,96 @@ fn names_that_are_there_twice_lead_where_linux_finds_them() {
     assert_eq!((contents("twice"), contents("torn")), (b"one".to_vec(), b"one".to_vec()));
     live.end();
 }
+
+/// What the command writes to a terminal; `None`, said, where there is no `script`.
+fn on_a_terminal(place: &Place, line: &str) -> Option<String> {
+    let program = env!("CARGO_BIN_EXE_buttress");
+    let said = Command::new("script")
+        .args(["-qec", &format!("{program} {line}"), "/dev/null"])
+        .current_dir(place.path())
+        .env("TERM", "dumb")
+        .output();
+    match said {
+        Ok(said) => Some(String::from_utf8_lossy(&said.stdout).into_owned()),
+        Err(_) => {
+            println!("skipped: there is no script(1)");
+            None
+        }
+    }
+}
+
+#[test]
+fn a_terminal_sees_no_escape_sequences() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = image(|tree| {
+        let evil = |bytes: &[u8]| tree.join(std::ffi::OsStr::from_bytes(bytes));
+        fs::create_dir(evil(b"\x1b[31mdir\x07")).unwrap();
+        fs::write(evil(b"\x1b[31mdir\x07/new\nline"), "x").unwrap();
+        fs::write(evil(b"with space"), "x").unwrap();
+        std::os::unix::fs::symlink("\u{1b}]0;target\u{7}", evil(b"link")).unwrap();
+        fs::write(evil(b"c1 \xc2\x9b\xff"), "x").unwrap();
+    });
+    place.run_words(&["filesystem", "label", "disk.img", "\u{1b}[7mlabel"]);
+    place.run_words(&["subvolume", "create", "disk.img:/\u{1b}[5msub"]);
+    let lines = [
+        "ls -lR disk.img",
+        "stat disk.img:/link disk.img:/*",
+        "filesystem label disk.img",
+        "filesystem show disk.img",
+        "subvolume list disk.img",
+        "subvolume show disk.img",
+        "inspect-internal dump-tree disk.img",
+        "inspect-internal dump-super disk.img",
+        "property get disk.img",
+        "cp -rv disk.img:/ out",
+        "rm -rv out",
+        "check disk.img",
+    ];
+    for line in lines {
+        let Some(seen) = on_a_terminal(&place, line) else { return };
+        let bad = |c: &char| c.is_control() && !matches!(c, '\n' | '\r' | '\t');
+        assert_eq!(seen.chars().find(bad), None, "{line}: {seen:?}");
+    }
+    let seen = on_a_terminal(&place, "ls disk.img").unwrap();
+    let lines: Vec<_> = seen.lines().collect();
+    assert_eq!(
+        lines,
+        [
+            r"''$'\033''[31mdir'$'\a'".replace(r"\a", r"\007").as_str(),
+            r"''$'\033''[5msub'",
+            r"'c1 '$'\302\233\377'",
+            "link",
+            "'with space'",
+        ]
+    );
+    // In a pipe names are what they are, and in messages never.
+    let said = place.run("ls disk.img");
+    assert!(said.out.starts_with(b"\x1b[31mdir\x07\n"));
+    let said = place.run_words(&["cat", "disk.img:/\u{1b}[31mdir\u{7}"]);
+    assert!(!said.err.contains('\u{1b}') && said.err.contains(r"$'\033'"), "{:?}", said.err);
+    let said = place.run_words(&["ls", "\u{1b}[31m.img:/x"]);
+    assert!(!said.err.contains('\u{1b}'), "{:?}", said.err);
+}
+
+#[test]
+fn names_that_are_no_text_keep_their_bytes_in_json() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = image(|tree| {
+        let name = tree.join(std::ffi::OsStr::from_bytes(b"na\xffme"));
+        fs::write(&name, "x").unwrap();
+        std::os::unix::fs::symlink(std::ffi::OsStr::from_bytes(b"to\xfe"), tree.join("link"))
+            .unwrap();
+    });
+    let found = place.json("ls disk.img");
+    assert_eq!((&found[0]["name"], found[0].get("name_hex")), (&"link".into(), None));
+    assert_eq!(found[0]["target_hex"], "746ffe");
+    assert_eq!(found[1]["name"], "na\u{fffd}me");
+    assert_eq!(found[1]["name_hex"], "6e61ff6d65");
+    assert_eq!(found[1]["path_hex"], "6469736b2e696d673a2f6e61ff6d65");
+    let sub = std::ffi::OsStr::from_bytes(b"disk.img:/s\xf0b");
+    let made = ["--format", "json", "subvolume", "create"].map(std::ffi::OsStr::new);
+    let said = place.run_words(&[&made[..], &[sub]].concat());
+    assert!(said.text().contains("\"6469736b2e696d673a2f73f062\""), "{}", said.text());
+    assert_eq!(place.json("subvolume list disk.img")[0]["path_hex"], "73f062");
+    assert!(place.run("subvolume list disk.img").out.ends_with(b" path s\xf0b\n"));
+}

@@ -241,3 +241,68 @@ fn copies_on_a_live_mount_share_their_data() {
         place.check("disk.img");
     }
 }
+
+#[test]
+fn subvolumes_by_number_wherever_they_are() {
+    let place = image();
+    for name in ["one", "one/in", "one/in/deep", "two", "three", "shown"] {
+        place.ok(&format!("subvolume create -q disk.img:/{name}"));
+    }
+    let ids: Vec<u64> = place
+        .json("subvolume list disk.img")
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|it| it["ID"].as_u64().unwrap())
+        .collect();
+    let Some(live) = Live::of(&place, "-o subvol=/shown") else { return };
+    place.ok("subvolume create -q mnt/here");
+    // Waiting for a subvolume that is gone.
+    assert_eq!(place.ok("subvolume delete -c mnt/here"), {
+        "Delete subvolume (commit): 'mnt/here'\n"
+    });
+    place.ok("subvolume create -q mnt/here");
+    place.ok("subvolume create -q mnt/there");
+    place.ok("subvolume delete -C mnt/here mnt/there");
+    // What the mount does not show.
+    assert_eq!(place.ok(&format!("subvolume delete -i {} mnt", ids[3])), {
+        "Delete subvolume (no-commit): 'two'\n"
+    });
+    let said = place.fails(&format!("subvolume delete -i {} mnt", ids[0]));
+    assert!(said.contains("cannot delete one: ") && said.contains("add -R"), "{said}");
+    place.ok(&format!("subvolume set-default {} mnt", ids[4]));
+    assert!(place.ok("subvolume get-default mnt").ends_with(" path three\n"));
+    let said = place.fails(&format!("subvolume delete --subvolid {} mnt", ids[4]));
+    assert!(said.contains("it is the default subvolume"), "{said}");
+    place.ok("subvolume set-default 0 mnt");
+    assert_eq!(place.ok("subvolume get-default mnt"), "ID 5 (FS_TREE)\n");
+    assert!(place.fails("subvolume set-default 999 mnt").contains("there is none"));
+    assert!(place.fails("subvolume delete -i 999 mnt").contains("there is none"));
+    assert_eq!(place.ok(&format!("subvolume delete -c -R -i {} mnt", ids[0])).lines().count(), 3);
+    live.end();
+    assert_eq!(place.ok("ls disk.img"), "shown\nthree\n");
+    place.ok(&format!("subvolume set-default {} disk.img", ids[4]));
+    place.ok("subvolume set-default 0 disk.img");
+    place.ok(&format!("subvolume delete -c -i {} disk.img", ids[4]));
+    assert_eq!(place.ok("ls disk.img"), "shown\n");
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+#[test]
+fn deleted_subvolumes_of_a_live_mount_are_listed() {
+    let place = image();
+    place.ok("subvolume create -q disk.img:/held");
+    std::fs::write(place.join("file"), "x").unwrap();
+    place.ok("cp file disk.img:/held");
+    let Some(live) = Live::of(&place, "") else { return };
+    assert_eq!(place.ok("subvolume list -d mnt"), "");
+    // Its space stays taken while somebody has a file of it open.
+    let held = std::fs::File::open(place.join("mnt/held/file")).unwrap();
+    place.ok("subvolume delete -c mnt/held");
+    let listed = place.ok("subvolume list -d mnt");
+    assert!(listed.is_empty() || listed.ends_with(" path DELETED\n"), "{listed}");
+    drop(held);
+    live.end();
+}

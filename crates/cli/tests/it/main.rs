@@ -8,6 +8,7 @@ mod hostile;
 mod inspect;
 mod live;
 mod mkfs;
+mod modes;
 mod run;
 mod stats;
 mod targets;

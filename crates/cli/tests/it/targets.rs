@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
+use std::process::Command;
 
 use buttress_testkit::oracle::LoopDevice;
 
@@ -190,4 +191,53 @@ fn the_kernels_image_is_not_overwritten() {
     assert!(Path::new(&place.join("disk.img")).exists());
     place.ok("cp one disk.img");
     assert_eq!(place.ok("cat disk.img:/kept disk.img:/one"), "keptone");
+}
+
+/// Runs a script of the shell in which `$B` is the command.
+fn shell(place: &Place, script: &str) -> (i32, String, String) {
+    let said = Command::new("bash")
+        .args(["-c", script])
+        .env("B", env!("CARGO_BIN_EXE_buttress"))
+        .current_dir(place.path())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (said.status.code().unwrap_or(-1), text(&said.stdout), text(&said.stderr))
+}
+
+#[test]
+fn what_streams_is_copied_until_it_ends() {
+    let place = image();
+    let script = "set -e
+        seq 100000 | $B cp /dev/stdin disk.img:/stdin
+        $B cp <(seq 5) disk.img:/substituted
+        seq 7 | $B cp /dev/fd/0 disk.img
+        $B cp /dev/stdin disk.img:/from-file < one
+        mkfifo pipe; (seq 9 > pipe &); $B cp -p pipe disk.img:/fifo
+        $B cp /proc/self/status disk.img:/status
+        seq 3 | $B cp /dev/stdin out
+        $B cp disk.img:/one /dev/null
+        $B cp one /dev/stdout
+        $B cp disk.img:/substituted /dev/stdout | cat
+        $B cp disk.img:/substituted >(cat > caught)
+        seq 2 | $B cat /dev/stdin
+        cat out; until [ \"$(wc -l < caught)\" = 5 ]; do sleep 0.05; done";
+    place.ok("cp one disk.img");
+    let (code, out, err) = shell(&place, script);
+    assert_eq!((code, err.as_str()), (0, ""), "{out}");
+    assert_eq!(out, "one1\n2\n3\n4\n5\n1\n2\n1\n2\n3\n");
+    let numbers = |last: u32| (1..=last).map(|it| format!("{it}\n")).collect::<String>();
+    for (name, last) in [("stdin", 100_000), ("substituted", 5), ("0", 7), ("fifo", 9)] {
+        assert_eq!(place.ok(&format!("cat disk.img:/{name}")), numbers(last), "{name}");
+        assert_eq!(place.json(&format!("stat disk.img:/{name}"))[0]["type"], "file", "{name}");
+    }
+    assert_eq!(place.ok("cat disk.img:/from-file"), "one");
+    assert!(place.ok("cat disk.img:/status").contains("VmRSS"));
+    assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+    // With everything in it, a pipe is a pipe.
+    place.ok("cp -r pipe disk.img:/kept");
+    assert_eq!(place.json("stat disk.img:/kept")[0]["type"], "fifo");
+    if have_progs() {
+        place.check("disk.img");
+    }
 }

@@ -41,6 +41,28 @@ fn what_is_not_understood_ends_with_2() {
 }
 
 #[test]
+fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
+    let place = Place::new();
+    for (name, words) in [
+        ("btrfs", &["frobnicate"][..]),
+        ("btrfs", &[]),
+        ("btrfs", &["subvolume", "list", "--frob", "x"]),
+        ("btrfs", &["subvolume", "list"]),
+        ("mkfs.btrfs", &["--frob", "x"]),
+        ("mkfs.btrfs", &["-n", "5k", "x"]),
+        ("mkfs.btrfs", &[]),
+    ] {
+        let ours = run_as(name, place.path(), words);
+        assert_eq!(ours.code, 1, "{name} {words:?}: {}", ours.err);
+        let program = if name == "btrfs" { "btrfs" } else { "mkfs.btrfs" };
+        let theirs = std::process::Command::new(program).args(words).output();
+        if let Ok(theirs) = theirs {
+            assert_eq!(theirs.status.code(), Some(1), "{name} {words:?}");
+        }
+    }
+}
+
+#[test]
 fn help_and_version_go_to_standard_output() {
     let place = Place::new();
     for line in ["--help", "--version", "mkfs --help", "inspect-internal --help"] {

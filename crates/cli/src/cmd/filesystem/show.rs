@@ -46,12 +46,13 @@ pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
 
 fn text(info: &Info, args: &Show, out: &mut dyn Write) -> Result<(), Failure> {
     let units = args.units.units();
-    let label = match info.label.is_empty() {
-        true => "none".into(),
-        false => format!("'{}'", String::from_utf8_lossy(&info.label)),
-    };
     let (count, used) = (info.devices.len(), units.show(info.used()));
-    writeln!(out, "Label: {label}  uuid: {}", info.fsid)?;
+    write!(out, "Label: ")?;
+    match info.label.is_empty() {
+        true => write!(out, "none")?,
+        false => out.write_all(&[b"'", &*info.label, b"'"].concat())?,
+    }
+    writeln!(out, "  uuid: {}", info.fsid)?;
     writeln!(out, "\tTotal devices {count} FS bytes used {used}")?;
     for device in &info.devices {
         let (size, used) = (units.show(device.size), units.show(device.used));

@@ -35,7 +35,7 @@ pub fn run(args: &Create, globals: &Globals, out: &mut dyn Write) -> Result<(), 
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
             let done = one(&Target::any(target, globals), args, globals, session, out);
-            failures.note(done.map(|name| made.push(name.into())), out)?;
+            failures.note(done.map(|name| made.push(output::text_json(&name))), out)?;
         }
         Ok(())
     })?;
@@ -51,7 +51,7 @@ fn one(
     globals: &Globals,
     session: &mut Session<'_>,
     out: &mut dyn Write,
-) -> Result<String, Failure> {
+) -> Result<Vec<u8>, Failure> {
     if args.parents {
         crate::cmd::mkdir::parents_of(target, session)?;
     }
@@ -62,11 +62,10 @@ fn one(
     Whole::of(&directory)?;
     let made = whole::create_subvolume(&directory, &name);
     made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
-    let made = directory.entry_name(&name);
     if globals.talks() {
-        writeln!(out, "Create subvolume '{made}'")?;
+        writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;
     }
-    Ok(made)
+    Ok(directory.entry(&name))
 }
 
 /// Why there is no new subvolume in a directory.

@@ -6,8 +6,10 @@ use std::io::Write;
 use buttress_device::Access;
 use buttress_ondisk::objectid;
 use clap::Args;
+use rustix::io::Errno;
 
-use super::{delete::by_id, list};
+use super::delete::no_such_subvolume;
+use super::list;
 use crate::args::Globals;
 use crate::clock::Zone;
 use crate::cmd::files::session;
@@ -46,8 +48,9 @@ pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<
     }
     match found {
         Some(it) if id != objectid::FS_TREE => {
-            let path = String::from_utf8_lossy(&it.path);
-            writeln!(out, "ID {id} gen {} top level {} path {path}", it.generation, it.parent)?;
+            write!(out, "ID {id} gen {} top level {} path ", it.generation, it.parent)?;
+            out.write_all(&it.path)?;
+            writeln!(out)?;
         }
         Some(_) => writeln!(out, "ID {id} (FS_TREE)")?,
         None => writeln!(out, "ID {id}")?,
@@ -57,21 +60,25 @@ pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<
 
 /// Chooses the default subvolume.
 pub fn set(args: &SetDefault, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
-    session(globals, Access::ReadWrite, |session| {
-        let target = match args.targets.as_slice() {
-            [one] => Target::any(one, globals),
-            [id, filesystem] => {
-                let id = id.to_str().and_then(|id| id.parse().ok()).ok_or_else(|| {
-                    let why = format!("{} is no subvolume id", id.to_string_lossy());
-                    Failure::usage("cannot set the default subvolume", why)
-                })?;
-                by_id(&Target::any(filesystem, globals), id, session)?
-            }
-            _ => return Err(Failure::usage("cannot set the default subvolume", "none was named")),
-        };
-        let spot = session.find(&target, true)?;
-        Whole::of(&spot)?.subvolume_at(&spot)?;
-        whole::set_default(&spot)
-            .map_err(|why| spot.failure("cannot make the default subvolume of", why))
+    session(globals, Access::ReadWrite, |session| match args.targets.as_slice() {
+        [one] => {
+            let spot = session.find(&Target::any(one, globals), true)?;
+            Whole::of(&spot)?.subvolume_at(&spot)?;
+            whole::set_default(&spot)
+                .map_err(|why| spot.failure("cannot make the default subvolume of", why))
+        }
+        [id, filesystem] => {
+            let id = id.to_str().and_then(|id| id.parse().ok()).ok_or_else(|| {
+                let why = format!("{} is no subvolume id", id.to_string_lossy());
+                Failure::usage("cannot set the default subvolume", why)
+            })?;
+            let spot = session.find(&Target::any(filesystem, globals), true)?;
+            let whole = Whole::of(&spot)?;
+            whole.set_default_by_id(id).map_err(|why| match why.is(Errno::NOENT) {
+                true => no_such_subvolume(id, &whole),
+                false => spot.failure("cannot set the default subvolume of", why),
+            })
+        }
+        _ => Err(Failure::usage("cannot set the default subvolume", "none was named")),
     })
 }

@@ -4,8 +4,10 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::path::Path;
 
 use buttress_device::Access;
+use buttress_fuse::client;
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -15,8 +17,9 @@ use crate::cmd::copy::Progress;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Session, Spot, Target};
-use crate::whole::{self, Whole};
+use crate::quote;
+use crate::spot::{Session, Spot, Target, Trouble};
+use crate::whole::{self, Subvolume, Whole};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -47,7 +50,7 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         for target in &args.targets {
             let done = one(&Target::any(target, globals), args, globals, session, out);
             let done = done.map(|(name, whole)| {
-                deleted.push(name.into());
+                deleted.push(output::text_json(&name));
                 wholes.push(whole);
             });
             failures.note(done, out)?;
@@ -74,25 +77,100 @@ fn one(
     globals: &Globals,
     session: &mut Session<'_>,
     out: &mut dyn Write,
-) -> Result<(String, Whole), Failure> {
+) -> Result<(Vec<u8>, Whole), Failure> {
     let target = match args.subvolid {
-        Some(id) => by_id(target, id, session)?,
+        Some(id) => {
+            let spot = session.find(target, true)?;
+            match Whole::of(&spot)? {
+                Whole::Live(path) => return anywhere(&path, id, args, globals, out),
+                whole => by_id(&whole, id)?,
+            }
+        }
         None => target.clone(),
     };
     let spot = session.find(&target, false)?;
     let whole = Whole::of(&spot)?;
     let id = whole.subvolume_at(&spot)?;
     if id == whole.default_subvolume()? {
-        return Err(spot.failure("cannot delete", "it is the default subvolume").hint(
-            "Choose another one first: buttress subvolume set-default 5 TARGET chooses the top level.",
-        ));
+        return Err(is_default(&spot));
     }
     if args.recursive {
         below(&whole, id, &spot, session, globals, out)?;
     }
     let (directory, name) = session.find_parent(&target)?;
+    // Nobody can ask the subvolume itself any more when it is gone.
+    let whole = Whole::of(&directory)?;
     delete(&whole, &directory, &name, &spot, args, globals, out)?;
-    Ok((spot.to_string(), whole))
+    Ok((spot.name().to_vec(), whole))
+}
+
+fn is_default(place: &dyn std::fmt::Display) -> Failure {
+    Failure::new("cannot delete", place, "it is the default subvolume").hint(
+        "Choose another one first: buttress subvolume set-default 5 TARGET chooses the top level.",
+    )
+}
+
+/// Deletes a subvolume of a live mount wherever it lies, be it outside of what the mount shows.
+fn anywhere(
+    path: &Path,
+    id: u64,
+    args: &Delete,
+    globals: &Globals,
+    out: &mut dyn Write,
+) -> Result<(Vec<u8>, Whole), Failure> {
+    let whole = Whole::Live(path.into());
+    let all = whole.subvolumes()?;
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &whole))?;
+    let name = quote::shown(&wanted.path).into_owned();
+    if id == whole.default_subvolume()? {
+        return Err(is_default(&name));
+    }
+    let mut doomed = if args.recursive { inside(&all, &wanted.path) } else { Vec::new() };
+    doomed.push(wanted);
+    for subvolume in doomed {
+        let name = quote::shown(&subvolume.path);
+        client::delete_subvolume_by_id(path, subvolume.id)
+            .map_err(|errno| refused(&name, &errno.into()))?;
+        if args.commit_each {
+            whole.sync()?;
+        }
+        say(&name, &whole, args, globals, out)?;
+    }
+    Ok((wanted.path.clone(), whole))
+}
+
+/// The subvolumes inside one with a path, the deepest first.
+fn inside<'a>(all: &'a [Subvolume], path: &[u8]) -> Vec<&'a Subvolume> {
+    let is_inside = |it: &&Subvolume| match path {
+        b"" => !it.path.is_empty(),
+        _ => it.path.strip_prefix(path).is_some_and(|rest| rest.starts_with(b"/")),
+    };
+    let mut inside: Vec<_> = all.iter().filter(is_inside).collect();
+    inside.sort_by_key(|it| std::cmp::Reverse(it.path.len()));
+    inside
+}
+
+fn refused(place: &dyn std::fmt::Display, why: &Trouble) -> Failure {
+    let failure = Failure::new("cannot delete", place, why);
+    match why.is(Errno::NOTEMPTY) {
+        true => failure.hint("It holds other subvolumes: delete those first, or add -R."),
+        false => failure,
+    }
+}
+
+fn say(
+    name: &dyn std::fmt::Display,
+    whole: &Whole,
+    args: &Delete,
+    globals: &Globals,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
+    if globals.talks() {
+        let durable = matches!(whole, Whole::Image(_)) || args.commit_after || args.commit_each;
+        let how = if durable { "commit" } else { "no-commit" };
+        writeln!(out, "Delete subvolume ({how}): '{name}'")?;
+    }
+    Ok(())
 }
 
 fn delete(
@@ -104,22 +182,11 @@ fn delete(
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    whole::delete_subvolume(directory, name).map_err(|why| {
-        let failure = spot.failure("cannot delete", &why);
-        match why.is(Errno::NOTEMPTY) {
-            true => failure.hint("It holds other subvolumes: delete those first, or add -R."),
-            false => failure,
-        }
-    })?;
+    whole::delete_subvolume(directory, name).map_err(|why| refused(spot, &why))?;
     if args.commit_each {
         whole.sync()?;
     }
-    if globals.talks() {
-        let durable = matches!(whole, Whole::Image(_)) || args.commit_after || args.commit_each;
-        let how = if durable { "commit" } else { "no-commit" };
-        writeln!(out, "Delete subvolume ({how}): '{spot}'")?;
-    }
-    Ok(())
+    say(spot, whole, args, globals, out)
 }
 
 /// Deletes the subvolumes inside a subvolume, the deepest first.
@@ -133,12 +200,7 @@ fn below(
 ) -> Result<(), Failure> {
     let all = whole.subvolumes()?;
     let here = all.iter().find(|it| it.id == id).map(|it| it.path.clone()).unwrap_or_default();
-    let mut inside: Vec<_> = all
-        .iter()
-        .filter(|it| it.path.strip_prefix(&*here).is_some_and(|rest| rest.starts_with(b"/")))
-        .collect();
-    inside.sort_by_key(|it| std::cmp::Reverse(it.path.len()));
-    for subvolume in inside {
+    for subvolume in inside(&all, &here) {
         let Some(target) = whole.spot_below(spot, &here, &subvolume.path) else { continue };
         let spot = session.find(&target, false)?;
         let (directory, name) = session.find_parent(&target)?;
@@ -151,18 +213,19 @@ fn below(
     Ok(())
 }
 
-/// The subvolume with an id, as a target.
-pub fn by_id(target: &Target, id: u64, session: &mut Session<'_>) -> Result<Target, Failure> {
-    let spot = session.find(target, true)?;
-    let whole = Whole::of(&spot)?;
+/// The subvolume of an image with an id, as a target.
+fn by_id(whole: &Whole, id: u64) -> Result<Target, Failure> {
     let all = whole.subvolumes()?;
-    let refuse =
-        |why: &str| Failure::new(format!("cannot find subvolume {id} of"), whole.name(), why);
-    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| refuse("there is none"))?;
-    let here = whole.subvolume_at(&spot)?;
-    let here = all.iter().find(|it| it.id == here).map(|it| it.path.clone()).unwrap_or_default();
-    whole.spot_below(&spot, &here, &wanted.path).ok_or_else(|| {
-        refuse("it is not below this directory")
-            .hint("Name a directory of the mount above it, or its own.")
-    })
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, whole))?;
+    match whole {
+        Whole::Image(image) => {
+            Ok(Target::Image { device: image.device().into(), path: wanted.path.clone() })
+        }
+        Whole::Live(path) => Ok(Target::Host(path.clone())),
+    }
+}
+
+/// That no subvolume has an id.
+pub fn no_such_subvolume(id: u64, whole: &Whole) -> Failure {
+    Failure::new(format!("cannot find subvolume {id} of"), whole.name(), "there is none")
 }

@@ -157,8 +157,7 @@ pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         let list: Vec<_> = all.iter().map(|it| json(it, &zone)).collect();
         return Ok(output::write_json(out, "subvolume-list", list.into())?);
     }
-    let rows: Vec<Vec<(&str, String)>> =
-        all.iter().map(|it| columns(it, args, here, &zone)).collect();
+    let rows: Vec<Row<'_>> = all.iter().map(|it| columns(it, args, here, &zone)).collect();
     match args.table {
         true => table(&rows, args, out),
         false => lines(&rows, out),
@@ -174,48 +173,49 @@ fn wanted(it: &Subvolume, args: &List, here: u64) -> bool {
         && args.ogenerations.is_none_or(|bound| bound.holds(made))
 }
 
-/// The columns asked for, by name.
-fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Vec<(&'a str, String)> {
+/// The columns of a subvolume: names and what is in them.
+type Row<'a> = Vec<(&'a str, Vec<u8>)>;
+
+/// The columns asked for.
+fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Row<'a> {
     let [made, ..] = it.transids;
     let [otime, ..] = it.times;
     let uuid = |uuid: Uuid| match uuid.is_nil() {
         true => format!("{:<36}", "-"),
         false => uuid.to_string(),
     };
-    let path = String::from_utf8_lossy(&it.path);
     let path = match args.all && it.parent != here {
-        true => format!("<FS_TREE>/{path}"),
-        false => path.into_owned(),
+        true => [b"<FS_TREE>/", &*it.path].concat(),
+        false => it.path.clone(),
     };
     let time = zone.at(otime.sec).date_and_time();
+    let ogeneration = args.ogeneration || args.snapshots || args.ogenerations.is_some();
     let all = [
-        (true, "ID", it.id.to_string()),
-        (true, "gen", it.generation.to_string()),
-        (
-            args.ogeneration || args.snapshots || args.ogenerations.is_some(),
-            "cgen",
-            made.to_string(),
-        ),
-        (args.parent, "parent", it.parent.to_string()),
-        (true, "top level", it.parent.to_string()),
-        (args.snapshots, "otime", time),
-        (args.parent_uuid, "parent_uuid", uuid(it.parent_uuid)),
-        (args.received_uuid, "received_uuid", uuid(it.received_uuid)),
-        (args.uuid, "uuid", uuid(it.uuid)),
+        (true, "ID", it.id.to_string().into()),
+        (true, "gen", it.generation.to_string().into()),
+        (ogeneration, "cgen", made.to_string().into()),
+        (args.parent, "parent", it.parent.to_string().into()),
+        (true, "top level", it.parent.to_string().into()),
+        (args.snapshots, "otime", time.into()),
+        (args.parent_uuid, "parent_uuid", uuid(it.parent_uuid).into()),
+        (args.received_uuid, "received_uuid", uuid(it.received_uuid).into()),
+        (args.uuid, "uuid", uuid(it.uuid).into()),
         (true, "path", path),
     ];
     all.into_iter().filter(|(shown, ..)| *shown).map(|(_, name, text)| (name, text)).collect()
 }
 
-fn lines(rows: &[Vec<(&str, String)>], out: &mut dyn Write) -> Result<(), Failure> {
+fn lines(rows: &[Row<'_>], out: &mut dyn Write) -> Result<(), Failure> {
     for row in rows {
-        let words: Vec<_> = row.iter().map(|(name, text)| format!("{name} {text}")).collect();
-        writeln!(out, "{}", words.join(" "))?;
+        let words: Vec<_> =
+            row.iter().map(|(name, text)| [name.as_bytes(), text].join(&b' ')).collect();
+        out.write_all(&words.join(&b' '))?;
+        writeln!(out)?;
     }
     Ok(())
 }
 
-fn table(rows: &[Vec<(&str, String)>], args: &List, out: &mut dyn Write) -> Result<(), Failure> {
+fn table(rows: &[Row<'_>], args: &List, out: &mut dyn Write) -> Result<(), Failure> {
     // The names of the columns do not depend on what is in them.
     let names = columns(&nothing(), args, 0, &Zone::default());
     for (name, _) in &names {
@@ -231,7 +231,9 @@ fn table(rows: &[Vec<(&str, String)>], args: &List, out: &mut dyn Write) -> Resu
             let before = if index == 0 { "" } else { "\t" };
             // A heading wider than a tab stop.
             let after = if *name == "top level" { "\t" } else { "" };
-            write!(out, "{before}{text}{after}")?;
+            write!(out, "{before}")?;
+            out.write_all(text)?;
+            write!(out, "{after}")?;
         }
         writeln!(out)?;
     }

@@ -53,8 +53,8 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         })?;
         if globals.format == Format::Json {
             let value = json!({
-                "source": spot.to_string(),
-                "path": directory.entry_name(&name),
+                "source": output::text_json(spot.name()),
+                "path": output::text_json(&directory.entry(&name)),
                 "readonly": args.readonly,
             });
             output::write_json(out, "subvolume-snapshot", value)?;

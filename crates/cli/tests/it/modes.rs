@@ -1,0 +1,129 @@
+//! `chmod` and `chown` on unmounted images.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::process::Command;
+
+use crate::live::Live;
+use crate::run::{Place, have_progs};
+
+fn image() -> Place {
+    let place = Place::new();
+    fs::create_dir_all(place.join("tree/dir/below")).unwrap();
+    for name in ["tree/file", "tree/dir/inner", "tree/dir/below/deep"] {
+        fs::write(place.join(name), "x").unwrap();
+    }
+    symlink("file", place.join("tree/link")).unwrap();
+    symlink("../file", place.join("tree/dir/link")).unwrap();
+    place.ok("mkfs -q --size 200M --rootdir tree disk.img");
+    place
+}
+
+fn mode(place: &Place, path: &str) -> u32 {
+    let found = place.json(&format!("stat disk.img:/{path}"));
+    u32::from_str_radix(found[0]["mode"].as_str().unwrap(), 8).unwrap()
+}
+
+#[test]
+fn modes_in_digits_and_letters() {
+    let place = image();
+    for (spec, want) in [
+        ("4640", 0o4640),
+        ("u=rwx,g=rx,o=", 0o750),
+        ("-x", 0o640),
+        ("a+X", 0o640),
+        ("=rw", 0o644),
+        ("+t", 0o1644),
+        ("00600", 0o600),
+    ] {
+        let mut command = Command::new("sh");
+        let script = format!("umask 022; exec \"$0\" chmod {spec} disk.img:/file");
+        command.args(["-c", &script, env!("CARGO_BIN_EXE_buttress")]).current_dir(place.path());
+        assert!(command.status().unwrap().success(), "{spec}");
+        assert_eq!(mode(&place, "file"), want, "{spec}");
+    }
+}
+
+#[test]
+fn trees_and_links() {
+    let place = image();
+    place.ok("chmod -R u=rwX,go= disk.img:/dir");
+    assert_eq!(
+        ["dir", "dir/below", "dir/inner", "dir/below/deep", "file"].map(|it| mode(&place, it)),
+        [0o700, 0o700, 0o600, 0o600, 0o644]
+    );
+    // A link's own target changes where it is named, not where it is met.
+    place.ok("chmod 600 disk.img:/link");
+    assert_eq!((mode(&place, "file"), mode(&place, "link")), (0o600, 0o777));
+    place.ok("chown 1234:+5678 disk.img:/link");
+    place.ok("chown -h :77 disk.img:/link");
+    place.ok("chown -R 4711 disk.img:/dir");
+    let owner = |path: &str| {
+        let found = place.json(&format!("stat disk.img:/{path}"));
+        (found[0]["uid"].as_u64().unwrap(), found[0]["gid"].as_u64().unwrap())
+    };
+    let (_, gid) = owner("dir/below");
+    assert_eq!(owner("file"), (1234, 5678));
+    assert_eq!(owner("link").1, 77);
+    for path in ["dir", "dir/below/deep", "dir/link", "dir/inner"] {
+        assert_eq!(owner(path), (4711, gid), "{path}");
+    }
+    place.ok("chown root:root disk.img:/dir/inner");
+    assert_eq!(owner("dir/inner"), (0, 0));
+    // A new owner does not get what the old one's bit gave.
+    place.ok("chmod 6755 disk.img:/file");
+    place.ok("chown 1 disk.img:/file");
+    assert_eq!(mode(&place, "file"), 0o755);
+    // The top directory, too.
+    place.ok("chown 1000:1000 disk.img");
+    place.ok("chmod 1777 disk.img");
+    assert_eq!((owner(""), mode(&place, "")), ((1000, 1000), 0o1777));
+    let said = place.run("chown nobody-has-this-name disk.img:/file");
+    assert_eq!(said.code, 2, "{}", said.err);
+    assert!(said.err.contains("there is no user nobody-has-this-name"), "{}", said.err);
+    assert_eq!(place.run("chmod u+q disk.img:/file").code, 2);
+    let said = place.fails("chmod 755 disk.img:/none disk.img:/dir/inner");
+    assert!(said.contains("cannot find disk.img:/none"), "{said}");
+    assert_eq!(mode(&place, "dir/inner"), 0o755);
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+#[test]
+fn an_acl_says_what_the_mode_says() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: an ordinary user's files may have no ACL here");
+        return;
+    }
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    let mut entries = vec![2u8, 0, 0, 0];
+    for (tag, bits, id) in [
+        (1u16, 6u16, u32::MAX),
+        (2, 7, 4242),
+        (4, 4, u32::MAX),
+        (16, 7, u32::MAX),
+        (32, 4, u32::MAX),
+    ] {
+        entries.extend(tag.to_le_bytes());
+        entries.extend(bits.to_le_bytes());
+        entries.extend(id.to_le_bytes());
+    }
+    let name = "system.posix_acl_access";
+    let path = place.join("mnt/file");
+    rustix::fs::setxattr(&path, name, &entries, rustix::fs::XattrFlags::empty()).unwrap();
+    live.end();
+    assert_eq!(mode(&place, "file"), 0o674);
+    place.ok("chmod 640 disk.img:/file");
+    let live = Live::of(&place, "").unwrap();
+    let mut value = [0; 100];
+    let len = rustix::fs::getxattr(&path, name, &mut value).unwrap();
+    // The mask follows the group's bits, as chmod does.
+    entries[4 + 3 * 8 + 2] = 4;
+    entries[4 + 4 * 8 + 2] = 0;
+    assert_eq!(value[..len], entries);
+    place.ok("chmod g+w mnt/file");
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
+    live.end();
+}
