@@ -238,7 +238,10 @@ pub(crate) fn in_parallel<T: Sync>(threads: usize, work: &[T], one: impl Fn(&T) 
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(work.len()) {
-            scope.spawn(run);
+            // A system that has no thread to give makes it slower, and that is all.
+            if std::thread::Builder::new().spawn_scoped(scope, run).is_err() {
+                break;
+            }
         }
         run();
     });

@@ -1,5 +1,8 @@
 //! Time and randomness: the two inputs besides the disk and the caller. They come from one value, so that a test can
 //! replay a seed.
+//!
+//! A test can also be told of each step that operations and commits take ([`Env::watched`]), and end one in the middle by a
+//! panic. Where nobody watches, a step is one comparison.
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,12 +33,14 @@ impl Time {
 
 type Clock = dyn Fn() -> Time + Send + Sync;
 type Random = dyn FnMut(&mut [u8]) + Send;
+type Watch = dyn Fn(&'static str) + Send + Sync;
 
 /// Where time and randomness come from.
 #[derive(Clone)]
 pub struct Env {
     clock: Arc<Clock>,
     random: Arc<Mutex<Box<Random>>>,
+    watch: Option<Arc<Watch>>,
 }
 
 impl fmt::Debug for Env {
@@ -59,7 +64,20 @@ impl Env {
         clock: impl Fn() -> Time + Send + Sync + 'static,
         random: impl FnMut(&mut [u8]) + Send + 'static,
     ) -> Env {
-        Env { clock: Arc::new(clock), random: Arc::new(Mutex::new(Box::new(random))) }
+        let random = Arc::new(Mutex::new(Box::new(random) as Box<Random>));
+        Env { clock: Arc::new(clock), random, watch: None }
+    }
+
+    /// The same, and `watch` is told of each step, on whatever thread that is taken. A test may panic there.
+    pub fn watched(self, watch: impl Fn(&'static str) + Send + Sync + 'static) -> Env {
+        Env { watch: Some(Arc::new(watch)), ..self }
+    }
+
+    /// A step is taken: between two of them something has changed.
+    pub(crate) fn step(&self, what: &'static str) {
+        if let Some(watch) = &self.watch {
+            watch(what);
+        }
     }
 
     /// Now.

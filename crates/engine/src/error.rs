@@ -54,8 +54,8 @@ pub enum Error {
         /// What is wrong.
         why: Arc<str>,
     },
-    /// An earlier commit failed: nothing more is written. Holds the first cause.
-    #[error("the filesystem turned read-only because a commit failed: {0}")]
+    /// An earlier commit failed, or something panicked: nothing more is written. Holds the first cause.
+    #[error("the filesystem turned read-only after a failure: {0}")]
     Aborted(Arc<str>),
     /// Something that exists on the disk, or was asked for, and is not supported yet.
     #[error("{0} is not supported")]

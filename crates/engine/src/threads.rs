@@ -1,7 +1,9 @@
 //! Spreading independent work over a few threads, for the length of one call.
 
+use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::Scope;
 
 use parking_lot::Mutex;
 
@@ -42,11 +44,24 @@ pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) ->
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(run);
+            // A system that has no thread to give makes it slower, and that is all.
+            if spawn(scope, run).is_err() {
+                break;
+            }
         }
         run();
     });
     failed.into_inner().map_or(Ok(()), Err)
+}
+
+/// Starts a thread of a scope, if there is one to be had.
+fn spawn<'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() + Send + 'scope,
+) -> io::Result<()> {
+    #[cfg(test)]
+    tests::refuse()?;
+    std::thread::Builder::new().spawn_scoped(scope, work).map(drop)
 }
 
 /// The answers of `work` for each item, in their order; on several threads where that pays. The first error ends it.
@@ -58,4 +73,40 @@ pub fn map<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> Result<U> + Sync)
         Ok(())
     })?;
     Ok(answers.into_iter().filter_map(Mutex::into_inner).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// Threads that this one may still start.
+        static LEFT: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+
+    /// Refuses a thread like a system that has no more, once the caller has started as many as the test allows.
+    pub(super) fn refuse() -> io::Result<()> {
+        let left = LEFT.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
+        LEFT.set(left);
+        Ok(())
+    }
+
+    #[test]
+    fn with_few_threads_or_none_everything_is_done() {
+        let items: Vec<usize> = (0..1000).collect();
+        for allowed in 0..20 {
+            LEFT.set(allowed);
+            let doubled = map(&items, |item| Ok(item * 2)).unwrap();
+            assert!(doubled.iter().enumerate().all(|(at, found)| *found == at * 2));
+            LEFT.set(allowed);
+            let failed = for_each(&items, |item| match item {
+                500 => Err(crate::Error::NoSpace),
+                _ => Ok(()),
+            });
+            assert!(failed.is_err());
+        }
+        LEFT.set(usize::MAX);
+    }
 }

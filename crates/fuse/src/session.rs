@@ -131,7 +131,7 @@ pub enum SessionError {
         minor: u32,
     },
     /// No thread could be started.
-    #[error("starting a thread: {0}")]
+    #[error("no thread to serve the mount could be started: {0}")]
     Thread(#[from] std::io::Error),
 }
 
@@ -194,8 +194,16 @@ impl Session {
             ended: Mutex::new(false),
             ended_changed: Condvar::new(),
         });
-        for _ in 0..readers {
-            Shared::spawn_reader(&shared)?;
+        for started in 0..readers {
+            match Shared::spawn_reader(&shared) {
+                Ok(()) => {}
+                Err(error) if started == 0 => return Err(error.into()),
+                // Slower, and no less right.
+                Err(_) => {
+                    shared.crew.without(readers - started);
+                    break;
+                }
+            }
         }
         Ok(Self { shared, flags })
     }
@@ -355,9 +363,9 @@ impl Shared {
 
     /// Handles one request that may wait, while another thread reads on; `false` if this thread is one too many now.
     fn serve_apart(self: &Arc<Self>, request: &Request<'_>) -> bool {
-        if self.crew.leave() {
-            // Without a stand-in the others read on; nothing is lost but speed.
-            let _fewer_readers = Self::spawn_reader(self);
+        // Without a stand-in the others read on, and this thread when it is back; nothing is lost but speed.
+        if self.crew.leave() && Self::spawn_reader(self).is_err() {
+            self.crew.not_started();
         }
         self.handle(request, Reply::new(&self.channel, request));
         self.crew.come_back()

@@ -143,7 +143,7 @@ fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Repo
     }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        let shown = scope.spawn(|| {
+        let show = || {
             while !over.load(Ordering::Acquire) {
                 let (phase, done, total) = progress.now();
                 bar.set_message(phase.name());
@@ -152,10 +152,14 @@ fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Repo
                 std::thread::park_timeout(Duration::from_millis(100));
             }
             bar.finish_and_clear();
-        });
+        };
+        // Without a thread for it there is no bar.
+        let shown = std::thread::Builder::new().spawn_scoped(scope, show);
         let report = work(&progress);
         over.store(true, Ordering::Release);
-        shown.thread().unpark();
+        if let Ok(shown) = shown {
+            shown.thread().unpark();
+        }
         report
     })
 }

@@ -8,6 +8,9 @@ use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -46,6 +49,36 @@ impl How {
 /// How far a long copy has come, on standard error where that is a terminal.
 pub struct Progress {
     bar: ProgressBar,
+    _ticker: Option<Ticker>,
+}
+
+/// Keeps a bar moving while nothing is told of. The bar's own way of doing so panics where the system has no thread to give.
+struct Ticker {
+    over: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Ticker {
+    /// Begins, if there is a thread for it.
+    fn start(bar: ProgressBar) -> Option<Ticker> {
+        let over = Arc::new(AtomicBool::new(false));
+        let ended = over.clone();
+        let tick = move || {
+            while !ended.load(Ordering::Acquire) {
+                bar.tick();
+                std::thread::park_timeout(Duration::from_millis(200));
+            }
+        };
+        let thread = std::thread::Builder::new().spawn(tick).ok()?;
+        Some(Ticker { over, thread })
+    }
+}
+
+impl Drop for Ticker {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+        self.thread.thread().unpark();
+    }
 }
 
 impl Progress {
@@ -67,9 +100,10 @@ impl Progress {
             bar.set_draw_target(ProgressDrawTarget::hidden());
         } else if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
-            bar.enable_steady_tick(Duration::from_millis(200));
+            let ticker = Ticker::start(bar.clone());
+            return Progress { bar, _ticker: ticker };
         }
-        Progress { bar }
+        Progress { bar, _ticker: None }
     }
 
     /// What is being done.

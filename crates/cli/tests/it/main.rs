@@ -9,6 +9,7 @@ mod inspect;
 mod live;
 mod mkfs;
 mod modes;
+mod refused;
 mod run;
 mod stats;
 mod targets;

@@ -34,13 +34,18 @@ pub struct OperationFault {
     pub effect: Effect,
     /// What the failure is called.
     pub errno: Errno,
+    /// Whether it is a panic instead ([`PANIC`]), before anything takes effect.
+    pub panics: bool,
 }
+
+/// What a planned panic says.
+pub const PANIC: &str = "a planned panic of the device";
 
 impl Default for OperationFault {
     /// The next operation fails (EIO) and does nothing.
     fn default() -> Self {
         let (op, effect, errno) = (None, Effect::Nothing, Errno::IO);
-        Self { op, after: 0, sticky: false, effect, errno }
+        Self { op, after: 0, sticky: false, effect, errno, panics: false }
     }
 }
 
@@ -61,6 +66,7 @@ struct Rules {
 enum Verdict {
     Pass,
     Fail(Effect, Errno),
+    Panic,
 }
 
 /// A device with scripted failures above another one.
@@ -170,6 +176,7 @@ impl FaultyDevice {
     ) -> Result<(), DeviceError> {
         match self.judge(op, offset, len)? {
             Verdict::Pass => action(len),
+            Verdict::Panic => panic!("{PANIC}"),
             Verdict::Fail(effect, errno) => {
                 match effect {
                     Effect::Nothing => {}
@@ -199,7 +206,10 @@ impl Rules {
                 fault.after -= 1;
                 return true;
             }
-            verdict = Verdict::Fail(fault.effect, fault.errno);
+            verdict = match fault.panics {
+                true => Verdict::Panic,
+                false => Verdict::Fail(fault.effect, fault.errno),
+            };
             fault.sticky
         });
         self.failed += u64::from(verdict != Verdict::Pass);

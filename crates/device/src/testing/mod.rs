@@ -4,5 +4,5 @@
 mod faulty;
 mod recording;
 
-pub use faulty::{Effect, FaultyDevice, OperationFault};
+pub use faulty::{Effect, FaultyDevice, OperationFault, PANIC};
 pub use recording::{Event, History, RecordingDevice};

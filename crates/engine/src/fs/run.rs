@@ -131,7 +131,7 @@ impl Inner {
         match urgency {
             Urgency::None if first => self.wake.begun(),
             Urgency::None => {}
-            Urgency::Soon if self.options.background => self.wake.wake(),
+            Urgency::Soon if self.options.background && self.wake.wake() => {}
             Urgency::Soon | Urgency::Now => drop(self.commit()?),
         }
         Ok(())

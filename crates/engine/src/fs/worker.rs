@@ -29,6 +29,8 @@ struct State {
     /// A transaction has got its first change.
     begun: bool,
     stop: bool,
+    /// Whether there is a thread that hears of it.
+    attended: bool,
 }
 
 /// When the worker commits by itself.
@@ -44,10 +46,12 @@ pub(super) struct Pace {
 type Extent = Option<(u64, u64)>;
 
 impl Wake {
-    /// Asks for a commit soon.
-    pub fn wake(&self) {
-        self.state.lock().wanted = true;
+    /// Asks for a commit soon. Whether there is anybody to make it.
+    pub fn wake(&self) -> bool {
+        let mut state = self.state.lock();
+        state.wanted = true;
         self.changed.notify_one();
+        state.attended
     }
 
     /// Says that the running transaction has its first change.
@@ -120,17 +124,28 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts the thread. It ends with [`Worker::stop`].
+    /// Starts the thread. It ends with [`Worker::stop`]. Where the system has no thread to give there is a warning: operations
+    /// commit themselves when much waits, and nobody does so from time to time.
     pub fn start(inner: &Arc<Inner>) -> Option<Worker> {
         let wake = inner.wake.clone();
         let (weak, seen) = (Arc::downgrade(inner), wake.clone());
         let (interval, pause) = (inner.options.commit_interval, inner.options.commit_pause);
         let pace = Pace { interval, pause };
-        let thread = std::thread::Builder::new()
+        wake.state.lock().attended = true;
+        let started = std::thread::Builder::new()
             .name("buttress-commit".into())
-            .spawn(move || work(&weak, &seen, pace))
-            .ok()?;
-        Some(Worker { wake, thread })
+            .spawn(move || work(&weak, &seen, pace));
+        match started {
+            Ok(thread) => Some(Worker { wake, thread }),
+            Err(error) => {
+                wake.state.lock().attended = false;
+                inner.core.warn(format!(
+                    "no thread that commits from time to time could be started: {error}; what changes is durable after the \
+                     next sync, or when much waits"
+                ));
+                None
+            }
+        }
     }
 
     /// Ends the thread; a commit under way is waited for.

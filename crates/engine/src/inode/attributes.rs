@@ -187,6 +187,7 @@ impl FileTree {
         if let Some(mode) = set.mode {
             values.mode = values.mode & mode::TYPE_MASK | mode & mode::PERMISSIONS;
         }
+        op.step("some attributes are set");
         values.uid = set.uid.unwrap_or(values.uid);
         values.gid = set.gid.unwrap_or(values.gid);
         values.atime = set.atime.unwrap_or(values.atime);

@@ -134,6 +134,7 @@ impl FileTree {
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(name, entry, beneath);
         parent.attributes.modified(op.now);
+        op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes);
         Ok(self.adopt(ino, state))
     }

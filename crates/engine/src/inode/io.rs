@@ -177,6 +177,7 @@ impl FileTree {
             return Ok(false);
         }
         file.write_fresh(op.core, layers, 0, data)?;
+        op.step("content without its size");
         state.attributes.size = size;
         Ok(true)
     }
@@ -236,6 +237,7 @@ impl FileTree {
             }
             return Err(error);
         }
+        op.step("content without its size");
         state.attributes.size = size.max(end);
         if !how.keep_times {
             state.attributes.modified(op.now);
@@ -259,6 +261,7 @@ impl FileTree {
         let old = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         file.truncate(op, layers, old, size)?;
+        op.step("content without its size");
         state.attributes.size = size;
         state.attributes.modified(op.now);
         Ok(())
@@ -343,6 +346,7 @@ impl FileTree {
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         change(file, layers, size)?;
+        op.step("content without its size");
         state.attributes.size = size.max(end.unwrap_or(0));
         state.attributes.modified(op.now);
         Ok(())
@@ -431,6 +435,7 @@ impl FileTree {
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         file.clone_from(op, layers, size, offset, shared)?;
+        op.step("content without its size");
         state.attributes.size = size.max(end);
         state.attributes.modified(op.now);
         Ok(len)

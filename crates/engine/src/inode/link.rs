@@ -79,11 +79,13 @@ impl FileTree {
         let entry = Entry { location: Location::Inode(inode.ino), file_type };
         let index = parent.add_entry(name, entry, beneath);
         parent.attributes.modified(op.now);
+        op.step("an entry without its link");
         let state = locked.of(inode);
         state.live.names.gain(dir.ino, index, name.bytes);
         if state.attributes.nlink == 0 {
             state.live.orphan = if state.orphan { Some(false) } else { None };
         }
+        op.step("a name without its count");
         state.attributes.nlink += 1;
         state.attributes.ctime = op.now;
         Ok(())
@@ -143,6 +145,7 @@ impl FileTree {
             let index = entry_index(found, state, &target, &view, dir.ino, name)?;
             locked.of(dir).touch(dir, self, op)?;
             self.take_name(op, &target, locked.of(&target), dir.ino, index, name)?;
+            op.step("an entry of nothing");
             let parent = locked.of(dir);
             parent.remove_entry(name, index);
             parent.attributes.modified(op.now);
@@ -205,6 +208,7 @@ impl FileTree {
         parent.know_next_index(dir.ino, &view)?;
         parent.touch(dir, self, op)?;
         self.take_name(op, target, locked.of(target), dir.ino, old, name)?;
+        op.step("an entry of nothing");
         let parent = locked.of(dir);
         parent.remove_entry(name, old);
         let index = parent.add_entry(name, Entry::of_subvolume(id), true);

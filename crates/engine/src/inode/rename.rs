@@ -286,6 +286,7 @@ impl Moving<'_> {
             (None, None) => {}
         }
         self.leave(locked, *source, moved)?;
+        op.step("nothing at the source");
         let mut index = self.arrive(locked, *target, moved);
         match (mode, exchanged) {
             (_, Some(other)) => index = index.or(self.arrive(locked, *source, other)),
@@ -303,6 +304,7 @@ impl Moving<'_> {
         if let Some(inode) = &other.inode {
             let state = locked.of(inode);
             self.tree.take_name(self.op, inode, state, dir.ino, other.index, name)?;
+            self.op.step("an entry of nothing");
         }
         locked.of(dir).remove_entry(name, other.index);
         Ok(())
@@ -314,6 +316,7 @@ impl Moving<'_> {
             let state = locked.of(inode);
             state.touch(inode, self.tree, self.op)?;
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
+            self.op.step("an entry of nothing");
         }
         locked.of(end.dir).remove_entry(end.name, standing.index);
         Ok(())
@@ -322,6 +325,7 @@ impl Moving<'_> {
     /// Gives the name at `end` to what stood elsewhere; the index, if that is a subvolume.
     fn arrive(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Option<u64> {
         let index = locked.of(end.dir).add_entry(end.name, standing.entry, true);
+        self.op.step("an entry without its inode");
         let Some(inode) = &standing.inode else { return Some(index) };
         let state = locked.of(inode);
         state.live.names.gain(end.dir.ino, index, end.name.bytes);
@@ -339,6 +343,7 @@ impl Moving<'_> {
         let file_type = attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(name, entry, true);
+        self.op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes);
         self.tree.adopt(ino, state);
         Ok(())

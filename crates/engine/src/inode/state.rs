@@ -115,6 +115,7 @@ impl State {
         if self.transid != op.transid {
             self.rotate();
             self.transid = op.transid;
+            op.step("layers are frozen");
         }
         if !self.dirty {
             self.dirty = true;
@@ -122,6 +123,7 @@ impl State {
         }
         self.attributes.transid = op.transid;
         self.attributes.sequence = self.attributes.sequence.wrapping_add(1);
+        op.step("an inode is listed");
     }
 
     /// Moves `live` to `frozen`.

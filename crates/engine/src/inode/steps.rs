@@ -149,6 +149,7 @@ impl FileTree {
         } else {
             self.erase(op, inode, &mut state, from);
         }
+        op.step("the end of a file is gone");
         *end = from;
         Ok(Step::Again)
     }
@@ -212,6 +213,7 @@ impl FileTree {
             return Ok(Step::Done);
         };
         self.erase(op, inode, &mut state, from);
+        op.step("content without its size");
         state.attributes.size = state.attributes.size.min(from);
         leaving.end = from;
         Ok(Step::Again)

@@ -370,6 +370,7 @@ impl FileTree {
         let (ino, in_tree) = (inode.ino, *on_disk);
         let layers = Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None };
         let prepared = file.prepare(core, layers, size)?;
+        core.env.step("data without their count");
         frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
         now.nbytes = prepared.nbytes(now.nbytes);
         Ok(())

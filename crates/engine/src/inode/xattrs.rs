@@ -184,6 +184,7 @@ impl FileTree {
             state.attributes.flags = flags;
             kept = kept.filter(|_| !value.is_empty());
         }
+        op.step("flags without their xattr");
         state.xattrs().set(name.bytes, kept);
         state.attributes.ctime = op.now;
         Ok(())
@@ -202,6 +203,7 @@ impl FileTree {
         }
         state.touch(inode, self, op)?;
         state.xattrs().set(name.bytes, None);
+        op.step("an xattr is gone");
         if let Meaning::Property(flags) = meaning {
             state.attributes.flags = flags;
         }

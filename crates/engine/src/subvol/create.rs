@@ -77,9 +77,12 @@ impl Forest {
         let item = self.new_item(op);
         let subvolume = Subvolume::open(op.core, Key::new(id, kind::ROOT_ITEM, 0), item)?;
         let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
+        op.step("an entry without its subvolume");
         subvolume.tree.create_top(op, mode, uid, gid);
         subvolume.change(|_| ());
+        op.step("a subvolume that is not in the forest");
         self.insert(Arc::new(subvolume));
+        op.step("a subvolume without its name");
         self.name(place, id, index);
         self.pending.uuid(UuidChange::new(&item.uuid, kind::UUID_SUBVOL, id, true));
         Ok(id)
@@ -137,10 +140,12 @@ impl Forest {
         place.alive()?;
         let subvolume = self.find(op.core, id)?;
         let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
+        op.step("an entry without its snapshot");
         let read_only = subvolume.item().flags.get() & root_flags::READ_ONLY != 0;
         subvolume.tree.set_read_only(read_only);
         subvolume.dead.store(false, Ordering::Release);
         subvolume.change(|item| item.refs = 1.into());
+        op.step("a snapshot without its name");
         self.pending.put(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), None);
         self.name(place, id, index);
         let item = subvolume.item();

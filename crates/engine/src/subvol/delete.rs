@@ -35,6 +35,7 @@ impl Forest {
         if let Some(closing) = closing {
             closing.done();
         }
+        op.step("a subvolume without its entry");
         self.unname(place.subvolume.id, id);
         subvolume.change(|item| {
             item.refs = 0.into();
@@ -42,6 +43,7 @@ impl Forest {
             item.drop_progress = Default::default();
             item.drop_level = 0;
         });
+        op.step("a deleted subvolume without its orphan item");
         self.pending.put(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), Some(Vec::new()));
         let item = subvolume.item();
         self.pending.uuid(UuidChange::new(&item.uuid, kind::UUID_SUBVOL, id, false));
@@ -50,6 +52,7 @@ impl Forest {
                 UuidChange::new(&item.received_uuid, kind::UUID_RECEIVED_SUBVOL, id, false);
             self.pending.uuid(change);
         }
+        op.step("a deleted subvolume that is not queued");
         self.dead.lock().push(id);
         self.dropping.store(true, Ordering::Release);
         Ok(())
@@ -97,7 +100,9 @@ impl Forest {
         // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
         let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;
         let index = to.subvolume.tree.put_subvolume_entry(op, to.dir, to.name, id, replace)?;
+        op.step("a subvolume with two entries");
         from.subvolume.tree.remove_subvolume_entry_at(op, from.dir, from.name, old)?;
+        op.step("a subvolume without its name");
         self.unname(from.subvolume.id, id);
         self.name(to, id, index);
         Ok(())
@@ -168,6 +173,7 @@ impl Forest {
         for (end, index, id) in [(to, to_index, moved), (from, from_index, other)] {
             let tree = &end.subvolume.tree;
             let index = tree.lead_subvolume_entry(op, end.dir, end.name, index, id)?;
+            op.step("one of two is exchanged");
             self.name(end, id, index);
         }
         Ok(())
@@ -192,6 +198,7 @@ impl Forest {
         let tree = &from.subvolume.tree;
         let index = tree.rename_between(op, source, target, Rename::Exchange)?;
         let Some(index) = index else { return Ok(()) };
+        op.step("an entry without its subvolume's name");
         self.unname(after.subvolume.id, id);
         self.name(after, id, index);
         Ok(())

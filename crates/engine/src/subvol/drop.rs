@@ -122,6 +122,7 @@ impl Forest {
             return Ok(Dropped::Stuck(error));
         }
         let next = walk.run(budget)?;
+        commit.core().env.step("a part of a deleted subvolume is gone");
         *subvolume.converted.lock() = walk.converted;
         commit.gather(&mut walk.log, &mut CsumLog::default());
         let Some((key, level)) = next else {

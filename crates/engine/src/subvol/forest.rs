@@ -316,6 +316,7 @@ impl Participant for Forest {
         let sequential = commit.core().sequential;
         crate::threads::for_each_unless(sequential, &subvolumes, |subvolume| {
             let root = self.merge_tree(commit, subvolume)?;
+            commit.core().env.step("a subvolume is merged");
             self.frozen.lock().roots.push((subvolume.clone(), root));
             Ok(())
         })?;
@@ -323,6 +324,7 @@ impl Participant for Forest {
         for request in requests {
             let roots = self.frozen.lock().roots.clone();
             self.take_snapshot(commit, &request, &roots)?;
+            commit.core().env.step("a snapshot is taken");
         }
         for subvolume in &subvolumes {
             if let Some(item) = subvolume.state.lock().frozen {
@@ -346,6 +348,7 @@ impl Participant for Forest {
         let frozen = std::mem::take(&mut *self.frozen.lock());
         for (subvolume, root) in frozen.roots {
             subvolume.tree.published(root);
+            core.env.step("a subvolume is published");
             subvolume.state.lock().frozen = None;
         }
         drop(frozen.subvolumes);

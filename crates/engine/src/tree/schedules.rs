@@ -42,7 +42,7 @@ fn commits(shared: &Shared, mut next: u64, mut live: BTreeSet<u64>, seed: u64) {
     let mut rng = Rng(seed);
     let (mut reusable, mut freed) = (Vec::new(), Vec::new());
     for _ in 0..COMMITS {
-        let transid = shared.gate.freeze(|_| reusable.append(&mut freed));
+        let transid = shared.gate.freeze(|_| reusable.append(&mut freed)).unwrap();
         let (root, mut model) = shared.published.lock().clone();
         let before = live.clone();
         let mut fake = Fake {

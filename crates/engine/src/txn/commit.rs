@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use super::core::Core;
 use super::csums::CsumLog;
 use super::exchange::NEW_BLOCK_FLAGS;
-use super::{settle, superblock};
+use super::{Guard, settle, superblock};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::{RefLog, Sharing};
@@ -228,13 +228,19 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
         return Ok(core.txn.committed());
     }
     let freeze = |transid| {
+        core.env.step("freeze");
         participant.freeze(transid);
+        core.env.step("frozen");
         core.space.freeze();
+        core.env.step("space is frozen");
         core.waiting.freeze();
     };
-    let transid = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
-    match run(core, participant, transid) {
-        Ok(()) => {
+    // What a panic leaves of a commit is neither the last transaction nor this one, and the next freeze would replace it.
+    let guard = Guard { txn: &core.txn, what: "a commit panicked" };
+    let frozen = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
+    match frozen.and_then(|transid| run(core, participant, transid).map(|()| transid)) {
+        Ok(transid) => {
+            guard.disarm();
             stats::add(&core.counters.commits, 1);
             Ok(transid)
         }
@@ -247,28 +253,39 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
 
 fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
     core.volume.note_generation(transid);
-    let counters = &core.counters;
+    let (counters, step) = (&core.counters, |what| core.env.step(what));
+    step("prepare");
     counters.timed(Phase::Prepare, || participant.prepare(core, transid))?;
     let commit = Commit::new(core, transid);
+    step("merge");
     counters.timed(Phase::Merge, || participant.merge(&commit))?;
+    step("settle");
     let roots = counters.timed(Phase::Settle, || settle::settle(&commit))?;
+    step("write");
     let written = counters.timed(Phase::Write, || commit.write_blocks())?;
     let mut superblock = superblock::next(core, &roots, transid)?;
     participant.superblock(&mut superblock);
+    step("superblocks");
+    // An operation of the next transaction may have panicked meanwhile, with space or blocks in its hands that both use.
+    core.txn.check()?;
     let sealed =
         counters.timed(Phase::Superblocks, || core.volume.write_superblocks(&superblock))?;
     // The primary is durable, and with it the transaction: a copy that is missing is no reason to give up.
     for failed in sealed {
         core.warn(format!("a copy of the superblock could not be written: {failed}"));
     }
+    step("publish");
     counters.timed(Phase::Publish, || {
         for bytenr in written {
             core.blocks.let_go(bytenr);
         }
         core.publish(roots);
+        step("trees are published");
         core.txn.durable(transid);
         participant.published(core);
+        step("layers are dropped");
         core.space.committed();
+        step("space is free");
         core.waiting.settled();
         core.share_memory();
     });

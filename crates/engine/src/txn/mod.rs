@@ -10,6 +10,9 @@
 //! Crash argument: a commit writes new blocks only to space that the last superblock does not reach, makes them durable
 //! with a barrier, and only then writes superblocks. A crash leaves the last commit, or this one whole. A commit that
 //! fails latches the first cause ([`Transactions::abort`]); nothing is written after it.
+//!
+//! A panic is a failure, too. A commit that it ends is an abort ([`Guard`]); so is an operation, which may have changed half
+//! of what it was about: it aborts before it lets go of the gate, and no transaction is frozen after that.
 
 mod commit;
 mod core;
@@ -53,7 +56,44 @@ pub struct Op<'a> {
     pub transid: u64,
     /// When the operation started.
     pub now: Time,
+    /// Whether the thread was on its way out of a panic already when the operation began.
+    unwinding: bool,
     _gate: RwLockReadGuard<'a, ()>,
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if !self.unwinding && std::thread::panicking() {
+            self.core.txn.abort_for("an operation panicked");
+        }
+    }
+}
+
+/// Aborts when it is dropped, unless it was disarmed before.
+#[derive(Debug)]
+struct Guard<'a> {
+    txn: &'a Transactions,
+    what: &'static str,
+}
+
+impl Guard<'_> {
+    /// All that was begun is done.
+    fn disarm(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.txn.abort_for(self.what);
+    }
+}
+
+impl Op<'_> {
+    /// A step is taken, see [`crate::Env::watched`].
+    pub(crate) fn step(&self, what: &'static str) {
+        self.core.env.step(what);
+    }
 }
 
 /// What emitting changes into a tree gets to work with.
@@ -87,7 +127,8 @@ impl Transactions {
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
     pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
         let gate = self.enter();
-        Ok(Op { core, transid: self.running(), now: core.env.now(), _gate: gate })
+        let (now, unwinding) = (core.env.now(), std::thread::panicking());
+        Ok(Op { core, transid: self.running(), now, unwinding, _gate: gate })
     }
 
     /// Holds the gate: no transaction ends while it is held.
@@ -105,12 +146,12 @@ impl Transactions {
         self.committed.load(Ordering::Acquire)
     }
 
-    /// Why nothing can be written any more, if a commit failed.
+    /// Why nothing can be written any more, if a commit failed or something panicked.
     pub fn aborted(&self) -> Option<Error> {
         self.aborted.get().map(|cause| Error::Aborted(cause.clone()))
     }
 
-    /// Refuses when a commit failed.
+    /// Refuses when a commit failed, or something panicked.
     pub fn check(&self) -> Result<()> {
         self.aborted().map_or(Ok(()), Err)
     }
@@ -120,16 +161,22 @@ impl Transactions {
         let _ = self.aborted.set(cause.to_string().into());
     }
 
+    fn abort_for(&self, what: &'static str) {
+        let _ = self.aborted.set(what.into());
+    }
+
     fn begin_commit(&self) -> MutexGuard<'_, ()> {
         self.committing.lock()
     }
 
-    /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs.
-    pub(crate) fn freeze(&self, frozen: impl FnOnce(u64)) -> u64 {
+    /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs. Refuses when an operation
+    /// for which the gate was waited has left something half done.
+    pub(crate) fn freeze(&self, frozen: impl FnOnce(u64)) -> Result<u64> {
         let _gate = self.gate.write();
+        self.check()?;
         let transid = self.running.fetch_add(1, Ordering::AcqRel);
         frozen(transid);
-        transid
+        Ok(transid)
     }
 
     fn durable(&self, transid: u64) {

@@ -97,6 +97,7 @@ impl<'c, 'a> Settler<'c, 'a> {
         let mut merge = entry.merge(Some(root))?;
         change(&mut merge)?;
         let new = merge.finish()?;
+        commit.core().env.step("a tree is merged");
         self.todo.refs.append(&mut entry.refs);
         if let Some(root) = self.root_mut(tree) {
             *root = new;

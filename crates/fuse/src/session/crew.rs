@@ -11,13 +11,13 @@ const THREADS_MAX: usize = 64;
 
 /// The census of a session's threads.
 pub(super) struct Crew {
-    /// Readers wanted.
-    target: usize,
     state: Mutex<State>,
     wake: Condvar,
 }
 
 struct State {
+    /// Readers wanted.
+    target: usize,
     /// Threads reading, or handling what takes no time.
     reading: usize,
     /// Threads resting.
@@ -32,15 +32,31 @@ struct State {
 impl Crew {
     /// `target` readers, all of them alive from the start.
     pub(super) fn new(target: usize) -> Self {
-        let state = State { reading: target, resting: 0, called: 0, alive: target, ended: false };
-        Self { target, state: Mutex::new(state), wake: Condvar::new() }
+        let (reading, alive) = (target, target);
+        let state = State { target, reading, resting: 0, called: 0, alive, ended: false };
+        Self { state: Mutex::new(state), wake: Condvar::new() }
+    }
+
+    /// `missing` of the first readers could not be started: the crew is smaller.
+    pub(super) fn without(&self, missing: usize) {
+        let mut state = self.state.lock();
+        state.target = state.target.saturating_sub(missing);
+        state.reading = state.reading.saturating_sub(missing);
+        state.alive = state.alive.saturating_sub(missing);
+    }
+
+    /// The new reader that [`Crew::leave`] asked for could not be started: whoever comes back first reads in its place.
+    pub(super) fn not_started(&self) {
+        let mut state = self.state.lock();
+        state.reading = state.reading.saturating_sub(1);
+        state.alive = state.alive.saturating_sub(1);
     }
 
     /// The calling reader is going to wait. `true`: the caller must start a new reader.
     pub(super) fn leave(&self) -> bool {
         let mut state = self.state.lock();
         state.reading = state.reading.saturating_sub(1);
-        if state.reading >= self.target {
+        if state.reading >= state.target {
             return false;
         }
         if state.resting > state.called {
@@ -60,7 +76,7 @@ impl Crew {
     /// The calling thread waits no more. `true`: it should go on reading; `false`: it should rest.
     pub(super) fn come_back(&self) -> bool {
         let mut state = self.state.lock();
-        if state.reading < self.target {
+        if state.reading < state.target {
             state.reading += 1;
             return true;
         }
@@ -116,6 +132,21 @@ mod tests {
         assert!(resting.join().unwrap());
         crew.end();
         assert!(!crew.rest());
+    }
+
+    #[test]
+    fn who_finds_no_stand_in_reads_on_when_it_is_back() {
+        let crew = Crew::new(4);
+        crew.without(2);
+        for _ in 0..10 {
+            for _ in 0..2 {
+                assert!(crew.leave());
+                crew.not_started();
+            }
+            assert!(crew.come_back());
+            assert!(crew.come_back());
+        }
+        assert_eq!(crew.state.lock().alive, 2);
     }
 
     #[test]

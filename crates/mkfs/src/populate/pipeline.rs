@@ -1,12 +1,14 @@
 //! Joins the stages: one thread lists, several read, the caller writes, in the order of the list.
 //!
 //! What is read and not yet written is bounded by the number of batches under way. Whoever stops first (a source that
-//! cannot be read, a destination that is full) drops its end of a channel, and the others follow.
+//! cannot be read, a destination that is full) drops its end of a channel, and the others follow. Where the system has fewer
+//! threads to give, fewer read; where it has none, the caller does everything.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread::{Builder, Scope};
 
 use super::read::{Batch, read_listing};
 use super::walk::{Listing, walk};
@@ -18,7 +20,7 @@ const UNDER_WAY: usize = 48;
 type Job = (u64, Result<Listing, MkfsError>);
 type Done = (u64, Result<Batch, MkfsError>);
 
-/// Reads everything below `top` on `threads` threads and hands it to `consume` in order.
+/// Reads everything below `top` on `threads` threads (0: on the caller's) and hands it to `consume` in order.
 pub(crate) fn stream(
     top: &Path,
     threads: usize,
@@ -32,12 +34,17 @@ pub(crate) fn stream(
     let (to_write, done) = channel::<Done>();
     let jobs = Mutex::new(jobs);
     std::thread::scope(|scope| {
-        scope.spawn(move || list(top, &put, &to_read));
-        for _ in 0..threads.max(1) {
+        let (jobs, spare) = (&jobs, &spare);
+        let reader = |_: &usize| {
             let to_write = to_write.clone();
-            scope.spawn(|| read(&jobs, &spare, to_write));
-        }
+            started(scope, move || read(jobs, spare, to_write))
+        };
+        let readers = (0..threads).take_while(reader).count();
         drop(to_write);
+        // Readers without a lister see that nothing comes, and end.
+        if readers == 0 || !started(scope, move || list(top, &put, &to_read)) {
+            return alone(top, consume);
+        }
         in_order(&done, |batch| {
             let result = batch.and_then(|mut batch| {
                 consume(&mut batch)?;
@@ -54,6 +61,31 @@ pub(crate) fn stream(
         // Leaving the closure drops `take` and `done`: blocked threads see that and end.
         .inspect_err(|_| drop((take, done)))
     })
+}
+
+/// Whether there was a thread to be had for this.
+fn started<'scope>(scope: &'scope Scope<'scope, '_>, work: impl FnOnce() + Send + 'scope) -> bool {
+    Builder::new().spawn_scoped(scope, work).is_ok()
+}
+
+/// The same without threads.
+fn alone(
+    top: &Path,
+    mut consume: impl FnMut(&mut Batch) -> Result<(), MkfsError>,
+) -> Result<(), MkfsError> {
+    let (mut result, mut buffer) = (Ok(()), Vec::new());
+    walk(top, &mut |listing| {
+        let done = listing.and_then(|listing| {
+            let mut batch = read_listing(listing, std::mem::take(&mut buffer))?;
+            consume(&mut batch)?;
+            batch.content.clear();
+            buffer = batch.content;
+            Ok(())
+        });
+        result = done;
+        result.is_ok()
+    });
+    result
 }
 
 fn list(top: &Path, put: &SyncSender<()>, to_read: &Sender<Job>) {

@@ -57,6 +57,7 @@ fn directories_come_whole_and_in_order() {
         "3 end",
         "2 end",
     ];
+    assert_eq!(lines(top, 0).unwrap(), expect);
     assert_eq!(lines(top, 1).unwrap(), expect);
     assert_eq!(lines(top, 4).unwrap(), expect);
 }

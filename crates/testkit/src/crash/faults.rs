@@ -2,20 +2,23 @@
 //!
 //! A workload is run again and again, and each time another operation of the device fails. What is demanded:
 //!
-//! * what fails is an error that names the device's own, never a panic, and nothing hangs;
+//! * what fails is an error that names the device's own, never a panic of ours, and nothing hangs;
 //! * an operation of the filesystem during which a write or a barrier failed does not claim success, but for what goes on
 //!   when it has done its part, and for a copy of the superblock, about which there is a warning;
 //! * once a commit has failed, nothing more is changed or written, and the first cause is what everyone hears;
 //! * on the healed device is the last commit that was acknowledged, or the one under way, whole: it passes the judge of
 //!   crashes. Where the filesystem lives on, the operation that failed was done whole or not at all, or in
 //!   part where it goes in steps.
+//!
+//! The same with panics: of the device under an operation or a commit, and between two steps that one of them takes. Whoever
+//! has caught one finds a filesystem that has aborted, and on the device is a commit, whole.
 
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Once};
 use std::time::{Duration, Instant};
 
 use buttress::{Errno, Error, Node};
-use buttress_device::testing::{Effect, FaultyDevice, OperationFault};
+use buttress_device::testing::{Effect, FaultyDevice, OperationFault, PANIC as DEVICE_PANIC};
 use buttress_device::{MemoryDevice, Op as DeviceOp};
 
 use super::judge::examine;
@@ -24,20 +27,24 @@ use super::run::guarded;
 use super::workloads::Workload;
 use crate::ops::Op;
 use crate::ops::rng::Rng;
-use crate::ops::run::{Failure, Result, Runner, fail};
+use crate::ops::run::{Clock, Failure, PANIC, Result, Runner, fail};
 
 /// How long one run may take before it counts as hanging: no run takes seconds.
 const HANGS: Duration = Duration::from_secs(300);
 /// Failures after which a workload has shown enough.
 const FAILURES_MAX: usize = 5;
 
-/// How a device fails.
+/// How a device fails, or the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// Its name.
     pub name: &'static str,
     /// Which operations of the device are counted and fail.
     pub op: Option<DeviceOp>,
+    /// Steps of the engine are counted instead.
+    steps: bool,
+    /// Whether it is a panic.
+    panics: bool,
     /// Whether all later ones fail, too.
     sticky: bool,
     effect: Effect,
@@ -49,11 +56,15 @@ const WRITE: Option<DeviceOp> = Some(DeviceOp::Write);
 const BARRIER: Option<DeviceOp> = Some(DeviceOp::Barrier);
 
 const fn fault(name: &'static str, op: Option<DeviceOp>, sticky: bool, errno: Errno) -> Fault {
-    Fault { name, op, sticky, effect: Effect::Nothing, errno }
+    Fault { name, op, steps: false, panics: false, sticky, effect: Effect::Nothing, errno }
+}
+
+const fn panic(name: &'static str, op: Option<DeviceOp>) -> Fault {
+    Fault { panics: true, ..fault(name, op, false, Errno::IO) }
 }
 
 /// All ways to fail.
-pub const FAULTS: [Fault; 10] = [
+pub const FAULTS: [Fault; 14] = [
     fault("a read fails", READ, false, Errno::IO),
     fault("reads fail from now on", READ, true, Errno::IO),
     fault("a write fails", WRITE, false, Errno::IO),
@@ -64,6 +75,10 @@ pub const FAULTS: [Fault; 10] = [
     fault("the device turns read-only", WRITE, true, Errno::ROFS),
     fault("a barrier fails", BARRIER, false, Errno::IO),
     fault("the device is gone", None, true, Errno::NODEV),
+    panic("a read panics", READ),
+    panic("a write panics", WRITE),
+    panic("a barrier panics", BARRIER),
+    Fault { steps: true, ..panic("a step panics", None) },
 ];
 
 /// What was done.
@@ -114,13 +129,14 @@ pub fn run(
     seed: u64,
     only: Option<&(String, u64)>,
 ) -> (FaultTally, Vec<String>) {
+    quiet();
     let began = Instant::now();
     let (mut tally, mut failures) = (FaultTally::default(), Vec::new());
     match guarded(|| Ok((record(workload)?, counts(workload)?))) {
         Ok((recording, counts)) => {
             let recording = Arc::new(recording);
             for fault in FAULTS {
-                let total = counts.of(fault.op);
+                let total = if fault.steps { counts.steps } else { counts.of(fault.op) };
                 tally.possible += total;
                 let points = match only {
                     None => chosen(total, points, seed),
@@ -152,6 +168,24 @@ pub fn run(
     (tally, failures)
 }
 
+/// Panics that are planned go without a word.
+fn quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            let text = info.payload_as_str().unwrap_or_default();
+            let planned = [PANIC, DEVICE_PANIC, SCOPED].iter().any(|plan| text.starts_with(plan));
+            if !planned {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// What is said where a thread of a scope has panicked.
+const SCOPED: &str = "a scoped thread panicked";
+
 /// Which of `total` operations fail.
 fn chosen(total: u64, points: usize, seed: u64) -> Vec<u64> {
     if points as u64 >= total {
@@ -170,6 +204,8 @@ struct DeviceCounts {
     reads: u64,
     writes: u64,
     barriers: u64,
+    /// Not of the device: of the engine.
+    steps: u64,
 }
 
 impl DeviceCounts {
@@ -193,7 +229,8 @@ fn counts(workload: &Workload) -> Result<DeviceCounts> {
     }
     let of = |op| device.count(op);
     let (reads, writes) = (of(DeviceOp::Read), of(DeviceOp::Write));
-    Ok(DeviceCounts { reads, writes, barriers: of(DeviceOp::Barrier) })
+    let steps = runner.clock().steps().taken();
+    Ok(DeviceCounts { reads, writes, barriers: of(DeviceOp::Barrier), steps })
 }
 
 /// A run on a thread of its own, which is given up when it hangs.
@@ -227,6 +264,7 @@ struct Run<'r> {
     fault: Fault,
     memory: Arc<MemoryDevice>,
     device: Arc<FaultyDevice>,
+    clock: Clock,
     /// The last transaction that was acknowledged.
     promised: u64,
     /// The operation under way, from 1; 0 is opening.
@@ -242,14 +280,27 @@ impl<'r> Run<'r> {
     ) -> Result<Run<'r>> {
         let memory = Arc::new(workload.config.make()?);
         let device = Arc::new(FaultyDevice::new(memory.clone()));
-        let Fault { op, sticky, effect, errno, .. } = fault;
-        device.fail_operation(OperationFault { op, after: at, sticky, effect, errno });
+        let clock = Clock::default();
+        let Fault { op, sticky, effect, errno, panics, .. } = fault;
+        match fault.steps {
+            true => clock.steps().panic_at(at),
+            false => device.fail_operation(OperationFault {
+                op,
+                after: at,
+                sticky,
+                effect,
+                errno,
+                panics,
+            }),
+        }
         let promised = recording.promised(0);
-        Ok(Run { workload, recording, fault, memory, device, promised, number: 0 })
+        Ok(Run { workload, recording, fault, memory, device, clock, promised, number: 0 })
     }
 
     fn go(mut self) -> Result<End> {
-        let mut runner = match Runner::over(self.device.clone(), &self.workload.config) {
+        let open =
+            || Runner::by_clock(self.device.clone(), &self.workload.config, self.clock.clone());
+        let mut runner = match guarded(open) {
             Ok(runner) => runner,
             Err(failure) => {
                 self.is_clean(failure)?;
@@ -261,7 +312,7 @@ impl<'r> Run<'r> {
         while let Some(op) = source.next(runner.model()) {
             self.number += 1;
             let (done, failed) = (runner.counts.done, self.device.failed());
-            if let Err(failure) = runner.step(&op) {
+            if let Err(failure) = guarded(|| runner.step(&op)) {
                 self.is_clean(failure)?;
                 return self.after(runner);
             }
@@ -278,7 +329,11 @@ impl<'r> Run<'r> {
         }
         // Dropping it commits.
         self.number += 1;
-        drop(runner);
+        let dropped = guarded(|| {
+            drop(runner);
+            Ok(())
+        });
+        dropped.or_else(|failure| self.is_clean(failure))?;
         self.device.heal();
         self.judge_versions()?;
         Ok(End::Unnoticed)
@@ -286,6 +341,13 @@ impl<'r> Run<'r> {
 
     /// A failure must come from the device, and say so.
     fn is_clean(&self, Failure(why): Failure) -> Result<()> {
+        if self.fault.panics {
+            let ours = [PANIC, DEVICE_PANIC, SCOPED, "panicked"];
+            return match ours.iter().any(|text| why.contains(text)) {
+                true => Ok(()),
+                false => fail(format!("operation {}: {why}", self.number)),
+            };
+        }
         let named = std::io::Error::from(self.fault.errno).to_string();
         let named = named.split(" (os error").next().unwrap_or_default();
         match self.device.failed() > 0 && why.contains(named) {
@@ -303,6 +365,7 @@ impl<'r> Run<'r> {
             return Ok(End::Unopened);
         };
         let aborted = match fs.commit() {
+            Ok(_) if self.fault.panics => return fail("a commit after a panic"),
             Ok(transid) => {
                 drop(runner);
                 fs.close().map_err(|error| Failure(format!("close: {error}")))?;

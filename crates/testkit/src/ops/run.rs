@@ -121,9 +121,44 @@ impl Config {
     }
 }
 
-/// A clock that goes on by one step each time it is looked at.
+/// A clock that goes on by one step each time it is looked at. It also counts the steps that the engine takes, and ends one
+/// of them by a panic.
 #[derive(Clone, Debug, Default)]
-pub struct Clock(Arc<AtomicU64>);
+pub struct Clock(Arc<AtomicU64>, Arc<Steps>);
+
+/// Steps of the engine.
+#[derive(Debug)]
+pub struct Steps {
+    taken: AtomicU64,
+    panic_at: AtomicU64,
+}
+
+impl Default for Steps {
+    fn default() -> Steps {
+        Steps { taken: AtomicU64::new(0), panic_at: AtomicU64::new(u64::MAX) }
+    }
+}
+
+impl Steps {
+    /// How many were taken.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::SeqCst)
+    }
+
+    /// The step `at`, counted from 0, ends in a panic ([`PANIC`]).
+    pub fn panic_at(&self, at: u64) {
+        self.panic_at.store(at, Ordering::SeqCst);
+    }
+
+    fn take(&self, what: &'static str) {
+        if self.taken.fetch_add(1, Ordering::SeqCst) == self.panic_at.load(Ordering::SeqCst) {
+            panic!("{PANIC}: {what}");
+        }
+    }
+}
+
+/// What the panic of a step says.
+pub const PANIC: &str = "a planned panic between steps";
 
 impl Clock {
     fn time(step: u64) -> Time {
@@ -135,6 +170,11 @@ impl Clock {
         Clock::time(self.0.fetch_add(1, Ordering::SeqCst))
     }
 
+    /// The steps that the engine has taken.
+    pub fn steps(&self) -> &Steps {
+        &self.1
+    }
+
     fn env(&self) -> Env {
         let clock = self.clone();
         let mut rng = Rng::new(99);
@@ -143,7 +183,8 @@ impl Clock {
                 part.copy_from_slice(&rng.next().to_le_bytes()[..part.len()]);
             }
         };
-        Env::new(move || clock.now(), random)
+        let steps = self.1.clone();
+        Env::new(move || clock.now(), random).watched(move |what| steps.take(what))
     }
 }
 
@@ -192,7 +233,11 @@ impl Runner {
 
     /// An empty filesystem on this device.
     pub fn over(disk: Arc<dyn BlockDevice>, config: &Config) -> Result<Runner> {
-        let clock = Clock::default();
+        Runner::by_clock(disk, config, Clock::default())
+    }
+
+    /// The same, by this clock.
+    pub fn by_clock(disk: Arc<dyn BlockDevice>, config: &Config, clock: Clock) -> Result<Runner> {
         let fs = engine("open", open(&disk, config, &clock))?;
         let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
         runner.disk = Some(disk);

@@ -151,6 +151,7 @@ impl FileChanges {
         let mut ranges = self.take_space(op.core, total, 0)?.into_iter();
         let Some(mut range) = ranges.next() else { return Ok(()) };
         for hole in holes {
+            op.step("a hole is filled");
             let mut pos = hole.start;
             while pos < hole.end {
                 if range.len == 0 {
@@ -274,6 +275,7 @@ impl FileChanges {
         reserve_extents(op, shared.parts.len())?;
         self.make_room(op.core, layers, size, offset, end)?;
         for (span, part) in shared.parts {
+            op.step("a part is cloned");
             let span = offset + span.start..offset + span.end;
             match part {
                 Part::Hole => self.erase(op.core, layers, span),

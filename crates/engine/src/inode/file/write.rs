@@ -315,6 +315,7 @@ impl FileChanges {
         }
         let mut fresh = fresh.into_iter();
         for (at, home) in places {
+            core.env.step("a part is written");
             match home {
                 Some(home) => self.put_home(core, layers, &at, home, part(&at)),
                 None => {
@@ -503,12 +504,14 @@ impl FileChanges {
                 return Err(error);
             }
         };
+        core.env.step("buffers are on the disk");
         (self.buffers, self.homes) = Default::default();
         (self.buffered, self.housed) = (0, 0);
         let size = core.features.csum.size();
         let group = same_group(core);
         let group = join.then_some(&group as &dyn Fn(u64, u64) -> bool);
         for Placed { span, bytenr, part, sums } in merge_placed(placed, same_group(core)) {
+            core.env.step("a buffer is placed");
             let sectors = len(&span) / SECTOR;
             match part {
                 Some(extent) => self.put(span, Piece::Extent(written(extent))),

@@ -90,9 +90,12 @@ impl Lab {
     }
 
     fn freeze(&self) -> u64 {
-        self.core.txn.freeze(|_| {
-            self.tree.freeze();
-        })
+        self.core
+            .txn
+            .freeze(|_| {
+                self.tree.freeze();
+            })
+            .unwrap()
     }
 
     /// Steps 2 and 3 of a commit; publishing is left to the caller.

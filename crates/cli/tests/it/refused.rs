@@ -1,0 +1,133 @@
+//! A system that refuses threads: everything works with fewer of them, down to none, or says why not. Never a panic, and never a
+//! filesystem that is less than its last commit.
+
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::Path;
+use std::process::{Command, Output};
+
+use buttress_testkit::oracle::is_root;
+
+use crate::run::{Place, have_progs};
+
+/// Processes and threads that the user may have.
+const ALLOWED: [u32; 12] = [1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 20, 26];
+/// Files that are written to a mount.
+const FILES: usize = 50;
+
+/// A user whom nobody else is: the system counts his threads wherever they run.
+fn nobody_else() -> u32 {
+    60_000 + std::process::id() % 5000
+}
+
+/// A user with a name, without which nobody may mount, and as whom nothing runs on a machine of today.
+fn named() -> Option<u32> {
+    let users = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let of = |name| users.lines().find_map(|line| line.strip_prefix(name)?.split(':').nth(2));
+    ["uucp:", "news:", "games:"].into_iter().find_map(of).and_then(|id| id.parse().ok())
+}
+
+/// Runs a program as the owner of the place, who may have `allowed` processes and threads if that is given.
+fn run(place: &Place, allowed: Option<u32>, words: &[&str]) -> Output {
+    let user = std::fs::metadata(place.path()).unwrap().uid().to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &user, "--regid", &user, "--clear-groups"]).current_dir(place.path());
+    if let Some(allowed) = allowed {
+        command.args(["prlimit", &format!("--nproc={allowed}")]);
+    }
+    command.args(words).output().unwrap()
+}
+
+fn ours<'w>(words: &'w str) -> Vec<&'w str> {
+    let program: &'w str = env!("CARGO_BIN_EXE_buttress");
+    std::iter::once(program).chain(words.split(' ')).collect()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// It has worked, or has said in a line why not.
+fn well(what: &str, output: &Output) -> bool {
+    let text = said(output);
+    assert!(!text.contains("panicked"), "{what}: {text}");
+    if !output.status.success() {
+        assert_eq!(output.status.code(), Some(1), "{what}: {text}");
+        assert!(text.contains("Resource temporarily unavailable"), "{what}: {text}");
+    }
+    output.status.success()
+}
+
+fn must(what: &str, output: &Output) {
+    assert!(well(what, output), "{what}: {}", said(output));
+}
+
+/// A place where `user` may do everything; none where the tests run as an ordinary user, or there are no tools.
+fn place(user: Option<u32>) -> Option<Place> {
+    let tools = ["setpriv", "prlimit"].map(|tool| Command::new(tool).arg("--version").output());
+    let Some(user) = user.filter(|_| is_root() && tools.iter().all(Result::is_ok)) else {
+        println!("skipped: needs root, a user for it, setpriv and prlimit");
+        return None;
+    };
+    let place = Place::new();
+    chown(place.path(), Some(user), Some(user)).unwrap();
+    Some(place)
+}
+
+#[test]
+fn images_are_made_filled_and_checked_with_few_threads() {
+    let Some(place) = place(Some(nobody_else())) else { return };
+    let made = "mkdir tree; for at in $(seq 300); do head -c ${at}00 /dev/urandom >tree/$at; done; cp -r tree/. tree/more";
+    run(&place, None, &["sh", "-c", made]);
+    for allowed in ALLOWED {
+        let run = |words: &str| run(&place, Some(allowed), &ours(words));
+        must("mkfs", &run("mkfs -q -f --size 200M --rootdir tree disk.img"));
+        must("cp", &run("cp -r tree disk.img:/more"));
+        must("subvolume", &run("subvolume create disk.img:/one"));
+        must("check", &run("check --check-data-csum disk.img"));
+        if have_progs() {
+            place.check("disk.img");
+        }
+    }
+}
+
+/// Writes files to a mount and makes them durable, as the user whom threads are refused.
+fn write(place: &Place) {
+    let script = format!(
+        "for at in $(seq {FILES}); do head -c 30000 /dev/zero >mnt/$at || exit 1; sync mnt/$at || exit 1; done; \
+         mkdir mnt/dir && mv mnt/1 mnt/dir/1"
+    );
+    let output = run(place, None, &["sh", "-c", &script]);
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+/// An image whose top directory is the user's, and a directory to mount it on.
+fn make_for(place: &Place) {
+    must("mkdir", &run(place, None, &["mkdir", "-p", "top", "mnt"]));
+    must("mkfs", &run(place, None, &ours("mkfs -q -f --size 200M --rootdir top disk.img")));
+}
+
+#[test]
+fn mounts_are_served_with_few_threads_or_not_at_all() {
+    let Some(place) = place(named()) else { return };
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let mut served = 0;
+    for allowed in ALLOWED {
+        make_for(&place);
+        if !well("mount", &run(&place, Some(allowed), &ours("mount disk.img mnt"))) {
+            continue;
+        }
+        served += 1;
+        write(&place);
+        must("umount", &run(&place, None, &ours("umount mnt")));
+        must("check", &run(&place, None, &ours("check --check-data-csum disk.img")));
+        let listed = said(&run(&place, None, &ours("ls disk.img:/")));
+        assert_eq!(listed.lines().count(), FILES, "{listed}");
+        if have_progs() {
+            place.check("disk.img");
+        }
+    }
+    assert!(served >= 3, "served {served} times");
+}
