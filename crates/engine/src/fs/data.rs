@@ -3,12 +3,12 @@
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
-use super::run::{deleting, need};
+use super::run::{deleting, need, plus};
 use super::types::{Allocate, Node};
 use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
 use crate::inode::file::DIRECT_MIN;
-use crate::inode::{Source, Step};
+use crate::inode::{FEW, Source, Step, letting_go};
 use crate::space::Need;
 
 /// Bytes that one operation writes at most.
@@ -174,12 +174,12 @@ impl Filesystem {
                 })
             }
             Allocate::ZeroRange { keep_size } => {
-                // What was there goes first, in steps if there is much of it.
+                // If there is much, that goes first, in steps.
                 let whole = offset.next_multiple_of(SECTOR)..(offset + len) / SECTOR * SECTOR;
                 if whole.start < whole.end {
-                    self.punch(node, whole.start, whole.end)?;
+                    self.thin(node, whole.start, whole.end)?;
                 }
-                inner.change_at(node, need, |op, subvolume, inode| {
+                inner.change_at(node, plus(need, letting_go(FEW)), |op, subvolume, inode| {
                     subvolume.tree.zero_range(op, inode, offset, len, keep_size)
                 })
             }
@@ -196,6 +196,18 @@ impl Filesystem {
         inner.in_steps(Need { data, ..deleting(2, 400) }, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             let step = subvolume.tree.punch_step(op, &inode, offset, &mut end, extents)?;
+            Ok((step == Step::Done).then_some(()))
+        })
+    }
+
+    /// Makes a range a hole if it has more than a few extents.
+    fn thin(&self, node: Node, offset: u64, end: u64) -> Result<()> {
+        let inner = self.inner();
+        inner.ready(node)?;
+        let mut end = end;
+        inner.in_steps(deleting(2, 400), |op, extents| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            let step = subvolume.tree.thin_step(op, &inode, offset, &mut end, extents)?;
             Ok((step == Step::Done).then_some(()))
         })
     }

@@ -112,6 +112,12 @@ impl Filesystem {
         &self.inner().core.volume
     }
 
+    /// Forgets what can be read again: tree blocks, and files that nobody uses. What waits for a commit stays.
+    pub fn drop_caches(&self) {
+        self.core().blocks.clear();
+        self.inner().forest.loaded().iter().for_each(|subvolume| subvolume.tree.forget_unused());
+    }
+
     /// What all layers share, for tools.
     #[doc(hidden)]
     pub fn core(&self) -> &Core {

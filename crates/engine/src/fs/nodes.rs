@@ -61,19 +61,35 @@ impl Inner {
         for ino in self.read(|op| subvolume.tree.orphans(op))? {
             // No more than that: a full filesystem has little to spare, and this comes before every deletion.
             let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-            self.change(need, |op| {
+            let cleaned = self.change(need, |op| {
                 if subvolume.is_dead() && !unnamed {
                     return Err(Error::User(Errno::NOENT));
                 }
                 subvolume.tree.cleanup(op, ino)
-            })?;
+            });
+            self.unless_damaged(subvolume, ino, cleaned)?;
         }
         self.see_off(subvolume, unnamed)
+    }
+
+    /// What cannot be read cannot be deleted. That is said, and keeps nobody from anything else: it takes space, no more.
+    fn unless_damaged(&self, subvolume: &Subvolume, ino: u64, done: Result<()>) -> Result<()> {
+        let error = match done {
+            Err(error) if matches!(error.errno(), Errno::IO | Errno::UCLEAN) => error,
+            done => return done,
+        };
+        let id = subvolume.id;
+        self.core.warn(format!(
+            "deleted file {ino} of subvolume {id} cannot be removed: {error}; its space stays taken, and the next mount tries \
+             again"
+        ));
+        Ok(())
     }
 
     /// Deletes the files that are too much for one operation. `unnamed`: the subvolume counts as deleted, but is a snapshot
     /// that has no name yet.
     fn see_off(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
+        let mut failed = Vec::new();
         while let Some(mut leaving) = subvolume.tree.take_leaving() {
             let done = self.in_steps(deleting(LAST_LEAVES, 100), |op, extents| {
                 // A subvolume that was deleted goes as a whole.
@@ -83,12 +99,16 @@ impl Inner {
                 let step = subvolume.tree.let_go(op, &mut leaving, extents)?;
                 Ok((step == Step::Done).then_some(()))
             });
-            if let Err(error) = done {
-                subvolume.tree.still_leaving(leaving);
-                return Err(error);
+            if done.is_err() {
+                failed.push((leaving, done));
             }
         }
-        Ok(())
+        let mut result = Ok(());
+        for (leaving, done) in failed {
+            result = result.and(self.unless_damaged(subvolume, leaving.ino(), done));
+            subvolume.tree.still_leaving(leaving);
+        }
+        result
     }
 
     /// The same after an operation that has done its part. What cannot be deleted now is an orphan, and the next operation

@@ -230,13 +230,7 @@ impl FileTree {
             let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
         }
-        if let Err(error) = file.write(op, layers, size, offset, data) {
-            // The first sector may be there already: nothing of it may show when the file grows.
-            if end > size {
-                let _ = file.truncate(op, layers, end, size);
-            }
-            return Err(error);
-        }
+        file.write(op, layers, size, offset, data)?;
         op.step("content without its size");
         state.attributes.size = size.max(end);
         if !how.keep_times {
@@ -264,21 +258,6 @@ impl FileTree {
         op.step("content without its size");
         state.attributes.size = size;
         state.attributes.modified(op.now);
-        Ok(())
-    }
-
-    /// Lets go of all data of a file that is being deleted. What was allocated goes back when the layer is prepared: somebody
-    /// may still be reading it.
-    pub(super) fn drop_data(
-        &self,
-        op: &Op<'_>,
-        inode: &Arc<Inode>,
-        state: &mut State,
-    ) -> Result<()> {
-        let old = state.attributes.size;
-        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
-        file.truncate(op, layers, old, 0)?;
-        state.attributes.size = 0;
         Ok(())
     }
 

@@ -29,28 +29,26 @@ impl FileTree {
         if before != 1 || state.dead || state.attributes.nlink > 0 || self.writable().is_err() {
             return Ok(());
         }
-        state.touch(inode, self, op)?;
-        self.leave(op, inode, &mut state)
+        state.note_change(inode, self, op);
+        self.leave(op, inode, &mut state);
+        Ok(())
     }
 
-    /// To be called when the last name is gone, after [`State::touch`]: deletes the inode, or leaves it to its holders.
-    pub(super) fn nameless(
-        &self,
-        op: &Op<'_>,
-        inode: &Arc<Inode>,
-        state: &mut State,
-    ) -> Result<()> {
+    /// To be called when the last name is gone: deletes the inode, or leaves it to its holders.
+    pub(super) fn nameless(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) {
         if inode.is_held() {
             state.live.orphan = Some(true);
-            return Ok(());
+        } else {
+            self.leave(op, inode, state);
         }
-        self.leave(op, inode, state)
     }
 
-    /// Deletes the inode with all it has.
-    pub(super) fn delete(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+    /// Deletes the inode with all it has. What was allocated goes back when the layer is prepared: somebody may still be
+    /// reading it.
+    pub(super) fn delete(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) {
         if state.attributes.is_regular() {
-            self.drop_data(op, inode, state)?;
+            self.erase(op, inode, state, 0);
+            state.attributes.size = 0;
         }
         let created = state.live.created;
         let orphan = if state.orphan { Some(false) } else { None };
@@ -62,7 +60,6 @@ impl FileTree {
         if created {
             self.forget(inode.ino);
         }
-        Ok(())
     }
 
     /// The inodes without a name that a crash has left in the tree. To be called when the tree is opened, before anything is
@@ -97,6 +94,9 @@ impl FileTree {
             state.live.orphan = Some(false);
             return Ok(());
         }
-        if inode.is_held() { Ok(()) } else { self.leave(op, &inode, &mut state) }
+        if !inode.is_held() {
+            self.leave(op, &inode, &mut state);
+        }
+        Ok(())
     }
 }

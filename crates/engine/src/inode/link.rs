@@ -142,9 +142,10 @@ impl FileTree {
                 }
                 Want::Other => {}
             }
+            state.alive()?;
             let index = entry_index(found, state, &target, &view, dir.ino, name)?;
             locked.of(dir).touch(dir, self, op)?;
-            self.take_name(op, &target, locked.of(&target), dir.ino, index, name)?;
+            self.take_name(op, &target, locked.of(&target), dir.ino, index, name);
             op.step("an entry of nothing");
             let parent = locked.of(dir);
             parent.remove_entry(name, index);
@@ -201,13 +202,14 @@ impl FileTree {
             return Ok(None);
         };
         let state = locked.of(target);
+        state.alive()?;
         must_be_empty(state)?;
         let old = entry_index(found, state, target, &view, dir.ino, name)?;
         let parent = locked.of(dir);
         parent.free_for(dir.ino, &view, name, true)?;
         parent.know_next_index(dir.ino, &view)?;
         parent.touch(dir, self, op)?;
-        self.take_name(op, target, locked.of(target), dir.ino, old, name)?;
+        self.take_name(op, target, locked.of(target), dir.ino, old, name);
         op.step("an entry of nothing");
         let parent = locked.of(dir);
         parent.remove_entry(name, old);
@@ -253,7 +255,8 @@ impl FileTree {
         }
     }
 
-    /// Takes a name away from an inode, and the inode away when that was the last one.
+    /// Takes a name away from an inode, and the inode away when that was the last one. It cannot fail: whatever has to be read
+    /// for it was read before, as the entry is to go, too.
     pub(super) fn take_name(
         &self,
         op: &Op<'_>,
@@ -262,12 +265,15 @@ impl FileTree {
         parent: u64,
         index: u64,
         name: Hashed<'_>,
-    ) -> Result<()> {
-        state.touch(inode, self, op)?;
+    ) {
+        state.note_change(inode, self, op);
         state.live.names.lose(parent, index, name.bytes);
         state.attributes.nlink = state.attributes.nlink.saturating_sub(1);
         state.attributes.ctime = op.now;
-        if state.attributes.nlink == 0 { self.nameless(op, inode, state) } else { Ok(()) }
+        op.step("a name without its entry");
+        if state.attributes.nlink == 0 {
+            self.nameless(op, inode, state);
+        }
     }
 }
 

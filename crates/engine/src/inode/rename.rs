@@ -172,7 +172,11 @@ impl FileTree {
         };
         let moving = Moving { tree: self, op, view, source, target, moved, other };
         moving.check(&mut locked, mode)?;
-        moving.carry_out(&mut locked, mode).map(Some)
+        let whiteout = match mode {
+            Rename::Whiteout { uid, gid } => Some((self.next_ino()?, uid, gid)),
+            _ => None,
+        };
+        Ok(Some(moving.carry_out(&mut locked, mode, whiteout)))
     }
 
     /// What stands at an end now that all is locked; `None` when that is another inode than before.
@@ -239,6 +243,10 @@ impl Moving<'_> {
     /// All that can be refused is refused here, before anything changes.
     fn check(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<()> {
         let exchange = mode == Rename::Exchange;
+        let moved = [Some(&self.moved), self.other.as_ref()].into_iter().flatten();
+        for inode in moved.filter_map(|standing| standing.inode.as_ref()) {
+            locked.of(inode).alive()?;
+        }
         if let Some(other) = self.other.as_ref().filter(|_| !exchange) {
             let moves_directory = match &self.moved.inode {
                 Some(inode) => locked.of(inode).attributes.is_directory(),
@@ -274,52 +282,55 @@ impl Moving<'_> {
         Ok(())
     }
 
-    /// Answers the index that the entry of a subvolume has got.
-    fn carry_out(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<Option<u64>> {
+    /// Answers the index that the entry of a subvolume has got. It cannot fail: half of a move would be two names, or none.
+    fn carry_out(
+        &self,
+        locked: &mut Locked<'_>,
+        mode: Rename,
+        whiteout: Option<(u64, u32, u32)>,
+    ) -> Option<u64> {
         let Moving { tree, op, source, target, moved, .. } = self;
-        locked.of(source.dir).touch(source.dir, tree, op)?;
-        locked.of(target.dir).touch(target.dir, tree, op)?;
+        locked.of(source.dir).note_change(source.dir, tree, op);
+        locked.of(target.dir).note_change(target.dir, tree, op);
         let exchanged = self.other.as_ref().filter(|_| mode == Rename::Exchange);
         match (exchanged, &self.other) {
-            (Some(other), _) => self.leave(locked, *target, other)?,
-            (None, Some(other)) => self.replace(locked, other)?,
+            (Some(other), _) => self.leave(locked, *target, other),
+            (None, Some(other)) => self.replace(locked, other),
             (None, None) => {}
         }
-        self.leave(locked, *source, moved)?;
+        self.leave(locked, *source, moved);
         op.step("nothing at the source");
         let mut index = self.arrive(locked, *target, moved);
-        match (mode, exchanged) {
-            (_, Some(other)) => index = index.or(self.arrive(locked, *source, other)),
-            (Rename::Whiteout { uid, gid }, _) => self.whiteout(locked, uid, gid)?,
-            _ => {}
+        if let Some(other) = exchanged {
+            index = index.or(self.arrive(locked, *source, other));
+        } else if let Some((ino, uid, gid)) = whiteout {
+            self.whiteout(locked, ino, uid, gid);
         }
         locked.of(source.dir).attributes.modified(op.now);
         locked.of(target.dir).attributes.modified(op.now);
-        Ok(index)
+        index
     }
 
     /// Takes what has the new name out of the way.
-    fn replace(&self, locked: &mut Locked<'_>, other: &Standing) -> Result<()> {
+    fn replace(&self, locked: &mut Locked<'_>, other: &Standing) {
         let End { dir, name, .. } = self.target;
         if let Some(inode) = &other.inode {
             let state = locked.of(inode);
-            self.tree.take_name(self.op, inode, state, dir.ino, other.index, name)?;
+            self.tree.take_name(self.op, inode, state, dir.ino, other.index, name);
             self.op.step("an entry of nothing");
         }
         locked.of(dir).remove_entry(name, other.index);
-        Ok(())
     }
 
     /// Takes the name at `end` from what goes elsewhere.
-    fn leave(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Result<()> {
+    fn leave(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) {
         if let Some(inode) = &standing.inode {
             let state = locked.of(inode);
-            state.touch(inode, self.tree, self.op)?;
+            state.note_change(inode, self.tree, self.op);
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
             self.op.step("an entry of nothing");
         }
         locked.of(end.dir).remove_entry(end.name, standing.index);
-        Ok(())
     }
 
     /// Gives the name at `end` to what stood elsewhere; the index, if that is a subvolume.
@@ -333,20 +344,18 @@ impl Moving<'_> {
         None
     }
 
-    fn whiteout(&self, locked: &mut Locked<'_>, uid: u32, gid: u32) -> Result<()> {
+    fn whiteout(&self, locked: &mut Locked<'_>, ino: u64, uid: u32, gid: u32) {
         let End { dir, name, .. } = self.source;
         let new = NewInode { kind: NewKind::Character(0), permissions: 0, uid, gid };
         let parent = locked.of(dir);
         let attributes = new.attributes(self.op, Some(&parent.attributes));
         let mut state = State::created(attributes, self.op.transid);
-        let ino = self.tree.next_ino()?;
         let file_type = attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(name, entry, true);
         self.op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes);
         self.tree.adopt(ino, state);
-        Ok(())
     }
 }
 

@@ -58,6 +58,13 @@ pub struct Leaving {
     end: u64,
 }
 
+impl Leaving {
+    /// Its number.
+    pub fn ino(&self) -> u64 {
+        self.inode.ino
+    }
+}
+
 impl FileTree {
     /// Where extents start that the tree, or the committing transaction, has in `span` of a file: at least the last `count`
     /// of them, if there are so many.
@@ -172,23 +179,38 @@ impl FileTree {
         Ok(if tail.is_some() { Step::Again } else { Step::Done })
     }
 
+    /// A step before something new replaces what a file has in `offset..end`: where that is many extents, they go as in
+    /// [`FileTree::punch_step`]; a few stay, to be replaced at once.
+    pub fn thin_step(
+        &self,
+        op: &Op<'_>,
+        inode: &Arc<Inode>,
+        offset: u64,
+        end: &mut u64,
+        extents: usize,
+    ) -> Result<Step> {
+        let few = self.tail(op, inode.ino, &inode.read(), &(offset..*end), FEW)?.is_none();
+        if few { Ok(Step::Done) } else { self.punch_step(op, inode, offset, end, extents) }
+    }
+
     /// Lets go of all data from `from` on, which nobody can read any more.
-    fn erase(&self, op: &Op<'_>, inode: &Inode, state: &mut State, from: u64) {
+    pub(super) fn erase(&self, op: &Op<'_>, inode: &Inode, state: &mut State, from: u64) {
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         file.erase(op.core, layers, from..FILE_END);
     }
 
-    /// Deletes an inode that has no name and no holder; one with much data goes in steps, see [`FileTree::take_leaving`].
-    pub(super) fn leave(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) -> Result<()> {
+    /// Deletes an inode that has no name and no holder; one with much data goes in steps, see [`FileTree::take_leaving`]. So does
+    /// one of which it cannot be read how much it has: a step that fails has changed nothing, and can be tried again.
+    pub(super) fn leave(&self, op: &Op<'_>, inode: &Arc<Inode>, state: &mut State) {
         let all = 0..FILE_END;
-        if !state.attributes.is_regular() || self.tail(op, inode.ino, state, &all, FEW)?.is_none() {
+        let is_small = || matches!(self.tail(op, inode.ino, state, &all, FEW), Ok(None));
+        if !state.attributes.is_regular() || is_small() {
             return self.delete(op, inode, state);
         }
         state.live.orphan = Some(true);
         state.dead = true;
         inode.gone.store(true, Ordering::Release);
         self.leaving.lock().push(Leaving { inode: inode.clone(), end: FILE_END });
-        Ok(())
     }
 
     /// One of the files that go in steps. The caller sees it off with [`FileTree::let_go`], or puts it back.
@@ -209,7 +231,7 @@ impl FileTree {
         let tail = self.tail(op, inode.ino, &state, &left, extents)?;
         state.note_change(inode, self, op);
         let Some(from) = tail else {
-            self.delete(op, inode, &mut state)?;
+            self.delete(op, inode, &mut state);
             return Ok(Step::Done);
         };
         self.erase(op, inode, &mut state, from);

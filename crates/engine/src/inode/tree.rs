@@ -219,10 +219,15 @@ impl FileTree {
             return false;
         }
         if !self.resting.swap(true, Ordering::Relaxed) {
-            self.shards.iter().for_each(|shard| shard.lock().evict(|_| false));
-            self.kept.lock().drain(..).for_each(|cache| cache.clear());
+            self.forget_unused();
         }
         true
+    }
+
+    /// Forgets what can be read again, used or not so long ago.
+    pub fn forget_unused(&self) {
+        self.shards.iter().for_each(|shard| shard.lock().evict(|_| false));
+        self.kept.lock().drain(..).for_each(|cache| cache.clear());
     }
 
     /// Remembers about `inodes` inodes from now on.

@@ -94,12 +94,17 @@ impl Forest {
         if !stays && self.get(op.core, id)?.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
-        if replace && let Some(stub) = self.stub_at(op, to)? {
-            to.subvolume.tree.remove_subvolume_entry(op, to.dir, to.name, stub)?;
-        }
         // Nobody else takes this entry away while the order is held: found now, it is there to be removed.
         let old = from.subvolume.tree.subvolume_entry(op, from.dir, from.name, id)?;
-        let index = to.subvolume.tree.put_subvolume_entry(op, to.dir, to.name, id, replace)?;
+        let tree = &to.subvolume.tree;
+        let stub = if replace { self.stub_at(op, to)? } else { None };
+        let index = match stub {
+            Some(stub) => {
+                let index = tree.subvolume_entry_to_lead(op, to.dir, to.name, stub)?;
+                tree.lead_subvolume_entry(op, to.dir, to.name, index, id)?
+            }
+            None => tree.put_subvolume_entry(op, to.dir, to.name, id, replace)?,
+        };
         op.step("a subvolume with two entries");
         from.subvolume.tree.remove_subvolume_entry_at(op, from.dir, from.name, old)?;
         op.step("a subvolume without its name");

@@ -2,7 +2,7 @@
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
 //! [--mount-every N] [--keep DIR]`. `--states` is for each workload; a state has the form in which a failure names it.
-//! `crashrun --faults N` lets the device fail instead: in each of ten ways at up to `N` of its operations in each workload;
+//! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 
 use std::collections::BTreeMap;

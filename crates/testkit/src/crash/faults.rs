@@ -28,6 +28,7 @@ use super::workloads::Workload;
 use crate::ops::Op;
 use crate::ops::rng::Rng;
 use crate::ops::run::{Clock, Failure, PANIC, Result, Runner, fail};
+use crate::ops::shrink::message;
 
 /// How long one run may take before it counts as hanging: no run takes seconds.
 const HANGS: Duration = Duration::from_secs(300);
@@ -45,6 +46,8 @@ pub struct Fault {
     steps: bool,
     /// Whether it is a panic.
     panics: bool,
+    /// Whether nothing is cached when an operation begins.
+    cold: bool,
     /// Whether all later ones fail, too.
     sticky: bool,
     effect: Effect,
@@ -56,7 +59,8 @@ const WRITE: Option<DeviceOp> = Some(DeviceOp::Write);
 const BARRIER: Option<DeviceOp> = Some(DeviceOp::Barrier);
 
 const fn fault(name: &'static str, op: Option<DeviceOp>, sticky: bool, errno: Errno) -> Fault {
-    Fault { name, op, steps: false, panics: false, sticky, effect: Effect::Nothing, errno }
+    let (steps, panics, cold) = (false, false, false);
+    Fault { name, op, steps, panics, cold, sticky, effect: Effect::Nothing, errno }
 }
 
 const fn panic(name: &'static str, op: Option<DeviceOp>) -> Fault {
@@ -64,7 +68,7 @@ const fn panic(name: &'static str, op: Option<DeviceOp>) -> Fault {
 }
 
 /// All ways to fail.
-pub const FAULTS: [Fault; 14] = [
+pub const FAULTS: [Fault; 15] = [
     fault("a read fails", READ, false, Errno::IO),
     fault("reads fail from now on", READ, true, Errno::IO),
     fault("a write fails", WRITE, false, Errno::IO),
@@ -75,6 +79,7 @@ pub const FAULTS: [Fault; 14] = [
     fault("the device turns read-only", WRITE, true, Errno::ROFS),
     fault("a barrier fails", BARRIER, false, Errno::IO),
     fault("the device is gone", None, true, Errno::NODEV),
+    Fault { cold: true, ..fault("a read of what was cached fails", READ, false, Errno::IO) },
     panic("a read panics", READ),
     panic("a write panics", WRITE),
     panic("a barrier panics", BARRIER),
@@ -132,10 +137,11 @@ pub fn run(
     quiet();
     let began = Instant::now();
     let (mut tally, mut failures) = (FaultTally::default(), Vec::new());
-    match guarded(|| Ok((record(workload)?, counts(workload)?))) {
-        Ok((recording, counts)) => {
+    match guarded(|| Ok((record(workload)?, counts(workload, false)?, counts(workload, true)?))) {
+        Ok((recording, warm, cold)) => {
             let recording = Arc::new(recording);
             for fault in FAULTS {
+                let counts = if fault.cold { &cold } else { &warm };
                 let total = if fault.steps { counts.steps } else { counts.of(fault.op) };
                 tally.possible += total;
                 let points = match only {
@@ -174,7 +180,7 @@ fn quiet() {
     ONCE.call_once(|| {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |info| {
-            let text = info.payload_as_str().unwrap_or_default();
+            let text = message(info.payload());
             let planned = [PANIC, DEVICE_PANIC, SCOPED].iter().any(|plan| text.starts_with(plan));
             if !planned {
                 before(info);
@@ -220,11 +226,14 @@ impl DeviceCounts {
 }
 
 /// A run without faults.
-fn counts(workload: &Workload) -> Result<DeviceCounts> {
+fn counts(workload: &Workload, cold: bool) -> Result<DeviceCounts> {
     let device = Arc::new(FaultyDevice::new(Arc::new(workload.config.make()?)));
     let mut runner = Runner::over(device.clone(), &workload.config)?;
     let mut source = workload.source();
     while let Some(op) = source.next(runner.model()) {
+        if cold {
+            runner.fs().drop_caches();
+        }
         runner.step(&op)?;
     }
     let of = |op| device.count(op);
@@ -312,6 +321,9 @@ impl<'r> Run<'r> {
         while let Some(op) = source.next(runner.model()) {
             self.number += 1;
             let (done, failed) = (runner.counts.done, self.device.failed());
+            if self.fault.cold {
+                runner.fs().drop_caches();
+            }
             if let Err(failure) = guarded(|| runner.step(&op)) {
                 self.is_clean(failure)?;
                 return self.after(runner);

@@ -13,8 +13,9 @@
 //! * it can be written again: files are made, deleted subvolumes are dropped to the end, and all is there after opening.
 //!
 //! Samples go through `btrfs check --check-data-csum` and a kernel mount, read-only and writable. [`faults`] is about devices
-//! that fail while they are used.
+//! that fail while they are used, [`cold`] about reads that fail under an operation where nothing is cached.
 
+pub mod cold;
 pub mod faults;
 pub mod half;
 pub mod judge;

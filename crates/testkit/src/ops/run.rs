@@ -170,6 +170,11 @@ impl Clock {
         Clock::time(self.0.fetch_add(1, Ordering::SeqCst))
     }
 
+    /// A clock of its own that goes on from here.
+    pub fn fork(&self) -> Clock {
+        Clock(Arc::new(AtomicU64::new(self.0.load(Ordering::SeqCst))), Arc::default())
+    }
+
     /// The steps that the engine has taken.
     pub fn steps(&self) -> &Steps {
         &self.1

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use buttress_testkit::crash::faults;
 use buttress_testkit::crash::run::{Plan, on_threads, run};
 use buttress_testkit::crash::workloads::{Script, Workload, all};
+use buttress_testkit::crash::{cold, faults};
 use buttress_testkit::ops::parse_all;
 
 /// Judged states of the sample.
@@ -45,6 +45,21 @@ fn a_sample_of_failing_devices() {
     println!("{total:?}");
     none(&failures);
     assert!(total.aborted > 100 && total.survived > 5, "{total:?}");
+}
+
+/// One in so many reads fails: all of them with `BUTTRESS_LONG`.
+fn share_of_reads() -> u64 {
+    if std::env::var_os("BUTTRESS_LONG").is_some() { 1 } else { 30 }
+}
+
+#[test]
+fn a_sample_of_reads_that_fail_where_nothing_is_cached() {
+    let (seed, every) = (seed(), share_of_reads());
+    let (total, failures) =
+        on_threads(THREADS, &all(), |workload| cold::run(workload, every, seed));
+    println!("{total:?}");
+    none(&failures);
+    assert!(total.runs > 300 && total.refused > 200 && total.done > 5, "{total:?}");
 }
 
 /// The judge sees what a medium does that takes no notice of barriers: else it would see nothing.

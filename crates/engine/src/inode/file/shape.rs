@@ -10,7 +10,7 @@ use super::changes::{
 };
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
 use super::ranges::{Span, len};
-use super::write::end_of;
+use super::write::{Edges, end_of};
 use crate::error::{Errno, Error, Result};
 use crate::space::{Need, Range};
 use crate::txn::{Core, Op};
@@ -35,6 +35,14 @@ impl Shared {
         };
         self.parts.iter().map(bytes).sum()
     }
+}
+
+/// Zeros for a part of a sector.
+struct Zeros {
+    at: u64,
+    bytes: Vec<u8>,
+    /// What there is around them.
+    edges: Edges,
 }
 
 #[derive(Debug)]
@@ -101,10 +109,13 @@ impl FileChanges {
         if from > to {
             return self.zero_partial(op.core, layers, size, offset..end);
         }
-        self.zero_partial(op.core, layers, size, offset..from)?;
         // The rest of the sector that holds the end of the file is no content: it goes too.
         let to = if end >= size && to < round_up(size) { round_up(size).max(from) } else { to };
-        self.zero_partial(op.core, layers, size, to..end.max(to))?;
+        // What may fail comes before anything changes.
+        let head = self.zeros(op.core, layers, size, offset..from)?;
+        let tail = self.zeros(op.core, layers, size, to..end.max(to))?;
+        self.put_zeros(head);
+        self.put_zeros(tail);
         self.erase(op.core, layers, from..to);
         Ok(())
     }
@@ -121,16 +132,21 @@ impl FileChanges {
     ) -> Result<()> {
         let end = end_of(offset, len)?;
         self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
-        let (from, to) = (round_up(offset), round_down(end));
-        if from >= to {
-            self.zero_partial(op.core, layers, size, offset..end.min(from))?;
-            self.zero_partial(op.core, layers, size, to.max(offset)..end)?;
-            return self.allocate(op, layers, size, offset, len, keep_size);
-        }
-        self.zero_partial(op.core, layers, size, offset..from)?;
-        self.zero_partial(op.core, layers, size, to..end)?;
-        self.erase(op.core, layers, from..to);
-        self.allocate(op, layers, size, offset, len, keep_size)
+        // Whole sectors get new space, those at the edges only where they have none. What may fail comes before anything
+        // changes.
+        let (first, last) = (round_down(offset), round_up(end));
+        let (from, to) = (round_up(offset).min(last), round_down(end).max(first));
+        let head = self.zeros(op.core, layers, size, offset..end.min(from))?;
+        let behind = to.max(from)..end;
+        let tail = self.zeros(op.core, layers, size, behind)?;
+        let mut holes = self.holes(layers, first..from)?;
+        holes.extend((from < to).then_some(from..to));
+        holes.extend(self.holes(layers, to.max(from)..last)?);
+        let places = self.space_for_holes(op, &holes)?;
+        self.put_zeros(head);
+        self.put_zeros(tail);
+        self.put_reserved(op, places);
+        Ok(())
     }
 
     /// Puts space behind `len` bytes at `offset` where there is none: `fallocate`. The caller makes the file larger when
@@ -146,43 +162,55 @@ impl FileChanges {
     ) -> Result<()> {
         let end = end_of(offset, len)?;
         self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
-        let (holes, total) = self.holes(layers, round_down(offset)..round_up(end))?;
+        let holes = self.holes(layers, round_down(offset)..round_up(end))?;
+        let places = self.space_for_holes(op, &holes)?;
+        self.put_reserved(op, places);
+        Ok(())
+    }
+
+    /// Takes space for these holes: parts of them, each with its address.
+    fn space_for_holes(&mut self, op: &Op<'_>, holes: &[Span]) -> Result<Vec<(Span, u64)>> {
         reserve_extents(op, holes.len())?;
+        let total = holes.iter().map(len).sum();
         let mut ranges = self.take_space(op.core, total, 0)?.into_iter();
-        let Some(mut range) = ranges.next() else { return Ok(()) };
+        let (mut range, mut places) = (Range { start: 0, len: 0 }, Vec::new());
         for hole in holes {
-            op.step("a hole is filled");
             let mut pos = hole.start;
             while pos < hole.end {
                 if range.len == 0 {
                     range = ranges.next().ok_or(Error::NoSpace)?;
                 }
                 let take = range.len.min(hole.end - pos);
-                self.put_new(pos..pos + take, range.start, true, None);
-                range.start += take;
-                range.len -= take;
+                places.push((pos..pos + take, range.start));
+                range = Range { start: range.start + take, len: range.len - take };
                 pos += take;
             }
         }
-        Ok(())
+        Ok(places)
     }
 
-    /// The holes in `span`, neighbours joined, and their bytes.
-    fn holes(&self, layers: Layers<'_>, span: Span) -> Result<(Vec<Span>, u64)> {
+    /// Puts reserved space where it was taken for.
+    fn put_reserved(&mut self, op: &Op<'_>, places: Vec<(Span, u64)>) {
+        for (span, bytenr) in places {
+            op.step("a hole is filled");
+            self.put_new(span, bytenr, true, None);
+        }
+    }
+
+    /// The holes in `span`, neighbours joined.
+    fn holes(&self, layers: Layers<'_>, span: Span) -> Result<Vec<Span>> {
         let mut holes: Vec<Span> = Vec::new();
-        let mut total = 0;
         let mut segments = Segments::new(self, layers, span);
         while let Some((span, found)) = segments.next()? {
             if !matches!(found, Found::Hole) {
                 continue;
             }
-            total += len(&span);
             match holes.last_mut() {
                 Some(last) if last.end == span.start => last.end = span.end,
                 _ => holes.push(span),
             }
         }
-        Ok((holes, total))
+        Ok(holes)
     }
 
     /// Zeroes part of one sector, where it holds data.
@@ -193,18 +221,38 @@ impl FileChanges {
         size: u64,
         span: Span,
     ) -> Result<()> {
+        let zeros = self.zeros(core, layers, size, span)?;
+        self.put_zeros(zeros);
+        Ok(())
+    }
+
+    /// What zeroing part of one sector takes, where that holds data: all of it that may fail.
+    fn zeros(
+        &self,
+        core: &Core,
+        layers: Layers<'_>,
+        size: u64,
+        span: Span,
+    ) -> Result<Option<Zeros>> {
         if span.start >= span.end || span.start >= size {
-            return Ok(());
+            return Ok(None);
         }
         let sector = round_down(span.start);
         let found = Segments::new(self, layers, sector..sector + SECTOR).next()?;
         match found {
-            None | Some((_, Found::Hole)) => return Ok(()),
-            Some((_, Found::Extent(mapped))) if mapped.prealloc => return Ok(()),
+            None | Some((_, Found::Hole)) => return Ok(None),
+            Some((_, Found::Extent(mapped))) if mapped.prealloc => return Ok(None),
             Some(_) => (),
         }
-        let zeros = vec![0; len(&span).min(SECTOR) as usize];
-        self.buffer(core, layers, size, span.start, &zeros)
+        let (at, bytes) = (span.start, vec![0; len(&span).min(SECTOR) as usize]);
+        let edges = self.old_edges(core, layers, size, at, &bytes)?;
+        Ok(Some(Zeros { at, bytes, edges }))
+    }
+
+    fn put_zeros(&mut self, zeros: Option<Zeros>) {
+        if let Some(Zeros { at, bytes, edges }) = zeros {
+            self.buffer_over(&edges, at, &bytes);
+        }
     }
 
     /// Makes whole sectors a hole.

@@ -16,7 +16,7 @@ use crate::txn::{Core, Op};
 
 /// Whole sectors of at least this many bytes go to the disk at once.
 pub const DIRECT_MIN: u64 = 64 << 10;
-/// What a file buffers at most before it is written, in bytes.
+/// What a file buffers at most, and the write that comes to more besides, before it is written, in bytes.
 const BUFFER_MAX: u64 = 4 << 20;
 /// Small buffered runs are gathered into writes of this many bytes.
 const GATHER: usize = 1 << 20;
@@ -41,7 +41,7 @@ struct Placed {
 
 /// What there was where a write is to be buffered.
 #[derive(Default)]
-struct Edges {
+pub(super) struct Edges {
     /// The first sector, where it is kept in part.
     head: Option<Vec<u8>>,
     /// The last sector, where it is another one and kept in part.
@@ -64,20 +64,20 @@ impl FileChanges {
             return Ok(());
         }
         let end = end_of(offset, data.len() as u64)?;
-        self.make_room(op.core, layers, size, offset, end)?;
-        if round_down(end) < round_up(offset).saturating_add(DIRECT_MIN) {
-            self.buffer(op.core, layers, size, offset, data)?;
-        } else if let Some(mut whole) = self.unfinished_sector(offset) {
-            let start = offset - whole.len() as u64;
-            whole.extend_from_slice(data);
-            self.write_large(op.core, layers, size, start, &whole)?;
-        } else {
-            self.write_large(op.core, layers, size, offset, data)?;
-        }
+        // Before anything changes: what fails here has nothing to do with these data.
         if self.buffered > BUFFER_MAX {
             self.flush(op.core, layers, true)?;
         }
-        Ok(())
+        self.make_room(op.core, layers, size, offset, end)?;
+        if round_down(end) < round_up(offset).saturating_add(DIRECT_MIN) {
+            self.buffer(op.core, layers, size, offset, data)
+        } else if let Some(mut whole) = self.unfinished_sector(offset) {
+            let start = offset - whole.len() as u64;
+            whole.extend_from_slice(data);
+            self.write_large(op.core, layers, size, start, &whole)
+        } else {
+            self.write_large(op.core, layers, size, offset, data)
+        }
     }
 
     /// Before the range `start..end` is written, allocated or cloned to: what is inline moves into a buffer, what lies
@@ -214,7 +214,7 @@ impl FileChanges {
     }
 
     /// What buffering a write needs of what there is: all of it that may fail.
-    fn old_edges(
+    pub(super) fn old_edges(
         &self,
         core: &Core,
         layers: Layers<'_>,
@@ -241,7 +241,7 @@ impl FileChanges {
     }
 
     /// Buffers a write of any bytes over what its edges held.
-    fn buffer_over(&mut self, old: &Edges, offset: u64, data: &[u8]) {
+    pub(super) fn buffer_over(&mut self, old: &Edges, offset: u64, data: &[u8]) {
         let Some(last_byte) = data.len().checked_sub(1) else { return };
         let end = offset + data.len() as u64;
         let (first, last) = (round_down(offset), round_down(offset + last_byte as u64));
