@@ -28,7 +28,7 @@ pub fn open(
 ) -> Result<Arc<dyn BlockDevice>, Failure> {
     if access == Access::ReadOnly {
         // Takes no lock, and would find what was there before the last commit of a mount that has gone.
-        let _whoever_else_has_it = patiently(path, globals, || FileDevice::open_unused(path));
+        holder::wait_for_last_commit(path, |text| waiting(path, globals, text));
     }
     let device = patiently(path, globals, || FileDevice::open(path, access));
     let device = device.map_err(|error| failure(path, &error))?;
@@ -42,12 +42,14 @@ pub fn patiently(
     open: impl FnMut() -> Result<FileDevice, DeviceError>,
 ) -> Result<FileDevice, DeviceError> {
     let busy = |error: &DeviceError| matches!(error, DeviceError::Busy { .. });
-    let say = |text: &str| {
-        if !globals.quiet {
-            eprintln!("buttress: {}: {text}", path.display());
-        }
-    };
-    holder::patiently(path, busy, say, open)
+    holder::patiently(path, busy, |text| waiting(path, globals, text), open)
+}
+
+/// Says what is waited for.
+fn waiting(path: &Path, globals: &Globals, text: &str) {
+    if !globals.quiet {
+        eprintln!("buttress: {}: {text}", path.display());
+    }
 }
 
 /// The part of a device that `--offset` leaves.

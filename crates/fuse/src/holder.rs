@@ -8,7 +8,7 @@
 //! What /proc shows is enough for that: the files that a process has open, as far as this user may see them.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -66,8 +66,24 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     })
 }
 
-fn has_open(pid: u32, image: (u64, u64)) -> bool {
-    open_files(pid).is_some_and(|files| files.iter().any(|file| identity(file) == Some(image)))
+/// Whether a process has an image open, or may have: what it has is hidden from this user, or it is ending. Then its threads
+/// let go of its files one after the other, and the last one closes them.
+fn may_have_open(pid: u32, image: (u64, u64)) -> bool {
+    match open_files(pid) {
+        Some(files) if !files.is_empty() => files.iter().any(|file| identity(file) == Some(image)),
+        _ => is_alive(pid),
+    }
+}
+
+/// Whether a process has a thread that has not ended.
+fn is_alive(pid: u32) -> bool {
+    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    threads.any(|thread| {
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        // The name, in parentheses, may have any characters.
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        !matches!(state, None | Some('Z' | 'X'))
+    })
 }
 
 /// The process, if it has both the image and a connection for a mount.
@@ -106,7 +122,7 @@ impl Server {
     pub(crate) fn wait(&self, mut say: impl FnMut(&str)) -> bool {
         let begun = Instant::now();
         let mut told = false;
-        while has_open(self.pid, self.image) {
+        while may_have_open(self.pid, self.image) {
             let ending = is_ending(self.pid);
             if !ending && begun.elapsed() > NOTICE {
                 return false;
@@ -149,6 +165,20 @@ pub fn patiently<T, E>(
     }
 }
 
+/// Waits until a mount that has gone has made its last commit, for those who read an image and take no lock.
+pub fn wait_for_last_commit(image: &Path, say: impl FnMut(&str)) {
+    // No longer than it takes to see: it would be in the way of a writer.
+    let look = || match fs::File::open(image).and_then(|file| Ok((file.metadata()?, file))) {
+        Ok((found, file)) if found.is_file() => match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => Err(()),
+            Ok(()) => file.unlock().map_err(drop),
+            Err(TryLockError::Error(_)) => Ok(()),
+        },
+        _ => Ok(()),
+    };
+    let _somebody_else_has_it = patiently(image, |()| true, say, look);
+}
+
 fn is_mounted(image: &Path) -> bool {
     let Ok(image) = image.canonicalize() else { return false };
     mounts::all().is_ok_and(|all| all.iter().any(|one| one.is_ours() && one.source == image))
@@ -160,8 +190,7 @@ fn waits_for(image: &Path, begun: Instant) -> Option<u32> {
     let own = std::process::id();
     processes().filter(|pid| *pid != own).find(|pid| {
         if is_ending(*pid) {
-            // Another user's may be it.
-            return open_files(*pid).is_none() || has_open(*pid, image);
+            return may_have_open(*pid, image);
         }
         begun.elapsed() < NOTICE && holder(*pid, image).is_some()
     })
@@ -194,7 +223,10 @@ mod tests {
         let image = std::env::current_exe().unwrap();
         let _open = fs::File::open(&image).unwrap();
         let own = std::process::id();
-        assert!(has_open(own, identity(&image).unwrap()));
+        assert!(may_have_open(own, identity(&image).unwrap()));
+        let other = tempfile::NamedTempFile::new().unwrap();
+        let other = identity(&other.into_temp_path()).unwrap();
+        assert!(!may_have_open(own, other) && is_alive(own) && !is_alive(u32::MAX));
         assert_eq!(holder(own, identity(&image).unwrap()), None);
         assert!(processes().any(|pid| pid == own));
     }

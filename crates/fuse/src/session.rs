@@ -17,6 +17,7 @@
 
 mod crew;
 mod parked;
+mod places;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -34,6 +35,7 @@ use crate::protocol::connect::{self, ConnectError};
 use crate::protocol::mounts;
 use crew::Crew;
 use parked::Parked;
+use places::{Place, Places};
 
 /// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -107,7 +109,6 @@ pub fn readers_by_default() -> usize {
 pub const BASE_FLAGS: u64 = init::ASYNC_READ
     | init::BIG_WRITES
     | init::PARALLEL_DIROPS
-    | init::ASYNC_DIO
     | init::MAX_PAGES
     | init::CACHE_SYMLINKS
     | init::ABORT_ERROR
@@ -151,6 +152,7 @@ struct Shared {
     crew: Crew,
     /// Requests that wait for the kernel to write what it keeps.
     parked: Parked,
+    places: Places,
     /// The DESTROY that is still to be answered.
     destroy: Mutex<Option<u64>>,
     /// Bytes of a buffer that holds any request.
@@ -186,6 +188,7 @@ impl Session {
             device: mounts::at(mountpoint)?.map(|entry| entry.device),
             crew: Crew::new(readers),
             parked: Parked::default(),
+            places: Places::default(),
             destroy: Mutex::default(),
             buffer_bytes: transfer as usize + HEADER_ROOM,
             buffers: Mutex::default(),
@@ -311,18 +314,27 @@ impl Shared {
 
     /// Body of a reader thread.
     fn read_requests(self: &Arc<Self>) {
+        let place = self.places.take();
+        self.read_requests_at(&place);
+        self.places.leave(&place);
+    }
+
+    fn read_requests_at(self: &Arc<Self>, place: &Place) {
         let mut buffer = self.take_buffer();
         while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
+            self.places.begin(place, &request);
             self.active.fetch_add(1, Ordering::SeqCst);
             let stopping = self.stopping.load(Ordering::SeqCst);
             if !stopping && self.handler.wants_all_written(&request) {
                 self.park(&request);
+                place.done();
                 continue;
             }
             let waits = self.handler.may_wait(&request);
             if !waits || stopping {
                 self.serve(&request);
                 self.active.fetch_sub(1, Ordering::SeqCst);
+                place.done();
                 continue;
             }
             let body = request.body().rest().to_vec();
@@ -331,6 +343,7 @@ impl Shared {
             let stay = self.serve_apart(&request);
             drop(body);
             self.active.fetch_sub(1, Ordering::SeqCst);
+            place.done();
             if !stay && !self.crew.rest() {
                 return;
             }

@@ -1,10 +1,9 @@
 //! The end of a mount, as whoever ends it sees it.
 
-use std::fs::File;
 use std::path::Path;
 
 use crate::daemon::MountError;
-use crate::holder::{Server, patiently};
+use crate::holder::{Server, wait_for_last_commit};
 use crate::protocol::connect::disconnect;
 use crate::protocol::mounts::{self, MountEntry};
 use crate::will::Will;
@@ -36,15 +35,7 @@ fn wait_for_end(entry: &MountEntry, server: Option<&Server>) {
     }
     let Some(server) = server else {
         // Another user's, perhaps; its lock on the image tells.
-        let free = || match File::open(&entry.source) {
-            Ok(image) => image.try_lock().or_else(|error| match error {
-                std::fs::TryLockError::WouldBlock => Err(()),
-                std::fs::TryLockError::Error(_) => Ok(()),
-            }),
-            Err(_) => Ok(()),
-        };
-        let _somebody_else_has_it = patiently(&entry.source, |()| true, say, free);
-        return;
+        return wait_for_last_commit(&entry.source, say);
     };
     if !server.wait(say) {
         say("it stays mounted in another mount namespace");

@@ -9,9 +9,14 @@
 //! * **Another process asks.** It is sync(1) that asks, by syncfs(2). A process that waits in the kernel for its own answers
 //!   cannot be killed; it and the lock on its image would stay until the next boot. Telling the kernel to drop its pages
 //!   (`FUSE_NOTIFY_INVAL_INODE`), which sends them first, would make this process wait so.
+//! * **syncfs(2) does not wait.** It returns when the pages are queued (`AS_NO_DATA_INTEGRITY`). A statfs(2) after it is queued behind
+//!   them, so when that is answered they have been received; all but those beyond the number of requests that the
+//!   kernel lets wait at once, for which it is asked again until none comes any more. [`super::places`] knows when
+//!   what was received is done.
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory.
 
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,6 +26,10 @@ use parking_lot::Mutex;
 use super::Shared;
 use crate::protocol::channel::Request;
 use crate::protocol::mounts;
+
+/// How often the kernel is asked whether more comes. Where others go on to write through mappings without end, what is theirs
+/// comes, too; but in the order in which it was queued.
+const ROUNDS_MAX: u32 = 1000;
 
 /// What waits.
 #[derive(Default)]
@@ -71,18 +80,32 @@ impl Shared {
         }
     }
 
-    /// Has the kernel send what it keeps for files that are open or mapped, or were.
+    /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
     pub(super) fn write_back(&self) {
-        let places = self.device.and_then(|device| mounts::of_device(device).ok());
-        let Some(place) = places.and_then(|(places, _covered)| places.into_iter().next()) else {
+        let found = self.device.and_then(|device| mounts::of_device(device).ok());
+        let Some(place) = found.and_then(|(places, _covered)| places.into_iter().next()) else {
             return eprintln!("buttress: {}: not to be reached", self.mountpoint.display());
         };
-        let mut sync = Command::new("sync");
-        sync.arg("--file-system").arg(&place.mountpoint).stdin(Stdio::null()).stdout(Stdio::null());
-        match sync.status() {
-            Ok(status) if status.success() => {}
-            Ok(status) => eprintln!("buttress: sync: {status}"),
-            Err(error) => eprintln!("buttress: sync: {error}"),
+        run("sync", &place.mountpoint);
+        for _ in 0..ROUNDS_MAX {
+            let before = self.places.kept();
+            run("stat", &place.mountpoint);
+            self.places.wait_for_data();
+            if self.places.kept() == before {
+                return;
+            }
         }
+    }
+}
+
+/// Runs `sync` or `stat` for the filesystem that a path leads to. This process may be killed meanwhile, and the mount with it.
+fn run(program: &str, path: &Path) {
+    let mut command = Command::new(program);
+    command.arg("--file-system").arg(path);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match command.status() {
+        Ok(status) if status.success() => {}
+        Ok(status) => eprintln!("buttress: {program}: {status}"),
+        Err(error) => eprintln!("buttress: {program}: {error}"),
     }
 }

@@ -14,7 +14,7 @@ use crate::server::{Kind, Mount, can_mount, exists, spawn};
 
 /// What each program begins with: a file of 250 pages, mapped, the number of each page in its first bytes.
 const HEAD: &str = r#"
-import fcntl, mmap, os, struct, sys
+import fcntl, mmap, os, struct, sys, time
 PAGES = 250
 def mapped(path):
     f = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -81,11 +81,16 @@ fn right(data: &[u8], first: u32) -> usize {
 }
 
 fn on_both(test: impl Fn(&Mount)) {
+    on(Kind::Engine, test);
+}
+
+/// With and without the kernel's cache of writes.
+fn on(kind: Kind, test: impl Fn(&Mount)) {
     for options in ["allow_other,commit=300", "allow_other,commit=300,writeback_cache"] {
         if !can_mount() || !has_python() {
             return;
         }
-        let mount = Mount::foreground(Kind::Engine, None, options);
+        let mount = Mount::foreground(kind, None, options);
         fs::set_permissions(mount.path(), fs::Permissions::from_mode(0o777)).unwrap();
         println!("{options}");
         test(&mount);
@@ -175,6 +180,25 @@ wait()";
 }
 
 #[test]
+fn a_snapshot_has_more_pages_than_requests_may_wait() {
+    on_both(|mount| {
+        let body = format!(
+            "{SNAPSHOT}
+N = 16000
+f = os.open('file', os.O_RDWR | os.O_CREAT); os.ftruncate(f, N * 4096); a = mmap.mmap(f, N * 4096)
+for round in range(1, 4):
+    for i in range(0, N, 2): a[i * 4096:i * 4096 + 4] = struct.pack('<I', round)
+    name = b's%d' % round
+    if round % 2: os.setxattr('.', 'buttress.snapshot', b'256 ro ' + name)
+    else: snapshot(name, 2)
+    data = content(name.decode() + '/file')
+    print(sum(struct.unpack_from('<I', data, i * 4096)[0] == round for i in range(0, N, 2)))"
+        );
+        assert_eq!(run(&mount.path(), &body), "8000\n8000\n8000");
+    });
+}
+
+#[test]
 fn many_ask_at_once_while_others_write() {
     on_both(|mount| {
         let body = format!(
@@ -196,11 +220,11 @@ print(errors, len(os.listdir('.')))"
 
 #[test]
 fn a_shared_mapping_moves_the_times_of_change() {
-    on_both(|mount| {
+    let test = |mount: &Mount| {
         let top = mount.path();
         let body = "
 a = mapped('file'); dirty(a, 1); a.flush(); os.utime('file', ns=(10**18, 10**18)); wait()
-a[5000:5004] = b'here'; a.flush(); wait()";
+time.sleep(0.05); a[5000:5004] = b'here'; a.flush(); wait()";
         let mut program = start(&top, body);
         let before = fs::metadata(top.join("file")).unwrap();
         assert_eq!(before.mtime(), 1_000_000_000);
@@ -214,12 +238,14 @@ a[5000:5004] = b'here'; a.flush(); wait()";
         // And they stay.
         let later = fs::metadata(top.join("file")).unwrap();
         assert_eq!((later.mtime(), later.mtime_nsec()), (after.mtime(), after.mtime_nsec()));
-    });
+    };
+    on(Kind::Engine, test);
+    on(Kind::Model, test);
 }
 
 #[test]
 fn a_private_mapping_changes_nothing() {
-    on_both(|mount| {
+    let test = |mount: &Mount| {
         let top = mount.path();
         let body = "
 open('file', 'wb').write(b'a' * 20000); os.utime('file', ns=(10**18, 10**18))
@@ -231,5 +257,7 @@ print(p[0:4], p[9000:9006])";
         assert_eq!(run(&top, body), "b'mine' b'aaaa'\nb'mine' b'theirs'");
         let found = fs::read(top.join("file")).unwrap();
         assert!(found.starts_with(b"aaaa") && &found[9000..9006] == b"theirs");
-    });
+    };
+    on(Kind::Engine, test);
+    on(Kind::Model, test);
 }

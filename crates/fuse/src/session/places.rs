@@ -1,0 +1,127 @@
+//! What each reader thread is doing, for one that has to know that all which was received before is done.
+//!
+//! A thread says so after read(2) has given it a request, and again when it has answered. In between lies a moment in which it has
+//! a request and has not said so yet. It cannot sleep there, so a thread that has said nothing and sleeps has no request.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+
+use crate::protocol::abi::{self, WriteIn, opcode};
+use crate::protocol::channel::Request;
+
+/// Between two looks at a thread that is not done.
+const PAUSE: Duration = Duration::from_millis(1);
+/// The low bits of a place's state, below a count that makes each state another one.
+const KIND: u64 = 3;
+const READING: u64 = 0;
+const DATA: u64 = 1;
+const OTHER: u64 = 2;
+
+/// All reader threads of a session.
+#[derive(Default)]
+pub(super) struct Places {
+    all: Mutex<Vec<Arc<Place>>>,
+    /// Pages that the kernel kept and has sent, counted by requests.
+    kept: AtomicU64,
+}
+
+/// One of them.
+pub(super) struct Place {
+    thread: i32,
+    state: AtomicU64,
+}
+
+impl Places {
+    /// The place of the calling thread.
+    pub(super) fn take(&self) -> Arc<Place> {
+        let thread = rustix::thread::gettid().as_raw_nonzero().get();
+        let place = Arc::new(Place { thread, state: AtomicU64::new(READING) });
+        self.all.lock().push(Arc::clone(&place));
+        place
+    }
+
+    /// The thread ends.
+    pub(super) fn leave(&self, place: &Arc<Place>) {
+        self.all.lock().retain(|other| !Arc::ptr_eq(other, place));
+    }
+
+    /// A thread has received a request.
+    pub(super) fn begin(&self, place: &Place, request: &Request<'_>) {
+        let kind = match request.opcode() {
+            opcode::READ | opcode::WRITE => DATA,
+            _ => OTHER,
+        };
+        place.enter(kind);
+        let kept = request.opcode() == opcode::WRITE
+            && (request.body().read::<WriteIn>())
+                .is_ok_and(|wish| wish.write_flags & abi::WRITE_CACHE != 0);
+        self.kept.fetch_add(kept.into(), Ordering::SeqCst);
+    }
+
+    /// So many requests with what the kernel kept have been received.
+    pub(super) fn kept(&self) -> u64 {
+        self.kept.load(Ordering::SeqCst)
+    }
+
+    /// Returns when all reads and writes of data are answered that had been received before the call.
+    pub(super) fn wait_for_data(&self) {
+        let all = self.all.lock().clone();
+        let seen: Vec<u64> = all.iter().map(|place| place.state.load(Ordering::SeqCst)).collect();
+        for (place, seen) in all.iter().zip(seen) {
+            while !place.is_past(seen) {
+                std::thread::sleep(PAUSE);
+            }
+        }
+    }
+}
+
+impl Place {
+    /// The request is answered.
+    pub(super) fn done(&self) {
+        self.enter(READING);
+    }
+
+    fn enter(&self, kind: u64) {
+        let count = self.state.load(Ordering::SeqCst) & !KIND;
+        self.state.store(count + KIND + 1 | kind, Ordering::SeqCst);
+    }
+
+    /// Whether the thread has no data in hand that it had when its state was `seen`.
+    fn is_past(&self, seen: u64) -> bool {
+        let now = self.state.load(Ordering::SeqCst);
+        now != seen || seen & KIND == OTHER || seen & KIND == READING && self.sleeps()
+    }
+
+    fn sleeps(&self) -> bool {
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread));
+        // The name, in parentheses, may have any characters.
+        let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
+        state.is_none_or(|state| state == 'S')
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_past_what_it_has_answered() {
+        let places = Places::default();
+        let place = places.take();
+        let reading = place.state.load(Ordering::SeqCst);
+        // This very thread: it runs, and may have a request that it has not told of.
+        assert!(!place.is_past(reading));
+        place.enter(DATA);
+        let data = place.state.load(Ordering::SeqCst);
+        assert!(place.is_past(reading) && !place.is_past(data));
+        place.done();
+        assert!(place.is_past(data));
+        place.enter(OTHER);
+        places.wait_for_data();
+        places.leave(&place);
+        places.wait_for_data();
+    }
+}
