@@ -8,6 +8,8 @@ mod call;
 mod case;
 mod cases;
 mod helper;
+#[path = "../../testkit/src/mapped.rs"]
+mod mapped;
 mod runner;
 
 use std::path::PathBuf;

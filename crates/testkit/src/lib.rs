@@ -11,6 +11,7 @@ pub mod damage;
 pub mod differential;
 pub mod facts;
 pub mod load;
+pub mod mapped;
 pub mod model;
 pub mod ops;
 pub mod oracle;

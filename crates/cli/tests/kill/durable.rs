@@ -1,7 +1,7 @@
 //! What is durable when: after a pause, after each way of saying sync, and when whoever unmounts, or opens the image next,
 //! goes on. Each is shown by a kill without a last word, or by an image that is read at once.
 
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use buttress_testkit::mapped::Mapped;
 use buttress_testkit::oracle::{self, LoopDevice};
 use rustix::mount::UnmountFlags;
 
@@ -117,6 +118,23 @@ fn who_never_pauses_is_committed_all_the_same() {
     daemon.unmount();
 }
 
+/// A file every other page of which was changed through a mapping, and its content.
+fn map_file(top: &Path, round: u64) -> (Mapped, Vec<u8>) {
+    const PAGES: usize = 1000;
+    let mut options = OpenOptions::new();
+    let file = options.read(true).write(true).create(true).truncate(true);
+    let file = file.open(top.join(format!("mapped{round}"))).unwrap();
+    file.set_len((PAGES * 4096) as u64).unwrap();
+    let mapped = Mapped::shared(&file, PAGES * 4096).unwrap();
+    let mut content = vec![0; PAGES * 4096];
+    for page in (0..PAGES).step_by(2) {
+        let at = page * 4096 + page;
+        content[at..at + 5].copy_from_slice(b"dirty");
+        mapped.write(at, b"dirty").unwrap();
+    }
+    (mapped, content)
+}
+
 /// A place whose image is mounted through a loop device, as root mounts a disk.
 fn disk(place: &Place) -> Option<LoopDevice> {
     oracle::root_or_skip().then(|| LoopDevice::attach(&place.image()).unwrap())
@@ -133,6 +151,8 @@ fn sync_is_sync_on_a_disk_that_root_mounts() {
         let mut daemon = place.mount_source(disk.path(), "commit=300");
         assert_there(&top, &all, &format!("before round {round}"));
         all.extend(write_files(&top, round, &mut random));
+        let mapped = map_file(&top, round);
+        all.push((PathBuf::from(format!("mapped{round}")), mapped.1));
         let mut sync = Command::new("sync");
         if round % 2 == 0 {
             sync.arg("-f").arg(&top);

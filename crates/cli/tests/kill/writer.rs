@@ -6,6 +6,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use buttress_testkit::mapped::Mapped;
+
 use crate::daemon::try_buttress;
 use crate::journal::{Journal, Node, Op, State};
 use crate::random::Random;
@@ -18,6 +20,8 @@ const DIRECTORIES_MAX: usize = 20;
 const SNAPSHOTS_MAX: usize = 3;
 /// Longest file, in bytes.
 const LENGTH_MAX: usize = 256 << 10;
+/// Bytes of a page.
+const PAGE: usize = 4096;
 /// Removed files kept open, at most.
 const HELD_MAX: usize = 8;
 
@@ -80,7 +84,8 @@ impl<'a> Writer<'a> {
     fn step(&mut self) -> io::Result<()> {
         match self.random.below(100) {
             0..20 => self.create(),
-            20..50 => self.write(),
+            20..40 => self.write(),
+            40..50 => self.write_mapped(),
             50..55 => self.truncate(),
             55..62 => self.mkdir(),
             62..75 => self.rename(),
@@ -89,6 +94,33 @@ impl<'a> Writer<'a> {
             95..98 => self.snapshot(),
             _ => self.delete_snapshot(),
         }
+    }
+
+    /// A write within one page, through a mapping of the file: it is sent when it is unmapped, and whole.
+    fn write_mapped(&mut self) -> io::Result<()> {
+        let Some((op, mapped, at, data)) = self.mapping()? else { return self.write() };
+        self.ask(op, |_| mapped.write(at, &data))?;
+        // Or by the snapshot, which has to have it.
+        if self.random.below(3) == 0 && self.state.snapshots.len() < SNAPSHOTS_MAX {
+            self.snapshot()?;
+        }
+        drop(mapped);
+        // The kernel tells of an error with the next sync only; a kill shows in the next operation.
+        Ok(())
+    }
+
+    /// A file mapped, and what is to be written to it.
+    fn mapping(&mut self) -> io::Result<Option<(Op, Mapped, usize, Vec<u8>)>> {
+        let Some((path, length)) = self.some_file() else { return Ok(None) };
+        if length == 0 {
+            return Ok(None);
+        }
+        let at = self.random.below(length as u64) as usize;
+        let mut data = self.data();
+        data.truncate((PAGE - at % PAGE).min(length - at));
+        let file = OpenOptions::new().read(true).write(true).open(self.path(&path))?;
+        let mapped = Mapped::shared(&file, length)?;
+        Ok(Some((Op::Write(path, at, data.clone()), mapped, at, data)))
     }
 
     /// Journals an operation, asks for it, and goes on from its result.

@@ -9,6 +9,7 @@ mod data;
 mod dirs;
 mod inherit;
 mod link;
+mod mapped;
 mod mode;
 mod open;
 mod paths;
@@ -43,6 +44,7 @@ pub fn register(r: &mut Registry) {
     size::register(r);
     data::register(r);
     alloc::register(r);
+    mapped::register(r);
     xattr::register(r);
     acl::register(r);
     special::register(r);

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use xxhash_rust::xxh64::xxh64;
 
 use super::mounted::{Mounted, Who};
-use super::{asked, excuse};
+use super::{asked, excuse, pages};
 use crate::ops::rng::bytes;
 use crate::ops::run::Result;
 use crate::ops::{Make, Op};
@@ -254,13 +254,22 @@ impl Caller {
 
     fn content(&self, op: &Op) -> Called {
         match op {
-            Op::Write { at, offset, len, seed } => self.with(at, OFlags::WRONLY, |file| {
-                let data = bytes(*seed, *offset, *len);
-                rustix::io::pwrite(file, &data, *offset).map(|count| count.to_string())
-            }),
+            Op::Write { at, offset, len, seed } => {
+                self.with(at, pages::flags((*seed).into()), |file| {
+                    let data = bytes(*seed, *offset, *len);
+                    let count = match pages::write(file, (*seed).into(), *offset, &data)? {
+                        Some(count) => count,
+                        None => rustix::io::pwrite(file, &data, *offset)?,
+                    };
+                    Ok(count.to_string())
+                })
+            }
             Op::Read { at, offset, len } => self.with(at, OFlags::RDONLY, |file| {
                 let mut data = vec![0; *len];
-                let count = rustix::io::pread(file, &mut data[..], *offset)?;
+                let count = match pages::read(file, *offset, &mut data)? {
+                    Some(count) => count,
+                    None => rustix::io::pread(file, &mut data[..], *offset)?,
+                };
                 Ok(format!("{count} {:016x}", xxh64(&data[..count], 0)))
             }),
             Op::Truncate { at, size } => {

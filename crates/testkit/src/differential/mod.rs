@@ -6,12 +6,15 @@
 //! images, so that each side goes on with what the other has written, `Check` asks `btrfs check` about both. The model only
 //! follows what has happened (`follow`): the generator looks at it to choose what comes next.
 //!
+//! Some reads and writes go through mapped pages (`pages`).
+//!
 //! Where the two differ and that is right, `Excuse` has the reason: it is the complete list.
 
 mod calls;
 mod excuse;
 mod follow;
 mod mounted;
+mod pages;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
