@@ -8,7 +8,7 @@
 //! Caching: this mount is the only writer, so entries and attributes stay valid until the kernel
 //! changes them itself. What can change behind its back, names of subvolumes and names that may
 //! become subvolumes by ioctl, is asked for each time. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
-//! asking and keeps its caches across opens.
+//! asking and keeps its caches across opens; with `strictatime` OPEN is answered, as each open is to be seen to read.
 //!
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
 //! requests by subject; [`control`] holds what goes beyond files.
@@ -119,6 +119,10 @@ pub fn init_flags(options: &MountOptions) -> u64 {
     }
     if options.writeback_cache {
         flags |= init::WRITEBACK_CACHE;
+    }
+    // With it the kernel lets go of cached pages before an asynchronous direct write, but not of those that are read meanwhile.
+    if options.async_dio {
+        flags |= init::ASYNC_DIO;
     }
     flags
 }
@@ -297,6 +301,10 @@ impl<S: Control> Handler for Mount<S> {
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => reply.result(self.store.commit()),
             opcode::IOCTL => self.ioctl(request, reply),
             opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
+            // Without KEEP_CACHE: what is read after it is asked for, and moves the access time.
+            opcode::OPEN if self.policy.access_times == AccessTimes::Strict => {
+                reply.value(&abi::OpenOut::default());
+            }
             opcode::OPEN | opcode::OPENDIR | opcode::FLUSH => reply.refuse(Errno::NOSYS),
             _ => self.handle_metadata(request, reply),
         }

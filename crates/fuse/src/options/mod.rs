@@ -35,7 +35,7 @@ pub enum AccessTimes {
     Relative,
     /// Never.
     Never,
-    /// At every read that reaches the filesystem.
+    /// At the first read after each open, and at every read that reaches the filesystem.
     Strict,
 }
 
@@ -77,6 +77,9 @@ pub struct MountOptions {
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
+    /// `async_dio`: asynchronous direct I/O (libaio with O_DIRECT) of one thread runs in parallel. Who reads the same file
+    /// through the cache meanwhile may then see what was there before.
+    pub async_dio: bool,
     /// `memory=`: bytes that the process may use, all in all; `None`: 512 MiB. See [`crate::budget`].
     pub memory: Option<u64>,
     /// `max_read=`: longest read request, in bytes.
@@ -112,6 +115,7 @@ impl Default for MountOptions {
             synchronous: false,
             dirsync: false,
             writeback_cache: false,
+            async_dio: false,
             memory: None,
             max_read: None,
             user_subvol_rm_allowed: false,

@@ -96,6 +96,7 @@ pub(super) const ROWS: &[Row] = &[
     row("fakeroot", Switch(|o| o.fakeroot = true)),
     row("mark_quota_inconsistent", Switch(|o| o.mark_quota_inconsistent = true)),
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
+    row("async_dio", Switch(|o| o.async_dio = true)),
     row("uid", Value(set_uid, "expects a user id")),
     row("gid", Value(set_gid, "expects a group id")),
     row("memory", Value(set_memory, "expects bytes, 32M or more")),

@@ -246,3 +246,19 @@ fn access_times_are_shown_as_mounted() {
     assert!(options.contains(&"noatime") && options.contains(&"nodiratime"), "{line}");
     mount.end();
 }
+
+#[test]
+fn strict_access_times_move_with_each_open() {
+    let Some(mount) = engine(None, "strictatime") else { return };
+    let path = mount.path().join("file");
+    fs::write(&path, "read twice").unwrap();
+    let old = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1000);
+    for time in 0..3 {
+        let times = fs::FileTimes::new().set_accessed(old);
+        OpenOptions::new().write(true).open(&path).unwrap().set_times(times).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().atime(), 1000);
+        assert_eq!(fs::read(&path).unwrap(), b"read twice");
+        assert!(fs::metadata(&path).unwrap().atime() > 1000, "read {time}");
+    }
+    mount.end();
+}
