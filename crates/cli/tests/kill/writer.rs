@@ -33,6 +33,14 @@ pub fn subvolume(number: usize) -> String {
     format!("writer{number}")
 }
 
+/// A write to a file that is mapped.
+struct MappedWrite {
+    op: Op,
+    mapped: Mapped,
+    at: usize,
+    data: Vec<u8>,
+}
+
 pub struct Writer<'a> {
     number: usize,
     mountpoint: PathBuf,
@@ -98,7 +106,9 @@ impl<'a> Writer<'a> {
 
     /// A write within one page, through a mapping of the file: it is sent when it is unmapped, and whole.
     fn write_mapped(&mut self) -> io::Result<()> {
-        let Some((op, mapped, at, data)) = self.mapping()? else { return self.write() };
+        let Some(MappedWrite { op, mapped, at, data }) = self.mapping()? else {
+            return self.write();
+        };
         self.ask(op, |_| mapped.write(at, &data))?;
         // Or by the snapshot, which has to have it.
         if self.random.below(3) == 0 && self.state.snapshots.len() < SNAPSHOTS_MAX {
@@ -110,7 +120,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A file mapped, and what is to be written to it.
-    fn mapping(&mut self) -> io::Result<Option<(Op, Mapped, usize, Vec<u8>)>> {
+    fn mapping(&mut self) -> io::Result<Option<MappedWrite>> {
         let Some((path, length)) = self.some_file() else { return Ok(None) };
         if length == 0 {
             return Ok(None);
@@ -120,7 +130,7 @@ impl<'a> Writer<'a> {
         data.truncate((PAGE - at % PAGE).min(length - at));
         let file = OpenOptions::new().read(true).write(true).open(self.path(&path))?;
         let mapped = Mapped::shared(&file, length)?;
-        Ok(Some((Op::Write(path, at, data.clone()), mapped, at, data)))
+        Ok(Some(MappedWrite { op: Op::Write(path, at, data.clone()), mapped, at, data }))
     }
 
     /// Journals an operation, asks for it, and goes on from its result.

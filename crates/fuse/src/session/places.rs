@@ -86,7 +86,7 @@ impl Place {
 
     fn enter(&self, kind: u64) {
         let count = self.state.load(Ordering::SeqCst) & !KIND;
-        self.state.store(count + KIND + 1 | kind, Ordering::SeqCst);
+        self.state.store((count + KIND + 1) | kind, Ordering::SeqCst);
     }
 
     /// Whether the thread has no data in hand that it had when its state was `seen`.
