@@ -11,6 +11,7 @@ use std::path::Path;
 use rustix::fs::OFlags;
 
 use crate::file::{Kind, busy_or_open, kind_of};
+use crate::lock::Hold;
 use crate::{Access, DeviceError, FileDevice};
 
 /// Keeps others from claiming a block device, the kernel's mounts among them, until it is dropped.
@@ -34,7 +35,8 @@ impl Claim {
         if kind_of(&name, &found)? != Kind::Block {
             return Err(DeviceError::NotADevice { device: name, found: "a file" });
         }
-        Ok((claim, FileDevice::from_file(name, file, Kind::Block, Access::ReadWrite)?))
+        let (access, hold) = (Access::ReadWrite, Some(Hold::Writing));
+        Ok((claim, FileDevice::from_file(path, file, Kind::Block, access, hold)?))
     }
 }
 

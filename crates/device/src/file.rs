@@ -1,18 +1,20 @@
 //! Regular files and block devices.
 //!
-//! Two writers on one image destroy it, so a writable open is exclusive: an advisory `flock` on a
-//! regular file, `O_EXCL` on a block device (which also refuses one the kernel has mounted). A file
+//! Two writers on one image destroy it, so a writable open is exclusive: the locks of [`lock`](crate::lock)
+//! on a regular file, `O_EXCL` on a block device (which also refuses one the kernel has mounted). A file
 //! behind a loop device is refused too, because the kernel may write it through that device without
-//! taking any lock. Read-only opens take no lock and open with `O_RDONLY`: they cannot change the
-//! medium by accident. The lock lives as long as the device, so whoever waits for it knows that the
-//! last write of the holder is done.
+//! taking any lock; and who opens a loop device takes the locks of the file behind it. The other way round
+//! nothing helps: Linux attaches a loop device to a file that somebody has locked, without a look.
+//!
+//! Read-only opens take no lock and open with `O_RDONLY`: they cannot change the medium by accident. That
+//! somebody else may be changing it is among their [`concerns`](BlockDevice::concerns). Locks live as long as
+//! the device, so whoever waits for one knows that the last write of the holder is done.
 
-use std::time::Duration;
 use std::{
-    fs::{File, Metadata, OpenOptions, TryLockError},
+    fs::{File, Metadata, OpenOptions},
     io,
-    os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt},
-    path::Path,
+    os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
+    path::{Path, PathBuf},
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -21,7 +23,12 @@ use std::{
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
-use crate::{BlockDevice, DeviceError, Op, error::check_range};
+use crate::{
+    BlockDevice, DeviceError, Op,
+    error::check_range,
+    kernel,
+    lock::{self, Hold},
+};
 
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -42,7 +49,11 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 pub struct FileDevice {
     name: String,
+    path: PathBuf,
     file: File,
+    /// Files behind the disk, with their locks.
+    behind: Vec<File>,
+    concerns: Vec<String>,
     kind: Kind,
     size: AtomicU64,
     access: Access,
@@ -75,7 +86,8 @@ impl FileDevice {
         if kind != before {
             return Err(DeviceError::Busy { device: name, why: "it is being replaced".into() });
         }
-        Self::from_file(name, file, kind, access)
+        let hold = (access == Access::ReadWrite).then_some(Hold::Writing);
+        Self::from_file(path, file, kind, access, hold)
     }
 
     /// Opens for reading what nobody may write meanwhile, as far as can be known: writers are kept out until the device is
@@ -84,19 +96,17 @@ impl FileDevice {
         let path = path.as_ref();
         let name = path.display().to_string();
         let open = |e| DeviceError::open(&name, e);
-        if kind_of(&name, &std::fs::metadata(path).map_err(open)?)? == Kind::Regular {
-            let device = Self::open(path, Access::ReadOnly)?;
-            lock(&name, device.file.try_lock_shared())?;
-            refuse_loop(&name, &device.file)?;
-            return Ok(device);
+        let kind = kind_of(&name, &std::fs::metadata(path).map_err(open)?)?;
+        let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+        if kind == Kind::Block {
+            flags |= OFlags::EXCL;
         }
-        let flags = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::EXCL;
         let file = OpenOptions::new()
             .read(true)
             .custom_flags(flags.bits() as i32)
             .open(path)
             .map_err(|e| busy_or_open(&name, e))?;
-        Self::from_file(name, file, Kind::Block, Access::ReadOnly)
+        Self::from_file(path, file, kind, Access::ReadOnly, Some(Hold::Still))
     }
 
     /// Makes a new sparse file of `size` bytes and opens it for reading and writing. A path that
@@ -110,25 +120,63 @@ impl FileDevice {
             .create_new(true)
             .open(path)
             .map_err(|e| DeviceError::open(&name, e))?;
-        let device = Self::from_file(name, file, Kind::Regular, Access::ReadWrite)?;
+        let hold = Some(Hold::Writing);
+        let device = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold)?;
         device.grow(size)?;
         Ok(device)
     }
 
+    /// With a hold on the file, or on those behind the disk, as wanted.
     pub(crate) fn from_file(
-        name: String,
+        path: &Path,
         file: File,
         kind: Kind,
         access: Access,
+        hold: Option<Hold>,
     ) -> Result<Self, DeviceError> {
-        if access == Access::ReadWrite && kind == Kind::Regular {
-            lock(&name, file.try_lock())?;
-            refuse_loop(&name, &file)?;
-        }
+        let name = path.display().to_string();
+        let metadata = file.metadata().map_err(|e| DeviceError::open(&name, e))?;
         let size =
             rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| DeviceError::open(&name, e))?;
-        let (size, writing) = (AtomicU64::new(size), Mutex::new(()));
-        Ok(Self { name, file, kind, size, access, writing })
+        let mut device = Self {
+            path: std::path::absolute(path).unwrap_or_else(|_| path.into()),
+            file,
+            behind: Vec::new(),
+            concerns: Vec::new(),
+            kind,
+            size: AtomicU64::new(size),
+            access,
+            writing: Mutex::new(()),
+            name,
+        };
+        match (hold, kind) {
+            (Some(hold), Kind::Regular) => {
+                lock::take(&device.name, &device.file, hold)?;
+                kernel::refuse_loop(&device.name, &device.file)?;
+            }
+            (Some(hold), Kind::Block) => device.hold_behind(&metadata, hold)?,
+            (None, _) => device.concerns.extend(concern(&device.file, kind, &metadata)),
+        }
+        Ok(device)
+    }
+
+    /// Holds the files behind a disk. One that cannot be opened (another namespace, no permission, deleted) cannot be held.
+    fn hold_behind(&mut self, disk: &Metadata, hold: Hold) -> Result<(), DeviceError> {
+        for path in kernel::files_behind(disk) {
+            let Ok(file) = File::open(&path) else { continue };
+            if file.metadata().is_ok_and(|it| it.is_file()) {
+                lock::take(&self.name, &file, hold).map_err(|error| behind(error, &path))?;
+                self.behind.push(file);
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without its [`concerns`](BlockDevice::concerns), for who knows already who writes.
+    pub fn unconcerned(self) -> Self {
+        let mut device = self;
+        device.concerns.clear();
+        device
     }
 
     /// Makes a regular file longer: `size` bytes, the new ones a hole. A size that is not larger
@@ -167,12 +215,11 @@ impl FileDevice {
 }
 
 impl Drop for FileDevice {
-    /// Lets go of the lock itself: a child that this program is about to start has the file open, too, until it becomes
-    /// another program, and would hold the lock that long.
     fn drop(&mut self) {
         if self.kind == Kind::Regular {
-            let _ends_with_the_file_anyway = self.file.unlock();
+            lock::release(&self.file);
         }
+        self.behind.iter().for_each(lock::release);
     }
 }
 
@@ -187,6 +234,14 @@ impl BlockDevice for FileDevice {
 
     fn is_read_only(&self) -> bool {
         self.access == Access::ReadOnly
+    }
+
+    fn place(&self) -> Option<(PathBuf, u64)> {
+        Some((self.path.clone(), 0))
+    }
+
+    fn concerns(&self) -> Vec<String> {
+        self.concerns.clone()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
@@ -239,62 +294,33 @@ pub(crate) fn kind_of(name: &str, metadata: &Metadata) -> Result<Kind, DeviceErr
     Err(DeviceError::NotADevice { device: name.into(), found })
 }
 
+/// That a disk is busy because the file behind it is.
+fn behind(error: DeviceError, file: &Path) -> DeviceError {
+    match error {
+        DeviceError::Busy { device, why } => DeviceError::Busy {
+            device,
+            why: format!("of the file behind it, {}: {why}", file.display()),
+        },
+        other => other,
+    }
+}
+
+/// Who may be changing what is only read here.
+fn concern(file: &File, kind: Kind, metadata: &Metadata) -> Option<String> {
+    match kind {
+        Kind::Regular if lock::is_written(file) => Some(
+            "another program has it open for writing: what is read may be old, or change meanwhile"
+                .into(),
+        ),
+        Kind::Regular => kernel::concern_of_file(metadata),
+        Kind::Block => kernel::concern_of_disk(metadata),
+    }
+}
+
 pub(crate) fn busy_or_open(name: &str, e: io::Error) -> DeviceError {
     if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) {
         let why = "it is mounted, or another program has it open exclusively".into();
         return DeviceError::Busy { device: name.into(), why };
     }
     DeviceError::open(name, e)
-}
-
-fn lock(name: &str, tried: Result<(), TryLockError>) -> Result<(), DeviceError> {
-    match tried {
-        Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(DeviceError::Busy {
-            device: name.into(),
-            why: "another program has locked it for writing".into(),
-        }),
-        Err(TryLockError::Error(e)) => Err(DeviceError::open(name, e)),
-    }
-}
-
-/// How often, and how far apart, a loop device that is about to go is looked at again.
-const LOOP_LOOKS: u32 = 30;
-const LOOP_PAUSE: Duration = Duration::from_millis(100);
-
-/// Refuses a file that backs a loop device, as sysfs tells it. After `umount` and `losetup -d` the kernel keeps the device
-/// until its last user has closed it, so one that detaches by itself is given a moment.
-fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
-    for look in 0.. {
-        let Some((device, detaches)) = backed_loop(name, file)? else { return Ok(()) };
-        if !detaches || look == LOOP_LOOKS {
-            let why = format!("it backs the loop device {device}");
-            return Err(DeviceError::Busy { device: name.into(), why });
-        }
-        std::thread::sleep(LOOP_PAUSE);
-    }
-    Ok(())
-}
-
-/// The loop device that `file` backs, and whether it detaches by itself. A name in sysfs that leads nowhere (a deleted
-/// file, another mount namespace) cannot be compared and is passed over.
-fn backed_loop(name: &str, file: &File) -> Result<Option<(String, bool)>, DeviceError> {
-    let own = file.metadata().map_err(|e| DeviceError::open(name, e))?;
-    let Ok(blocks) = std::fs::read_dir("/sys/block") else {
-        return Ok(None);
-    };
-    for block in blocks.flatten() {
-        let Ok(backing) = std::fs::read_to_string(block.path().join("loop/backing_file")) else {
-            continue;
-        };
-        let backing = backing.strip_suffix('\n').unwrap_or(&backing);
-        let same = std::fs::metadata(backing)
-            .is_ok_and(|other| other.dev() == own.dev() && other.ino() == own.ino());
-        if same {
-            let detaches = std::fs::read_to_string(block.path().join("loop/autoclear"));
-            let detaches = detaches.is_ok_and(|flag| flag.trim() == "1");
-            return Ok(Some((format!("/dev/{}", block.file_name().display()), detaches)));
-        }
-    }
-    Ok(None)
 }

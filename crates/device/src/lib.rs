@@ -17,12 +17,14 @@ mod chunks;
 mod claim;
 mod error;
 mod file;
+mod kernel;
+mod lock;
 mod memory;
 mod offset;
 mod overlay;
 pub mod testing;
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 pub use claim::Claim;
 pub use error::{DeviceError, Op};
@@ -44,6 +46,17 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
 
     /// Whether every write is refused.
     fn is_read_only(&self) -> bool;
+
+    /// The file or disk that this is (part of), and where in it this begins, in bytes. `None` when there is none, as for
+    /// memory. For programs that look at it for us.
+    fn place(&self) -> Option<(PathBuf, u64)> {
+        None
+    }
+
+    /// What its users should hear about it: who else may be changing it now.
+    fn concerns(&self) -> Vec<String> {
+        Vec::new()
+    }
 
     /// Fills `buf` from `offset` (bytes), wholly or not at all usefully: on an error the content
     /// of `buf` is unspecified. A range past the end is [`DeviceError::OutOfRange`].

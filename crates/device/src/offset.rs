@@ -1,6 +1,6 @@
 //! A window onto another device: the filesystem inside a disk image (`offset=`).
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use crate::{BlockDevice, DeviceError, Op, error::check_range};
 
@@ -38,6 +38,15 @@ impl BlockDevice for OffsetDevice {
 
     fn is_read_only(&self) -> bool {
         self.inner.is_read_only()
+    }
+
+    fn place(&self) -> Option<(PathBuf, u64)> {
+        let (path, offset) = self.inner.place()?;
+        Some((path, offset.checked_add(self.offset)?))
+    }
+
+    fn concerns(&self) -> Vec<String> {
+        self.inner.concerns()
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {

@@ -1,0 +1,216 @@
+//! What the kernel does with a file or disk, as far as it says: which loop devices a file stands behind, what is mounted,
+//! and who holds a disk. The kernel takes no lock that others could see, so this is all there is to go by.
+//!
+//! Everything is read from sysfs and from this process's list of mounts, which anybody may; what is not there (no sysfs,
+//! another mount namespace, a deleted file) is passed over.
+
+use std::{
+    fs::{File, Metadata, read_dir, read_to_string},
+    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use crate::DeviceError;
+
+/// How often, and how far apart, a loop device that is about to go is looked at again.
+const LOOP_LOOKS: u32 = 30;
+const LOOP_PAUSE: Duration = Duration::from_millis(100);
+/// Disks on disks on disks: further down nobody looks.
+const DEPTH: u32 = 8;
+
+/// Refuses a file that backs a loop device. After `umount` and `losetup -d` the kernel keeps the device until its last
+/// user has closed it, so one that detaches by itself is given a moment.
+pub(crate) fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
+    let own = file.metadata().map_err(|e| DeviceError::open(name, e))?;
+    for look in 0.. {
+        let Some(block) = loops_on(&own).into_iter().next() else { return Ok(()) };
+        if !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
+            let mut why = format!("it backs the loop device /dev/{}", last(&block));
+            if let Some(user) = writer_of(&block) {
+                why = format!("{why}, {user}");
+            }
+            return Err(DeviceError::Busy { device: name.into(), why });
+        }
+        std::thread::sleep(LOOP_PAUSE);
+    }
+    Ok(())
+}
+
+/// Says what the kernel may be writing to a regular file while it is read.
+pub(crate) fn concern_of_file(own: &Metadata) -> Option<String> {
+    loops_on(own).iter().find_map(|block| {
+        let user = writer_of(block)?;
+        Some(format!("it backs the loop device /dev/{}, {user}: {MOVING}", last(block)))
+    })
+}
+
+/// Says what the kernel may be writing to a disk while it is read.
+pub(crate) fn concern_of_disk(disk: &Metadata) -> Option<String> {
+    writer_of(&block_of(disk.rdev())?).map(|user| format!("the disk is one {user}: {MOVING}"))
+}
+
+const MOVING: &str = "what is read may be old, or change meanwhile";
+
+/// The files behind a disk, if it is a loop device, a partition of one, or is made of such.
+pub(crate) fn files_behind(disk: &Metadata) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    if let Some(block) = block_of(disk.rdev()) {
+        collect_files(&block, DEPTH, &mut found);
+    }
+    found
+}
+
+fn collect_files(block: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+    if depth == 0 {
+        return;
+    }
+    if let Some(file) = backing_file(block) {
+        found.push(file);
+    }
+    if block.join("partition").exists()
+        && let Some(whole) = block.parent()
+    {
+        collect_files(whole, depth - 1, found);
+    }
+    for below in list(&block.join("slaves")) {
+        collect_files(&below.canonicalize().unwrap_or(below), depth - 1, found);
+    }
+}
+
+/// The folders in sysfs of the loop devices that a file backs.
+fn loops_on(own: &Metadata) -> Vec<PathBuf> {
+    let is_own = |block: &PathBuf| {
+        let other = backing_file(block).and_then(|file| file.metadata().ok());
+        other.is_some_and(|other| other.dev() == own.dev() && other.ino() == own.ino())
+    };
+    list(Path::new("/sys/block")).into_iter().filter(is_own).collect()
+}
+
+fn backing_file(block: &Path) -> Option<PathBuf> {
+    let mut name = std::fs::read(block.join("loop/backing_file")).ok()?;
+    name.pop_if(|last| *last == b'\n');
+    Some(std::ffi::OsString::from_vec(name).into())
+}
+
+/// The folder in sysfs of a disk or partition.
+fn block_of(rdev: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(rdev), rustix::fs::minor(rdev));
+    Path::new(&format!("/sys/dev/block/{major}:{minor}")).canonicalize().ok()
+}
+
+/// Who may be writing to a disk or to a partition of it: what is mounted from it, or another disk made of it.
+fn writer_of(block: &Path) -> Option<String> {
+    if flag(block, "ro") {
+        return None;
+    }
+    let parts = list(block).into_iter().filter(|it| it.join("partition").exists());
+    let mut all = parts.collect::<Vec<_>>();
+    all.insert(0, block.to_owned());
+    all.iter().find_map(|it| mounted(it)).or_else(|| all.iter().find_map(|it| held(it)))
+}
+
+fn held(block: &Path) -> Option<String> {
+    let holder = list(&block.join("holders")).into_iter().next()?;
+    Some(format!("that /dev/{} is made of", last(&holder)))
+}
+
+/// Where Linux has mounted a disk, unless read-only. A mount in another namespace is not in our list; btrfs names its disks
+/// in sysfs besides.
+fn mounted(block: &Path) -> Option<String> {
+    let number = read_to_string(block.join("dev")).ok()?;
+    let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
+    let mut here = mounts.filter(|mount| mount.is_of(number.trim())).peekable();
+    if here.peek().is_some() {
+        let writable = here.find(|mount| mount.writable)?;
+        return Some(format!("that Linux has mounted on {}", writable.point.display()));
+    }
+    let name = last(block);
+    let known =
+        list(Path::new("/sys/fs/btrfs")).iter().any(|it| it.join("devices").join(&name).exists());
+    known.then(|| "that Linux has mounted".into())
+}
+
+/// A line of mountinfo.
+struct Mount {
+    point: PathBuf,
+    source: PathBuf,
+    writable: bool,
+}
+
+impl Mount {
+    /// Mounts by programs are left out: those have locks, or say so themselves.
+    fn parse(line: &[u8]) -> Option<Mount> {
+        let mut words = line.split(|byte| *byte == b' ');
+        let point = path(words.nth(4)?);
+        let mut words = words.skip_while(|word| *word != b"-").skip(1);
+        let kind = words.next()?;
+        let source = path(words.next()?);
+        let writable = words.next()?.split(|byte| *byte == b',').any(|word| word == b"rw");
+        (!kind.starts_with(b"fuse")).then_some(Mount { point, source, writable })
+    }
+
+    /// Whether it is of the disk with this number, as in `7:0`. The mount's own number says nothing: that of a btrfs is
+    /// made up.
+    fn is_of(&self, number: &str) -> bool {
+        self.source.starts_with("/")
+            && self.source.metadata().is_ok_and(|it| {
+                format!("{}:{}", rustix::fs::major(it.rdev()), rustix::fs::minor(it.rdev()))
+                    == number
+            })
+    }
+}
+
+/// A path as the list of mounts writes it: with blanks and the like as three octal digits.
+fn path(word: &[u8]) -> PathBuf {
+    let mut bytes = Vec::new();
+    let mut rest = word;
+    while let Some((first, after)) = rest.split_first() {
+        let digits = after.get(..3).and_then(|it| str::from_utf8(it).ok());
+        match digits.and_then(|it| u8::from_str_radix(it, 8).ok()).filter(|_| *first == b'\\') {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = after.get(3..).unwrap_or_default();
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+fn list(directory: &Path) -> Vec<PathBuf> {
+    read_dir(directory).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+}
+
+fn last(path: &Path) -> String {
+    path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+fn flag(block: &Path, name: &str) -> bool {
+    read_to_string(block.join(name)).is_ok_and(|flag| flag.trim() == "1")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::Mount;
+
+    #[test]
+    fn lines_of_mountinfo() {
+        let line =
+            b"36 35 0:31 / /mnt/a\\040b rw,noatime master:1 - btrfs /dev/loop7 rw,space_cache=v2";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!(mount.point, Path::new("/mnt/a b"));
+        assert_eq!(mount.source, Path::new("/dev/loop7"));
+        assert!(mount.writable);
+        let line = b"36 35 7:0 / /mnt rw - ext4 /dev/loop7 ro";
+        assert!(!Mount::parse(line).unwrap().writable);
+        assert!(Mount::parse(b"36 35 0:50 / /mnt rw - fuse.buttress /tmp/a rw").is_none());
+        assert!(Mount::parse(b"").is_none() && Mount::parse(b"1 2 3 4 5 - x").is_none());
+    }
+}

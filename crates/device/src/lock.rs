@@ -1,0 +1,142 @@
+//! Locks on image files, so that two programs do not write to one.
+//!
+//! Two kinds are taken and respected. An advisory `flock` of the whole file keeps our own programs apart, and whoever else
+//! uses it. Virtual machines hold images, too, and QEMU keeps to another protocol, described in its documentation of image
+//! locking: locks of single bytes that belong to the open file description. Only shared locks are ever held, so that
+//! taking them cannot fail; that a byte is locked by anybody is the message.
+//!
+//! | bytes | locked by a program that |
+//! |---|---|
+//! | 100 + permission | has this permission and uses it |
+//! | 200 + permission | wants nobody else to have it |
+//!
+//! The permissions: 0 reading what is consistent, 1 writing, 2 writing what is there already, 3 changing the size. (What 4
+//! stands for is QEMU's own business.) Whoever opens a file first takes his bytes, then looks: is a permission that he
+//! wants unwanted by another, or is one used that he does not want others to have? Then he lets go and gives up. As both
+//! sides take before they look, two who come at the same time may both give up, but never both go on.
+//!
+//! A writer of ours reads, writes and resizes, and wants nobody else to write or resize. Whoever needs a file to stay as
+//! it is reads, and wants the same. A mere reader takes nothing; he only looks, and says that somebody writes. The bytes
+//! need not exist, and what they hold does not matter.
+//!
+//! Filesystems without locks (some network filesystems) have none of this, which is no reason not to work on them.
+
+use std::fs::{File, TryLockError};
+
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+};
+
+use crate::DeviceError;
+
+/// How a file is to be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// It must stay as it is.
+    Still,
+    /// It is written, and by nobody else.
+    Writing,
+}
+
+const USED: i64 = 100;
+const UNWANTED: i64 = 200;
+const READ: i64 = 0;
+const WRITE: i64 = 1;
+const REWRITE: i64 = 2;
+const RESIZE: i64 = 3;
+
+impl Hold {
+    fn uses(self) -> &'static [i64] {
+        match self {
+            Hold::Still => &[READ],
+            Hold::Writing => &[READ, WRITE, RESIZE],
+        }
+    }
+
+    /// What nobody else is to do.
+    fn unwanted(self) -> &'static [i64] {
+        &[WRITE, RESIZE]
+    }
+
+    /// What nobody else may be doing: what QEMU calls writing what is there already is writing all the same.
+    fn forbidden(self) -> &'static [i64] {
+        &[WRITE, REWRITE, RESIZE]
+    }
+}
+
+/// Takes all locks, or none and says who is in the way. They last until [`release`], or until the file is closed.
+pub(crate) fn take(name: &str, file: &File, hold: Hold) -> Result<(), DeviceError> {
+    let tried = match hold {
+        Hold::Still => file.try_lock_shared(),
+        Hold::Writing => file.try_lock(),
+    };
+    match tried {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(busy(name, "another program has locked it for writing"));
+        }
+        Err(TryLockError::Error(e)) => return Err(DeviceError::open(name, e)),
+    }
+    if take_bytes(file, hold) {
+        return Ok(());
+    }
+    release(file);
+    Err(busy(name, "another program, as a virtual machine, has locked it"))
+}
+
+/// Lets go of all locks. A child that this program is about to start has the file open, too, until it becomes another
+/// program, and would hold them that long.
+pub(crate) fn release(file: &File) {
+    // They end with the file anyway.
+    let _no_such_locks = set(file, libc::F_UNLCK, USED, UNWANTED + RESIZE + 1 - USED);
+    let _nor_this_one = file.unlock();
+}
+
+/// Whether somebody else uses the file for writing, as far as he says so.
+pub(crate) fn is_written(file: &File) -> bool {
+    Hold::Still.forbidden().iter().any(|it| is_locked(file, USED + it))
+}
+
+fn busy(name: &str, why: &str) -> DeviceError {
+    DeviceError::Busy { device: name.into(), why: why.into() }
+}
+
+/// Takes the bytes of a hold and looks whether others allow it.
+fn take_bytes(file: &File, hold: Hold) -> bool {
+    let used = hold.uses().iter().map(|it| USED + it);
+    for byte in used.chain(hold.unwanted().iter().map(|it| UNWANTED + it)) {
+        match set(file, libc::F_RDLCK, byte, 1) {
+            Ok(()) => {}
+            // Somebody has an exclusive lock there, which the protocol does not know: he wants to be alone.
+            Err(Errno::EAGAIN | Errno::EACCES) => return false,
+            Err(_) => return true,
+        }
+    }
+    let against = hold.uses().iter().map(|it| UNWANTED + it);
+    !against.chain(hold.forbidden().iter().map(|it| USED + it)).any(|byte| is_locked(file, byte))
+}
+
+#[expect(clippy::unnecessary_cast, reason = "these types have other sizes on other systems")]
+fn range(kind: i32, start: i64, len: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: start as libc::off_t,
+        l_len: len as libc::off_t,
+        // As these locks ask for.
+        l_pid: 0,
+    }
+}
+
+fn set(file: &File, kind: i32, start: i64, len: i64) -> Result<(), Errno> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(&range(kind, start, len))).map(drop)
+}
+
+/// Whether another open file has a lock on this byte. Not knowing is no.
+fn is_locked(file: &File, byte: i64) -> bool {
+    let mut found = range(libc::F_WRLCK, byte, 1);
+    let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut found));
+    asked.is_ok() && i32::from(found.l_type) != libc::F_UNLCK
+}

@@ -1,0 +1,253 @@
+//! Who may open what beside whom: our own programs, QEMU and whoever keeps to its protocol, loop devices.
+
+#![allow(clippy::unwrap_used, reason = "a failed step fails the test")]
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use buttress_device::{Access, BlockDevice, DeviceError, FileDevice};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+
+fn range(kind: i32, byte: i64) -> libc::flock {
+    libc::flock {
+        l_type: kind as i16,
+        l_whence: libc::SEEK_SET as i16,
+        l_start: byte,
+        l_len: 1,
+        l_pid: 0,
+    }
+}
+
+/// A program that holds bytes as QEMU does.
+struct Holder(File);
+
+impl Holder {
+    fn of(path: &Path, bytes: &[i64]) -> Holder {
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        for byte in bytes {
+            fcntl(&file, FcntlArg::F_OFD_SETLK(&range(libc::F_RDLCK, *byte))).unwrap();
+        }
+        Holder(file)
+    }
+
+    /// Which of these bytes others have.
+    fn sees(&self, bytes: &[i64]) -> Vec<i64> {
+        let locked = |byte: &i64| {
+            let mut found = range(libc::F_WRLCK, *byte);
+            fcntl(&self.0, FcntlArg::F_OFD_GETLK(&mut found)).unwrap();
+            i32::from(found.l_type) != libc::F_UNLCK
+        };
+        bytes.iter().copied().filter(locked).collect()
+    }
+}
+
+impl Drop for Holder {
+    /// A child that another test is about to start may have the file open for a moment.
+    fn drop(&mut self) {
+        let all = libc::flock { l_len: 0, ..range(libc::F_UNLCK, 0) };
+        fcntl(&self.0, FcntlArg::F_OFD_SETLK(&all)).unwrap();
+    }
+}
+
+const ALL: [i64; 10] = [100, 101, 102, 103, 104, 200, 201, 202, 203, 204];
+/// A virtual machine with the image as its disk.
+const GUEST: [i64; 5] = [100, 101, 201, 203, 103];
+/// A program that reads the image and wants it to stay as it is.
+const CONVERTER: [i64; 3] = [100, 201, 203];
+
+fn image(dir: &tempfile::TempDir) -> std::path::PathBuf {
+    let path = dir.path().join("image");
+    // Shorter than where the locks are: the bytes need not exist.
+    std::fs::write(&path, [5; 64]).unwrap();
+    path
+}
+
+fn is_busy<T: std::fmt::Debug>(tried: Result<T, DeviceError>) -> String {
+    match tried {
+        Err(error @ DeviceError::Busy { .. }) => error.to_string(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_virtual_machine_keeps_us_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(&dir);
+    let quiet = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    assert!(quiet.concerns().is_empty());
+
+    let guest = Holder::of(&path, &GUEST);
+    let why = is_busy(FileDevice::open(&path, Access::ReadWrite));
+    assert!(why.contains("virtual machine"), "{why}");
+    is_busy(FileDevice::open_unused(&path));
+    let reader = FileDevice::open(&path, Access::ReadOnly).unwrap();
+    let [concern] = &reader.concerns()[..] else { panic!("{:?}", reader.concerns()) };
+    assert!(concern.contains("open for writing"), "{concern}");
+    assert!(reader.unconcerned().concerns().is_empty());
+    assert_eq!(guest.sees(&ALL), [0i64; 0], "what was refused holds nothing");
+    drop(guest);
+
+    let converter = Holder::of(&path, &CONVERTER);
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    let still = FileDevice::open_unused(&path).unwrap();
+    assert!(FileDevice::open(&path, Access::ReadOnly).unwrap().concerns().is_empty());
+    drop(still);
+    assert_eq!(converter.sees(&ALL), [0i64; 0], "what is closed holds nothing");
+    drop(converter);
+    // Writing what is there already is writing, for all that others can know.
+    let _rewriter = Holder::of(&path, &[102]);
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&path));
+}
+
+#[test]
+fn we_keep_a_virtual_machine_out() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(&dir);
+    let other = Holder::of(&path, &[]);
+    let writer = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    // Others see that it is written, and that they must not: neither a guest nor a converter would begin.
+    assert_eq!(other.sees(&ALL), [100, 101, 103, 201, 203]);
+    assert!(!FileDevice::open(&path, Access::ReadOnly).unwrap().concerns().is_empty());
+    is_busy(FileDevice::open_unused(&path));
+    drop(writer);
+    let first = FileDevice::open_unused(&path).unwrap();
+    let second = FileDevice::open_unused(&path).unwrap();
+    assert_eq!(other.sees(&ALL), [100, 201, 203]);
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    drop((first, second));
+    assert_eq!(other.sees(&ALL), [0i64; 0]);
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+/// An exclusive lock is not of the protocol, but it is clear what it means.
+#[test]
+fn an_exclusive_lock_of_somebody_else_is_respected() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(&dir);
+    let alone = Holder::of(&path, &[]);
+    let whole = libc::flock { l_len: 0, ..range(libc::F_WRLCK, 0) };
+    fcntl(&alone.0, FcntlArg::F_OFD_SETLK(&whole)).unwrap();
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&path));
+    assert!(!FileDevice::open(&path, Access::ReadOnly).unwrap().concerns().is_empty());
+}
+
+/// `qemu-img` reads the whole image, which nobody may write meanwhile.
+fn qemu_img(path: &Path) -> Option<std::process::Output> {
+    let mut command = Command::new("qemu-img");
+    let command = command.args(["convert", "-f", "raw", "-O", "raw"]).arg(path);
+    command.arg(path.with_extension("copy")).env("LC_ALL", "C").output().ok()
+}
+
+/// `qemu-io` with the image open for writing; it ends when it is dropped.
+struct QemuIo(Child);
+
+impl QemuIo {
+    fn open(path: &Path) -> Option<QemuIo> {
+        let mut command = Command::new("qemu-io");
+        command.args(["-f", "raw"]).arg(path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().ok()?;
+        // It has opened the image when it answers.
+        child.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
+        let mut said = [0; 1];
+        let out = child.stdout.as_mut().unwrap();
+        while said != *b"\n" {
+            out.read_exact(&mut said).unwrap();
+        }
+        Some(QemuIo(child))
+    }
+}
+
+impl Drop for QemuIo {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn qemu_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let writer = FileDevice::create(&path, 1 << 20).unwrap();
+    let Some(said) = qemu_img(&path) else {
+        println!("skipped: no qemu-img");
+        return;
+    };
+    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    assert!(!said.status.success() && text.contains("lock"), "{text}");
+    drop(writer);
+    let still = FileDevice::open_unused(&path).unwrap();
+    assert!(qemu_img(&path).unwrap().status.success(), "two readers may share");
+    drop(still);
+
+    let Some(guest) = QemuIo::open(&path) else {
+        println!("skipped: no qemu-io");
+        return;
+    };
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&path));
+    assert!(!FileDevice::open(&path, Access::ReadOnly).unwrap().concerns().is_empty());
+    drop(guest);
+    FileDevice::open(&path, Access::ReadWrite).unwrap();
+}
+
+struct Loop(String);
+
+impl Loop {
+    fn attach(path: &Path, options: &[&str]) -> Option<Loop> {
+        for _ in 0..20 {
+            let mut command = Command::new("losetup");
+            let out = command.args(["-f", "--show"]).args(options).arg(path).output().ok()?;
+            if out.status.success() {
+                return Some(Loop(String::from_utf8(out.stdout).ok()?.trim().into()));
+            }
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+        None
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["-d", &self.0]).status();
+    }
+}
+
+/// Linux attaches a loop device to a file whatever locks it has; through the device, we find them.
+#[test]
+fn a_loop_device_is_the_file_behind_it() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let writer = FileDevice::create(&path, 1 << 20).unwrap();
+    let Some(disk) = Loop::attach(&path, &[]) else {
+        println!("skipped: no loop device to be had");
+        return;
+    };
+    let why = is_busy(FileDevice::open(&disk.0, Access::ReadWrite));
+    assert!(why.contains("image"), "{why}");
+    is_busy(FileDevice::open_unused(&disk.0));
+    drop(writer);
+
+    let guest = Holder::of(&path, &GUEST);
+    is_busy(FileDevice::open(&disk.0, Access::ReadWrite));
+    drop(guest);
+    let other = Holder::of(&path, &[]);
+    let writer = FileDevice::open(&disk.0, Access::ReadWrite).unwrap();
+    assert_eq!(other.sees(&ALL), [100, 101, 103, 201, 203]);
+    drop(writer);
+    assert_eq!(other.sees(&ALL), [0i64; 0]);
+
+    // A second device on the same file is another way to it.
+    let second = Loop::attach(&path, &["--offset", "4096"]).unwrap();
+    let _writer = FileDevice::open(&disk.0, Access::ReadWrite).unwrap();
+    is_busy(FileDevice::open(&second.0, Access::ReadWrite));
+}
