@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use buttress_volume::Rescue;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
@@ -99,6 +100,10 @@ pub struct Globals {
     /// Change a filesystem with quotas all the same; they count wrong until Linux rescans them
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
+    /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
+    /// usebackuproot (read by the roots of an older commit)
+    #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
+    pub rescue: Option<Rescue>,
     /// Say nothing but errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
@@ -108,6 +113,10 @@ pub struct Globals {
     /// Say more
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub verbose: bool,
+}
+
+fn parse_rescue(words: &str) -> Result<Rescue, &'static str> {
+    Rescue::parse(words).ok_or("expects usebackupsuper or usebackuproot, or both joined by a colon")
 }
 
 impl Globals {

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use buttress::Options;
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts;
@@ -15,6 +16,10 @@ use crate::quote::harmless;
 /// What to do about a filesystem with quotas.
 pub const QUOTAS: &str = "With --mark-quota-inconsistent it is written to all the same; the quotas \
                           count wrong until Linux rescans them (btrfs quota rescan).";
+
+/// What to do where only a copy of the superblock is left, which may be old.
+pub const OLD_MIRROR: &str = "Reading works, and shows that commit. To write on from it and give up all later ones: \
+                              --rescue usebackupsuper (for a mount: -o rescue=usebackupsuper).";
 
 /// What to do where there is no filesystem.
 pub const NO_FILESYSTEM: &str = "In a disk image with partitions, give the partition's start with --offset; \
@@ -31,7 +36,11 @@ pub fn open(
         holder::wait_for_last_commit(path, |text| waiting(path, globals, text));
     }
     let device = patiently(path, globals, || FileDevice::open(path, access));
-    let device = device.map_err(|error| failure(path, &error))?;
+    let mut device = device.map_err(|error| failure(path, &error))?;
+    if path.canonicalize().is_ok_and(|whole| mounted_on(&whole).is_some()) {
+        // Our own daemon writes to it, which is known and said in other words.
+        device = device.unconcerned();
+    }
     window(Arc::new(device), globals).map_err(|error| failure(path, &error))
 }
 
@@ -67,8 +76,9 @@ pub fn window(
 pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
     let device = open(path, Access::ReadOnly, globals)?;
     let refused = |error: VolumeError| volume_failure(path, &error);
+    let rescue = globals.rescue.unwrap_or_default();
     let Opened { volume, warnings } =
-        Volume::open(vec![device], Access::ReadOnly).map_err(refused)?;
+        Volume::open_rescue(vec![device], Access::ReadOnly, rescue).map_err(refused)?;
     for warning in warnings {
         warn(globals, path, &warning);
     }
@@ -131,6 +141,18 @@ pub fn failure(path: &Path, error: &DeviceError) -> Failure {
     }
 }
 
+/// What an error says of a device, without its name in front: that is said already.
+fn without_device(path: &Path, error: &VolumeError) -> String {
+    let text = error.to_string();
+    text.strip_prefix(&format!("{}: ", path.display())).unwrap_or(&text).to_owned()
+}
+
+/// The engine's options with what `--rescue` allows.
+pub fn with_rescue(options: Options, globals: &Globals) -> Options {
+    let rescue = globals.rescue.unwrap_or_default();
+    options.use_backup_super(rescue.backup_super).use_backup_root(rescue.backup_root)
+}
+
 /// A volume's failure as ours.
 pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
     match error {
@@ -138,6 +160,10 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
         VolumeError::NotBtrfs { .. } => {
             Failure::new("cannot open", path.display(), "no btrfs filesystem there")
                 .hint(NO_FILESYSTEM)
+        }
+        VolumeError::OldMirror { .. } => {
+            Failure::new("cannot open", path.display(), without_device(path, error))
+                .hint(OLD_MIRROR)
         }
         other => Failure::new("cannot open", path.display(), other),
     }

@@ -25,11 +25,10 @@ pub(crate) fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
     let own = file.metadata().map_err(|e| DeviceError::open(name, e))?;
     for look in 0.. {
         let Some(block) = loops_on(&own).into_iter().next() else { return Ok(()) };
-        if !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
-            let mut why = format!("it backs the loop device /dev/{}", last(&block));
-            if let Some(user) = writer_of(&block) {
-                why = format!("{why}, {user}");
-            }
+        let user = writer_of(&block);
+        if user.is_some() || !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
+            let user = user.map_or_else(String::new, |user| format!(", {user}"));
+            let why = format!("it backs the loop device /dev/{}{user}", last(&block));
             return Err(DeviceError::Busy { device: name.into(), why });
         }
         std::thread::sleep(LOOP_PAUSE);

@@ -140,7 +140,9 @@ fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
     let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
     let seconds = options.commit_seconds.map(|seconds| Duration::from_secs(seconds.into()));
-    mode.memory(budget(options).filesystem)
+    mode.use_backup_super(options.use_backup_super)
+        .use_backup_root(options.use_backup_root)
+        .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
         .commit_pause(COMMIT_PAUSE)
 }

@@ -8,7 +8,7 @@ use buttress_device::DeviceError;
 use buttress_ondisk::{Key, check::Corruption};
 use thiserror::Error;
 
-use crate::{chunk_map::ChunkFault, profile::Profile};
+use crate::{chunk_map::ChunkFault, profile::Profile, warning::Age};
 
 /// Why one copy of a range is no good.
 #[derive(Debug, Clone, Error)]
@@ -113,6 +113,32 @@ pub enum VolumeError {
         device: String,
         /// Why.
         why: String,
+    },
+    /// The primary superblock is bad, and a copy may be too old to go on from; only reading is allowed.
+    #[error(
+        "{device}: the primary superblock is bad ({primary}), and the copy at {offset}, of \
+         generation {generation}, {age}: it can only be opened read-only"
+    )]
+    OldMirror {
+        /// The device.
+        device: String,
+        /// Where the copy is, in bytes.
+        offset: u64,
+        /// Its generation.
+        generation: u64,
+        /// How old it can be.
+        age: Age,
+        /// What is wrong with the primary.
+        primary: String,
+    },
+    /// Somebody else has written to the filesystem while it was open here.
+    #[error(
+        "{device}: another program has written to this filesystem since it was opened; nothing more \
+         is written to it from here"
+    )]
+    Overwritten {
+        /// The device.
+        device: String,
     },
     /// A chunk has a profile this implementation does not do yet.
     #[error("{device}: the chunk at {logical} has profile {profile}, which is not supported")]
@@ -235,6 +261,8 @@ impl VolumeError {
             Self::Device(_)
             | Self::NotBtrfs { .. }
             | Self::Replaced { .. }
+            | Self::OldMirror { .. }
+            | Self::Overwritten { .. }
             | Self::Unsupported { .. }
             | Self::ReadOnlyPossible { .. }
             | Self::Profile { .. }

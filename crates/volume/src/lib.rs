@@ -12,6 +12,7 @@
 #![deny(clippy::indexing_slicing)]
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
 
+mod backup_roots;
 mod block_io;
 mod chunk_map;
 mod data_io;
@@ -22,16 +23,19 @@ mod open;
 mod plan;
 mod profile;
 mod super_io;
+mod torn;
 mod volume;
 mod walk;
+mod warning;
 
 pub use buttress_device::Access;
 pub use buttress_ondisk::check::Expect;
 pub use chunk_map::{Chunk, ChunkFault, ChunkMap, Overlap, Stripe};
 pub use data_io::Sums;
 pub use error::{CopyFault, CopyFaults, ExpectedDigest, VolumeError};
-pub use open::{Opened, Warning};
+pub use open::Opened;
 pub use plan::{COPIES_MAX, Location, Piece, Row, pieces};
 pub use profile::Profile;
 pub use volume::{Member, Stats, Volume};
 pub use walk::{TreeRoot, search, search_back, search_from, walk, walk_blocks};
+pub use warning::{Age, Rescue, Warning};

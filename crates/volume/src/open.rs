@@ -17,16 +17,18 @@ use buttress_ondisk::{
     kind, objectid,
     superblock::super_flags,
 };
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
+    backup_roots,
     chunk_map::{Chunk, ChunkMap},
     error::VolumeError,
     features,
     profile::Profile,
-    super_io::{self, Chosen},
+    super_io::{self, Chosen, Mirror},
     volume::{Counters, Member, Volume},
     walk::{TreeRoot, walk},
+    warning::{Age, Rescue, Warning},
 };
 
 /// A volume and what its user should hear about it.
@@ -38,82 +40,28 @@ pub struct Opened {
     pub warnings: Vec<Warning>,
 }
 
-/// Something that is not as it should be and that did not prevent the open.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Warning {
-    /// The primary superblock is bad; a mirror was used.
-    MirrorUsed {
-        /// The device.
-        device: String,
-        /// Where the mirror is, in bytes.
-        offset: u64,
-        /// Its generation.
-        generation: u64,
-        /// What is wrong with the primary.
-        primary: String,
-    },
-    /// A log tree waits for replay: what was fsynced last is not seen.
-    LogTree,
-    /// Features, known or not, that we do not keep up when writing.
-    CompatRo {
-        /// Their names, or their bits.
-        names: String,
-    },
-    /// The device is smaller than the filesystem.
-    DeviceShort {
-        /// The device.
-        device: String,
-        /// Its bytes.
-        size: u64,
-        /// The filesystem's bytes on it.
-        total_bytes: u64,
-    },
-    /// The superblock says that an error was found.
-    ErrorFlag,
-    /// The superblock says that others are to be added on top of this filesystem.
-    Seeding,
-    /// Another filesystem's signature is where the primary superblock is missing.
-    Replaced {
-        /// What is there.
-        other: &'static str,
-    },
-}
-
-impl fmt::Display for Warning {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::MirrorUsed { device, offset, generation, primary } => write!(
-                f,
-                "{device}: the primary superblock is bad ({primary}); using the copy at {offset} \
-                 of generation {generation}"
-            ),
-            Self::LogTree => f.write_str(
-                "a log tree waits for replay, which is not there yet: the last fsynced changes \
-                 are not shown",
-            ),
-            Self::CompatRo { names } => {
-                write!(f, "features that must be known to write ({names}): reading only")
-            }
-            Self::DeviceShort { device, size, total_bytes } => {
-                write!(f, "{device} has {size} bytes, the filesystem takes {total_bytes}")
-            }
-            Self::ErrorFlag => f.write_str("the superblock says that an error was found before"),
-            Self::Seeding => f.write_str("this is a seed filesystem: reading only"),
-            Self::Replaced { other } => write!(f, "{other} seems to have taken the device over"),
-        }
-    }
-}
-
 impl Volume {
     /// Opens the filesystem on these devices (one, for now).
     ///
     /// Refused by name: several devices, profiles other than single and DUP, sector sizes other
     /// than 4096, unknown features; for writing also a log tree that waits for replay, features that
     /// forbid it, and devices that are too small.
+    ///
+    /// When the primary superblock is bad, reading goes by a copy of it, and says so; writing only when it is sure that the
+    /// copy is of the last commit.
     pub fn open(devices: Vec<Arc<dyn BlockDevice>>, access: Access) -> Result<Opened, VolumeError> {
+        Volume::open_rescue(devices, access, Rescue::default())
+    }
+
+    /// The same, with what is allowed besides.
+    pub fn open_rescue(
+        devices: Vec<Arc<dyn BlockDevice>>,
+        access: Access,
+        rescue: Rescue,
+    ) -> Result<Opened, VolumeError> {
         let device = only_device(devices)?;
         let chosen = super_io::choose(&*device)?;
-        Volume::open_with(device, access, chosen)
+        Volume::open_with(device, access, chosen, rescue)
     }
 
     /// Opens for reading with one copy of the superblock, 0 to 2, whatever the others are: for looking at what is left.
@@ -123,29 +71,40 @@ impl Volume {
     ) -> Result<Opened, VolumeError> {
         let device = only_device(devices)?;
         let chosen = super_io::choose_copy(&*device, copy)?;
-        Volume::open_with(device, Access::ReadOnly, chosen)
+        Volume::open_with(device, Access::ReadOnly, chosen, Rescue::default())
     }
 
     fn open_with(
         device: Arc<dyn BlockDevice>,
         access: Access,
         chosen: Chosen,
+        rescue: Rescue,
     ) -> Result<Opened, VolumeError> {
         let name = device.name().to_string();
         if access == Access::ReadWrite && device.is_read_only() {
             return Err(VolumeError::ReadOnly { device: name });
         }
-        let Chosen { superblock, warning, replaced } = chosen;
+        let Chosen { superblock, mirror, replaced } = chosen;
         check_supported(&name, &superblock)?;
-        let mut warnings: Vec<Warning> = warning.into_iter().collect();
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
             refuse_writing(&name, &doubts)?;
+            refuse_old(&name, &superblock, mirror.as_ref(), rescue)?;
         }
+        let shared = |what| Warning::Shared { device: name.clone(), what };
+        let mut warnings: Vec<Warning> = device.concerns().into_iter().map(shared).collect();
+        warnings.extend(mirror.map(|it| it.warning(&*device, superblock.generation.get())));
         warnings.extend(doubts);
-        let mut volume = Volume::of(device, superblock, access);
-        volume.load_system_chunks()?;
-        volume.load_chunk_tree()?;
+        if !rescue.backup_root {
+            let volume = load(device, superblock, access)?;
+            return Ok(Opened { volume, warnings });
+        }
+        if access == Access::ReadWrite {
+            let why = "older roots (usebackuproot) are for reading".into();
+            return Err(VolumeError::ReadOnlyPossible { device: name, why });
+        }
+        let (volume, older) = backup_roots::load_by_any(&device, superblock)?;
+        warnings.extend(older);
         Ok(Opened { volume, warnings })
     }
 
@@ -156,6 +115,8 @@ impl Volume {
             total_bytes: sb.dev_item.total_bytes.get(),
             device,
         };
+        // What is read first is what was chosen by, or the same place a moment later: whatever changes after is not ours.
+        let primary = super_io::read_primary(&*member.device);
         Volume {
             members: vec![member],
             access,
@@ -163,6 +124,7 @@ impl Volume {
             newest: AtomicU64::new(sb.generation.get()),
             chunk_tree_uuid: [0; 16],
             superblock: RwLock::new(Box::new(sb)),
+            last_primary: Mutex::new(primary),
             map: ChunkMap::default(),
             repair: RwLock::new(()),
             counters: Counters::default(),
@@ -226,6 +188,18 @@ impl Volume {
             None => Err(device_item("number of device items", 0, 1)),
         }
     }
+}
+
+/// The volume that a superblock leads to.
+pub(crate) fn load(
+    device: Arc<dyn BlockDevice>,
+    superblock: Superblock,
+    access: Access,
+) -> Result<Volume, VolumeError> {
+    let mut volume = Volume::of(device, superblock, access);
+    volume.load_system_chunks()?;
+    volume.load_chunk_tree()?;
+    Ok(volume)
 }
 
 impl TreeRoot {
@@ -320,6 +294,27 @@ fn refuse_writing(device: &str, doubts: &[Warning]) -> Result<(), VolumeError> {
         None => Ok(()),
         Some(Warning::Replaced { other }) => Err(VolumeError::Replaced { device, other }),
         Some(doubt) => Err(VolumeError::ReadOnlyPossible { device, why: doubt.to_string() }),
+    }
+}
+
+/// Refuses to write on from a copy of the superblock that may be old.
+fn refuse_old(
+    device: &str,
+    superblock: &Superblock,
+    mirror: Option<&Mirror>,
+    rescue: Rescue,
+) -> Result<(), VolumeError> {
+    match mirror {
+        Some(Mirror { offset, age, primary }) if *age != Age::Current && !rescue.backup_super => {
+            Err(VolumeError::OldMirror {
+                device: device.into(),
+                offset: *offset,
+                generation: superblock.generation.get(),
+                age: *age,
+                primary: primary.clone(),
+            })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -1,12 +1,16 @@
 //! Superblocks: found at opening, written at commit.
 //!
-//! The primary is used whenever it is good. If not, the newest good mirror is, and that is said:
-//! the mirrors are written after the primary, so one may be a commit behind, and a filesystem made
-//! later on the same device by another tool leaves them in place.
+//! The primary is used whenever it is good. If not, a good mirror is, for reading, and that is said: it
+//! may be old, and a filesystem made later on the same device by another tool leaves it in place. Linux
+//! never uses one by itself. Writing goes on from a mirror only where what is left of the primary shows
+//! that it is of the last commit (see [`torn`](crate::torn)), or when the caller says so.
 //!
 //! Crash argument for writing: the first barrier makes everything the new superblock reaches durable
 //! before it is written; the second makes it durable before a mirror is touched, so at each moment
 //! the primary or a mirror is whole. The next commit's first barrier covers the mirrors.
+//!
+//! Before anything the primary is read again. When it is not what was last seen there, somebody else
+//! writes to the same filesystem, by a way that no lock shows: nothing of ours goes over what he did.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +23,13 @@ use buttress_ondisk::{
 };
 use zerocopy::IntoBytes;
 
-use crate::{error::VolumeError, foreign, open::Warning, volume::Volume};
+use crate::{
+    error::VolumeError,
+    foreign,
+    torn::{self, Bytes},
+    volume::Volume,
+    warning::{Age, Warning},
+};
 
 /// Where the magic is in a superblock.
 const MAGIC_AT: std::ops::Range<usize> = 0x40..0x48;
@@ -60,10 +70,33 @@ fn look(device: &dyn BlockDevice, offset: u64) -> Found {
 /// A superblock to open with.
 pub(crate) struct Chosen {
     pub superblock: Superblock,
-    /// Set when it is not the primary.
-    pub warning: Option<Warning>,
+    /// What it is, when it is not the primary.
+    pub mirror: Option<Mirror>,
     /// Another filesystem that seems to have taken the device over, when the primary is gone.
     pub replaced: Option<&'static str>,
+}
+
+/// A mirror that stands in for the primary.
+pub(crate) struct Mirror {
+    /// Where it is, in bytes.
+    pub offset: u64,
+    /// Whether it can be old.
+    pub age: Age,
+    /// What is wrong with the primary.
+    pub primary: String,
+}
+
+impl Mirror {
+    pub fn warning(self, device: &dyn BlockDevice, generation: u64) -> Warning {
+        let Mirror { offset, age, primary } = self;
+        Warning::MirrorUsed { device: device.name().into(), offset, generation, age, primary }
+    }
+}
+
+/// The primary superblock's bytes, good or bad, where they can be read.
+pub(crate) fn read_primary(device: &dyn BlockDevice) -> Option<Box<Bytes>> {
+    let mut bytes = Box::new([0; SUPERBLOCK_LEN]);
+    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes[..]).ok().map(|()| bytes)
 }
 
 /// Finds the superblock to use on a device.
@@ -71,31 +104,58 @@ pub(crate) fn choose(device: &dyn BlockDevice) -> Result<Chosen, VolumeError> {
     let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
     let primary = look(device, primary_at);
     if let Found::Good(superblock) = primary {
-        return Ok(Chosen { superblock: *superblock, warning: None, replaced: None });
+        return Ok(Chosen { superblock: *superblock, mirror: None, replaced: None });
     }
     let found: Vec<Found> = mirrors
         .into_iter()
         .filter(|at| at + SUPERBLOCK_LEN as u64 <= device.size())
         .map(|at| look(device, at))
         .collect();
-    let newest = found.iter().filter_map(|found| match found {
-        Found::Good(sb) => Some(sb),
-        _ => None,
-    });
-    let Some(newest) = newest.max_by_key(|sb| sb.generation.get()) else {
+    let bytes = read_primary(device);
+    let Some(superblock) = best(&found, bytes.as_deref()) else {
         return Err(no_superblock(device, primary, found));
     };
     let replaced = match primary {
         Found::Nothing(_) => foreign::filesystem(device),
         _ => None,
     };
-    let warning = Some(Warning::MirrorUsed {
-        device: device.name().into(),
-        offset: newest.bytenr.get(),
-        generation: newest.generation.get(),
+    let mirror = Mirror {
+        offset: superblock.bytenr.get(),
+        age: age(&superblock, bytes.as_deref()),
         primary: describe(&primary),
-    });
-    Ok(Chosen { superblock: **newest, warning, replaced })
+    };
+    Ok(Chosen { superblock, mirror: Some(mirror), replaced })
+}
+
+/// The mirror to use: the first good one, or a later one that is newer and of the same filesystem. What lies beyond its end
+/// is not its own.
+fn best(mirrors: &[Found], primary: Option<&Bytes>) -> Option<Superblock> {
+    let mut best: Option<&Superblock> = None;
+    for found in mirrors {
+        let Found::Good(sb) = found else { continue };
+        let end = sb.bytenr.get() + SUPERBLOCK_LEN as u64;
+        let of_it = |best: &Superblock| {
+            sb.fsid == best.fsid
+                && sb.dev_item.uuid == best.dev_item.uuid
+                && end <= best.dev_item.total_bytes.get()
+                && sb.generation > best.generation
+        };
+        if primary.is_none_or(|primary| torn::may_be_of(sb, primary)) && best.is_none_or(of_it) {
+            best = Some(sb);
+        }
+    }
+    best.copied()
+}
+
+fn age(mirror: &Superblock, primary: Option<&Bytes>) -> Age {
+    let Some(primary) = primary else { return Age::Unknown };
+    if torn::is_current(mirror, primary) {
+        return Age::Current;
+    }
+    match torn::generation(primary).and_then(|it| it.checked_sub(mirror.generation.get())) {
+        Some(commits @ 1..) => Age::Behind { commits },
+        _ => Age::Unknown,
+    }
 }
 
 /// Takes one copy of the superblock (0: the primary), whatever the others are.
@@ -106,7 +166,7 @@ pub(crate) fn choose_copy(device: &dyn BlockDevice, copy: usize) -> Result<Chose
         return Err(VolumeError::Unsupported { device: name(), what });
     };
     match look(device, offset) {
-        Found::Good(sb) => Ok(Chosen { superblock: *sb, warning: None, replaced: None }),
+        Found::Good(sb) => Ok(Chosen { superblock: *sb, mirror: None, replaced: None }),
         Found::Bad(source) | Found::Nothing(source) => {
             Err(VolumeError::Superblock { device: name(), source })
         }
@@ -135,7 +195,7 @@ fn no_superblock(device: &dyn BlockDevice, primary: Found, mirrors: Vec<Found>) 
 }
 
 /// The superblock's bytes for one place, with its checksum.
-fn seal(sb: &Superblock, offset: u64) -> Superblock {
+pub(crate) fn seal(sb: &Superblock, offset: u64) -> Superblock {
     let mut sealed = *sb;
     sealed.bytenr = offset.into();
     sealed.csum = [0; 32];
@@ -149,10 +209,13 @@ impl Volume {
     /// Writes the superblock: a barrier, the primary, a barrier, then the other copies that fit.
     /// Place and checksum are filled in here. From its return on, the primary is durable; the
     /// copies that could not be written are returned.
+    ///
+    /// Refused when another program has written a superblock since ours was read or written.
     pub fn write_superblocks(&self, sb: &Superblock) -> Result<Vec<DeviceError>, VolumeError> {
         self.check_writable()?;
         let mut current = self.superblock.write();
         let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
+        self.check_alone()?;
         self.barrier()?;
         let primary = seal(sb, primary_at);
         for member in &self.members {
@@ -160,6 +223,7 @@ impl Volume {
         }
         self.barrier()?;
         **current = primary;
+        *self.last_primary.lock() = Some(Box::new(zerocopy::transmute!(primary)));
         self.newest.fetch_max(sb.generation.get(), Ordering::AcqRel);
         drop(current);
         let mut failed = Vec::new();
@@ -170,5 +234,15 @@ impl Volume {
             }
         }
         Ok(failed)
+    }
+    /// Refuses to go on when the primary superblock is not what was last seen there: before a commit writes to places that
+    /// are free only if nobody else has taken them. One that cannot be read says nothing.
+    pub fn check_alone(&self) -> Result<(), VolumeError> {
+        let last = self.last_primary.lock();
+        let Some((member, last)) = self.members.first().zip(last.as_ref()) else { return Ok(()) };
+        match read_primary(&*member.device) {
+            Some(now) if now != *last => Err(VolumeError::Overwritten { device: self.name() }),
+            _ => Ok(()),
+        }
     }
 }

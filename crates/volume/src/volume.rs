@@ -6,7 +6,7 @@
 //! with the old. So all copies of a write go out under a shared lock, and a repair first takes it
 //! exclusively and looks at both copies again: then either both are old or both are new.
 //!
-//! Lock order: repair lock, superblock, chunk map.
+//! Lock order: repair lock, superblock, its last bytes, chunk map.
 
 use std::sync::{
     Arc,
@@ -16,12 +16,13 @@ use std::sync::{
 use buttress_codec::ChecksumKind;
 use buttress_device::{Access, BlockDevice, DeviceError};
 use buttress_ondisk::{Superblock, check::Gate};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     chunk_map::{Chunk, ChunkMap},
     error::VolumeError,
     plan::{Location, pieces},
+    torn::Bytes,
 };
 
 /// A device of a volume.
@@ -72,6 +73,8 @@ pub struct Volume {
     pub(crate) newest: AtomicU64,
     pub(crate) chunk_tree_uuid: [u8; 16],
     pub(crate) superblock: RwLock<Box<Superblock>>,
+    /// The primary superblock's bytes as last read or written; `None` when they could not be read. Locked inside `superblock`.
+    pub(crate) last_primary: Mutex<Option<Box<Bytes>>>,
     pub(crate) map: ChunkMap,
     pub(crate) repair: RwLock<()>,
     pub(crate) counters: Counters,

@@ -19,8 +19,8 @@ use buttress_device::{
 };
 use buttress_ondisk::{Key, Superblock, item::RootItem, kind, objectid, superblock};
 use buttress_volume::{
-    Access, Expect, Opened, Sums, TreeRoot, Volume, VolumeError, Warning, search, search_back,
-    search_from, walk, walk_blocks,
+    Access, Expect, Opened, Rescue, Sums, TreeRoot, Volume, VolumeError, Warning, search,
+    search_back, search_from, walk, walk_blocks,
 };
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -400,9 +400,16 @@ fn a_mirror_stands_in_for_the_primary_superblock() {
         let device = Arc::new(device.snapshot());
         let before = blocks(&opened(&device, Access::ReadOnly));
         damage(&device);
-        let Opened { volume, warnings } = open(device.clone(), Access::ReadWrite).unwrap();
+        let error = open(device.clone(), Access::ReadWrite).unwrap_err();
+        assert!(matches!(error, VolumeError::OldMirror { offset: 67_108_864, .. }), "{error}");
+        let Opened { volume, warnings } = open(device.clone(), Access::ReadOnly).unwrap();
         let [Warning::MirrorUsed { offset, .. }] = warnings[..] else { panic!("{warnings:?}") };
-        assert_eq!(offset, 64 << 20);
+        assert_eq!((offset, blocks(&volume)), (64 << 20, before.clone()));
+        let rescue = Rescue { backup_super: true, ..Rescue::default() };
+        let opened_all_the_same =
+            Volume::open_rescue(vec![device.clone()], Access::ReadWrite, rescue);
+        let Opened { volume, warnings } = opened_all_the_same.unwrap();
+        assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert_eq!(blocks(&volume), before);
         volume.write_superblocks(&volume.superblock()).unwrap();
         opened(&device, Access::ReadWrite);

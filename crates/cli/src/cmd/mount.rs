@@ -99,6 +99,9 @@ fn options<'a>(
     }
     options.read_only |= args.read_only;
     options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
+    let rescue = globals.rescue.unwrap_or_default();
+    options.use_backup_super |= rescue.backup_super;
+    options.use_backup_root |= rescue.backup_root;
     options.stats = globals.stats;
     Ok((options, idle))
 }
@@ -140,6 +143,8 @@ fn advice_by_words(said: &str) -> Option<&'static str> {
         Some("Mount without allow_other, or have root add the line user_allow_other to that file.")
     } else if said.contains("no btrfs filesystem") {
         Some(device::NO_FILESYSTEM)
+    } else if said.contains("the primary superblock is bad") {
+        Some(device::OLD_MIRROR)
     } else if said.contains("with quotas") {
         Some(device::QUOTAS)
     } else {

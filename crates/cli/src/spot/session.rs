@@ -115,7 +115,7 @@ impl<'a> Session<'a> {
                 Options::read_write().mark_quota_inconsistent(self.globals.mark_quota_inconsistent)
             }
         };
-        let fs = Filesystem::open_device(device, options)
+        let fs = Filesystem::open_device(device, device::with_rescue(options, self.globals))
             .map_err(|error| device::engine_failure(path, &error))?;
         for warning in fs.warnings() {
             device::warn(self.globals, path, &warning);

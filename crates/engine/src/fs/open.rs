@@ -30,7 +30,7 @@ impl Filesystem {
 
     /// Opens the filesystem on a device. The option `offset` does not count here.
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<Filesystem> {
-        let opened = Volume::open(vec![device], access(&options))?;
+        let opened = Volume::open_rescue(vec![device], access(&options), options.rescue)?;
         let warnings = opened.warnings.iter().map(ToString::to_string).collect();
         let core = load(Arc::new(opened.volume), &options)?;
         let forest = Forest::load(&core)?;

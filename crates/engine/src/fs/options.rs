@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use buttress_volume::Rescue;
+
 use crate::env::Env;
 use crate::txn::WaitingMax;
 
@@ -33,6 +35,7 @@ pub struct Options {
     pub(super) inodes_max: usize,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
+    pub(super) rescue: Rescue,
     pub(super) reproducible: bool,
     pub(super) drop_blocks_max: usize,
     pub(super) env: Env,
@@ -53,6 +56,7 @@ impl Options {
             inodes_max: 0,
             background: true,
             mark_quota_inconsistent: false,
+            rescue: Rescue::default(),
             reproducible: false,
             drop_blocks_max: 0,
             env: Env::system(),
@@ -130,6 +134,19 @@ impl Options {
     /// before the next rescan.
     pub fn mark_quota_inconsistent(self, mark_quota_inconsistent: bool) -> Options {
         Options { mark_quota_inconsistent, ..self }
+    }
+
+    /// Writes on from a copy of the superblock when the primary one is bad, though the copy may be of an older commit: all
+    /// commits after it are given up. Without this, only a copy that is surely of the last commit is written on from. Reading
+    /// goes by any copy, and [`crate::Filesystem::warnings`] says how old it can be.
+    pub fn use_backup_super(self, use_backup_super: bool) -> Options {
+        Options { rescue: Rescue { backup_super: use_backup_super, ..self.rescue }, ..self }
+    }
+
+    /// Reads by the roots of an older commit, up to three before the last one, when the last ones lead nowhere. Opening for
+    /// writing is refused with this.
+    pub fn use_backup_root(self, use_backup_root: bool) -> Options {
+        Options { rescue: Rescue { backup_root: use_backup_root, ..self.rescue }, ..self }
     }
 
     /// Whether the same operations, of one thread, on the same filesystem make the same bytes, given the same

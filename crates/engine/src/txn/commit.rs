@@ -252,6 +252,7 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
 }
 
 fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
+    core.volume.check_alone()?;
     core.volume.note_generation(transid);
     let (counters, step) = (&core.counters, |what| core.env.step(what));
     step("prepare");

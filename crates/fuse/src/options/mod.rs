@@ -88,6 +88,10 @@ pub struct MountOptions {
     pub user_subvol_rm_allowed: bool,
     /// `norecovery`, `nologreplay`, `rescue=nologreplay`: a log waiting for replay is ignored.
     pub no_log_replay: bool,
+    /// `rescue=usebackupsuper`: writes on from a copy of the superblock though it may be old.
+    pub use_backup_super: bool,
+    /// `usebackuproot`, `rescue=usebackuproot`, `recovery`: reads by older roots when the last ones lead nowhere.
+    pub use_backup_root: bool,
     /// `mark_quota_inconsistent`: a filesystem with quotas is written to; they count wrong until
     /// they are scanned again.
     pub mark_quota_inconsistent: bool,
@@ -120,6 +124,8 @@ impl Default for MountOptions {
             max_read: None,
             user_subvol_rm_allowed: false,
             no_log_replay: false,
+            use_backup_super: false,
+            use_backup_root: false,
             mark_quota_inconsistent: false,
             stats: false,
         }

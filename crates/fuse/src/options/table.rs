@@ -109,8 +109,12 @@ pub(super) const ROWS: &[Row] = &[
     row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
     row("norecovery", Switch(|o| o.no_log_replay = true)),
     row("nologreplay", Switch(|o| o.no_log_replay = true)),
-    valued("rescue", "nologreplay", Value(ignore_log, "")),
-    row("rescue", NotYet),
+    valued("rescue", "all", NotYet),
+    valued("rescue", "ibadroots", NotYet),
+    valued("rescue", "ignorebadroots", NotYet),
+    valued("rescue", "idatacsums", NotYet),
+    valued("rescue", "ignoredatacsums", NotYet),
+    row("rescue", Value(rescue, RESCUES)),
     row("acl", AsIs),
     row("noacl", NotYet),
     row("barrier", AsIs),
@@ -158,15 +162,24 @@ pub(super) const ROWS: &[Row] = &[
     row("rescan_uuid_tree", Hint),
     row("inode_cache", Hint),
     row("noinode_cache", AsIs),
-    row("usebackuproot", NotYet),
-    row("recovery", NotYet),
+    row("usebackuproot", Switch(|o| o.use_backup_root = true)),
+    row("recovery", Switch(|o| o.use_backup_root = true)),
     valued("fatal_errors", "bug", AsIs),
     row("fatal_errors", NotYet),
 ];
 
-#[expect(clippy::unnecessary_wraps, reason = "the table's functions have one type")]
-fn ignore_log(options: &mut MountOptions, _nologreplay: &str) -> Option<()> {
-    options.no_log_replay = true;
+const RESCUES: &str =
+    "expects nologreplay, usebackuproot (for reading) or usebackupsuper, joined by colons";
+
+fn rescue(options: &mut MountOptions, list: &str) -> Option<()> {
+    for word in list.split(':') {
+        match word {
+            "nologreplay" => options.no_log_replay = true,
+            "usebackuproot" => options.use_backup_root = true,
+            "usebackupsuper" => options.use_backup_super = true,
+            _ => return None,
+        }
+    }
     Some(())
 }
 

@@ -59,7 +59,7 @@ fn values_are_checked() {
 
 #[test]
 fn what_is_not_there_yet_is_refused_by_name() {
-    for word in ["noacl", "usebackuproot", "rescue=all", "fatal_errors=panic", "nosymfollow"] {
+    for word in ["noacl", "rescue=ibadroots", "rescue=all", "fatal_errors=panic", "nosymfollow"] {
         assert_eq!(refused(word), OptionError::NotYet { word: word.to_owned() });
     }
 }
@@ -71,4 +71,14 @@ fn an_unknown_word_names_its_neighbours() {
     assert_eq!(refused("frobnicate").to_string(), "unknown mount option `frobnicate`");
     let OptionError::Unknown { near, .. } = refused("rp") else { panic!("known?") };
     assert!(near.contains(&"ro"));
+}
+
+#[test]
+fn rescues() {
+    let options = parsed("ro,rescue=nologreplay:usebackuproot");
+    assert!(options.no_log_replay && options.use_backup_root && !options.use_backup_super);
+    assert!(parsed("rescue=usebackupsuper").use_backup_super);
+    assert!(parsed("recovery").use_backup_root && parsed("usebackuproot").use_backup_root);
+    let error = refused("rescue=usebackupsuper:nonsense");
+    assert!(matches!(error, OptionError::Value { .. }), "{error}");
 }

@@ -10,13 +10,13 @@ use buttress_ondisk::check::{self, Expect};
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
-use buttress_volume::{TreeRoot, Volume, walk, walk_blocks};
+use buttress_volume::{TreeRoot, Volume, VolumeError, walk, walk_blocks};
 
 use super::half::half;
 use super::record::{Expected, Recording};
 use super::states::Disk;
 use crate::model::Model;
-use crate::ops::run::{Clock, Config, Failure, Result, Runner, engine, fail, open};
+use crate::ops::run::{Clock, Config, Failure, Result, Runner, engine, fail, open, options};
 use crate::ops::{Make, Op, compare, kernel};
 use crate::oracle::{KernelMount, btrfs, temp_dir};
 
@@ -36,7 +36,10 @@ pub fn examine<'r>(
 ) -> Result<Model> {
     let disk: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
     let clock = Clock::default();
-    let fs = engine("open", open(&disk, config, &clock))?;
+    let fs = match is_refused(device) {
+        false => engine("open", open(&disk, config, &clock))?,
+        true => on_request(&disk, config, &clock)?,
+    };
     warnings(&fs, device)?;
     let transid = fs.info().generation;
     let expected = expect(transid)?;
@@ -52,6 +55,27 @@ pub fn examine<'r>(
     let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
     again(&mut runner)?;
     Ok(model)
+}
+
+/// Whether what is left of a torn primary superblock does not show that the mirror is of the last commit. Then writing is
+/// refused, unless the user asks for it: a finished commit that was damaged later may look the same.
+pub fn is_refused(device: &MemoryDevice) -> bool {
+    let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadWrite);
+    !has_primary(device) && matches!(opened, Err(VolumeError::OldMirror { .. }))
+}
+
+/// Opens such a disk: for reading as it is, for writing on request, and both show the same commit.
+fn on_request(disk: &Arc<dyn BlockDevice>, config: &Config, clock: &Clock) -> Result<Filesystem> {
+    let reader = engine(
+        "open read-only",
+        Filesystem::open_device(disk.clone(), buttress::Options::read_only()),
+    )?;
+    let writable = options(config, clock).use_backup_super(true);
+    let writer = engine("open on request", Filesystem::open_device(disk.clone(), writable))?;
+    match reader.info().generation == writer.info().generation {
+        true => Ok(writer),
+        false => fail("reading shows another commit than writing"),
+    }
 }
 
 /// Our own checker's word on a disk, data included.

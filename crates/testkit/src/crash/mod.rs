@@ -5,7 +5,8 @@
 //! and nothing after it; a *torn* one has a part of the last write; a *shuffled* one has lost, reordered and torn any of the
 //! writes that no barrier covers. [`judge`] opens such a disk as the next mount would, and demands:
 //!
-//! * it opens for writing, and says nothing unless the primary superblock was torn;
+//! * it opens for writing, and says nothing unless the primary superblock was torn. When so much of that is left that it
+//!   might as well have been finished and damaged later, it opens for reading, and for writing on request;
 //! * its transaction is not older than the last one that was acknowledged, nor newer than what had begun;
 //! * it holds exactly what the model held at that transaction: names, attributes, contents, subvolumes. Of an operation that
 //!   goes in steps it may hold a part ([`half`]);

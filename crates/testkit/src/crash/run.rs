@@ -79,6 +79,8 @@ pub struct Tally {
     pub shuffled: u64,
     /// Judged: those whose primary superblock is torn.
     pub torn_superblocks: u64,
+    /// Of these, those that are written to only on request.
+    pub on_request: u64,
     /// Judged by `btrfs check`, too.
     pub checked: u64,
     /// Mounted by Linux, too.
@@ -99,6 +101,7 @@ impl AddAssign for Tally {
         self.torn += other.torn;
         self.shuffled += other.shuffled;
         self.torn_superblocks += other.torn_superblocks;
+        self.on_request += other.on_request;
         self.checked += other.checked;
         self.mounted += other.mounted;
         self.seconds += other.seconds;
@@ -213,6 +216,7 @@ impl Judging<'_> {
         }
         let whole = judge::has_primary(&disk.device);
         tally.torn_superblocks += u64::from(!whole);
+        tally.on_request += u64::from(judge::is_refused(&disk.device));
         self.since.0 += 1;
         self.since.1 += 1;
         let model = judge::judge(self.recording, &self.workload.config, disk)?;

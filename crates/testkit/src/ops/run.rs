@@ -459,14 +459,18 @@ pub fn open(
     config: &Config,
     clock: &Clock,
 ) -> buttress::Result<Filesystem> {
-    let options = Options::read_write()
+    Filesystem::open_device(disk.clone(), options(config, clock))
+}
+
+/// How a runner opens.
+pub fn options(config: &Config, clock: &Clock) -> Options {
+    Options::read_write()
         .background(config.background)
         .dirty_bytes_max(config.dirty_bytes_max)
         .cache_bytes(config.cache_bytes)
         .reproducible(config.reproducible)
         .drop_blocks_max(config.drop_blocks_max)
-        .env(clock.env());
-    Filesystem::open_device(disk.clone(), options)
+        .env(clock.env())
 }
 
 /// The model of an empty directory with these attributes.

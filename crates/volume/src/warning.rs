@@ -1,0 +1,142 @@
+//! What did not prevent an open and should be heard of, and what the opener may allow.
+
+use std::fmt;
+
+/// Something that is not as it should be and that did not prevent the open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Warning {
+    /// The primary superblock is bad; a mirror was used.
+    MirrorUsed {
+        /// The device.
+        device: String,
+        /// Where the mirror is, in bytes.
+        offset: u64,
+        /// Its generation.
+        generation: u64,
+        /// How old it can be.
+        age: Age,
+        /// What is wrong with the primary.
+        primary: String,
+    },
+    /// The last trees cannot be read; those of an older commit were used.
+    BackupRootUsed {
+        /// The commit that is shown.
+        generation: u64,
+        /// The last commit.
+        newest: u64,
+        /// What is wrong with the last trees.
+        error: String,
+    },
+    /// Somebody else may be changing the device.
+    Shared {
+        /// The device.
+        device: String,
+        /// Who, and what follows.
+        what: String,
+    },
+    /// A log tree waits for replay: what was fsynced last is not seen.
+    LogTree,
+    /// Features, known or not, that we do not keep up when writing.
+    CompatRo {
+        /// Their names, or their bits.
+        names: String,
+    },
+    /// The device is smaller than the filesystem.
+    DeviceShort {
+        /// The device.
+        device: String,
+        /// Its bytes.
+        size: u64,
+        /// The filesystem's bytes on it.
+        total_bytes: u64,
+    },
+    /// The superblock says that an error was found.
+    ErrorFlag,
+    /// The superblock says that others are to be added on top of this filesystem.
+    Seeding,
+    /// Another filesystem's signature is where the primary superblock is missing.
+    Replaced {
+        /// What is there.
+        other: &'static str,
+    },
+}
+
+/// How old a copy of the superblock can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Age {
+    /// It is of the last commit.
+    Current,
+    /// The bad primary gives a later generation.
+    Behind {
+        /// Commits between them.
+        commits: u64,
+    },
+    /// Nothing is known.
+    Unknown,
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Current => f.write_str("of the last commit"),
+            Self::Behind { commits: 1 } => f.write_str("may lack the last commit"),
+            Self::Behind { commits } => write!(f, "may lack the last {commits} commits"),
+            Self::Unknown => f.write_str("may lack any number of later commits"),
+        }
+    }
+}
+
+/// What opening may use in place of what is bad, though it may be older than the last commit.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Rescue {
+    /// Go on writing from a copy of the superblock that may be old: commits after it are given up.
+    pub backup_super: bool,
+    /// Read by the roots of an older commit when those of the last one lead nowhere. For reading only.
+    pub backup_root: bool,
+}
+
+impl fmt::Display for Warning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::MirrorUsed { device, offset, generation, age, primary } => write!(
+                f,
+                "{device}: the primary superblock is bad ({primary}); using the copy at {offset}, \
+                 which is of generation {generation} and {age}"
+            ),
+            Self::BackupRootUsed { generation, newest, error } => write!(
+                f,
+                "the trees of the last commit, {newest}, cannot be read ({error}); showing those of \
+                 commit {generation}, without what came after it"
+            ),
+            Self::Shared { device, what } => write!(f, "{device}: {what}"),
+            Self::LogTree => f.write_str(
+                "a log tree waits for replay, which is not there yet: the last fsynced changes \
+                 are not shown",
+            ),
+            Self::CompatRo { names } => {
+                write!(f, "features that must be known to write ({names}): reading only")
+            }
+            Self::DeviceShort { device, size, total_bytes } => {
+                write!(f, "{device} has {size} bytes, the filesystem takes {total_bytes}")
+            }
+            Self::ErrorFlag => f.write_str("the superblock says that an error was found before"),
+            Self::Seeding => f.write_str("this is a seed filesystem: reading only"),
+            Self::Replaced { other } => write!(f, "{other} seems to have taken the device over"),
+        }
+    }
+}
+
+impl Rescue {
+    /// Understands words that mount options use, joined by colons: `usebackuproot`, `usebackupsuper`.
+    pub fn parse(list: &str) -> Option<Rescue> {
+        let mut rescue = Rescue::default();
+        for word in list.split(':') {
+            match word {
+                "usebackuproot" => rescue.backup_root = true,
+                "usebackupsuper" => rescue.backup_super = true,
+                _ => return None,
+            }
+        }
+        Some(rescue)
+    }
+}
