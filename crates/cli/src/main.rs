@@ -20,6 +20,7 @@ mod cmd;
 mod device;
 mod error;
 mod output;
+mod owner;
 mod quote;
 mod spot;
 mod units;

@@ -54,6 +54,23 @@ pub enum MkfsError {
         /// What was found, in the words of [`existing_signature`](crate::existing_signature).
         what: String,
     },
+    /// The filesystem would begin inside a partitioned disk and reach beyond the partition there.
+    #[error(
+        "{device}: the bytes {start} to {end} are not within one partition: partition {number} has \
+         some of them"
+    )]
+    Partition {
+        /// The device's name.
+        device: String,
+        /// The first byte of the filesystem on the disk.
+        start: u64,
+        /// The first byte after it.
+        end: u64,
+        /// The number of a partition that has some of these bytes.
+        number: u32,
+        /// Bytes of the partition that begins where the filesystem does.
+        here: Option<u64>,
+    },
     /// A node size that is no power of two between 4 KiB and 64 KiB, or does not fit the other options.
     #[error("illegal nodesize {nodesize} ({why})")]
     NodeSize {

@@ -22,12 +22,13 @@ mod signature;
 mod summary;
 mod tree;
 mod trees;
+mod util_linux;
 
 pub use environment::{Environment, Random};
 pub use error::MkfsError;
 pub use features::{Feature, FeatureRequest, FeatureSet, list_features, parse_features};
 pub use layout::minimum_size;
-pub use make::make;
+pub use make::{check, make};
 pub use options::{Options, Profile};
 pub use parse::{parse_checksum, parse_nodesize, parse_profile, parse_size};
 pub use signature::existing_signature;

@@ -21,29 +21,23 @@ use crate::signature::existing_signature;
 use crate::summary::Summary;
 use crate::tree::{Items, Placed, first_key, shape};
 use crate::trees::{GENERATION, Plan, Uuids, tree_ids};
+use crate::util_linux;
 
-/// Bytes at the start and the end of the device that are cleared, as other filesystems keep their signatures there.
+/// Bytes at the start and the end of the filesystem that are cleared, as other filesystems keep their signatures there.
 const WIPE_LEN: u64 = 2 << 20;
 
 /// Makes an empty filesystem on `device`.
 ///
-/// Nothing is written unless the options and the device's size are good and the device is empty (or
-/// [`Options::overwrite`] is set). What was on the device before is lost when the call returns, whatever it returns.
+/// Nothing is written unless [`check`] finds nothing to say. Then what the filesystem's bytes held before is lost, whatever
+/// the call returns; and only those: with [`Options::byte_count`] what follows them on the device is somebody else's.
 pub fn make(
     device: &dyn BlockDevice,
     options: &Options,
     env: &mut Environment,
 ) -> Result<Summary, MkfsError> {
+    check(device, device.size(), options)?;
     let settled = options.settle()?;
-    let total = usable_size(device, options, &settled)?;
-    if device.is_read_only() {
-        return Err(MkfsError::ReadOnly { device: device.name().into() });
-    }
-    if !options.overwrite
-        && let Some(what) = existing_signature(device)?
-    {
-        return Err(MkfsError::Exists { device: device.name().into(), what });
-    }
+    let total = usable_size(device, device.size(), options, &settled)?;
     let uuids = Uuids {
         fs: options.fs_uuid.unwrap_or_else(|| env.uuid()),
         device: options.device_uuid.unwrap_or_else(|| env.uuid()),
@@ -52,22 +46,67 @@ pub fn make(
     };
     let layout = layout::plan(total, &settled);
     let trees = place(&settled, &layout);
-    let plan = Plan { settled, layout, uuids, now: env.timespec(), total, trees };
+    let now = env.timespec();
+    let plan = Plan { settled, layout, uuids, now, owner: options.owner, total, trees };
     let blocks = build(&plan)?;
     let superblock = superblock(&plan, &options.label)?;
-    wipe(device, options.discard)?;
+    // Without a size everything is the filesystem's, also the part of a sector that it cannot use.
+    let own = if options.byte_count.is_some() { total } else { device.size() };
+    wipe(device, own, options.discard)?;
     write_blocks(device, &plan, &blocks)?;
     write_superblocks(device, &superblock, settled.checksum)?;
     Ok(Summary::of(&plan, &options.label, device.name()))
 }
 
+/// Says why [`make`] would refuse to make a filesystem on `device` once that has `size` bytes: the options are not good, the
+/// device is too small or read-only, or there is something on it already and [`Options::overwrite`] is not set. For callers
+/// who would change the device before, for example make a file longer.
+pub fn check(device: &dyn BlockDevice, size: u64, options: &Options) -> Result<(), MkfsError> {
+    let settled = options.settle()?;
+    let total = usable_size(device, size, options, &settled)?;
+    if device.is_read_only() {
+        return Err(MkfsError::ReadOnly { device: device.name().into() });
+    }
+    if options.overwrite {
+        return Ok(());
+    }
+    within_partition(device, options.byte_count.map_or(size, |_| total))?;
+    match existing_signature(device)? {
+        Some(what) => Err(MkfsError::Exists { device: device.name().into(), what }),
+        None => Ok(()),
+    }
+}
+
+/// Refuses a filesystem of `size` bytes that begins somewhere inside a partitioned disk and reaches into another partition.
+fn within_partition(device: &dyn BlockDevice, size: u64) -> Result<(), MkfsError> {
+    let Some((path, start)) = device.place().filter(|(_, offset)| *offset > 0) else {
+        return Ok(());
+    };
+    let own = start..start.saturating_add(size);
+    let partitions = util_linux::partitions(&path);
+    let other = partitions.iter().find(|(_, it)| {
+        let (meets, holds) =
+            (it.start < own.end && own.start < it.end, it.start <= own.start && own.end <= it.end);
+        meets && !holds
+    });
+    let Some((number, _)) = other else { return Ok(()) };
+    let here = partitions.iter().find(|(_, it)| it.start == start).map(|(_, it)| it.end - it.start);
+    Err(MkfsError::Partition {
+        device: device.name().into(),
+        start,
+        end: own.end,
+        number: *number,
+        here,
+    })
+}
+
 /// Bytes of the filesystem: what was asked for or all there is, in whole sectors.
 fn usable_size(
     device: &dyn BlockDevice,
+    found: u64,
     options: &Options,
     settled: &Settled,
 ) -> Result<u64, MkfsError> {
-    let found = device.size();
     let wanted = options.byte_count.unwrap_or(found);
     let size = wanted - wanted % SECTOR;
     let minimum = layout::minimum_size(settled.mixed, settled.metadata, settled.data);
@@ -96,6 +135,7 @@ fn place(settled: &Settled, layout: &Layout) -> Vec<Placed> {
             subvolume: uuid::Uuid::nil(),
         },
         now: Default::default(),
+        owner: (0, 0),
         total: 0,
         trees: ids.iter().map(single).collect(),
     };
@@ -239,9 +279,10 @@ fn backup(plan: &Plan, bytes_used: u64) -> Result<RootBackup, MkfsError> {
     Ok(slot)
 }
 
-/// Removes what was on the device: a discard, as a hint, then zeros wherever signatures live.
-fn wipe(device: &dyn BlockDevice, discard: bool) -> Result<(), MkfsError> {
-    let size = device.size();
+/// Removes what was in the first `size` bytes of the device: a discard, as a hint, then zeros wherever signatures live.
+/// What follows is not ours: the next partition, or the backup of the partition table. A superblock's copy of an older and
+/// larger filesystem may stay there, too; its size says that it is none of the new one's.
+fn wipe(device: &dyn BlockDevice, size: u64, discard: bool) -> Result<(), MkfsError> {
     if discard {
         device.discard(0, size)?;
     }

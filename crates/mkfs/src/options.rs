@@ -68,7 +68,9 @@ pub struct Options {
     pub checksum: ChecksumKind,
     /// The features.
     pub features: FeatureSet,
-    /// Bytes of the device to use, rounded down to sectors; all of it when not given.
+    /// User and group of the top directory; root when not said.
+    pub owner: (u32, u32),
+    /// Bytes of the device to use, rounded down to sectors, and nothing beside them is touched; all of it when not given.
     pub byte_count: Option<u64>,
     /// Go ahead when there is a filesystem on the device already.
     pub overwrite: bool,
@@ -89,6 +91,7 @@ impl Default for Options {
             mixed: false,
             checksum: ChecksumKind::Crc32c,
             features: FeatureSet::default(),
+            owner: (0, 0),
             byte_count: None,
             overwrite: false,
             discard: true,

@@ -1,6 +1,9 @@
-//! What is on a device already, by the magic numbers that the well-known formats start (or end) with.
+//! What is on a device already: what [`util_linux`] says, and where that is missing, the magic numbers that the best
+//! known formats start with.
 
 use buttress_device::{BlockDevice, DeviceError};
+
+use crate::util_linux;
 
 struct Magic {
     name: &'static str,
@@ -32,6 +35,13 @@ const MAGICS: &[Magic] = &[
     magic("linux_raid_member", 0, &0xa92b_4efcu32.to_le_bytes()),
     magic("linux_raid_member", 4096, &0xa92b_4efcu32.to_le_bytes()),
     magic("reiserfs", 0x10034, b"ReIsEr"),
+    magic("jfs", 0x8000, b"JFS1"),
+    magic("bcache", 4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
+    magic("nilfs2", 0x406, &0x3434u16.to_le_bytes()),
+    magic("apfs", 32, b"NXSB"),
+    magic("hfsplus", 0x400, b"H+\0\x04"),
+    magic("udf", 0x8001, b"BEA01"),
+    magic("BitLocker", 3, b"-FVE-FS-"),
     magic("bcachefs", 4120, b"\xc6\x85\x73\xf6\x66\xce\x90\xa9\xd9\x6a\x60\xcf\x80\x3d\xf7\xef"),
     magic("iso9660", 0x8001, b"CD001"),
     magic("gpt", 512, b"EFI PART"),
@@ -39,9 +49,17 @@ const MAGICS: &[Magic] = &[
     magic("dos", 510, b"\x55\xaa"),
 ];
 
-/// Names what is on the device: a filesystem, swap, a volume manager's member or a partition table; `None` when none
-/// of the well-known signatures is there.
+/// Names what is on the device: a filesystem, swap, a volume manager's member or a partition table; `None` when no known
+/// signature is there.
 pub fn existing_signature(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
+    match util_linux::probe(device) {
+        Some(found) => Ok(Some(found)),
+        None => built_in(device),
+    }
+}
+
+/// The same by the magic numbers in this module.
+fn built_in(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
     if let Some(ext) = ext(device)? {
         return Ok(Some(ext.into()));
     }
@@ -49,6 +67,31 @@ pub fn existing_signature(device: &dyn BlockDevice) -> Result<Option<String>, De
         let found: Option<Vec<u8>> = read(device, magic.offset, magic.bytes.len())?;
         if found.is_some_and(|found| found == magic.bytes) {
             return Ok(Some(magic.name.into()));
+        }
+    }
+    if zfs(device)? {
+        return Ok(Some("zfs_member".into()));
+    }
+    backup_gpt(device)
+}
+
+/// ZFS has nothing at a fixed place that stays: its first label ends with a ring of roots of which any may be written.
+fn zfs(device: &dyn BlockDevice) -> Result<bool, DeviceError> {
+    const RING: std::ops::Range<u64> = 128 << 10..256 << 10;
+    const MAGIC: u64 = 0x00ba_b10c;
+    let Some(ring) = read(device, RING.start, (RING.end - RING.start) as usize)? else {
+        return Ok(false);
+    };
+    let magics = [MAGIC.to_le_bytes(), MAGIC.to_be_bytes()];
+    Ok(ring.chunks(1024).any(|root| magics.iter().any(|magic| root.starts_with(magic))))
+}
+
+/// The copy of a partition table that is left in the last sector when the first is gone.
+fn backup_gpt(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
+    for sector in [512, 4096] {
+        let Some(last) = device.size().checked_sub(sector) else { continue };
+        if read(device, last, 8)?.is_some_and(|found| found == b"EFI PART") {
+            return Ok(Some("gpt".into()));
         }
     }
     Ok(None)

@@ -37,6 +37,8 @@ pub(crate) struct Plan {
     pub layout: Layout,
     pub uuids: Uuids,
     pub now: Timespec,
+    /// User and group of the top directory.
+    pub owner: (u32, u32),
     /// Bytes of the filesystem.
     pub total: u64,
     /// Every tree, placed.
@@ -72,8 +74,8 @@ impl Plan {
             objectid::EXTENT_TREE => self.extent_items(),
             objectid::CHUNK_TREE => self.chunk_items(),
             objectid::DEV_TREE => self.dev_items(),
-            objectid::FS_TREE => self.directory_items(self.nodesize(), self.now),
-            objectid::DATA_RELOC_TREE => self.directory_items(0, Timespec::default()),
+            objectid::FS_TREE => self.directory_items(self.nodesize(), self.now, self.owner),
+            objectid::DATA_RELOC_TREE => self.directory_items(0, Timespec::default(), (0, 0)),
             objectid::QUOTA_TREE => self.quota_items(),
             objectid::UUID_TREE => self.uuid_items(),
             objectid::FREE_SPACE_TREE => self.free_space_items(),
@@ -159,17 +161,17 @@ impl Plan {
         let hash = name_hash(name);
         vec![
             (Key::new(objectid::FS_TREE, kind::INODE_REF, dir), inode_ref(name)),
-            inode(dir, self.nodesize(), self.now, self.now),
+            inode(dir, self.nodesize(), self.now, self.now, (0, 0)),
             (Key::new(dir, kind::INODE_REF, dir), inode_ref(b"..")),
             (Key::new(dir, kind::DIR_ITEM, hash), [entry.as_bytes(), name].concat()),
         ]
     }
 
     /// An empty top directory.
-    fn directory_items(&self, nbytes: u64, otime: Timespec) -> Items {
+    fn directory_items(&self, nbytes: u64, otime: Timespec, owner: (u32, u32)) -> Items {
         let top = objectid::FIRST_FREE;
         vec![
-            inode(top, nbytes, self.now, otime),
+            inode(top, nbytes, self.now, otime, owner),
             (Key::new(top, kind::INODE_REF, top), inode_ref(b"..")),
         ]
     }
@@ -327,8 +329,16 @@ impl Plan {
     }
 }
 
-fn inode(number: u64, nbytes: u64, now: Timespec, otime: Timespec) -> (Key, Vec<u8>) {
+fn inode(
+    number: u64,
+    nbytes: u64,
+    now: Timespec,
+    otime: Timespec,
+    (uid, gid): (u32, u32),
+) -> (Key, Vec<u8>) {
     let item = InodeItem {
+        uid: uid.into(),
+        gid: gid.into(),
         generation: GENERATION.into(),
         nbytes: nbytes.into(),
         nlink: 1.into(),

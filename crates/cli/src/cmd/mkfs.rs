@@ -14,7 +14,8 @@ use buttress_device::{Access, BlockDevice, FileDevice};
 use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, rootdir};
 use buttress_mkfs::{
     Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
-    list_features, make, parse_checksum, parse_features, parse_nodesize, parse_profile, parse_size,
+    check, list_features, make, parse_checksum, parse_features, parse_nodesize, parse_profile,
+    parse_size,
 };
 use clap::Args;
 use clap::builder::{TypedValueParser, ValueParser};
@@ -26,6 +27,7 @@ use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
 use crate::output::{self, Format};
+use crate::owner::parse_owner;
 
 /// Arguments of `mkfs`.
 #[derive(Debug, Args)]
@@ -73,7 +75,7 @@ pub struct Mkfs {
     #[arg(long, value_name = "UUID", help_heading = "Features")]
     device_uuid: Option<Uuid>,
 
-    /// Use only this many bytes of the device
+    /// Use only this many bytes of the device; the others stay as they are
     #[arg(short, long, value_parser = parse_size, value_name = "SIZE", help_heading = "Creation")]
     byte_count: Option<u64>,
     /// Copy this directory into the new filesystem
@@ -82,6 +84,10 @@ pub struct Mkfs {
     /// With --rootdir, make DIR a subvolume; TYPE is rw, ro, default or default-ro
     #[arg(short = 'u', long, value_parser = subvolume_parser(), value_name = "TYPE:DIR", requires = "rootdir", help_heading = "Creation")]
     subvol: Vec<Subvolume>,
+    /// Who the top directory belongs to, by number or name. When not given: whoever makes the filesystem (with
+    /// DETERMINISTIC_SEED=1: root), or with --rootdir whoever DIR belongs to
+    #[arg(long, value_parser = parse_owner, value_name = "UID:GID", help_heading = "Creation")]
+    owner: Option<(u32, u32)>,
     /// Do not tell the device that its old content is not needed any more
     #[arg(short = 'K', long, help_heading = "Creation")]
     nodiscard: bool,
@@ -111,7 +117,7 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         return Err(Failure::usage("cannot make a filesystem", "no device was named"));
     };
     let options = options(args, globals, features);
-    let target = Target::open(path, args, globals)?;
+    let target = Target::open(path, args, globals, &options)?;
     let mut env = environment(args)?;
     let made = make(&*target.device, &options, &mut env);
     let summary = match made {
@@ -164,10 +170,23 @@ fn options(args: &Mkfs, globals: &Globals, features: FeatureSet) -> Options {
         mixed: args.mixed,
         checksum: args.csum,
         features,
+        owner: args.owner.unwrap_or_else(default_owner),
         byte_count: wanted,
         overwrite: args.force,
         discard: !args.nodiscard,
     }
+}
+
+/// Who may write to what he has made: whoever makes it. Where the same bytes are wanted whoever makes them, root.
+fn default_owner() -> (u32, u32) {
+    match is_deterministic() {
+        true => (0, 0),
+        false => (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw()),
+    }
+}
+
+fn is_deterministic() -> bool {
+    std::env::var_os("DETERMINISTIC_SEED").is_some_and(|seed| seed == "1")
 }
 
 /// The device, and whether we created it.
@@ -178,7 +197,12 @@ struct Target<'a> {
 }
 
 impl<'a> Target<'a> {
-    fn open(path: &'a Path, args: &Mkfs, globals: &Globals) -> Result<Target<'a>, Failure> {
+    fn open(
+        path: &'a Path,
+        args: &Mkfs,
+        globals: &Globals,
+        options: &Options,
+    ) -> Result<Target<'a>, Failure> {
         let refused = |error| device::failure(path, &error);
         let size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
         let created = !path.exists();
@@ -190,10 +214,10 @@ impl<'a> Target<'a> {
                 device::patiently(path, globals, open).map_err(refused)?
             }
         };
-        if let (false, Some(size)) = (created, args.size) {
-            device.grow(size).map_err(refused)?;
-        }
-        let device = device::window(Arc::new(device), globals).map_err(refused);
+        let device = match (created, args.size) {
+            (false, Some(size)) => grown(device, path, size, globals, options),
+            _ => device::window(Arc::new(device), globals).map_err(refused),
+        };
         if device.is_err() && created {
             remove(path);
         }
@@ -206,6 +230,23 @@ impl<'a> Target<'a> {
             remove(self.path);
         }
     }
+}
+
+/// Makes a file that was there as long as wanted, but not before it is sure that the filesystem can be made in it.
+fn grown(
+    file: FileDevice,
+    path: &Path,
+    size: u64,
+    globals: &Globals,
+    options: &Options,
+) -> Result<Arc<dyn BlockDevice>, Failure> {
+    let refused = |error| device::failure(path, &error);
+    let file = Arc::new(file);
+    let before = device::window(file.clone(), globals).map_err(refused)?;
+    let will_be = file.size().max(size).saturating_sub(globals.offset);
+    check(&*before, will_be, options).map_err(|error| failure(path, &error))?;
+    file.grow(size).map_err(refused)?;
+    device::window(file, globals).map_err(refused)
 }
 
 fn missing(path: &Path) -> Failure {
@@ -228,6 +269,16 @@ fn failure(path: &Path, error: &MkfsError) -> Failure {
             Failure::new(what, path.display(), why)
                 .hint("To overwrite it, and lose what is there, add -f.")
         }
+        MkfsError::Partition { number, here, .. } => {
+            let why = format!("it would reach into partition {number}");
+            let size = match here {
+                Some(here) => format!("-b {here}, the size of the partition there"),
+                None => "-b".into(),
+            };
+            let hint =
+                format!("Say how large it is to be with {size}; to overwrite others, add -f.");
+            Failure::new(what, path.display(), why).hint(hint)
+        }
         MkfsError::TooSmall { size, minimum, .. } => {
             let why = format!("{size} bytes are too few, the minimum is {minimum}");
             Failure::new(what, path.display(), why).hint(
@@ -243,7 +294,7 @@ fn failure(path: &Path, error: &MkfsError) -> Failure {
 fn environment(args: &Mkfs) -> Result<Environment, Failure> {
     let refuse = |what: &str, why: &str| Failure::usage(format!("cannot use {what}"), why);
     let mut env = Environment::system();
-    if std::env::var_os("DETERMINISTIC_SEED").is_some_and(|seed| seed == "1") {
+    if is_deterministic() {
         let Some(uuid) = args.uuid else {
             return Err(refuse("DETERMINISTIC_SEED", "it needs the filesystem's uuid (-U)"));
         };
@@ -266,7 +317,8 @@ fn fill(
     globals: &Globals,
     env: &mut Environment,
 ) -> Result<Populated, Failure> {
-    let options = Populate { subvolumes: args.subvol.clone(), ..Populate::default() };
+    let options =
+        Populate { subvolumes: args.subvol.clone(), owner: args.owner, ..Populate::default() };
     let progress = Progress::new(globals);
     progress.say(format!("filling it from {}", source.display()));
     let filled = rootdir(target.device.clone(), source, &options, env);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod check;
+mod device;
 mod files;
 mod hostile;
 mod inspect;

@@ -36,6 +36,8 @@ const CACHE_BYTES: u64 = 256 << 20;
 pub struct Populate {
     /// Directories of the source that become subvolumes.
     pub subvolumes: Vec<Subvolume>,
+    /// User and group of the top directory; those of the source when not given.
+    pub owner: Option<(u32, u32)>,
     /// Threads that read the source; 0 for as many as there are processors.
     pub threads: usize,
 }

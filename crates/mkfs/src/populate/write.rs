@@ -68,7 +68,10 @@ impl<'a> Writer<'a> {
             now: fs.core().env.now(),
             done: Populated::default(),
         };
-        let top = read_top(source)?;
+        let mut top = read_top(source)?;
+        if let Some((uid, gid)) = options.owner {
+            (top.stat.uid, top.stat.gid) = (uid, gid);
+        }
         let dir = Dir { node: Node::ROOT, stat: top.stat, path: PathBuf::new() };
         writer.xattrs(dir.node, &dir.path, &top)?;
         writer.dirs.insert(0, dir);

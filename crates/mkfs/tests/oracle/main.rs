@@ -5,4 +5,6 @@
 mod host;
 mod make;
 mod matrix;
+mod neighbours;
 mod rootdir;
+mod signatures;

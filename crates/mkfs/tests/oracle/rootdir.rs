@@ -26,7 +26,11 @@ fn filled(image: &Path, size: u64, source: &Path, subvolumes: &[&str]) -> Popula
     let mut env = Environment::seeded(seed);
     make(&*device, &options, &mut env).unwrap();
     let parse = |text: &&str| parse_subvolume(OsStr::new(*text)).unwrap();
-    let options = Populate { subvolumes: subvolumes.iter().map(parse).collect(), threads: 3 };
+    let options = Populate {
+        subvolumes: subvolumes.iter().map(parse).collect(),
+        threads: 3,
+        ..Populate::default()
+    };
     rootdir(device, source, &options, &mut env).unwrap()
 }
 
