@@ -17,7 +17,7 @@ use crate::error::MkfsError;
 use crate::features::Feature;
 use crate::layout::{self, Layout};
 use crate::options::{Options, Settled};
-use crate::signature::existing_signature;
+use crate::signature::signature_within;
 use crate::summary::Summary;
 use crate::tree::{Items, Placed, first_key, shape};
 use crate::trees::{GENERATION, Plan, Uuids, tree_ids};
@@ -70,8 +70,12 @@ pub fn check(device: &dyn BlockDevice, size: u64, options: &Options) -> Result<(
     if options.overwrite {
         return Ok(());
     }
-    within_partition(device, options.byte_count.map_or(size, |_| total))?;
-    match existing_signature(device)? {
+    let own = options.byte_count.map_or(size, |_| total);
+    within_partition(device, own)?;
+    // Inside a larger disk, what follows the filesystem is somebody else's. Otherwise the disk is looked at as a whole: a
+    // member of an array, or a partition table, may say so at its end only.
+    let inside = device.place().is_some_and(|(_, offset)| offset > 0);
+    match signature_within(device, if inside { own.min(device.size()) } else { device.size() })? {
         Some(what) => Err(MkfsError::Exists { device: device.name().into(), what }),
         None => Ok(()),
     }

@@ -52,14 +52,22 @@ const MAGICS: &[Magic] = &[
 /// Names what is on the device: a filesystem, swap, a volume manager's member or a partition table; `None` when no known
 /// signature is there.
 pub fn existing_signature(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
-    match util_linux::probe(device) {
+    signature_within(device, device.size())
+}
+
+/// The same in the first `size` bytes of the device.
+pub(crate) fn signature_within(
+    device: &dyn BlockDevice,
+    size: u64,
+) -> Result<Option<String>, DeviceError> {
+    match util_linux::probe(device, size) {
         Some(found) => Ok(Some(found)),
-        None => built_in(device),
+        None => built_in(device, size),
     }
 }
 
 /// The same by the magic numbers in this module.
-fn built_in(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
+fn built_in(device: &dyn BlockDevice, size: u64) -> Result<Option<String>, DeviceError> {
     if let Some(ext) = ext(device)? {
         return Ok(Some(ext.into()));
     }
@@ -72,7 +80,7 @@ fn built_in(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
     if zfs(device)? {
         return Ok(Some("zfs_member".into()));
     }
-    backup_gpt(device)
+    backup_gpt(device, size)
 }
 
 /// ZFS has nothing at a fixed place that stays: its first label ends with a ring of roots of which any may be written.
@@ -87,9 +95,9 @@ fn zfs(device: &dyn BlockDevice) -> Result<bool, DeviceError> {
 }
 
 /// The copy of a partition table that is left in the last sector when the first is gone.
-fn backup_gpt(device: &dyn BlockDevice) -> Result<Option<String>, DeviceError> {
+fn backup_gpt(device: &dyn BlockDevice, size: u64) -> Result<Option<String>, DeviceError> {
     for sector in [512, 4096] {
-        let Some(last) = device.size().checked_sub(sector) else { continue };
+        let Some(last) = size.checked_sub(sector) else { continue };
         if read(device, last, 8)?.is_some_and(|found| found == b"EFI PART") {
             return Ok(Some("gpt".into()));
         }

@@ -19,10 +19,10 @@ const AMBIVALENT: i32 = 8;
 /// The unit of partition tables, in bytes, whatever the device's sectors are.
 const SECTOR: u64 = 512;
 
-/// Names what is in the device, if `blkid` is there and finds something.
-pub(crate) fn probe(device: &dyn BlockDevice) -> Option<String> {
+/// Names what is in the first `size` bytes of the device, if `blkid` is there and finds something.
+pub(crate) fn probe(device: &dyn BlockDevice, size: u64) -> Option<String> {
     let (path, offset) = device.place()?;
-    let (offset, size) = (offset.to_string(), device.size().to_string());
+    let (offset, size) = (offset.to_string(), size.to_string());
     let options = ["--probe", "--no-part-details", "--output", "export"];
     let range = ["--offset", &offset, "--size", &size];
     match ask("blkid", &[options, range].concat(), &path)? {

@@ -144,7 +144,7 @@ fn partitions() {
     assert!(before[..own.start] == after[..own.start], "the table");
     assert!(before[own.end..] == after[own.end..], "the second partition, or the backup");
     // Within its partition a filesystem may begin and end where it likes.
-    tried(12 * MIB, &options(Some(20 * MIB), false, true)).unwrap();
+    tried(45 * MIB, &options(Some(20 * MIB), false, true)).unwrap();
     tried(MIB, &options(None, true, true)).unwrap();
 }
 
