@@ -112,7 +112,14 @@ impl Swap {
     /// The library's turn; what it then shows.
     fn ours(&self, round: u64) -> Step<Facts> {
         let options = self.options().mark_quota_inconsistent(self.quotas);
-        let fs = Filesystem::open(&self.path, options).map_err(|e| because("open")(&e))?;
+        // One image's primary superblock is bad: what is left of it does not say whether the mirror is old.
+        let fs = match Filesystem::open(&self.path, options.clone()) {
+            Err(error) if error.to_string().contains("the primary superblock is bad") => {
+                Filesystem::open(&self.path, options.use_backup_super(true))
+            }
+            opened => opened,
+        };
+        let fs = fs.map_err(|e| because("open")(&e))?;
         let top = Node::top(fs.default_subvolume().map_err(|e| e.to_string())?);
         ours::change(&fs, top, round).map_err(|e| because("our changes")(&e))?;
         let facts = facts_of_library(&fs).map_err(|e| because("facts of our changes")(&e))?;
