@@ -20,7 +20,6 @@ mod cmd;
 mod device;
 mod error;
 mod output;
-mod owner;
 mod quote;
 mod spot;
 mod units;

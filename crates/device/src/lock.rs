@@ -118,7 +118,6 @@ fn take_bytes(file: &File, hold: Hold) -> bool {
     !against.chain(hold.forbidden().iter().map(|it| USED + it)).any(|byte| is_locked(file, byte))
 }
 
-#[expect(clippy::unnecessary_cast, reason = "these types have other sizes on other systems")]
 fn range(kind: i32, start: i64, len: i64) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,

@@ -112,6 +112,12 @@ impl Owner {
     }
 }
 
+/// Understands `UID:GID`, as numbers or names, where both are needed.
+pub fn whole_owner(text: &str) -> Result<(u32, u32), String> {
+    let owner = Owner::understand(text)?;
+    owner.uid.zip(owner.gid).ok_or_else(|| "it takes a user and a group: UID:GID".into())
+}
+
 fn number(field: Option<&String>) -> Option<u32> {
     field?.parse().ok()
 }
@@ -141,6 +147,15 @@ fn known(database: &str, name: &str) -> Option<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn both_are_needed() {
+        assert_eq!(whole_owner("12:34"), Ok((12, 34)));
+        assert_eq!(whole_owner("root:root"), Ok((0, 0)));
+        for bad in ["", "1", "1:", ":1", "nobody-of-that-name:1", "-1:1", "4294967295:1"] {
+            assert!(whole_owner(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn owners_by_name_and_number() {

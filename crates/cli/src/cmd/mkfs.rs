@@ -22,12 +22,12 @@ use clap::builder::{TypedValueParser, ValueParser};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
+use super::chown::whole_owner;
 use super::copy::Progress;
 use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
 use crate::output::{self, Format};
-use crate::owner::parse_owner;
 
 /// Arguments of `mkfs`.
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ pub struct Mkfs {
     subvol: Vec<Subvolume>,
     /// Who the top directory belongs to, by number or name. When not given: whoever makes the filesystem (with
     /// DETERMINISTIC_SEED=1: root), or with --rootdir whoever DIR belongs to
-    #[arg(long, value_parser = parse_owner, value_name = "UID:GID", help_heading = "Creation")]
+    #[arg(long, value_parser = whole_owner, value_name = "UID:GID", help_heading = "Creation")]
     owner: Option<(u32, u32)>,
     /// Do not tell the device that its old content is not needed any more
     #[arg(short = 'K', long, help_heading = "Creation")]
