@@ -22,6 +22,10 @@ demo: deps
 	cargo build --release -p buttress-cli
 	@scripts/demo
 
+# Where tests put what they make: not everybody may write to /tmp.
+test: export TMPDIR := $(shell test -w "$${TMPDIR:-/tmp}" && echo "$${TMPDIR:-/tmp}" || { mkdir -p target/tmp && echo "$(CURDIR)/target/tmp"; })
+# What programs say is compared, whatever language whoever runs this speaks.
+test: export LC_ALL := C
 test: deps
 	cargo test --workspace --no-fail-fast
 	cargo test -p buttress --features shuttle --lib schedules

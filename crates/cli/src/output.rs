@@ -31,6 +31,45 @@ pub fn write_json(out: &mut dyn Write, name: &str, value: Value) -> io::Result<(
     writeln!(out)
 }
 
+/// The JSON output of a command that lists, written as it comes: there may be more of it than memory has room for.
+#[derive(Debug)]
+pub struct JsonList {
+    name: &'static str,
+    begun: bool,
+}
+
+impl JsonList {
+    /// A list under its name; nothing is written yet.
+    pub fn new(name: &'static str) -> JsonList {
+        JsonList { name, begun: false }
+    }
+
+    /// Writes an element.
+    pub fn push(&mut self, out: &mut dyn Write, value: Value) -> io::Result<()> {
+        let before = match self.begun {
+            true => ",".to_owned(),
+            false => self.head(),
+        };
+        self.begun = true;
+        let text = serde_json::to_string_pretty(&beside(value))?;
+        write!(out, "{before}\n    {}", text.replace('\n', "\n    "))
+    }
+
+    /// Writes the end, and the beginning where nothing was written; not after a failure before anything was.
+    pub fn end(self, out: &mut dyn Write, failed: bool) -> io::Result<()> {
+        match (self.begun, failed) {
+            (true, _) => writeln!(out, "\n  ]\n}}"),
+            (false, true) => Ok(()),
+            (false, false) => writeln!(out, "{}]\n}}", self.head()),
+        }
+    }
+
+    fn head(&self) -> String {
+        let header = json!({ "version": "1" });
+        format!("{{\n  \"__header\": {header},\n  {}: [", Value::from(self.name))
+    }
+}
+
 /// Figures by name, as lines of text or as an object.
 pub fn write_figures(
     out: &mut dyn Write,
@@ -105,6 +144,23 @@ fn is_text(members: &Map<String, Value>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_list_comes_in_pieces() {
+        for len in 0..3 {
+            let (mut list, mut out) = (JsonList::new("ls"), Vec::new());
+            for number in 0..len {
+                list.push(&mut out, json!({ "number": number, "deep": [1] })).unwrap();
+            }
+            list.end(&mut out, false).unwrap();
+            let value: Value = serde_json::from_slice(&out).unwrap();
+            assert_eq!(value["__header"]["version"], "1");
+            assert_eq!(value["ls"].as_array().unwrap().len(), len);
+        }
+        let mut out = Vec::new();
+        JsonList::new("ls").end(&mut out, true).unwrap();
+        assert!(out.is_empty());
+    }
 
     #[test]
     fn names_that_are_no_text_keep_their_bytes() {

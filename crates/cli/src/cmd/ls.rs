@@ -12,7 +12,7 @@ use super::stat;
 use crate::args::Globals;
 use crate::clock::Zone;
 use crate::error::Failure;
-use crate::output::{self, Format};
+use crate::output::{Format, JsonList};
 use crate::quote::write_name;
 use crate::spot::{Facts, Kind, Session, Spot, Target};
 
@@ -54,8 +54,8 @@ struct Listing<'a> {
     globals: &'a Globals,
     zone: Zone,
     failures: Failures<'a>,
-    /// With JSON, what was found so far.
-    found: Vec<Value>,
+    /// With JSON, what is written.
+    found: JsonList,
     /// Whether a directory must say its name above its content.
     headings: bool,
     blank: bool,
@@ -69,21 +69,22 @@ pub fn run(args: &Ls, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
         globals,
         zone: Zone::local(),
         failures: Failures::new(globals),
-        found: Vec::new(),
+        found: JsonList::new("ls"),
         headings: args.recursive || args.targets.len() > 1,
         blank: false,
         entered: Entered::default(),
     };
-    session(globals, Access::ReadOnly, |session| {
+    let done = session(globals, Access::ReadOnly, |session| {
         for target in &args.targets {
             let listed = listing.target(session, &Target::any(target, globals), out);
             listing.failures.note(listed, out)?;
         }
         Ok(())
-    })?;
+    });
     if globals.format == Format::Json {
-        output::write_json(out, "ls", listing.found.into())?;
+        listing.found.end(out, done.is_err())?;
     }
+    done?;
     listing.failures.end()
 }
 
@@ -152,7 +153,8 @@ impl Listing<'_> {
     fn rows(&mut self, rows: Vec<Row>, out: &mut dyn Write) -> Result<(), Failure> {
         if self.globals.format == Format::Json {
             for row in &rows {
-                self.found.push(stat::json(&row.name, &row.spot, &row.facts)?);
+                let row = stat::json(&row.name, &row.spot, &row.facts)?;
+                self.found.push(out, row)?;
             }
             return Ok(());
         }

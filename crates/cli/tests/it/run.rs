@@ -51,6 +51,8 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
+        // Modes are compared: whoever runs this may have another one.
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
         Place { directory: TempDir::new().unwrap() }
     }
 

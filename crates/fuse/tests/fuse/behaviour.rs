@@ -449,8 +449,8 @@ fn access_control_lists() {
     on_each(|mount| {
         let top = mount.path();
         let script = "mkdir d; setfacl -m u:1001:rwx d && setfacl -d -m u:1001:rx,g::r d; umask 077; \
-                  : >d/f; mkdir d/s; stat -c %a d d/f d/s; getfacl -cp d/f; getfacl -cp d/s; \
-                  chmod 604 d/f; getfacl -cp d/f | grep mask; setfacl -b d/f; stat -c %a d/f; \
+                  : >d/f; mkdir d/s; stat -c %a d d/f d/s; getfacl -ncp d/f; getfacl -ncp d/s; \
+                  chmod 604 d/f; getfacl -ncp d/f | grep mask; setfacl -b d/f; stat -c %a d/f; \
                   getfattr -d -m - d/f";
         let said = shell(&top, USER, script);
         if said.contains("not found") {

@@ -83,10 +83,12 @@ static SPAWNING: RwLock<()> = RwLock::new(());
 /// How long an unmount and the end of a server may take on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Starts a process.
+/// Starts a process. What it says and the modes of what it makes are compared, and are the same whoever runs this: from here
+/// on in this process, too.
 pub fn spawn(command: &mut Command) -> Child {
+    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let _starting = SPAWNING.read();
-    command.spawn().unwrap()
+    command.env("LC_ALL", "C").spawn().unwrap()
 }
 
 /// Whether there is such a program.

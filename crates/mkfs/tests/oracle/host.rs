@@ -14,7 +14,12 @@ use tempfile::TempDir;
 pub fn run(program: &str, args: &[&str]) -> Option<Output> {
     match oracle::start(Command::new(program).args(args)) {
         Ok(output) => Some(output),
-        Err(OracleError::Spawn { source, .. }) if source.kind() == ErrorKind::NotFound => None,
+        // One of the directories that are searched may be closed to an ordinary user.
+        Err(OracleError::Spawn { source, .. })
+            if matches!(source.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied) =>
+        {
+            None
+        }
         Err(error) => panic!("{program}: {error}"),
     }
 }
