@@ -7,7 +7,7 @@
 //!
 //! What /proc shows is enough for that: the files that a process has open, as far as this user may see them.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -59,6 +59,25 @@ fn open_files(pid: u32) -> Option<Vec<PathBuf>> {
 }
 
 /// What tells an image or a disk from others.
+#[derive(Clone, Debug)]
+struct Image {
+    name: OsString,
+    identity: (u64, u64),
+}
+
+impl Image {
+    fn at(path: &Path) -> Option<Self> {
+        let path = path.canonicalize().ok()?;
+        Some(Self { name: path.file_name()?.to_owned(), identity: identity(&path)? })
+    }
+
+    /// Whether it is what an open file leads to. Others are not looked at but by name: one on a network might not answer.
+    fn is(&self, open: &Path) -> bool {
+        let named = fs::read_link(open).is_ok_and(|path| path.file_name() == Some(&self.name));
+        named && identity(open) == Some(self.identity)
+    }
+}
+
 fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|found| match found.rdev() {
         0 => (found.dev(), found.ino()),
@@ -68,9 +87,9 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
 
 /// Whether a process has an image open, or may have: what it has is hidden from this user, or it is ending. Then its threads
 /// let go of its files one after the other, and the last one closes them.
-fn may_have_open(pid: u32, image: (u64, u64)) -> bool {
+fn may_have_open(pid: u32, image: &Image) -> bool {
     match open_files(pid) {
-        Some(files) if !files.is_empty() => files.iter().any(|file| identity(file) == Some(image)),
+        Some(files) if !files.is_empty() => files.iter().any(|file| image.is(file)),
         _ => is_alive(pid),
     }
 }
@@ -87,12 +106,12 @@ fn is_alive(pid: u32) -> bool {
 }
 
 /// The process, if it has both the image and a connection for a mount.
-fn holder(pid: u32, image: (u64, u64)) -> Option<Holder> {
+fn holder(pid: u32, image: &Image) -> Option<Holder> {
     let files = open_files(pid)?;
     let is_fuse =
         |file: &&PathBuf| fs::read_link(file).is_ok_and(|target| target == OsStr::new("/dev/fuse"));
     let fuse = files.iter().find(is_fuse)?;
-    if !files.iter().any(|file| identity(file) == Some(image)) {
+    if !files.iter().any(|file| image.is(file)) {
         return None;
     }
     let info = format!("/proc/{pid}/fdinfo/{}", fuse.file_name()?.to_str()?);
@@ -104,25 +123,26 @@ fn holder(pid: u32, image: (u64, u64)) -> Option<Holder> {
 /// The server of a mount, to be waited for after the unmount.
 pub(crate) struct Server {
     pid: u32,
-    image: (u64, u64),
+    image: Image,
 }
 
 impl Server {
     /// Finds it while it is mounted.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
-        let image = identity(&mount.source)?;
-        let found = processes().filter_map(|pid| holder(pid, image));
+        let image = Image::at(&mount.source)?;
+        let found = processes().filter_map(|pid| holder(pid, &image));
         let (major, minor) = mount.device;
         let device = major << MINOR_BITS | minor;
         let is_it = |holder: &Holder| holder.connection.is_none_or(|number| number == device);
-        found.filter(is_it).last().map(|holder| Self { pid: holder.pid, image })
+        let found = found.filter(is_it).last();
+        found.map(|holder| Self { pid: holder.pid, image })
     }
 
     /// Returns when it has closed the image; `false` if it goes on to serve, in a place that cannot be seen from here.
     pub(crate) fn wait(&self, mut say: impl FnMut(&str)) -> bool {
         let begun = Instant::now();
         let mut told = false;
-        while may_have_open(self.pid, self.image) {
+        while may_have_open(self.pid, &self.image) {
             let ending = is_ending(self.pid);
             if !ending && begun.elapsed() > NOTICE {
                 return false;
@@ -186,13 +206,13 @@ fn is_mounted(image: &Path) -> bool {
 
 /// Whom to wait for.
 fn waits_for(image: &Path, begun: Instant) -> Option<u32> {
-    let image = identity(image)?;
+    let image = Image::at(image)?;
     let own = std::process::id();
     processes().filter(|pid| *pid != own).find(|pid| {
         if is_ending(*pid) {
-            return may_have_open(*pid, image);
+            return may_have_open(*pid, &image);
         }
-        begun.elapsed() < NOTICE && holder(*pid, image).is_some()
+        begun.elapsed() < NOTICE && holder(*pid, &image).is_some()
     })
 }
 
@@ -223,11 +243,11 @@ mod tests {
         let image = std::env::current_exe().unwrap();
         let _open = fs::File::open(&image).unwrap();
         let own = std::process::id();
-        assert!(may_have_open(own, identity(&image).unwrap()));
+        assert!(may_have_open(own, &Image::at(&image).unwrap()));
         let other = tempfile::NamedTempFile::new().unwrap();
-        let other = identity(&other.into_temp_path()).unwrap();
-        assert!(!may_have_open(own, other) && is_alive(own) && !is_alive(u32::MAX));
-        assert_eq!(holder(own, identity(&image).unwrap()), None);
+        let other = Image::at(&other.into_temp_path()).unwrap();
+        assert!(!may_have_open(own, &other) && is_alive(own) && !is_alive(u32::MAX));
+        assert_eq!(holder(own, &Image::at(&image).unwrap()), None);
         assert!(processes().any(|pid| pid == own));
     }
 }

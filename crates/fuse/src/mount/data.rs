@@ -51,8 +51,11 @@ impl<S: Store> Mount<S> {
         let cached = wish.write_flags & abi::WRITE_CACHE != 0;
         // Pages of a shared mapping. With its own cache of writes the kernel has set times of change already, and sends them.
         let timed = cached && self.policy.writeback_cache;
-        // What the kernel has collected it writes in whole pages.
-        self.may_write(&node, if cached { u64::MAX } else { wish.offset })?;
+        // What the kernel has collected was written when it was allowed, or through a mapping made when it was: Linux checks no
+        // page for that, and to refuse one would lose it without a word.
+        if !cached {
+            self.may_write(&node, wish.offset)?;
+        }
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.clear_set_ids(request, &node)?;
         }

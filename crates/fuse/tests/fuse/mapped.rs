@@ -199,6 +199,21 @@ for round in range(1, 4):
 }
 
 #[test]
+fn a_file_that_becomes_immutable_loses_nothing() {
+    on_both(|mount| {
+        let body = "
+a = mapped('file'); dirty(a, 1)
+fcntl.ioctl(os.open('file', os.O_RDONLY), 0x40086602, bytearray(struct.pack('<I4x', 0x10)))
+b = bytes(a); a.close(); wait()";
+        let top = mount.path();
+        assert_eq!(run(&top, body), "ready");
+        client::snapshot(&top, &top.join("copy"), true).unwrap();
+        assert_eq!(right(&fs::read(top.join("copy/file")).unwrap(), 1), 250);
+        assert!(fs::write(top.join("file"), "refused").is_err());
+    });
+}
+
+#[test]
 fn many_ask_at_once_while_others_write() {
     on_both(|mount| {
         let body = format!(
