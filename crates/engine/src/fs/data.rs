@@ -15,8 +15,12 @@ use crate::space::Need;
 const WRITE_LEN: usize = 8 << 20;
 /// Bytes that one operation allocates, clones or clears at most.
 const SHAPE_LEN: u64 = 256 << 20;
-/// Leaves that a write may touch: of the file, of references to the new and the old extent, of their checksums.
-const WRITE_LEAVES: u32 = 6;
+/// Leaves that a write may touch: of the inode, and of its extents.
+const WRITE_LEAVES: u32 = 3;
+/// Extents that a write gains, and lets go of without asking.
+const WRITE_REFS: u32 = 4;
+/// Extents that whoever shapes a file gains or lets go of without asking.
+const SHAPE_REFS: u32 = 8;
 
 /// Where something is written.
 #[derive(Clone, Copy)]
@@ -68,7 +72,8 @@ impl Filesystem {
             return Err(Error::User(Errno::INVAL));
         }
         let sums = sectors as usize * self.core().features.csum.size();
-        let need = Need { data: sectors * SECTOR, ..need(WRITE_LEAVES, 300 + sums) };
+        let need =
+            Need { data: sectors * SECTOR, refs: WRITE_REFS, ..need(WRITE_LEAVES, 300 + sums) };
         inner.ready(node)?;
         inner.change_through(need, |op| {
             let (subvolume, inode) = inner.find(op, node)?;
@@ -140,7 +145,7 @@ impl Filesystem {
     fn write_need(&self, len: u64) -> Need {
         let sectors = len.div_ceil(SECTOR) + 2;
         let sums = sectors as usize * self.core().features.csum.size();
-        Need { data: sectors * SECTOR, ..need(WRITE_LEAVES, 300 + sums) }
+        Need { data: sectors * SECTOR, refs: WRITE_REFS, ..need(WRITE_LEAVES, 300 + sums) }
     }
 
     /// Gives a range space, or takes it away.
@@ -165,7 +170,7 @@ impl Filesystem {
 
     fn shape(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {
         let inner = self.inner();
-        let need = Need { data: len + 3 * SECTOR, ..need(8, 4000) };
+        let need = Need { data: len + 3 * SECTOR, refs: SHAPE_REFS, ..need(6, 4000) };
         match mode {
             Allocate::PunchHole => self.punch(node, offset, offset.saturating_add(len)),
             Allocate::Reserve { keep_size } => {
@@ -235,7 +240,7 @@ impl Filesystem {
         let mut done = 0;
         while done < len {
             let part = self.clone_part(from, from_offset + done, from_offset + len)?;
-            let need = Need { data: 4 * SECTOR, ..need(8, 4000) };
+            let need = Need { data: 4 * SECTOR, refs: SHAPE_REFS, ..need(6, 4000) };
             inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;

@@ -75,6 +75,9 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         chunk: roots.chunk,
     };
     let space = Space::load(&blocks, &trees, options.write)?;
+    if options.write {
+        space.set_trees(roots.sizes(&blocks, features.nodesize)?);
+    }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.mark_quota_inconsistent = quota == Quota::On;
     core.sequential = options.reproducible;

@@ -20,7 +20,7 @@ impl Inner {
     fn name_snapshot(&self, id: u64, dir: Node, name: &[u8]) -> Result<()> {
         let snapshot = self.forest.unnamed_snapshot(&self.core, id)?;
         self.drop_orphans(&snapshot)?;
-        self.change_at(dir, need(8, 300 + 4 * name.len()), |op, subvolume, parent| {
+        self.change_at(dir, need(12, 1200 + 4 * name.len()), |op, subvolume, parent| {
             self.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
         })
     }
@@ -45,6 +45,9 @@ impl Inner {
         Ok(id)
     }
 }
+
+/// Commits that dropping subvolumes waits for room.
+const STALLED_MAX: u32 = 3;
 
 impl Filesystem {
     /// All subvolumes but the top one, by id.
@@ -89,7 +92,7 @@ impl Filesystem {
         let inner = self.inner();
         inner.ready(dir)?;
         inner.must_be_free(dir, name)?;
-        let request = need(6, 700);
+        let request = inner.core.space.snapshot_need();
         let id =
             inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
         inner.commit()?;
@@ -116,15 +119,19 @@ impl Filesystem {
 
     /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone.
     pub fn clean(&self) -> Result<()> {
-        self.inner().core.check_writable()?;
-        loop {
-            // The commit that drops the last one may be another thread's, and under way: this one waits for it.
-            let more = self.inner().forest.has_dead();
-            self.commit()?;
-            if !more {
-                break;
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        let mut stalled = 0;
+        // The commit that drops the last one may be another thread's, and under way: this one waits for it.
+        while inner.forest.has_dead() {
+            inner.commit_for_space()?;
+            // What commits let go of comes back with the next ones.
+            stalled = if inner.forest.is_stalled() { stalled + 1 } else { 0 };
+            if stalled > STALLED_MAX {
+                return Err(Error::NoSpace);
             }
         }
-        self.inner().forest.why_stuck().map_or(Ok(()), Err)
+        self.commit()?;
+        inner.forest.why_stuck().map_or(Ok(()), Err)
     }
 }

@@ -172,7 +172,8 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
             if inner.commit().is_err() {
                 return;
             }
-            if !inner.forest.has_dead() || wake.stopping() {
+            let dead = inner.forest.has_dead() && !inner.forest.is_stalled();
+            if !dead || wake.stopping() {
                 break;
             }
         }

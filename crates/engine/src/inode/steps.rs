@@ -25,17 +25,18 @@ use crate::txn::Op;
 
 /// Extents that operations let go of without steps.
 pub const FEW: usize = 2;
-/// Leaves that one extent may touch when it goes: of references, checksums and free space.
-const LEAVES_PER_EXTENT: usize = 3;
-/// Bytes of items that it may add: checksums and free space may be cut in two.
-const BYTES_PER_EXTENT: usize = 60;
+/// As many extents are in one leaf of a file at least, as a rule.
+const EXTENTS_PER_LEAF: usize = 16;
+/// Bytes of items that clearing a range may add: an extent may be cut in two.
+const BYTES: u32 = 120;
 
 /// What letting go of `extents` data extents may take until it is committed.
 pub fn letting_go(extents: usize) -> Need {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     Need {
-        leaves: number(LEAVES_PER_EXTENT.saturating_mul(extents)).saturating_add(2),
-        bytes: number(BYTES_PER_EXTENT.saturating_mul(extents)),
+        leaves: number(extents / EXTENTS_PER_LEAF).saturating_add(2),
+        bytes: BYTES,
+        refs: number(extents),
         deleting: true,
         ..Need::default()
     }

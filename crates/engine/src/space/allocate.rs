@@ -31,7 +31,7 @@ impl Space {
         let want = whole_sectors(want);
         let min = whole_sectors(min).min(want);
         let run = self.find_data(min, want)?;
-        self.use_promise(run.len);
+        self.use_promise(run.len, run.len < want);
         Some(run)
     }
 

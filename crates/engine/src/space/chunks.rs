@@ -14,8 +14,9 @@ use buttress_ondisk::key::DiskKey;
 use buttress_ondisk::superblock::SYS_CHUNK_ARRAY_LEN;
 use buttress_volume::{Chunk, Stripe};
 
+use super::bound::Trees;
 use super::device::{Device, GRAIN, copies, device_ranges};
-use super::reserve::Promises;
+use super::reserve::{Credit, Promises};
 use super::{CLASSES, Class};
 
 /// Data chunks have at most this many bytes.
@@ -41,6 +42,10 @@ pub(crate) struct Pool {
     pub chunks: BTreeMap<u64, Chunk>,
     /// What running and committing operations were promised.
     pub promises: Promises,
+    /// What can be promised without looking at everything.
+    pub credit: Credit,
+    /// How large the trees are that describe space.
+    pub trees: Trees,
     /// Type and profile of new chunks, by class.
     types: [u64; CLASSES],
     next_logical: u64,
@@ -78,6 +83,8 @@ impl Pool {
             device,
             chunks,
             promises: Promises::default(),
+            credit: Credit::default(),
+            trees: Trees::default(),
             types,
             next_logical,
             added: BTreeSet::new(),
@@ -173,6 +180,7 @@ impl Pool {
 
     /// The chunk of a group that is vacant goes.
     pub fn remove_chunk(&mut self, logical: u64) {
+        self.credit = Credit::default();
         let Some(chunk) = self.chunks.remove(&logical) else { return };
         if self.added.remove(&logical) {
             // No commit has written it: there is nothing to delete.
@@ -192,6 +200,7 @@ impl Pool {
             }
         }
         self.plan_removals = true;
+        self.credit = Credit::default();
         self.promises.freeze();
     }
 

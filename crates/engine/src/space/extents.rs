@@ -51,6 +51,11 @@ impl Extents {
         self.bytes
     }
 
+    /// How many there are.
+    pub fn runs(&self) -> u64 {
+        self.map.len() as u64
+    }
+
     /// Whether there is none.
     pub fn is_empty(&self) -> bool {
         self.map.is_empty()

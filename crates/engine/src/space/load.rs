@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use buttress_ondisk::item::{BlockGroupItem, DevExtent, DevItem, chunk_type};
 use buttress_ondisk::{Key, SECTOR, kind, objectid};
@@ -113,6 +114,7 @@ impl Space {
             node,
             mixed,
             free_known: writable,
+            shared: AtomicBool::new(false),
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));

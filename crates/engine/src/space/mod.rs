@@ -14,6 +14,7 @@
 //! held while a tree is read or written.
 
 mod allocate;
+mod bound;
 mod chunks;
 mod device;
 mod emit;
@@ -29,7 +30,7 @@ mod tests;
 mod usage;
 
 use std::fmt;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use buttress_ondisk::item::chunk_type;
 use buttress_volume::Chunk;
@@ -39,6 +40,7 @@ use crate::error::Result;
 use chunks::Pool;
 use set::{Counters, Set};
 
+pub use bound::Trees;
 pub use emit::Dirty;
 pub use extents::Range;
 pub use items::{Edit, Items};
@@ -134,6 +136,8 @@ pub struct Space {
     mixed: bool,
     /// Where free space lies was loaded, which only writing needs.
     free_known: bool,
+    /// Leaves of files may be shared with snapshots.
+    shared: AtomicBool,
 }
 
 impl fmt::Debug for Space {

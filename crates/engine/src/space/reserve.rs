@@ -1,14 +1,22 @@
 //! Reservations: an operation is told before it starts whether its commit will find room.
 //!
 //! A commit writes new blocks next to the old ones, so it needs room for every block it touches, for
-//! the items that are new, and for what settling itself costs. That bound is kept as a few sums for
-//! the running transaction and for the one that commits; an operation adds its share, and is refused
-//! when the sums would no longer fit into free metadata and the chunks that could still be made. A
-//! part is kept back (the global reserve) that only operations which give space back may use, so a
-//! full filesystem can always delete. Data is promised in the same way, in bytes.
+//! the items that are new, and for what settling itself costs ([`super::bound`]). That bound is kept
+//! as a few sums for the running transaction and for the one that commits; an operation adds its
+//! share, and is refused when the sums would no longer fit into free metadata and the chunks that
+//! could still be made. Data is promised in the same way, in bytes.
+//!
+//! What is rewritten comes back once the commit is done; what a commit adds does not. So an operation
+//! has to leave a part (the global reserve) that only operations which give space back may use, and
+//! these leave what the smallest step of dropping a deleted subvolume takes, which nobody waits for:
+//! a full filesystem can always delete, and where snapshots share what is deleted, which takes more
+//! room at first, it can drop the snapshots.
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
 
+use std::sync::atomic::Ordering;
+
+use super::bound::{Total, Trees};
 use super::device::{GRAIN, copies};
 use super::set::Sums;
 use super::{Class, Pool, Space};
@@ -16,10 +24,14 @@ use super::{Class, Pool, Space};
 /// What an operation may need until it is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Leaves of trees that it may touch.
+    /// Leaves of subvolumes, and of the root tree, that it may touch.
     pub leaves: u32,
-    /// Bytes of items that it may add.
+    /// Bytes of items that it may add to them, and of checksums.
     pub bytes: u32,
+    /// Data extents that it may gain or lose a reference to.
+    pub refs: u32,
+    /// Tree blocks that it may do that to, besides those of the leaves that it touches.
+    pub nodes: u32,
     /// Bytes of data that it will allocate.
     pub data: u64,
     /// It gives space back: it may use the global reserve.
@@ -36,32 +48,6 @@ pub enum Shortage {
     NoSpace,
 }
 
-/// Sums of needs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Total {
-    leaves: u64,
-    bytes: u64,
-    data: u64,
-}
-
-impl Total {
-    fn plus(self, need: Need) -> Total {
-        Total {
-            leaves: self.leaves + u64::from(need.leaves),
-            bytes: self.bytes + u64::from(need.bytes),
-            data: self.data.saturating_add(need.data),
-        }
-    }
-
-    fn minus(self, need: Need) -> Total {
-        Total {
-            leaves: self.leaves.saturating_sub(u64::from(need.leaves)),
-            bytes: self.bytes.saturating_sub(u64::from(need.bytes)),
-            data: self.data.saturating_sub(need.data),
-        }
-    }
-}
-
 /// What operations were promised.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promises {
@@ -73,6 +59,11 @@ impl Promises {
     /// What runs now commits; what committed is done.
     pub fn freeze(&mut self) {
         self.committing = std::mem::take(&mut self.running);
+    }
+
+    /// What both transactions were promised.
+    fn all(&self) -> Total {
+        self.running.and(self.committing)
     }
 
     fn data(&self) -> u64 {
@@ -87,13 +78,33 @@ impl Promises {
     }
 }
 
-/// Tree blocks that every commit may write beyond what operations announce: roots, block group
-/// items, free space, chunks.
-const SLACK: u64 = 48;
-/// The global reserve has at least this many tree blocks, if metadata is large enough.
-const RESERVE_MIN: u64 = 192;
+/// The global reserve has at least this many tree blocks more than one deletion takes, if metadata is large enough.
+const RESERVE_MIN: u64 = 128;
 /// And at most this many bytes.
 const RESERVE_MAX: u64 = 512 << 20;
+
+/// What the usual deletion needs.
+const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, nodes: 0, data: 0, deleting: true };
+/// What an extent needs that there would not be if free space were not in pieces.
+const PIECE: Need = Need { leaves: 0, bytes: 100, refs: 1, nodes: 0, data: 0, deleting: false };
+
+/// What dropping parts of a subvolume comes to.
+fn dropping(refs: u64, nodes: u64) -> Total {
+    let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+    let (refs, nodes) = (number(refs), number(nodes));
+    Total::default().plus(Need { leaves: 1, refs, nodes, deleting: true, ..Need::default() })
+}
+
+/// What somebody who wants room must leave to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leave {
+    /// The global reserve: for whoever deletes.
+    Reserve,
+    /// What the smallest step of dropping a subvolume takes.
+    Floor,
+    /// Nothing.
+    Nothing,
+}
 
 /// The state that promises are held against.
 #[derive(Clone, Copy, Debug)]
@@ -114,29 +125,40 @@ pub(crate) struct Outlook {
     pub room: u64,
     /// Device bytes to leave for a metadata chunk when a data chunk is made.
     pub headroom: u64,
+    /// Blocks of the trees that describe space.
+    pub trees: Trees,
+    /// Leaves of files may be shared with snapshots.
+    pub shared: bool,
 }
 
 impl Outlook {
-    /// Tree blocks that the commit of a transaction may write.
-    fn blocks(&self, total: Total) -> u64 {
-        let used = self.metadata.used / self.node;
-        let inner = (2 * total.leaves).min(used / 32 + 16);
-        // Each block let go or made changes a reference, in a leaf of the extent tree.
-        let rewritten = (2 * (total.leaves + inner)).min(used);
-        rewritten + (total.bytes * 5 / 2).div_ceil(self.node) + SLACK
+    /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
+    fn floor(&self) -> u64 {
+        self.bound(dropping(self.extents_of_leaf(), self.children_of_node())).blocks
     }
 
-    /// Bytes that only deletions may use.
+    /// Bytes that only deletions may use: enough for one, for the next ones after it, and for dropping subvolumes.
     pub fn global_reserve(&self) -> u64 {
-        let part = if self.mixed { self.metadata.total / 32 } else { self.metadata.total / 8 };
-        let least = (RESERVE_MIN * self.node).min(self.metadata.total / 3);
-        part.clamp(least, RESERVE_MAX.max(least))
+        let deletion = self.bound(Total::default().plus(DELETION));
+        let blocks = deletion.blocks.max(deletion.growth + self.floor()) + RESERVE_MIN;
+        let most = (self.metadata.total / if self.mixed { 16 } else { 3 }).min(RESERVE_MAX);
+        blocks.saturating_mul(self.node).min(most)
     }
 
-    /// Bytes by which promises exceed what existing groups hold: of data, and of metadata.
-    fn short(&self, promises: Promises, reserve: u64) -> (u64, u64) {
-        let blocks = self.blocks(promises.running) + self.blocks(promises.committing);
-        let metadata = blocks * self.node + reserve;
+    fn left(&self, leave: Leave) -> u64 {
+        match leave {
+            Leave::Reserve => self.global_reserve(),
+            Leave::Floor => self.floor().saturating_mul(self.node).min(self.global_reserve()),
+            Leave::Nothing => 0,
+        }
+    }
+
+    /// Bytes by which promises exceed what existing groups hold: of data, and of metadata. What is to be left is needed when
+    /// all is committed: then only what has grown is gone.
+    fn short(&self, promises: Promises, leave: Leave) -> (u64, u64) {
+        let bound = self.bound(promises.all());
+        let after = bound.growth.saturating_mul(self.node).saturating_add(self.left(leave));
+        let metadata = bound.blocks.saturating_mul(self.node).max(after);
         let data = promises.data();
         if self.mixed {
             return (data.saturating_add(metadata).saturating_sub(self.data.free), 0);
@@ -154,14 +176,14 @@ impl Outlook {
         (data, padded(metadata).saturating_mul(self.metadata_copies))
     }
 
-    fn fits(&self, promises: Promises, deleting: bool) -> bool {
-        let reserve = if deleting { 0 } else { self.global_reserve() };
-        let short = self.short(promises, reserve);
+    fn fits(&self, promises: Promises, leave: Leave) -> bool {
+        let short = self.short(promises, leave);
         if short == (0, 0) {
             return true;
         }
         let (data, metadata) = self.device_need(short);
-        let headroom = if data > 0 && !deleting && !self.mixed { self.headroom } else { 0 };
+        let polite = data > 0 && leave == Leave::Reserve && !self.mixed;
+        let headroom = if polite { self.headroom } else { 0 };
         data.saturating_add(metadata.max(headroom)) <= self.room
     }
 
@@ -181,7 +203,7 @@ impl Outlook {
         if class == Class::Metadata || (self.mixed && class == Class::Data) {
             metadata = less(metadata);
         }
-        Outlook { data, metadata, ..self }.fits(promises, false)
+        Outlook { data, metadata, ..self }.fits(promises, Leave::Reserve)
     }
 
     /// The same, after commits have finished all that runs and freed all that is pinned.
@@ -196,7 +218,7 @@ impl Outlook {
 
     /// Device bytes that a new chunk of a class may take, so that other promises stay good.
     pub fn limit(&self, class: Class, promises: Promises) -> u64 {
-        let short = self.short(promises, self.global_reserve());
+        let short = self.short(promises, Leave::Reserve);
         let (data, metadata) = self.device_need(short);
         match class {
             Class::Data | Class::Metadata if self.mixed => self.room,
@@ -207,6 +229,52 @@ impl Outlook {
             }
             Class::Metadata => self.room.saturating_sub(data).max(metadata.min(self.room)),
             Class::System => self.room.saturating_sub(data.saturating_add(metadata)),
+        }
+    }
+}
+
+/// How much more can be promised without looking at everything again: what was left over at the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Credit {
+    nodes: u64,
+    data: u64,
+    /// Bytes of the average run of free space for data.
+    run: u64,
+    /// Tree blocks that a leaf may cost.
+    leaf: u64,
+}
+
+impl Credit {
+    /// Takes `need` out of what is left; whether there was enough. What it costs is counted generously.
+    fn pays(&mut self, need: Need, node: u64) -> bool {
+        let pieces = if need.data > 0 { need.data / self.run.max(1) + 1 } else { 0 };
+        let leaves = u64::from(need.leaves) * self.leaf;
+        let references = 16 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
+        let nodes = leaves + references + 8 * u64::from(need.bytes) / node + 16;
+        if nodes > self.nodes || need.data > self.data {
+            return false;
+        }
+        self.nodes -= nodes;
+        self.data -= need.data;
+        true
+    }
+}
+
+impl Outlook {
+    /// What is left over beside these promises.
+    fn credit(&self, promises: Promises) -> Credit {
+        if self.mixed {
+            return Credit::default();
+        }
+        let metadata = Sums { nodes: 0, ..self.metadata };
+        let (_, metadata) = Outlook { metadata, ..*self }.short(promises, Leave::Reserve);
+        let copied =
+            if self.shared { 8 * self.extents_of_leaf() + 4 * self.children_of_node() } else { 0 };
+        Credit {
+            nodes: self.metadata.nodes.saturating_sub(metadata / self.node),
+            data: self.data.free.saturating_sub(promises.data()),
+            run: self.data.free / self.data.runs.max(1),
+            leaf: 64 + copied,
         }
     }
 }
@@ -233,6 +301,8 @@ impl Space {
             metadata_copies,
             room: if device { pool.device.room(data_copies.max(metadata_copies)) } else { 0 },
             headroom,
+            trees: pool.trees,
+            shared: self.shared.load(Ordering::Relaxed),
         }
     }
 
@@ -254,21 +324,85 @@ impl Space {
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
         let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
+        if pool.credit.pays(need, self.node) {
+            pool.promises = wanted;
+            return Ok(());
+        }
+        let leave = if need.deleting { Leave::Floor } else { Leave::Reserve };
         let mut outlook = self.outlook(&pool, false);
-        if !outlook.fits(wanted, need.deleting) {
+        pool.credit = outlook.credit(wanted);
+        if !outlook.fits(wanted, leave) {
             self.thaw();
             outlook = self.outlook(&pool, true);
-            if !outlook.fits(wanted, need.deleting) {
+            if !outlook.fits(wanted, leave) {
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };
                 outlook.room += pool.leaving();
-                return match outlook.after_commits().fits(alone, need.deleting) {
-                    true => Err(Shortage::CommitFirst),
-                    false => Err(Shortage::NoSpace),
-                };
+                // What was deleted and not committed yet is not counted anywhere: how much of it nobody else has is known
+                // after the commit only.
+                let helps =
+                    pool.promises.all().deletions > 0 || outlook.after_commits().fits(alone, leave);
+                return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
             }
         }
         pool.promises = wanted;
         Ok(())
+    }
+
+    /// Room for the commit under way to drop parts of deleted subvolumes: how many references to data extents it may let go of,
+    /// at most `refs`, and at least `least` or none at all. Nobody waits for it, so it takes what others leave.
+    pub fn reserve_upkeep(&self, refs: u64, least: u64) -> u64 {
+        let mut pool = self.pool.lock();
+        self.thaw();
+        let outlook = self.outlook(&pool, true);
+        let mut refs = refs;
+        while refs >= least {
+            let total = dropping(refs, refs.max(outlook.children_of_node()));
+            let wanted =
+                Promises { committing: pool.promises.committing.and(total), ..pool.promises };
+            if outlook.fits(wanted, Leave::Nothing) {
+                pool.promises = wanted;
+                return refs;
+            }
+            refs = if refs > least { (refs / 2).max(least) } else { 0 };
+        }
+        0
+    }
+
+    /// Data extents that one leaf of a file may name: what dropping one takes in one go.
+    pub fn extents_of_leaf(&self) -> u64 {
+        self.outlook(&self.pool.lock(), false).extents_of_leaf()
+    }
+
+    /// Children that a node may have.
+    pub fn children_of_node(&self) -> u64 {
+        self.outlook(&self.pool.lock(), false).children_of_node()
+    }
+
+    /// The needs of taking a snapshot: it refers to all that its source's root refers to.
+    pub fn snapshot_need(&self) -> Need {
+        let outlook = self.outlook(&self.pool.lock(), false);
+        let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        Need {
+            leaves: 6,
+            bytes: 700,
+            refs: number(outlook.extents_of_leaf()),
+            nodes: number(outlook.children_of_node()),
+            ..Need::default()
+        }
+    }
+
+    /// How large the trees are that describe space, as of the last commit.
+    pub fn set_trees(&self, trees: Trees) {
+        let mut pool = self.pool.lock();
+        pool.trees = trees;
+        pool.credit = Credit::default();
+    }
+
+    /// From now on, leaves of files may be shared with snapshots (or count by their address, as a balance leaves them).
+    pub fn set_shared(&self) {
+        if !self.shared.swap(true, Ordering::Relaxed) {
+            self.pool.lock().credit = Credit::default();
+        }
     }
 
     /// The operation that reserved this in the running transaction has changed nothing.
@@ -283,8 +417,12 @@ impl Space {
         self.pool.lock().promises.committing = Total::default();
     }
 
-    /// Promised data was allocated.
-    pub(crate) fn use_promise(&self, len: u64) {
-        self.pool.lock().promises.use_data(len);
+    /// Promised data was allocated: `piece` when it got less than was wanted, and the rest becomes an extent of its own.
+    pub(crate) fn use_promise(&self, len: u64, piece: bool) {
+        let mut pool = self.pool.lock();
+        pool.promises.use_data(len);
+        if piece {
+            pool.promises.running = pool.promises.running.plus(PIECE);
+        }
     }
 }

@@ -24,6 +24,8 @@ pub(crate) struct Counters {
     pinned: AtomicU64,
     promised: AtomicU64,
     excluded: AtomicU64,
+    runs: AtomicU64,
+    groups: AtomicU64,
 }
 
 /// One reading of [`Counters`].
@@ -43,6 +45,10 @@ pub(crate) struct Sums {
     pub promised: u64,
     /// Bytes under superblocks.
     pub excluded: u64,
+    /// Runs of free space.
+    pub runs: u64,
+    /// Groups.
+    pub groups: u64,
 }
 
 impl Sums {
@@ -55,6 +61,8 @@ impl Sums {
             pinned: group.pinned_bytes(),
             promised: group.promised_bytes(),
             excluded: group.excluded_bytes(),
+            runs: group.free().set().runs(),
+            groups: 1,
         }
     }
 }
@@ -70,6 +78,8 @@ impl Counters {
             pinned: self.pinned.load(Relaxed),
             promised: self.promised.load(Relaxed),
             excluded: self.excluded.load(Relaxed),
+            runs: self.runs.load(Relaxed),
+            groups: self.groups.load(Relaxed),
         }
     }
 
@@ -86,6 +96,8 @@ impl Counters {
         shift(&self.pinned, before.pinned, after.pinned);
         shift(&self.promised, before.promised, after.promised);
         shift(&self.excluded, before.excluded, after.excluded);
+        shift(&self.runs, before.runs, after.runs);
+        shift(&self.groups, before.groups, after.groups);
     }
 }
 

@@ -128,6 +128,7 @@ impl Forest {
         // From now on what the source has reserved may be the snapshot's, too.
         let source = self.get(op.core, source)?;
         source.tree.note_snapshot(op.transid);
+        op.core.space.set_shared();
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let uuid = op.core.env.uuid();
         self.snapshots.lock().push(SnapshotRequest { source, id, read_only, uuid });

@@ -280,6 +280,11 @@ impl Forest {
         self.stuck.lock().values().next().cloned()
     }
 
+    /// Whether deleted subvolumes wait for room: they are dropped when others have let go of some.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.load(Ordering::Acquire)
+    }
+
     /// Whether deleted subvolumes are left to be dropped.
     pub fn has_dead(&self) -> bool {
         !self.dead.lock().is_empty()

@@ -1,5 +1,11 @@
 //! Dropping deleted subvolumes, a bounded number of blocks in each commit.
 //!
+//! Nobody waits for it, but it gives space back, so it has to go on when everything is full. What it changes is the extent
+//! tree, mostly: each leaf that goes lets go of hundreds of extents, which may be anywhere in it. Room for that is asked for
+//! first ([`Space::reserve_upkeep`](crate::space::Space::reserve_upkeep)); what is granted is the budget of references. The
+//! smallest step is one leaf, and operations leave room for it; where even that is missing (another program has filled the
+//! filesystem) nothing is dropped until others have let go of something.
+//!
 //! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
 //! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
 //! and what they refer to is counted as this tree's: before the reference goes, all of them are *converted*, so that
@@ -18,7 +24,65 @@ use super::forest::{Forest, Subvolume};
 use crate::error::{Error, Result};
 use crate::refs::{RefLog, Target, may_be_shared};
 use crate::tree::{Root, View};
-use crate::txn::{Commit, CsumLog};
+use crate::txn::{Commit, Core, CsumLog};
+
+/// How much one commit may drop.
+struct Budget {
+    /// Blocks to look at.
+    blocks: usize,
+    /// References to data extents to let go of, or to change.
+    refs: u64,
+    /// The same of references to tree blocks.
+    nodes: u64,
+}
+
+impl Budget {
+    /// What there is room for.
+    fn reserve(core: &Core) -> Budget {
+        let least = core.space.extents_of_leaf();
+        let refs =
+            core.space.reserve_upkeep(least.saturating_mul(core.drop_blocks_max as u64), least);
+        if refs == 0 {
+            return Budget { blocks: 0, refs, nodes: 0 };
+        }
+        let nodes = refs.max(core.space.children_of_node());
+        Budget { blocks: core.drop_blocks_max, refs, nodes }
+    }
+
+    fn is_spent(&self) -> bool {
+        self.blocks == 0
+    }
+
+    fn spend(&mut self) {
+        self.blocks = 0;
+    }
+
+    /// Whether the references of `block` may go, or change; then they are counted.
+    fn takes(&mut self, block: &TreeBlock) -> bool {
+        if block.is_leaf() {
+            return self.takes_leaf(block);
+        }
+        let done = self.nodes.checked_sub(block.len() as u64);
+        self.nodes = done.unwrap_or(self.nodes);
+        done.is_some()
+    }
+
+    fn takes_leaf(&mut self, leaf: &TreeBlock) -> bool {
+        let mut count = 0;
+        crate::refs::child_refs(leaf, |_| count += 1);
+        let done = self.refs.checked_sub(count);
+        self.refs = done.unwrap_or(self.refs);
+        done.is_some()
+    }
+
+    /// One more block is looked at, and the reference to it goes.
+    fn step(&mut self) -> bool {
+        let (blocks, nodes) = (self.blocks.checked_sub(1), self.nodes.checked_sub(1));
+        let (Some(blocks), Some(nodes)) = (blocks, nodes) else { return false };
+        (self.blocks, self.nodes) = (blocks, nodes);
+        true
+    }
+}
 
 struct Walk<'w, 'a> {
     commit: &'w Commit<'a>,
@@ -53,11 +117,15 @@ enum Dropped {
 impl Forest {
     /// Drops some blocks of deleted subvolumes: as many as the options allow one commit.
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
-        let mut budget = commit.core().drop_blocks_max;
+        if self.dead.lock().is_empty() {
+            return Ok(());
+        }
+        let mut budget = Budget::reserve(commit.core());
+        self.stalled.store(budget.is_spent(), Ordering::Release);
         let dead = self.dead.lock().clone();
         let (mut done, mut stuck) = (Vec::new(), Vec::new());
         for id in dead {
-            if budget == 0 {
+            if budget.is_spent() {
                 break;
             }
             let subvolume = match self.find(commit.core(), id) {
@@ -98,7 +166,7 @@ impl Forest {
         &self,
         commit: &Commit<'_>,
         subvolume: &Subvolume,
-        budget: &mut usize,
+        budget: &mut Budget,
     ) -> Result<Dropped> {
         let mut item = subvolume.item();
         let root = Root {
@@ -120,6 +188,14 @@ impl Forest {
         };
         if let Err(error) = walk.resume(&item) {
             return Ok(Dropped::Stuck(error));
+        }
+        // A tree that is one leaf goes as a whole.
+        if let [(root, ..)] = walk.path.as_slice()
+            && root.is_leaf()
+            && !budget.takes_leaf(root)
+        {
+            budget.spend();
+            return Ok(Dropped::Some);
         }
         let next = walk.run(budget)?;
         commit.core().env.step("a part of a deleted subvolume is gone");
@@ -168,16 +244,15 @@ impl Walk<'_, '_> {
     }
 
     /// Drops until the budget is spent; then answers the next child's key and the level of the node it is in.
-    fn run(&mut self, budget: &mut usize) -> Result<Option<(Key, u8)>> {
+    fn run(&mut self, budget: &mut Budget) -> Result<Option<(Key, u8)>> {
         while let Some((block, slot, full)) = self.path.last().cloned() {
             if block.is_leaf() || slot >= block.len() {
                 self.free_last(&block, full)?;
                 continue;
             }
-            if *budget == 0 {
+            if !budget.step() {
                 return Ok(Some((block.key(slot), block.level())));
             }
-            *budget -= 1;
             // A child that fails is left as it is: whatever was logged before is whole.
             let entered = match self.enter(&block, slot, full, budget) {
                 Ok(entered) => entered,
@@ -199,7 +274,7 @@ impl Walk<'_, '_> {
         parent: &TreeBlock,
         slot: usize,
         parent_full: bool,
-        budget: &mut usize,
+        budget: &mut Budget,
     ) -> Result<bool> {
         let child = self.view.child(parent, slot)?;
         let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {
@@ -215,6 +290,11 @@ impl Walk<'_, '_> {
             ));
         }
         if refs == 1 {
+            // A leaf goes as a whole.
+            if child.is_leaf() && !budget.takes_leaf(&child) {
+                budget.spend();
+                return Ok(false);
+            }
             self.path.push((child, 0, full));
             return Ok(true);
         }
@@ -228,7 +308,7 @@ impl Walk<'_, '_> {
 
     /// Has the children of `block`, and of all blocks below it, counted by address where they are counted as this
     /// tree's. False when the budget was spent first. As deep as the tree has levels.
-    fn convert(&mut self, block: &TreeBlock, budget: &mut usize) -> Result<bool> {
+    fn convert(&mut self, block: &TreeBlock, budget: &mut Budget) -> Result<bool> {
         if block.owner() != self.tree {
             return Ok(true);
         }
@@ -243,8 +323,10 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        let Some(left) = budget.checked_sub(1) else { return Ok(false) };
-        *budget = left;
+        if !budget.step() || !budget.takes(block) {
+            budget.spend();
+            return Ok(false);
+        }
         self.commit.sharing().abandon(&mut self.log, block, self.tree)?;
         if block.is_leaf() && !block.is_empty() {
             self.converted = block.key(0);

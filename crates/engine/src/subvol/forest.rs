@@ -57,6 +57,9 @@ impl Subvolume {
         };
         let root = (root.bytenr != 0).then_some(root);
         let tree = FileTree::open(core, key.objectid, root, read_only)?;
+        if item.last_snapshot.get() != 0 || key.offset != 0 {
+            core.space.set_shared();
+        }
         tree.note_snapshot(item.last_snapshot.get());
         Ok(Subvolume {
             id: key.objectid,
@@ -146,6 +149,8 @@ pub struct Forest {
     frozen: Mutex<Frozen>,
     /// Commits should go on dropping deleted subvolumes.
     pub(super) dropping: AtomicBool,
+    /// The last commit had no room to drop anything.
+    pub(super) stalled: AtomicBool,
 }
 
 impl Forest {
@@ -165,6 +170,7 @@ impl Forest {
             superblock: Mutex::default(),
             frozen: Mutex::default(),
             dropping: AtomicBool::new(false),
+            stalled: AtomicBool::new(false),
         };
         forest.find_dead(core)?;
         Ok(forest)
@@ -287,7 +293,7 @@ impl Participant for Forest {
             || superblock.label.is_some()
             || superblock.incompat != 0
             || !self.snapshots.lock().is_empty()
-            || self.dropping.load(Ordering::Acquire)
+            || self.dropping.load(Ordering::Acquire) && !self.stalled.load(Ordering::Acquire)
             || self.subvolumes.any(|subvolume| subvolume.is_dirty())
     }
 

@@ -261,7 +261,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
     step("merge");
     counters.timed(Phase::Merge, || participant.merge(&commit))?;
     step("settle");
-    let roots = counters.timed(Phase::Settle, || settle::settle(&commit))?;
+    let (roots, trees) = counters.timed(Phase::Settle, || settle::settle(&commit))?;
     step("write");
     let written = counters.timed(Phase::Write, || commit.write_blocks())?;
     let mut superblock = superblock::next(core, &roots, transid)?;
@@ -281,6 +281,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
             core.blocks.let_go(bytenr);
         }
         core.publish(roots);
+        core.space.set_trees(trees);
         step("trees are published");
         core.txn.durable(transid);
         participant.published(core);

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::space::Space;
+use crate::space::{Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
 
@@ -122,6 +122,27 @@ impl Roots {
                 None
             },
             quota: find(objectid::QUOTA_TREE)?,
+        })
+    }
+
+    /// How large the trees are that describe space, as their root items say.
+    pub fn sizes(&self, blocks: &Blocks, nodesize: usize) -> Result<Trees> {
+        let view = View::new(blocks, objectid::ROOT_TREE, self.root);
+        let count = |tree: u64| -> Result<u64> {
+            let item = view.get(&Key::new(tree, kind::ROOT_ITEM, 0))?;
+            let item = item.and_then(|item| RootItem::read(item.data()));
+            Ok(item.map_or(0, |item| item.bytes_used.get() / nodesize as u64).max(1))
+        };
+        let extent = count(objectid::EXTENT_TREE)?;
+        Ok(Trees {
+            extent,
+            // One that is to be made has a range where there is no extent.
+            free_space: if self.free_space.is_some() {
+                count(objectid::FREE_SPACE_TREE)?
+            } else {
+                extent
+            },
+            csum: count(objectid::CSUM_TREE)?,
         })
     }
 

@@ -119,6 +119,9 @@ impl Exchange for TreeCommit<'_, '_> {
             self.spare.push((old.level(), old.bytenr()));
             return Ok(());
         }
+        if old.flags() & BlockHead::RELOC != 0 {
+            self.commit.core().space.set_shared();
+        }
         if shared {
             self.commit.sharing().unshare(&mut self.refs, old, self.tree)?;
         } else {

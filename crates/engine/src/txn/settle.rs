@@ -15,7 +15,7 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::refs::{Applied, Form, Target, apply};
-use crate::space::Range;
+use crate::space::{Range, Trees};
 use crate::stats;
 use crate::tree::{Merge, Root};
 
@@ -29,10 +29,11 @@ struct Settler<'c, 'a> {
     /// What the root tree says of each tree: where it is, and by how many blocks it has grown.
     noted: BTreeMap<u64, (Root, i64)>,
     todo: Gathered,
+    sizes: Trees,
 }
 
-/// Merges everything that is not a subvolume; answers where the trees are.
-pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
+/// Merges everything that is not a subvolume; answers where the trees are, and how large those that describe space.
+pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     let roots = commit.core().roots();
     let mut settler = Settler {
         commit,
@@ -40,6 +41,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
         roots,
         noted: roots.by_id().iter().filter_map(|(id, root)| Some((*id, ((*root)?, 0)))).collect(),
         todo: commit.take_gathered(),
+        sizes: roots.sizes(&commit.core().blocks, commit.core().features.nodesize)?,
     };
     settler.settle_uuids()?;
     settler.settle_quotas()?;
@@ -54,7 +56,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<Roots> {
             continue;
         }
         if !settler.drop_spares() {
-            return Ok(settler.roots);
+            return Ok((settler.roots, settler.sizes));
         }
     }
     Err(Error::inconsistent(objectid::EXTENT_TREE, "a commit does not settle", commit.transid()))
@@ -225,9 +227,9 @@ impl<'c, 'a> Settler<'c, 'a> {
     }
 
     /// The root item of `tree` as it was, pointing to `root`.
-    fn note(&self, tree: u64, root: Root) -> Result<Vec<u8>> {
+    fn note(&mut self, id: u64, root: Root) -> Result<Vec<u8>> {
         let core = self.commit.core();
-        let old = core.root_view().get(&Key::new(tree, kind::ROOT_ITEM, 0))?;
+        let old = core.root_view().get(&Key::new(id, kind::ROOT_ITEM, 0))?;
         let mut item = match old.and_then(|old| RootItem::read(old.data())) {
             Some(item) => item,
             None => new_root_item(),
@@ -236,8 +238,15 @@ impl<'c, 'a> Settler<'c, 'a> {
         item.level = root.level;
         item.generation = root.generation.into();
         item.generation_v2 = root.generation.into();
-        if let Some(tree) = self.trees.get(&tree) {
+        if let Some(tree) = self.trees.get(&id) {
             item.bytes_used = tree.bytes_used(item.bytes_used.get()).into();
+        }
+        let blocks = item.bytes_used.get() / core.features.nodesize as u64;
+        match id {
+            objectid::EXTENT_TREE => self.sizes.extent = blocks,
+            objectid::FREE_SPACE_TREE => self.sizes.free_space = blocks,
+            objectid::CSUM_TREE => self.sizes.csum = blocks,
+            _ => {}
         }
         Ok(item.as_bytes().to_vec())
     }

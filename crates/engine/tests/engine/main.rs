@@ -4,6 +4,7 @@
 
 mod acls;
 mod basic;
+mod brim;
 mod faults;
 mod judge;
 

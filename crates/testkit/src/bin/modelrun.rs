@@ -1,11 +1,13 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
 //! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--out FILE]`, or
+//! `modelrun --brim 1` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Failure, Runner};
 use buttress_testkit::ops::{Op, parse_all, shrink, threads};
@@ -17,6 +19,7 @@ struct Arguments {
     threads: u64,
     size: u64,
     check_every: u64,
+    brim: bool,
     replay: Option<String>,
     image: Option<String>,
     out: String,
@@ -30,6 +33,7 @@ fn arguments() -> Option<Arguments> {
         threads: 0,
         size: 1 << 30,
         check_every: 5000,
+        brim: false,
         replay: None,
         image: None,
         out: String::new(),
@@ -44,6 +48,7 @@ fn arguments() -> Option<Arguments> {
             "--threads" => found.threads = value.parse().ok()?,
             "--size" => found.size = buttress_mkfs::parse_size(&value).ok()?,
             "--check-every" => found.check_every = value.parse().ok()?,
+            "--brim" => found.brim = value != "0",
             "--replay" => found.replay = Some(value),
             "--image" => found.image = Some(value),
             "--out" => found.out = value,
@@ -63,13 +68,18 @@ fn main() -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let mut config = Config::of_seed(arguments.seed, arguments.size);
+    let (tight, filling) = Brim::of_seed(arguments.seed);
+    let mut config = match arguments.brim {
+        true => tight,
+        false => Config::of_seed(arguments.seed, arguments.size),
+    };
     config.nodesize = arguments.nodesize.unwrap_or(config.nodesize);
     config.mixed &= config.nodesize == 4096;
     println!("seed {} {config:?}", arguments.seed);
     let start = Instant::now();
     let outcome = match &arguments.replay {
         Some(path) => replay(&config, path, &arguments),
+        None if arguments.brim => brim(&config, filling, &arguments),
         None if arguments.threads > 0 => {
             let each = arguments.ops / arguments.threads;
             threads::run(&config, arguments.seed, arguments.threads, each)
@@ -89,6 +99,29 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn brim(config: &Config, filling: Brim, arguments: &Arguments) -> Result<String, Failure> {
+    println!("{filling:?}");
+    let mut run = brim::Run::new(arguments.seed, config, filling)?;
+    let outcome = run.fill().and_then(|()| {
+        println!("filled: {:?}", run.runner().counts);
+        for number in 1..=arguments.ops {
+            run.next()?;
+            if number.is_multiple_of(arguments.check_every) {
+                run.runner().check()?;
+            }
+        }
+        run.finish()?;
+        Ok(format!("{:?}", run.runner().counts))
+    });
+    outcome.inspect_err(|_| {
+        let text: String = run.done.iter().map(|op| format!("{op}\n")).collect();
+        if let Err(error) = std::fs::write(&arguments.out, format!("# {config:?}\n{text}")) {
+            println!("{}: {error}", arguments.out);
+        }
+        println!("{} operations are in {}", run.done.len(), arguments.out);
+    })
 }
 
 fn replay(config: &Config, path: &str, arguments: &Arguments) -> Result<String, Failure> {

@@ -3,8 +3,9 @@
 //! An [`Op`] is one operation in words that can be saved, read and run again: paths, handles, numbers. [`generate`] makes
 //! them from a seed, [`run`] does each on both sides and compares the answers, [`compare`] compares all that both hold,
 //! [`kernel`] lets Linux and `btrfs check` judge the image, [`shrink`] makes a failing sequence short, and [`threads`] runs
-//! several sequences at the same time on one filesystem.
+//! several sequences at the same time on one filesystem. [`brim`] makes operations for a filesystem that is full.
 
+pub mod brim;
 pub mod compare;
 pub mod generate;
 pub mod kernel;

@@ -63,6 +63,8 @@ pub struct Config {
     pub drop_blocks_max: usize,
     /// Checksums of data and metadata.
     pub checksum: ChecksumKind,
+    /// It is full all the time: whatever is done may find no space.
+    pub tight: bool,
 }
 
 impl Default for Config {
@@ -79,6 +81,7 @@ impl Default for Config {
             reproducible: false,
             drop_blocks_max: 4096,
             checksum: ChecksumKind::Crc32c,
+            tight: false,
         }
     }
 }
@@ -270,6 +273,11 @@ impl Runner {
         Ok(Runner { config, device, disk, fs: Some(fs), clock, model, counts, before })
     }
 
+    /// What the filesystem was made as.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// The model.
     pub fn model(&self) -> &Model {
         &self.model
@@ -392,7 +400,7 @@ impl Runner {
             }
             // Where little space has been shared by snapshots, deleting can take more than is kept back for it. What must
             // be possible then is to delete the snapshots.
-            Err(Error::NoSpace) if self.config.size < SMALL => {
+            Err(Error::NoSpace) if self.config.size < SMALL || self.config.tight => {
                 self.counts.stuck += 1;
                 Ok(None)
             }

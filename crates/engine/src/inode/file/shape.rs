@@ -342,10 +342,10 @@ impl FileChanges {
 
 /// Extents for which whoever shapes a file has been promised room.
 const EXTENTS_PROMISED: usize = 4;
-/// Leaves that an extent touches which a file gains: of the file, and of references.
-const LEAVES_PER_EXTENT: usize = 2;
-/// Bytes that it adds to them.
-const BYTES_PER_EXTENT: usize = 170;
+/// As many extents that a file gains are in one of its leaves at least, as a rule.
+const EXTENTS_PER_LEAF: usize = 16;
+/// Bytes that one adds to it.
+const BYTES_PER_EXTENT: usize = 80;
 
 /// Has room promised for the items of extents that a file gains, when they are many.
 fn reserve_extents(op: &Op<'_>, count: usize) -> Result<()> {
@@ -353,9 +353,9 @@ fn reserve_extents(op: &Op<'_>, count: usize) -> Result<()> {
         return Ok(());
     }
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-    let leaves = number(LEAVES_PER_EXTENT.saturating_mul(count));
+    let leaves = number(count / EXTENTS_PER_LEAF).saturating_add(2);
     let bytes = number(BYTES_PER_EXTENT.saturating_mul(count));
-    let need = Need { leaves, bytes, ..Need::default() };
+    let need = Need { leaves, bytes, refs: number(count), ..Need::default() };
     op.core.space.reserve(need).map_err(|_| Error::NoSpace)
 }
 

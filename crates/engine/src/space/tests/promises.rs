@@ -21,7 +21,7 @@ fn space(total: u64, metadata: u64) -> (Disk, Space) {
 }
 
 fn data(bytes: u64) -> Need {
-    Need { leaves: 6, bytes: 300, data: bytes, deleting: false }
+    Need { leaves: 6, bytes: 300, data: bytes, ..Need::default() }
 }
 
 fn state(space: &Space) -> impl std::fmt::Debug {
@@ -70,7 +70,7 @@ fn data_promised_is_data_allocated_until_the_last_sector() {
         commit(&mut disk, &space, &mut promised, operations / 30);
         assert!(written > total * 6 / 10, "{written} bytes of {total} could be written");
         // Deleting goes on.
-        let need = Need { leaves: 10, bytes: 200, data: 0, deleting: true };
+        let need = Need { leaves: 10, bytes: 200, deleting: true, ..Need::default() };
         assert_eq!(space.reserve(need), Ok(()));
         space.unreserve(need);
     }
@@ -81,7 +81,7 @@ fn metadata_is_promised_only_as_far_as_blocks_go() {
     let (mut disk, space) = space(400 << 20, DUP);
     let mut blocks = Vec::new();
     // Every operation leaves one block behind, for good: 6600 bytes are more than that, with fill loss.
-    let need = Need { leaves: 2, bytes: 6600, data: 0, deleting: false };
+    let need = Need { leaves: 2, bytes: 6600, ..Need::default() };
     let mut operations = 0;
     let mut idle = 0;
     loop {
@@ -105,7 +105,7 @@ fn metadata_is_promised_only_as_far_as_blocks_go() {
     let usage = space.usage();
     assert!(usage.metadata.used > 120 << 20, "{usage:?}");
     assert!(usage.global_reserve > 0 && usage.metadata.total > usage.metadata.used);
-    let deleting = Need { leaves: 10, bytes: 200, data: 0, deleting: true };
+    let deleting = Need { leaves: 10, bytes: 200, deleting: true, ..Need::default() };
     assert_eq!(space.reserve(deleting), Ok(()));
 }
 

@@ -1,0 +1,222 @@
+//! What a commit may write at most.
+//!
+//! A promise is good when the commit that has to keep it finds the tree blocks that it writes. How many that are follows from
+//! what operations announced ([`Need`]) and from how large the trees are that describe space; here is the derivation.
+//! `N` is the size of a tree block, `E`, `F` and `C` are the blocks of the extent, free space and checksum trees.
+//!
+//! 1. **Subvolumes.** Each announced leaf is written anew, and so are the nodes above it: at most three times as many, and
+//!    no more than a tree of that size can have. A leaf that grows may split; beyond that, new items fill new leaves at least
+//!    to two fifths. Where leaves may be shared with snapshots, what is rewritten stays where it was, too.
+//! 2. **References.** A data extent that is gained or lost is one item, perhaps one leaf, of the extent tree. Copying a shared
+//!    leaf adds a reference for every extent that it names: as many as fit into a leaf. A tree block that is written or let go
+//!    of is an item, too; but the items of tree blocks are all together (metadata has groups of its own), in leaves whose number
+//!    follows from that of the tree blocks. The whole is never more than `E`: **rewriting the extent tree whole is the worst
+//!    that can happen**, however many operations there were. Leaves in which something is added may split.
+//! 3. **Free space and checksums** are the same in `F` and `C`.
+//! 4. What these trees rewrite of themselves are tree blocks again, which 2. has counted: all the leaves for tree blocks.
+//! 5. Trees whose changes are few (root tree, block groups, uuids, devices) have a fixed part.
+//!
+//! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
+//! The transaction that commits and the one that runs are bounded as one: what the first writes anew it also lets go of, and
+//! that is free for the second.
+
+use super::reserve::{Need, Outlook};
+
+/// Tree blocks that every commit may write beyond what operations announce: of the trees whose changes are few.
+const SLACK: u64 = 32;
+/// Bytes of a tree block's header.
+const HEADER: u64 = 101;
+/// Bytes of the smallest file extent with its item header.
+const FILE_EXTENT: u64 = 53 + 25;
+/// Bytes of a pointer of a node.
+const POINTER: u64 = 33;
+/// Bytes of a tree block's item in the extent tree, without skinny metadata, with its header.
+const BLOCK_ITEM: u64 = 24 + 18 + 9 + 25;
+/// Bytes that a reference adds to the extent tree at most: an item of its own.
+const REFERENCE: u64 = 28 + 25;
+/// Bytes that a new extent adds: its item, with one reference.
+const EXTENT: u64 = 24 + 29 + 25;
+/// Bytes that a range adds to the free space tree, or to the checksum tree where it cuts an item in two.
+const RANGE: u64 = 25 + 4;
+
+/// Sums of needs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Total {
+    leaves: u64,
+    /// Those of operations that add something.
+    growing: u64,
+    bytes: u64,
+    /// Bytes of data that are to be allocated.
+    pub data: u64,
+    refs: u64,
+    /// Those that may be new.
+    gains: u64,
+    nodes: u64,
+    /// Operations that give space back.
+    pub deletions: u64,
+}
+
+impl Total {
+    pub fn plus(self, need: Need) -> Total {
+        self.and(Total::of(need))
+    }
+
+    fn of(need: Need) -> Total {
+        let (leaves, refs) = (u64::from(need.leaves), u64::from(need.refs));
+        Total {
+            leaves,
+            growing: if need.bytes > 0 { leaves.div_ceil(2) } else { 0 },
+            bytes: need.bytes.into(),
+            data: need.data,
+            refs,
+            gains: if need.deleting { 0 } else { refs },
+            nodes: need.nodes.into(),
+            deletions: need.deleting.into(),
+        }
+    }
+
+    /// Both.
+    pub fn and(self, other: Total) -> Total {
+        Total {
+            leaves: self.leaves.saturating_add(other.leaves),
+            growing: self.growing.saturating_add(other.growing),
+            bytes: self.bytes.saturating_add(other.bytes),
+            data: self.data.saturating_add(other.data),
+            refs: self.refs.saturating_add(other.refs),
+            gains: self.gains.saturating_add(other.gains),
+            nodes: self.nodes.saturating_add(other.nodes),
+            deletions: self.deletions.saturating_add(other.deletions),
+        }
+    }
+
+    /// Without an operation that changed nothing.
+    pub fn minus(self, need: Need) -> Total {
+        let less = Total::of(need);
+        Total {
+            leaves: self.leaves.saturating_sub(less.leaves),
+            growing: self.growing.saturating_sub(less.growing),
+            bytes: self.bytes.saturating_sub(less.bytes),
+            data: self.data.saturating_sub(less.data),
+            refs: self.refs.saturating_sub(less.refs),
+            gains: self.gains.saturating_sub(less.gains),
+            nodes: self.nodes.saturating_sub(less.nodes),
+            deletions: self.deletions.saturating_sub(less.deletions),
+        }
+    }
+}
+
+/// Blocks of the trees that describe space, as the last commit left them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trees {
+    /// The extent tree.
+    pub extent: u64,
+    /// The free space tree.
+    pub free_space: u64,
+    /// The checksum tree.
+    pub csum: u64,
+}
+
+/// Tree blocks that a commit writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Bound {
+    /// All that it writes.
+    pub blocks: u64,
+    /// By how many the metadata has grown when what it let go of is free again.
+    pub growth: u64,
+}
+
+impl Bound {
+    fn and(self, other: Bound) -> Bound {
+        let blocks = self.blocks.saturating_add(other.blocks);
+        Bound { blocks, growth: self.growth.saturating_add(other.growth) }
+    }
+}
+
+/// Nodes above so many leaves of a tree of `blocks` blocks.
+fn nodes_above(leaves: u64, blocks: u64) -> u64 {
+    leaves.saturating_mul(3).min(blocks / 32 + 3)
+}
+
+/// A tree of `blocks` blocks of which `leaves` leaves are rewritten, with `adds` additions of `bytes` bytes each among them.
+fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Bound {
+    let leaves = leaves.min(blocks);
+    let splits = adds.min(leaves);
+    let filled = (adds.saturating_mul(bytes).saturating_mul(3) / 2).div_ceil(node);
+    let growth = splits.max(filled).saturating_mul(33) / 32;
+    let growth = if adds > 0 { growth + 2 } else { 0 };
+    Bound { blocks: leaves + nodes_above(leaves, blocks) + growth, growth }
+}
+
+impl Outlook {
+    /// Tree blocks of metadata that are in use.
+    fn used(&self) -> u64 {
+        self.metadata.used / self.node
+    }
+
+    /// Extents that a leaf of a file may name.
+    pub fn extents_of_leaf(&self) -> u64 {
+        (self.node - HEADER) / FILE_EXTENT
+    }
+
+    /// Children that a node may have.
+    pub fn children_of_node(&self) -> u64 {
+        (self.node - HEADER) / POINTER
+    }
+
+    /// Leaves of a tree of `blocks` blocks that hold the items of tree blocks, of `bytes` bytes each: a third full, at least.
+    fn of_blocks(&self, blocks: u64, bytes: u64) -> u64 {
+        if self.mixed {
+            return blocks;
+        }
+        let groups = self.metadata.groups.saturating_mul(2);
+        (self.used().saturating_mul(3 * bytes) / self.node + groups + 4).min(blocks)
+    }
+
+    /// Pieces that promised data may fall into, when there is no long run of free space: the longest are taken first, so they
+    /// hold more than the average.
+    fn pieces(&self, data: u64) -> u64 {
+        let data = data.min(self.data.free);
+        let product = u128::from(self.data.runs) * u128::from(data);
+        (product / u128::from(self.data.free.max(1))) as u64
+    }
+
+    /// What the commits of these needs may write, together.
+    pub fn bound(&self, total: Total) -> Bound {
+        let (node, used) = (self.node, self.used());
+        let pieces = self.pieces(total.data);
+        let leaves = total.leaves.min(used);
+        let above = nodes_above(leaves, used);
+        let touched = (leaves + above).min(used);
+        let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
+        let added = total.growing.min(used) + bytes.saturating_mul(5).div_ceil(2 * node);
+        let kept = if self.shared { touched } else { 0 };
+        let files = Bound { blocks: touched + added, growth: added + kept };
+
+        // Copies of shared leaves and nodes refer to what the old ones refer to: to each thing once for a tree.
+        let (mut copied, mut children) = (0, 0);
+        if self.shared {
+            let items = self.trees.extent.saturating_mul(node / EXTENT).saturating_mul(2);
+            copied = leaves.saturating_mul(self.extents_of_leaf()).min(items);
+            children = above.saturating_mul(self.children_of_node());
+        }
+        let changed = total.nodes.saturating_add(children);
+        let blocks = changed.saturating_add(2 * touched + added);
+        let data = total.refs.saturating_add(pieces);
+        let new = total.gains.saturating_add(pieces);
+        let groups = self.data.groups.min(data.saturating_add(4));
+
+        let trees = self.trees;
+        let metadata = self.of_blocks(trees.extent, BLOCK_ITEM);
+        let leaves = blocks.min(metadata).saturating_add(data).saturating_add(copied);
+        let adds = copied.saturating_add(children).min(leaves).saturating_add(new);
+        let extent = rewritten(trees.extent, node, leaves.saturating_add(groups), adds, REFERENCE);
+        let fresh = rewritten(0, node, 0, new.saturating_add(added), EXTENT);
+        let metadata = self.of_blocks(trees.free_space, RANGE);
+        let leaves = metadata.saturating_add(data).saturating_add(groups);
+        let free_space =
+            rewritten(trees.free_space, node, leaves, data + blocks.min(metadata), RANGE);
+        let csum = rewritten(trees.csum, node, data.saturating_add(total.growing), data, RANGE);
+        let fixed = Bound { blocks: SLACK, growth: 0 };
+        [extent, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and)
+    }
+}

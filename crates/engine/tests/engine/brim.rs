@@ -1,0 +1,96 @@
+//! On the brim: what was accepted is committed, however little space is left and whoever shares it.
+
+use buttress::{Allocate, Error, Filesystem, New, Node, SetXattr};
+
+use crate::judge::{Image, bytes};
+use crate::space::{fill_metadata, scatter};
+
+/// Data that leaves room for this many scattered extents and not much else.
+fn image(extents: u64) -> Image {
+    Image::by_us(2 * extents * 4096 * 5 / 4 + (96 << 20))
+}
+
+fn file(fs: &Filesystem, name: &[u8]) -> Node {
+    fs.lookup(Node::ROOT, name).unwrap().unwrap().node
+}
+
+/// Takes what is left of metadata until not even an empty name has room.
+fn brim(fs: &Filesystem) {
+    fill_metadata(fs);
+    let dir = fs.create(Node::ROOT, b"values", &New::directory(0o755));
+    let Ok(dir) = dir else { return };
+    for number in 0.. {
+        let name = format!("user.{number}");
+        match fs.set_xattr(dir.node, name.as_bytes(), &[1; 3000], SetXattr::Any) {
+            Ok(()) => {}
+            Err(Error::NoSpace) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// A leaf that a snapshot shares is copied by whoever changes something in it, and the copy adds a reference to each extent
+/// that it names: one leaf, hundreds of leaves of the extent tree.
+#[test]
+fn holes_in_a_scattered_file_below_a_snapshot() {
+    let extents = 20_000;
+    let image = image(extents);
+    let fs = image.open();
+    scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
+    fs.snapshot(5, Node::ROOT, b"snapshot", true).unwrap();
+    brim(&fs);
+    fs.commit().unwrap();
+    let one = file(&fs, b"one");
+    let mut punched = Vec::new();
+    for turn in 0..30 {
+        let at = (turn * 7919 % extents) * 8192;
+        match fs.fallocate(one, Allocate::PunchHole, at, 4096) {
+            Ok(()) => punched.push(at),
+            Err(Error::NoSpace) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.commit().expect("what was accepted has room");
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open_read_only();
+    for at in punched {
+        let mut found = [1; 4096];
+        fs.read(one, at, &mut found).unwrap();
+        assert_eq!(found, [0; 4096], "{at}");
+    }
+}
+
+/// The oldest, the newest and one between: each owns what the others share.
+#[test]
+fn snapshots_go_when_everything_is_full() {
+    let extents = 50_000;
+    for victim in 0..3 {
+        let image = image(extents);
+        let fs = image.open();
+        scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
+        let sector = bytes(4096, 7);
+        for number in 0..3u64 {
+            let name = format!("snapshot{number}");
+            fs.snapshot(5, Node::ROOT, name.as_bytes(), false).unwrap();
+            // Each leaf of the file's extents becomes the top subvolume's own.
+            let one = file(&fs, b"one");
+            for at in (0..extents).step_by(150) {
+                match fs.write(one, at * 8192 + number % 2 * 4096, &sector) {
+                    Ok(_) | Err(Error::NoSpace) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        }
+        brim(&fs);
+        fs.commit().unwrap();
+        let name = format!("snapshot{victim}");
+        fs.delete_subvolume(Node::ROOT, name.as_bytes()).unwrap();
+        fs.clean().expect("deleting gives space back");
+        fs.close().unwrap();
+        image.check();
+        let fs = image.open();
+        fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap();
+        fs.close().unwrap();
+    }
+}

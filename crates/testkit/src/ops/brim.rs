@@ -1,0 +1,233 @@
+//! Operations on a filesystem that is full to the brim, where what they change is shared and scattered.
+//!
+//! What a commit writes has little to do with what an operation looks like: one small hole below a snapshot may touch hundreds
+//! of leaves of the extent tree. So the filesystem is made such that every promise is called upon: files of small extents that
+//! lie between each other, snapshots that share their leaves, data filled with reserved space and metadata with long values.
+//! Then random operations go on there, refilling what they free. Whatever is answered may be "no space", but what was done is
+//! done: no commit fails, and everything is there afterwards.
+
+use buttress::{Allocate, SetXattr};
+
+use super::generate::{Generator, Profile};
+use super::rng::Rng;
+use super::run::{Config, Result, Runner};
+use super::{Make, Op};
+
+/// How the filesystem is filled.
+#[derive(Clone, Copy, Debug)]
+pub struct Brim {
+    /// Extents of each of the two scattered files.
+    pub extents: u64,
+    /// Snapshots before the filling.
+    pub snapshots: u64,
+    /// Bytes of each long value.
+    pub value: usize,
+}
+
+impl Brim {
+    /// A filesystem and its filling from a seed: small ones and 20 GiB, every node size, one copy and two.
+    pub fn of_seed(seed: u64) -> (Config, Brim) {
+        let mut rng = Rng::new(seed ^ 0x0b12_13e5);
+        let size = *rng.pick(&[96 << 20, 160 << 20, 256 << 20, 600 << 20, 20 << 30]);
+        let nodesize = *rng.pick(&[4096, 16384, 16384, 65536]);
+        let config = Config {
+            size,
+            nodesize,
+            no_holes: !rng.one_in(5),
+            mixed: nodesize == 4096 && size <= 256 << 20 && rng.one_in(3),
+            dup: rng.one_in(2),
+            dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
+            cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
+            drop_blocks_max: *rng.pick(&[16, 4096]),
+            tight: true,
+            ..Config::default()
+        };
+        let most = size.min(600 << 20) / 8192 / 4;
+        let extents = 200 + rng.below(most.min(12_000));
+        let value = (nodesize as usize / 2 - 300).min(8000);
+        (config, Brim { extents, snapshots: rng.below(4), value })
+    }
+}
+
+/// Operations on one filesystem, and all that were done.
+pub struct Run {
+    runner: Runner,
+    rng: Rng,
+    generator: Generator,
+    brim: Brim,
+    made: u64,
+    /// The operations so far.
+    pub done: Vec<Op>,
+}
+
+impl Run {
+    /// A new filesystem.
+    pub fn new(seed: u64, config: &Config, brim: Brim) -> Result<Run> {
+        let profile = Profile { closes: false, volumes_max: 6, ..Profile::default() };
+        Ok(Run {
+            runner: Runner::new(config)?,
+            rng: Rng::new(seed ^ 0x5eed),
+            generator: Generator::new(seed, profile),
+            brim,
+            made: 0,
+            done: Vec::new(),
+        })
+    }
+
+    /// The engine beside the model.
+    pub fn runner(&mut self) -> &mut Runner {
+        &mut self.runner
+    }
+
+    fn step(&mut self, op: Op) -> Result<()> {
+        self.done.push(op.clone());
+        self.runner.step(&op)
+    }
+
+    /// Whether an operation found room.
+    fn fits(&mut self, op: Op) -> Result<bool> {
+        let short = |runner: &Runner| runner.counts.no_space + runner.counts.stuck;
+        let before = short(&self.runner);
+        self.step(op)?;
+        Ok(short(&self.runner) == before)
+    }
+
+    /// Fills the filesystem.
+    pub fn fill(&mut self) -> Result<()> {
+        for name in ["/s0", "/s1", "/big", "/v"] {
+            self.make(name)?;
+        }
+        for at in 0..self.brim.extents {
+            for name in ["/s0", "/s1"] {
+                self.sector(name, at)?;
+            }
+            if at % 500 == 499 {
+                self.step(Op::Commit)?;
+            }
+        }
+        for number in 0..self.brim.snapshots {
+            let to = format!("/snap{number}");
+            self.step(Op::Snapshot { from: "/".into(), to, read_only: number % 2 == 0 })?;
+            for _ in 0..self.brim.extents / 100 {
+                let at = self.rng.below(self.brim.extents);
+                self.sector("/s0", at)?;
+            }
+        }
+        self.fill_data()?;
+        self.fill_metadata()?;
+        self.step(Op::Commit)
+    }
+
+    fn make(&mut self, at: &str) -> Result<()> {
+        self.step(Op::Make { at: at.into(), what: Make::File, mode: 0o644, owner: 0 })
+    }
+
+    fn sector(&mut self, at: &str, number: u64) -> Result<()> {
+        let seed = 1 + self.rng.below(1000) as u32;
+        self.step(Op::Write { at: at.into(), offset: number * 8192, len: 4096, seed })
+    }
+
+    fn fill_data(&mut self) -> Result<()> {
+        let mut len = self.runner.config().size;
+        let mut at = 0;
+        while len >= 1 << 16 {
+            let mode = Allocate::Reserve { keep_size: false };
+            if self.fits(Op::Allocate { at: "/big".into(), mode, offset: at, len })? {
+                at += len;
+            } else {
+                // Part of it may be there.
+                at += len;
+                len /= 2;
+            }
+        }
+        Ok(())
+    }
+
+    fn fill_metadata(&mut self) -> Result<()> {
+        let mut failed = 0;
+        while failed < 3 {
+            let op = self.value();
+            failed += u32::from(!self.fits(op)?);
+        }
+        Ok(())
+    }
+
+    /// A long value of a file of its own.
+    fn value(&mut self) -> Op {
+        self.made += 1;
+        let name = format!("user.{}", self.made);
+        let (len, seed) = (self.brim.value, self.made as u32);
+        Op::SetXattr { at: "/v".into(), name, len, seed, how: SetXattr::Any }
+    }
+
+    /// One of the scattered files, of any subvolume.
+    fn scattered(&mut self) -> String {
+        let file = if self.rng.one_in(3) { "s1" } else { "s0" };
+        let volumes: Vec<String> = (0..8)
+            .map(|number| format!("/snap{number}"))
+            .filter(|path| self.runner.model().resolve(path).is_ok())
+            .collect();
+        match volumes.is_empty() || self.rng.one_in(2) {
+            true => format!("/{file}"),
+            false => format!("{}/{file}", self.rng.pick(&volumes)),
+        }
+    }
+
+    /// The next random operation.
+    pub fn next(&mut self) -> Result<()> {
+        let at = self.scattered();
+        let number = self.rng.below(self.brim.extents);
+        let offset = number * 8192;
+        let op = match self.rng.below(100) {
+            0..25 => self.generator.next(self.runner.model()),
+            25..42 => {
+                let len = if self.rng.one_in(6) { 8192 * (1 + self.rng.below(40)) } else { 4096 };
+                Op::Allocate { at, mode: Allocate::PunchHole, offset, len }
+            }
+            42..58 => return self.sector(&at, number),
+            58..66 => {
+                let (to, len) = (self.scattered(), 8192 * (1 + self.rng.below(60)));
+                let to_offset = self.rng.below(self.brim.extents) * 8192;
+                Op::Clone { from: at, offset, len, to, to_offset }
+            }
+            66..69 => {
+                let to = format!("/snap{}", self.rng.below(8));
+                Op::Snapshot { from: "/".into(), to, read_only: self.rng.one_in(3) }
+            }
+            69..72 => Op::DeleteSubvolume { at: format!("/snap{}", self.rng.below(8)) },
+            72..88 => self.value(),
+            88..91 => {
+                let name = format!("user.{}", 1 + self.rng.below(self.made));
+                Op::RemoveXattr { at: "/v".into(), name }
+            }
+            91 => Op::Truncate { at, size: offset },
+            92 => {
+                let mode = Allocate::Reserve { keep_size: false };
+                let offset = self.rng.below(1 << 20) * 4096;
+                Op::Allocate { at: "/big".into(), mode, offset, len: 1 << 20 }
+            }
+            93..97 => Op::Commit,
+            97 => Op::Clean,
+            98 if self.rng.one_in(20) => return self.refill(),
+            _ if self.rng.one_in(40) => Op::Reopen,
+            _ => Op::List { at: "/".into() },
+        };
+        self.step(op)
+    }
+
+    /// Fills metadata again.
+    fn refill(&mut self) -> Result<()> {
+        for _ in 0..500 {
+            let op = self.value();
+            if !self.fits(op)? {
+                break;
+            }
+        }
+        self.step(Op::Commit)
+    }
+
+    /// Everything is compared, and judged by `btrfs check` and Linux.
+    pub fn finish(&mut self) -> Result<()> {
+        self.runner.finish()
+    }
+}
