@@ -1,6 +1,7 @@
 //! The engine against a model of a filesystem: sequences that once failed, and short runs of random ones. Longer ones are
 //! what `modelrun` is for.
 
+use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Runner};
 use buttress_testkit::ops::{parse_all, shrink, threads};
@@ -158,6 +159,26 @@ fn random_operations_where_space_runs_out() {
     for seed in 101..=102 {
         let config = Config::of_seed(seed, 64 << 20);
         random(seed, config, Profile { check_every: 900, ..Profile::filling() }, 1500);
+    }
+}
+
+/// Shared and scattered, and not a block to spare: see `ops::brim`. `make brim` runs more of them.
+#[test]
+fn random_operations_on_the_brim() {
+    for seed in [2, 4, 28] {
+        let (config, filling) = Brim::of_seed(seed);
+        let filling = Brim { extents: filling.extents.min(3000), ..filling };
+        println!("seed {seed} {config:?} {filling:?}");
+        let mut run = brim::Run::new(seed, &config, filling).expect("an empty filesystem");
+        let mut go = || {
+            run.fill()?;
+            (0..400).try_for_each(|_| run.next())?;
+            run.finish()
+        };
+        if let Err(failure) = go() {
+            panic!("seed {seed}: {failure}");
+        }
+        println!("seed {seed}: {:?}", run.runner().counts);
     }
 }
 

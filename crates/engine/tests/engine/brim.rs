@@ -1,6 +1,6 @@
 //! On the brim: what was accepted is committed, however little space is left and whoever shares it.
 
-use buttress::{Allocate, Error, Filesystem, New, Node, SetXattr};
+use buttress::{Allocate, Change, Error, Filesystem, New, Node, SetXattr};
 
 use crate::judge::{Image, bytes};
 use crate::space::{fill_metadata, scatter};
@@ -33,7 +33,7 @@ fn brim(fs: &Filesystem) {
 /// that it names: one leaf, hundreds of leaves of the extent tree.
 #[test]
 fn holes_in_a_scattered_file_below_a_snapshot() {
-    let extents = 20_000;
+    let extents = 10_000;
     let image = image(extents);
     let fs = image.open();
     scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
@@ -64,7 +64,7 @@ fn holes_in_a_scattered_file_below_a_snapshot() {
 /// The oldest, the newest and one between: each owns what the others share.
 #[test]
 fn snapshots_go_when_everything_is_full() {
-    let extents = 50_000;
+    let extents = 8_000;
     for victim in 0..3 {
         let image = image(extents);
         let fs = image.open();
@@ -92,5 +92,70 @@ fn snapshots_go_when_everything_is_full() {
         let fs = image.open();
         fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap();
         fs.close().unwrap();
+    }
+}
+
+/// Writes a file until there is no room for a sector; how many bytes it got.
+fn fill_file(fs: &Filesystem, name: &[u8]) -> u64 {
+    let node = fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
+    let (mut at, mut data) = (0, bytes(1 << 20, 3));
+    while data.len() >= 4096 {
+        match fs.write(node, at, &data) {
+            Ok(written) => at += written as u64,
+            Err(Error::NoSpace) => data.truncate(data.len() / 2),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    at
+}
+
+/// What was deleted is room for whoever comes next, without waiting for the next commit.
+#[test]
+fn a_full_filesystem_is_not_full_after_a_deletion() {
+    for size in [130 << 20, 256 << 20, 700 << 20] {
+        let image = Image::by_us(size);
+        let fs = image.open();
+        let first = fill_file(&fs, b"first");
+        let generation = fs.info().generation;
+        fs.unlink(Node::ROOT, b"first").unwrap();
+        let second = fill_file(&fs, b"second");
+        assert!(fs.info().generation > generation, "nobody else has committed");
+        assert!(second + (4 << 20) >= first, "{second} after {first}");
+        let nothing = Change { size: Some(0), ..Change::default() };
+        fs.set_attributes(file(&fs, b"second"), &nothing).unwrap();
+        let third = fill_file(&fs, b"third");
+        assert!(third + (4 << 20) >= first, "{third} after {first}");
+        fs.close().unwrap();
+        image.check();
+    }
+}
+
+/// As much data fits as Linux would put there, or nearly.
+#[test]
+fn data_goes_as_far_as_on_linux() {
+    if !buttress_testkit::oracle::root_or_skip() {
+        return;
+    }
+    for size in [256 << 20, 2 << 30] {
+        let (ours, theirs) = (Image::by_progs(size, &[]), Image::by_progs(size, &[]));
+        let fs = ours.open();
+        let found = fill_file(&fs, b"file");
+        fs.close().unwrap();
+        ours.check();
+        let mut expected = 0;
+        theirs.mounted(|top| {
+            use std::io::Write;
+            let mut file = std::fs::File::create(top.join("file")).unwrap();
+            let mut data = bytes(1 << 20, 3);
+            while data.len() >= 4096 {
+                match file.write(&data) {
+                    Ok(written) => expected += written as u64,
+                    Err(_) => data.truncate(data.len() / 2),
+                }
+            }
+            expected = expected.min(file.metadata().unwrap().len());
+        });
+        println!("{size}: {found} here, {expected} on Linux");
+        assert!(found + (size / 200) >= expected, "{found} of {expected}");
     }
 }

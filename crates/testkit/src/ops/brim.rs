@@ -28,7 +28,7 @@ impl Brim {
     /// A filesystem and its filling from a seed: small ones and 20 GiB, every node size, one copy and two.
     pub fn of_seed(seed: u64) -> (Config, Brim) {
         let mut rng = Rng::new(seed ^ 0x0b12_13e5);
-        let size = *rng.pick(&[96 << 20, 160 << 20, 256 << 20, 600 << 20, 20 << 30]);
+        let size = *rng.pick(&[180 << 20, 256 << 20, 256 << 20, 600 << 20, 20 << 30]);
         let nodesize = *rng.pick(&[4096, 16384, 16384, 65536]);
         let config = Config {
             size,
@@ -42,8 +42,9 @@ impl Brim {
             tight: true,
             ..Config::default()
         };
-        let most = size.min(600 << 20) / 8192 / 4;
-        let extents = 200 + rng.below(most.min(12_000));
+        // Where nearly all data is scattered, nearly all metadata is references to it.
+        let most = size.min(400 << 20) / 8192 * 7 / 10;
+        let extents = if rng.one_in(3) { most } else { 200 + rng.below(most) };
         let value = (nodesize as usize / 2 - 300).min(8000);
         (config, Brim { extents, snapshots: rng.below(4), value })
     }
@@ -94,7 +95,7 @@ impl Run {
 
     /// Fills the filesystem.
     pub fn fill(&mut self) -> Result<()> {
-        for name in ["/s0", "/s1", "/big", "/v"] {
+        for name in ["/s0", "/s1", "/big", "/v0"] {
             self.make(name)?;
         }
         for at in 0..self.brim.extents {
@@ -157,7 +158,12 @@ impl Run {
         self.made += 1;
         let name = format!("user.{}", self.made);
         let (len, seed) = (self.brim.value, self.made as u32);
-        Op::SetXattr { at: "/v".into(), name, len, seed, how: SetXattr::Any }
+        // What lists a file's values takes 64 KiB of names at most.
+        let at = format!("/v{}", self.made / 2000);
+        if self.made % 2000 == 0 {
+            return Op::Make { at, what: Make::File, mode: 0o644, owner: 0 };
+        }
+        Op::SetXattr { at, name, len, seed, how: SetXattr::Any }
     }
 
     /// One of the scattered files, of any subvolume.
@@ -197,8 +203,9 @@ impl Run {
             69..72 => Op::DeleteSubvolume { at: format!("/snap{}", self.rng.below(8)) },
             72..88 => self.value(),
             88..91 => {
-                let name = format!("user.{}", 1 + self.rng.below(self.made));
-                Op::RemoveXattr { at: "/v".into(), name }
+                let number = 1 + self.rng.below(self.made);
+                let (at, name) = (format!("/v{}", number / 2000), format!("user.{number}"));
+                Op::RemoveXattr { at, name }
             }
             91 => Op::Truncate { at, size: offset },
             92 => {
