@@ -154,6 +154,7 @@ pub(super) fn plus(need: Need, letting_go: Need) -> Need {
         leaves: need.leaves.saturating_add(letting_go.leaves),
         bytes: need.bytes.saturating_add(letting_go.bytes),
         refs: need.refs.saturating_add(letting_go.refs),
+        private: need.private.saturating_add(letting_go.private),
         ..need
     }
 }

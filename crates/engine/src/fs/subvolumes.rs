@@ -4,6 +4,7 @@ use super::run::{deleting, need};
 use super::types::{Node, Owner};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
+use crate::space::Need;
 use crate::subvol::{Place, SubvolumeInfo};
 
 impl Inner {
@@ -20,9 +21,13 @@ impl Inner {
     fn name_snapshot(&self, id: u64, dir: Node, name: &[u8]) -> Result<()> {
         let snapshot = self.forest.unnamed_snapshot(&self.core, id)?;
         self.drop_orphans(&snapshot)?;
-        self.change_at(dir, need(12, 1200 + 4 * name.len()), |op, subvolume, parent| {
-            self.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
-        })
+        self.change_at(
+            dir,
+            Need { private: 8, ..need(4, 1200 + 4 * name.len()) },
+            |op, subvolume, parent| {
+                self.forest.name_snapshot(op, id, Place { subvolume, dir: parent, name })
+            },
+        )
     }
 }
 
@@ -34,7 +39,7 @@ impl Inner {
             return Err(Error::User(Errno::INVAL));
         }
         let id = entry.node.subvolume;
-        self.change_at(dir, deleting(10, 600), |op, subvolume, parent| {
+        self.change_at(dir, Need { private: 6, ..deleting(4, 600) }, |op, subvolume, parent| {
             let place = Place { subvolume, dir: parent, name };
             match entry.node.is_stub() {
                 true => self.forest.remove_stub(op, place, id),
@@ -72,18 +77,23 @@ impl Filesystem {
 
     /// Makes `id` the subvolume that is mounted when none is named.
     pub fn set_default_subvolume(&self, id: u64) -> Result<()> {
-        self.inner().change(need(1, 100), |op| self.inner().forest.set_default(op, id))
+        self.inner().change(Need { private: 1, ..need(0, 100) }, |op| {
+            self.inner().forest.set_default(op, id)
+        })
     }
 
     /// Makes an empty subvolume with the name `name` in `dir`; its id.
     pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
         let inner = self.inner();
         inner.must_be_free(dir, name)?;
-        let id =
-            inner.change_at(dir, need(10, 1400 + 4 * name.len()), |op, subvolume, parent| {
+        let id = inner.change_at(
+            dir,
+            Need { private: 8, ..need(4, 1400 + 4 * name.len()) },
+            |op, subvolume, parent| {
                 let place = Place { subvolume, dir: parent, name };
                 inner.forest.create(op, place, 0o755, owner.uid, owner.gid)
-            })?;
+            },
+        )?;
         Ok(id)
     }
 
@@ -114,7 +124,9 @@ impl Filesystem {
 
     /// Makes a subvolume read-only, or writable again.
     pub fn set_subvolume_read_only(&self, id: u64, read_only: bool) -> Result<()> {
-        self.inner().change(need(1, 0), |op| self.inner().forest.set_read_only(op, id, read_only))
+        self.inner().change(Need { private: 1, ..need(0, 0) }, |op| {
+            self.inner().forest.set_read_only(op, id, read_only)
+        })
     }
 
     /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone.

@@ -43,6 +43,7 @@ const RANGE: u64 = 25 + 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     leaves: u64,
+    private: u64,
     /// Those of operations that add something.
     growing: u64,
     bytes: u64,
@@ -62,10 +63,12 @@ impl Total {
     }
 
     fn of(need: Need) -> Total {
-        let (leaves, refs) = (u64::from(need.leaves), u64::from(need.refs));
+        let (leaves, private) = (u64::from(need.leaves), u64::from(need.private));
+        let refs = u64::from(need.refs);
         Total {
             leaves,
-            growing: if need.bytes > 0 { leaves.div_ceil(2) } else { 0 },
+            private,
+            growing: if need.bytes > 0 { leaves.div_ceil(2) + private } else { 0 },
             bytes: need.bytes.into(),
             data: need.data,
             refs,
@@ -79,6 +82,7 @@ impl Total {
     pub fn and(self, other: Total) -> Total {
         Total {
             leaves: self.leaves.saturating_add(other.leaves),
+            private: self.private.saturating_add(other.private),
             growing: self.growing.saturating_add(other.growing),
             bytes: self.bytes.saturating_add(other.bytes),
             data: self.data.saturating_add(other.data),
@@ -94,6 +98,7 @@ impl Total {
         let less = Total::of(need);
         Total {
             leaves: self.leaves.saturating_sub(less.leaves),
+            private: self.private.saturating_sub(less.private),
             growing: self.growing.saturating_sub(less.growing),
             bytes: self.bytes.saturating_sub(less.bytes),
             data: self.data.saturating_sub(less.data),
@@ -186,7 +191,8 @@ impl Outlook {
         let pieces = self.pieces(total.data);
         let leaves = total.leaves.min(used);
         let above = nodes_above(leaves, used);
-        let touched = (leaves + above).min(used);
+        let private = total.private.min(used);
+        let touched = (leaves + above + 2 * private).min(used);
         let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
         let added = total.growing.min(used) + bytes.saturating_mul(5).div_ceil(2 * node);
         let kept = if self.shared { touched } else { 0 };

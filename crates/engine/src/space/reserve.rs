@@ -24,8 +24,10 @@ use super::{Class, Pool, Space};
 /// What an operation may need until it is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Need {
-    /// Leaves of subvolumes, and of the root tree, that it may touch.
+    /// Leaves of subvolumes that it may touch.
     pub leaves: u32,
+    /// Leaves of trees that no snapshot shares, as the root tree.
+    pub private: u32,
     /// Bytes of items that it may add to them, and of checksums.
     pub bytes: u32,
     /// Data extents that it may gain or lose a reference to.
@@ -83,16 +85,18 @@ const RESERVE_MIN: u64 = 128;
 /// And at most this many bytes.
 const RESERVE_MAX: u64 = 512 << 20;
 
+const NOTHING: Need =
+    Need { leaves: 0, private: 0, bytes: 0, refs: 0, nodes: 0, data: 0, deleting: false };
 /// What the usual deletion needs.
-const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, nodes: 0, data: 0, deleting: true };
+const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
 /// What an extent needs that there would not be if free space were not in pieces.
-const PIECE: Need = Need { leaves: 0, bytes: 100, refs: 1, nodes: 0, data: 0, deleting: false };
+const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 
 /// What dropping parts of a subvolume comes to.
 fn dropping(refs: u64, nodes: u64) -> Total {
     let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     let (refs, nodes) = (number(refs), number(nodes));
-    Total::default().plus(Need { leaves: 1, refs, nodes, deleting: true, ..Need::default() })
+    Total::default().plus(Need { private: 1, refs, nodes, deleting: true, ..NOTHING })
 }
 
 /// What somebody who wants room must leave to others.
@@ -248,7 +252,7 @@ impl Credit {
     /// Takes `need` out of what is left; whether there was enough. What it costs is counted generously.
     fn pays(&mut self, need: Need, node: u64) -> bool {
         let pieces = if need.data > 0 { need.data / self.run.max(1) + 1 } else { 0 };
-        let leaves = u64::from(need.leaves) * self.leaf;
+        let leaves = u64::from(need.leaves) * self.leaf + 64 * u64::from(need.private);
         let references = 16 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
         let nodes = leaves + references + 8 * u64::from(need.bytes) / node + 16;
         if nodes > self.nodes || need.data > self.data {
@@ -383,7 +387,7 @@ impl Space {
         let outlook = self.outlook(&self.pool.lock(), false);
         let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         Need {
-            leaves: 6,
+            private: 6,
             bytes: 700,
             refs: number(outlook.extents_of_leaf()),
             nodes: number(outlook.children_of_node()),

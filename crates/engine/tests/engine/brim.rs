@@ -3,11 +3,23 @@
 use buttress::{Allocate, Change, Error, Filesystem, New, Node, SetXattr};
 
 use crate::judge::{Image, bytes};
-use crate::space::{fill_metadata, scatter};
+use crate::space::fill_metadata;
 
 /// Data that leaves room for this many scattered extents and not much else.
 fn image(extents: u64) -> Image {
     Image::by_us(2 * extents * 4096 * 5 / 4 + (96 << 20))
+}
+
+/// A file of small extents: those that are near each other in the file are far apart on the disk.
+fn strew(fs: &Filesystem, name: &[u8], extents: u64) {
+    let node = fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
+    let sector = bytes(4096, 5);
+    for turn in 0..extents {
+        fs.write(node, turn * 1_000_003 % extents * 8192, &sector).unwrap();
+        if turn % 200 == 199 {
+            fs.commit().unwrap();
+        }
+    }
 }
 
 fn file(fs: &Filesystem, name: &[u8]) -> Node {
@@ -33,16 +45,17 @@ fn brim(fs: &Filesystem) {
 /// that it names: one leaf, hundreds of leaves of the extent tree.
 #[test]
 fn holes_in_a_scattered_file_below_a_snapshot() {
-    let extents = 10_000;
+    let extents = 20_000;
     let image = image(extents);
     let fs = image.open();
-    scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
+    strew(&fs, b"one", extents);
+    strew(&fs, b"other", extents);
     fs.snapshot(5, Node::ROOT, b"snapshot", true).unwrap();
     brim(&fs);
     fs.commit().unwrap();
     let one = file(&fs, b"one");
     let mut punched = Vec::new();
-    for turn in 0..30 {
+    for turn in 0..300 {
         let at = (turn * 7919 % extents) * 8192;
         match fs.fallocate(one, Allocate::PunchHole, at, 4096) {
             Ok(()) => punched.push(at),
@@ -68,7 +81,8 @@ fn snapshots_go_when_everything_is_full() {
     for victim in 0..3 {
         let image = image(extents);
         let fs = image.open();
-        scatter(&fs, [(Node::ROOT, b"one"), (Node::ROOT, b"other")], extents);
+        strew(&fs, b"one", extents);
+        strew(&fs, b"other", extents);
         let sector = bytes(4096, 7);
         for number in 0..3u64 {
             let name = format!("snapshot{number}");

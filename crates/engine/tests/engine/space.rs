@@ -70,7 +70,7 @@ fn files_can_be_emptied_when_all_space_is_promised() {
 }
 
 /// Files of small extents that lie between each other on the disk, so that whatever touches one touches everything.
-pub fn scatter(fs: &Filesystem, places: [(Node, &[u8]); 2], extents: u64) {
+fn scatter(fs: &Filesystem, places: [(Node, &[u8]); 2], extents: u64) {
     let nodes = places.map(|(dir, name)| fs.create(dir, name, &New::file(0o644)).unwrap().node);
     let sector = bytes(4096, 5);
     for turn in 0..extents / 100 {
@@ -107,7 +107,7 @@ fn full_with_scattered_files(extents: u64) -> (Image, Filesystem) {
 }
 
 #[test]
-pub fn scattered_files_go_when_everything_is_full() {
+fn scattered_files_go_when_everything_is_full() {
     let extents = 50_000;
     let (image, fs) = full_with_scattered_files(extents);
     let file = |name| fs.lookup(Node::ROOT, name).unwrap().unwrap().node;

@@ -13,6 +13,9 @@ use super::rng::Rng;
 use super::run::{Config, Result, Runner};
 use super::{Make, Op};
 
+/// A prime that is far from everything: its multiples go round without meeting a number of extents twice.
+const FAR: u64 = 1_000_003;
+
 /// How the filesystem is filled.
 #[derive(Clone, Copy, Debug)]
 pub struct Brim {
@@ -98,11 +101,13 @@ impl Run {
         for name in ["/s0", "/s1", "/big", "/v0"] {
             self.make(name)?;
         }
-        for at in 0..self.brim.extents {
+        for turn in 0..self.brim.extents {
+            // What is near in the file is far apart on the disk.
+            let at = turn * FAR % self.brim.extents;
             for name in ["/s0", "/s1"] {
                 self.sector(name, at)?;
             }
-            if at % 500 == 499 {
+            if turn % 200 == 199 {
                 self.step(Op::Commit)?;
             }
         }
