@@ -172,7 +172,7 @@ fn random_operations_on_the_brim() {
         let mut run = brim::Run::new(seed, &config, filling).expect("an empty filesystem");
         let mut go = || {
             run.fill()?;
-            (0..400).try_for_each(|_| run.next())?;
+            (0..400).try_for_each(|_| run.random())?;
             run.finish()
         };
         if let Err(failure) = go() {

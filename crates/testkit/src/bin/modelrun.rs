@@ -107,7 +107,7 @@ fn brim(config: &Config, filling: Brim, arguments: &Arguments) -> Result<String,
     let outcome = run.fill().and_then(|()| {
         println!("filled: {:?}", run.runner().counts);
         for number in 1..=arguments.ops {
-            run.next()?;
+            run.random()?;
             if number.is_multiple_of(arguments.check_every) {
                 run.runner().check()?;
             }

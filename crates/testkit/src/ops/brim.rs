@@ -165,7 +165,7 @@ impl Run {
         let (len, seed) = (self.brim.value, self.made as u32);
         // What lists a file's values takes 64 KiB of names at most.
         let at = format!("/v{}", self.made / 2000);
-        if self.made % 2000 == 0 {
+        if self.made.is_multiple_of(2000) {
             return Op::Make { at, what: Make::File, mode: 0o644, owner: 0 };
         }
         Op::SetXattr { at, name, len, seed, how: SetXattr::Any }
@@ -184,8 +184,8 @@ impl Run {
         }
     }
 
-    /// The next random operation.
-    pub fn next(&mut self) -> Result<()> {
+    /// A random operation.
+    pub fn random(&mut self) -> Result<()> {
         let at = self.scattered();
         let number = self.rng.below(self.brim.extents);
         let offset = number * 8192;
