@@ -230,7 +230,10 @@ fn an_ordinary_user_writes_to_what_he_has_made() {
     open(place.path(), 0o777);
     // The user may not be able to reach the directory that the program was built in.
     let program = place.join("buttress");
-    std::fs::copy(env!("CARGO_BIN_EXE_buttress"), &program).unwrap();
+    // Copied by another process: a child that another test has forked and that does not run its program yet would hold what
+    // this one writes to, and what is written to cannot be run.
+    let copy = ["-p", env!("CARGO_BIN_EXE_buttress"), program.to_str().unwrap()];
+    assert!(Command::new("cp").args(copy).status().unwrap().success());
     open(&program, 0o755);
     let as_user = |line: &str, seeded: bool| {
         let mut command = Command::new(&program);
