@@ -106,7 +106,11 @@ fn count_roots(context: &Context<'_>) {
     for tree in own.iter().chain(context.roots.all()) {
         let TreeRoot { bytenr, level, generation, .. } = tree.root;
         let shape = Shape::Block { level, generation: generation.unwrap_or_default() };
-        let by = Referrer::Tree { root: tree.id() };
+        // The root of a relocation tree is shared from its beginning, and is its own parent.
+        let by = match tree.id() {
+            objectid::TREE_RELOC => Referrer::Block { parent: bytenr },
+            root => Referrer::Tree { root },
+        };
         context.refs.found(bytenr, &Reference { by, shape }, 1);
     }
 }

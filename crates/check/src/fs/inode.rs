@@ -86,6 +86,11 @@ impl Inode {
         self.mode & TYPE == SYMLINK
     }
 
+    /// Whether it is being deleted, and some of its extents are gone already: Linux counts them at the end.
+    fn is_half_gone(&self) -> bool {
+        self.nlink == 0 && self.nbytes > self.extent_bytes
+    }
+
     /// Judges an item of extended attributes.
     pub fn xattr(&mut self, context: &Context<'_>, tree: &Tree, data: &[u8]) {
         let mut entries = view::dir_entries(data);
@@ -128,7 +133,7 @@ impl Inode {
             DIRECTORY if self.size != self.entry_bytes => {
                 say(Kind::DirSize, self.size, self.entry_bytes);
             }
-            REGULAR | SYMLINK if self.nbytes != self.extent_bytes => {
+            REGULAR | SYMLINK if self.nbytes != self.extent_bytes && !self.is_half_gone() => {
                 say(Kind::InodeNbytes, self.nbytes, self.extent_bytes);
             }
             _ => {}

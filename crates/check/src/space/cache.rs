@@ -127,24 +127,29 @@ fn read(context: &Context<'_>, header: &FreeSpaceHeader) -> Result<Option<Vec<Ru
         return Err("a file of an impossible size");
     }
     let mut content = vec![0; size as usize];
+    let mut end = 0;
     while let Some(Event::Item(key, data)) = cursor.get() {
         if key.objectid != location.objectid {
             break;
         }
-        if key.kind == kind::EXTENT_DATA {
-            read_extent(context, key.offset, data, &mut content)?;
+        if key.kind == kind::EXTENT_DATA && key.offset == end {
+            end = end.saturating_add(read_extent(context, key.offset, data, &mut content)?);
         }
         cursor.next();
+    }
+    if end < size {
+        return Err("a file with a hole");
     }
     parse(&content, header).map(Some)
 }
 
+/// Reads an extent of a cache file; how many bytes of the file it is.
 fn read_extent(
     context: &Context<'_>,
     at: u64,
     data: &[u8],
     content: &mut [u8],
-) -> Result<(), &'static str> {
+) -> Result<u64, &'static str> {
     let Some(FileExtentItem::Regular {
         compression: 0,
         prealloc: false,
@@ -157,12 +162,14 @@ fn read_extent(
         return Err("an extent of another kind");
     };
     if disk_bytenr == 0 {
-        return Ok(());
+        return Err("a file with a hole");
     }
     let end = at.saturating_add(num_bytes).min(content.len() as u64);
-    let Some(part) = content.get_mut(at as usize..end as usize) else { return Ok(()) };
-    let logical = disk_bytenr.saturating_add(offset);
-    context.volume.read_raw(logical, part, 0).map_err(|_| "data that cannot be read")
+    if let Some(part) = content.get_mut(at as usize..end as usize) {
+        let logical = disk_bytenr.saturating_add(offset);
+        context.volume.read_raw(logical, part, 0).map_err(|_| "data that cannot be read")?;
+    }
+    Ok(num_bytes)
 }
 
 fn parse(content: &[u8], header: &FreeSpaceHeader) -> Result<Vec<Run>, &'static str> {

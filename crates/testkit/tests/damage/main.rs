@@ -3,5 +3,6 @@
 
 mod flips;
 mod kinds;
+mod moments;
 mod mutations;
 mod verdicts;

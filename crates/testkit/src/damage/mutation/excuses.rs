@@ -95,6 +95,7 @@ const EXCUSES: &[Excuse] = &[
     because("name-twice", "", "of two files of one name Linux shows one"),
     because("xattr-twice", "", "of two attributes of one name Linux shows one"),
     because("file-extent-bad", "", NOBODY),
+    because("symlink-bad", "", "a link whose target nobody can read"),
     because("inline-extent-bad", "", "more bytes than the item can hold"),
     because("top-dir-bad", "", NOBODY),
     // Subvolumes.
