@@ -7,11 +7,8 @@
 
 use std::ops::RangeInclusive;
 
-use buttress_ondisk::{
-    ChildPtr, Expect, Key, TreeBlock,
-    check::{Corruption, CorruptionKind},
-};
-use buttress_volume::{CopyFault, TreeRoot, VolumeError};
+use buttress_ondisk::{ChildPtr, Expect, Key, TreeBlock};
+use buttress_volume::TreeRoot;
 
 use crate::{context::Context, issue::Place, kinds::Kind, owners::Above, roots::Tree};
 
@@ -209,7 +206,7 @@ pub(crate) fn read(context: &Context<'_>, tree: u64, expect: &Expect) -> Option<
         Err(error) => error,
     };
     let first = context.bad.lock().insert(expect.bytenr);
-    if let Some((fault, block)) = salvage(context, &error) {
+    if let Some((fault, block)) = context.volume.salvage(&error) {
         if first {
             let key = fault.slot.filter(|&slot| slot < block.len()).map(|slot| block.key(slot));
             let place = Place { slot: fault.slot, key: key.or(expect.first_key), ..place() };
@@ -222,25 +219,4 @@ pub(crate) fn read(context: &Context<'_>, tree: u64, expect: &Expect) -> Option<
         context.report(Kind::TreeBlockBad, place(), &error, "a good tree block");
     }
     None
-}
-
-/// A block whose head is good and whose content is not, with what is wrong.
-fn salvage<'e>(
-    context: &Context<'_>,
-    error: &'e VolumeError,
-) -> Option<(&'e Corruption, TreeBlock)> {
-    let VolumeError::Block { logical, faults } = error else { return None };
-    let content = |fault: &'e CopyFault| match fault {
-        CopyFault::Block { source, .. } => {
-            let kinds = [CorruptionKind::Leaf, CorruptionKind::Node, CorruptionKind::Item];
-            kinds.contains(&source.kind).then_some(&**source)
-        }
-        _ => None,
-    };
-    let (copy, fault) =
-        faults.0.iter().enumerate().find_map(|(copy, it)| Some((copy, content(it)?)))?;
-    let mut bytes = vec![0; context.volume.nodesize() as usize].into_boxed_slice();
-    context.volume.read_raw(*logical, &mut bytes, copy).ok()?;
-    let block = context.volume.gate().salvage(bytes).ok()?;
-    Some((fault, block))
 }

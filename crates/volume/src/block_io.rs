@@ -1,7 +1,10 @@
 //! Tree blocks: read from the first copy that passes the gate; bad copies are repaired from it.
 
 use buttress_device::Access;
-use buttress_ondisk::{TreeBlock, check::Expect};
+use buttress_ondisk::{
+    TreeBlock,
+    check::{Corruption, CorruptionKind, Expect},
+};
 
 use crate::{
     chunk_map::Chunk,
@@ -46,6 +49,25 @@ impl Volume {
         }
         self.read_block_copy(&chunk, logical, copy, expect)
             .map_err(|fault| VolumeError::Block { logical, faults: CopyFaults(vec![fault]) })
+    }
+
+    /// What can be used of a block that was refused: one whose head is good and whose content is not, with what is wrong with it.
+    /// For tools that show what there is; its items are read with views, which do not fail.
+    pub fn salvage<'e>(&self, refused: &'e VolumeError) -> Option<(&'e Corruption, TreeBlock)> {
+        let VolumeError::Block { logical, faults } = refused else { return None };
+        let content = |fault: &'e CopyFault| match fault {
+            CopyFault::Block { source, .. } => {
+                let kinds = [CorruptionKind::Leaf, CorruptionKind::Node, CorruptionKind::Item];
+                kinds.contains(&source.kind).then_some(&**source)
+            }
+            _ => None,
+        };
+        let mut copies = faults.0.iter().enumerate();
+        let (copy, fault) = copies.find_map(|(copy, it)| Some((copy, content(it)?)))?;
+        let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
+        self.read_raw(*logical, &mut bytes, copy).ok()?;
+        let block = self.gate().salvage(bytes).ok()?;
+        Some((fault, block))
     }
 
     fn read_block_copy(

@@ -165,9 +165,12 @@ impl Volume {
         let sb = self.superblock();
         let root = TreeRoot::chunk_tree(&sb);
         self.chunk_tree_uuid = self.read_block(root.bytenr, &root.expect())?.head().chunk_tree_uuid;
+        // Those of the superblock stay as they are, as in Linux: the chunk tree was read through them.
+        let known: Vec<u64> = self.chunks().iter().map(|chunk| chunk.logical).collect();
         let mut total_bytes = None;
         let walked = walk(self, &root, Key::MIN..=Key::MAX, |key, data| {
             let step = match key.kind {
+                kind::CHUNK_ITEM if known.contains(&key.offset) => Ok(()),
                 kind::CHUNK_ITEM => self.load_chunk(key.offset, data).map(|_| ()),
                 kind::DEV_ITEM => check_device(&sb, key, data).map(|it| total_bytes = Some(it)),
                 _ => Ok(()),
@@ -250,7 +253,7 @@ fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
     }
     let flags = sb.flags.get();
     let named = [
-        (super_flags::METADUMP | super_flags::METADUMP_V2, "a metadata dump"),
+        (super_flags::METADUMP, "a metadata dump of the first kind, whose chunks are not there"),
         (
             super_flags::CHANGING_FSID | super_flags::CHANGING_FSID_V2,
             "an unfinished change of the filesystem's uuid",
@@ -279,6 +282,9 @@ fn doubts(
     }
     if sb.flags.get() & super_flags::SEEDING != 0 {
         doubts.push(Warning::Seeding);
+    }
+    if sb.flags.get() & super_flags::METADUMP_V2 != 0 {
+        doubts.push(Warning::MetadataDump);
     }
     let (size, total_bytes) = (device.size(), sb.dev_item.total_bytes.get());
     if size < total_bytes {

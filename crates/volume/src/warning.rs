@@ -54,6 +54,8 @@ pub enum Warning {
     ErrorFlag,
     /// The superblock says that others are to be added on top of this filesystem.
     Seeding,
+    /// It was restored from a dump of its metadata: it has names, and no data.
+    MetadataDump,
     /// Another filesystem's signature is where the primary superblock is missing.
     Replaced {
         /// What is there.
@@ -120,6 +122,9 @@ impl fmt::Display for Warning {
                 write!(f, "{device} has {size} bytes, the filesystem takes {total_bytes}")
             }
             Self::ErrorFlag => f.write_str("the superblock says that an error was found before"),
+            Self::MetadataDump => {
+                f.write_str("restored from a dump of metadata, without data: reading only")
+            }
             Self::Seeding => f.write_str("this is a seed filesystem: reading only"),
             Self::Replaced { other } => write!(f, "{other} seems to have taken the device over"),
         }

@@ -23,7 +23,7 @@ use zerocopy::FromBytes;
 use crate::block::{BlockHead, TreeBlock};
 use crate::build::NodeBuilder;
 use crate::key::{Key, objectid};
-use crate::superblock::Superblock;
+use crate::superblock::{Superblock, super_flags};
 use crate::{HEADER_LEN, ITEM_LEN, LEVELS_MAX};
 
 pub use superblock::superblock;
@@ -167,6 +167,8 @@ pub struct Gate {
     pub sectorsize: u32,
     /// Incompatible features.
     pub incompat: u64,
+    /// Whether it was restored from a dump of metadata, whose names need not have their hashes: a dump may hide names.
+    pub metadump: bool,
     /// Generation of the superblock. One more is accepted: tree logs are written ahead of it.
     pub generation_max: u64,
 }
@@ -174,12 +176,14 @@ pub struct Gate {
 impl Gate {
     /// The gate for the filesystem of a (checked) superblock.
     pub fn of(sb: &Superblock) -> Gate {
+        let dumps = super_flags::METADUMP | super_flags::METADUMP_V2;
         Gate {
             csum: ChecksumKind::from_u16(sb.csum_type.get()).unwrap_or(ChecksumKind::Crc32c),
             metadata_fsid: sb.metadata_fsid(),
             nodesize: sb.nodesize.get(),
             sectorsize: sb.sectorsize.get(),
             incompat: sb.incompat_flags.get(),
+            metadump: sb.flags.get() & dumps != 0,
             generation_max: sb.generation.get(),
         }
     }

@@ -254,6 +254,10 @@ fn deep(top: &Path) -> Result<()> {
     for number in (0..2000).step_by(500) {
         fs::write(volume.join(format!("file-{number}")), noise(number + 7, 9_000))?;
     }
+    // Far from files with extents: what their leaves were refers to nothing.
+    for number in (25..2000).step_by(250) {
+        fs::write(volume.join(format!("file-{number}")), noise(number + 7, 30))?;
+    }
     Ok(())
 }
 

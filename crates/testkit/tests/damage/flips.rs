@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use buttress_check::{Options, Progress, check};
 use buttress_device::{BlockDevice, DeviceError, MemoryDevice};
-use buttress_ondisk::{kind, objectid};
+use buttress_ondisk::{Expect, kind, objectid, print};
 use buttress_testkit::damage::{Base, Patient};
 use buttress_testkit::ops::rng::Rng;
 use buttress_testkit::oracle::root_or_skip;
@@ -55,6 +55,16 @@ impl BlockDevice for Counted {
     }
 }
 
+/// Prints all that can be used, into nothing.
+fn dump(volume: &Volume) {
+    let mut source = |expect: &Expect| {
+        let read = volume.read_block(expect.bytenr, expect);
+        read.or_else(|error| volume.salvage(&error).map(|(_, block)| block).ok_or(error)).ok()
+    };
+    let options = print::DumpTree::default();
+    print::dump_tree(&mut std::io::sink(), &volume.superblock(), &mut source, &options).unwrap();
+}
+
 /// Checks everything; the number of reads.
 fn run(device: Arc<MemoryDevice>, limit: u64) -> u64 {
     let device = Arc::new(Counted { inner: device, reads: AtomicU64::new(0), limit });
@@ -64,6 +74,7 @@ fn run(device: Arc<MemoryDevice>, limit: u64) -> u64 {
         assert!(report.issues.len() <= options.issues_max);
         let text: usize = report.issues.iter().map(|issue| issue.to_string().len()).sum();
         assert!(text < 64 << 20, "{text} bytes of issues");
+        dump(&opened.volume);
     }
     device.reads.load(Ordering::Relaxed)
 }

@@ -1,7 +1,7 @@
 //! `inspect-internal dump-tree`: tree blocks with all their items, read-only.
 //!
-//! Every block comes through the gate: one that is damaged in all its copies is named on standard error and left out,
-//! and the command goes on and fails at its end.
+//! Every block comes through the gate: one that is damaged in all its copies is named on standard error. If it has its checksum and
+//! only an item of it is bad, it is printed all the same; otherwise it is left out, and the command goes on and fails at its end.
 
 use std::convert::Infallible;
 use std::io::{self, Write};
@@ -92,7 +92,7 @@ pub fn run(args: &DumpTree, globals: &Globals, out: &mut dyn Write) -> Result<()
             Ok(block) => Some(block),
             Err(error) => {
                 device::warn(globals, path, &error);
-                None
+                volume.salvage(&error).map(|(_, block)| block)
             }
         };
         match globals.format {

@@ -44,7 +44,7 @@ pub const KINDS: &[Kind] = &[
     Kind::new("super.dev-item-uuid", "chunk-place", |p| {
         p.superblock(|sb| sb.dev_item.uuid[3] ^= 1)
     }),
-    Kind::new("super.sys-chunk-stripe", "chunk-place", |p| {
+    Kind::new("super.sys-chunk-stripe", "system-chunk-missing", |p| {
         // Key, chunk head, then the first stripe's device and offset.
         p.superblock(|sb| sb.sys_chunk_array[17 + 48 + 32 + 8 + 2] ^= 0x10)
     })
