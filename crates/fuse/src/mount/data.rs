@@ -51,19 +51,20 @@ impl<S: Store> Mount<S> {
         let cached = wish.write_flags & abi::WRITE_CACHE != 0;
         // Pages of a shared mapping. With its own cache of writes the kernel has set times of change already, and sends them.
         let timed = cached && self.policy.writeback_cache;
-        // What the kernel has collected was written when it was allowed, or through a mapping made when it was: Linux checks no
-        // page for that, and to refuse one would lose it without a word.
-        if !cached {
-            self.may_write(&node, wish.offset)?;
-        }
+        // What was written before the file was protected the kernel has sent before that. Pages that come later would be a way
+        // around it: this kernel lets such a file be opened for writing and mapped.
+        self.may_write(&node, if cached { u64::MAX } else { wish.offset })?;
+        let known = if cached { self.unchanged(&node, wish.offset, data)? } else { 0 };
+        let (offset, data) = (wish.offset + known as u64, data.get(known..).unwrap_or_default());
         if wish.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
             self.clear_set_ids(request, &node)?;
         }
         let written = match timed {
-            false => self.store.write(&node, wish.offset, data)?,
-            true => self.store.write_back(&node, wish.offset, data)?,
+            _ if data.is_empty() => 0,
+            false => self.store.write(&node, offset, data)?,
+            true => self.store.write_back(&node, offset, data)?,
         };
-        let size = u32::try_from(written).map_err(|_| Errno::IO)?;
+        let size = u32::try_from(known + written).map_err(|_| Errno::IO)?;
         self.file_changed(abi::WriteOut { size, padding: 0 })
     }
 

@@ -1,5 +1,6 @@
 //! Immutable and append-only inodes. On other filesystems the kernel keeps their rules; of those behind FUSE it does not
-//! know them, so they are kept here. The answer is EPERM, for root, too. So are the rules of the empty directories that
+//! know them, so they are kept here, and at each change instead of once at open(2): asking for each file that is opened would
+//! cost ten times the CPU where it is in the kernel's cache, and twice where it is not. The answer is EPERM, for root, too. So are the rules of the empty directories that
 //! stand in a snapshot where its source holds subvolumes.
 
 use std::ffi::OsStr;
@@ -37,6 +38,21 @@ impl<S: Store> Mount<S> {
             false => IMMUTABLE,
         };
         if attributes.flags & refused == 0 { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// What the kernel has collected it writes in whole pages, those of a file that is append-only with what is before its
+    /// end. That must be as it was: a shared mapping, which the kernel does not refuse, could have changed it. Answers how
+    /// much of `data` it is.
+    pub(super) fn unchanged(&self, node: &S::Node, offset: u64, data: &[u8]) -> Answer<usize> {
+        let attributes = self.store.attributes(node)?;
+        if attributes.flags & APPEND == 0 {
+            return Ok(0);
+        }
+        let below = usize::try_from(attributes.size.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let (before, _) = data.split_at(below.min(data.len()));
+        let mut now = vec![0; before.len()];
+        let length = self.store.read(node, offset, &mut now)?;
+        if now.get(..length) == Some(before) { Ok(length) } else { Err(Errno::PERM) }
     }
 
     /// Refuses to change what SETATTR asks for. That times become the present is the kernel's doing where a file that is

@@ -276,3 +276,40 @@ print(p[0:4], p[9000:9006])";
     on(Kind::Engine, test);
     on(Kind::Model, test);
 }
+
+/// Mappings are no way around the protection of a file, and what was written before it stays.
+#[test]
+fn a_mapping_changes_nothing_that_is_protected() {
+    for options in ["", "writeback_cache"] {
+        if !can_mount() || !has_python() || !exists(Command::new("chattr").arg("-V")) {
+            return;
+        }
+        let mount = Mount::foreground(Kind::Engine, None, options);
+        let said = start(
+            &mount.path(),
+            r"
+for (name, flag) in (('fixed', '+i'), ('log', '+a')):
+    pages = mapped(name)
+    dirty(pages, 7)
+    os.system('chattr %s %s' % (flag, name))
+    print(right(content(name), 7))
+    dirty(pages, 8)
+    try: pages.flush()
+    except OSError as error: print('refused')
+with open('log', 'ab', buffering=0) as log:
+    for i in range(3000): log.write(b'a line of a log\n')
+",
+        )
+        .finish();
+        assert_eq!(said, "250\nrefused\n250\nrefused", "{options}");
+        let mount = mount.again("");
+        let script = r"
+for name in ('fixed', 'log'): print(right(content(name), 7))
+print(content('log')[PAGES * 4096:] == b'a line of a log\n' * 3000)
+os.system('chattr -ia fixed log')
+";
+        let said = start(&mount.path(), script).finish();
+        assert_eq!(said, "250\n250\nTrue", "{options}");
+        mount.end();
+    }
+}

@@ -3,8 +3,9 @@
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::abi;
+use super::abi::{self, FsXattr};
 use super::{Control, Mount};
+use crate::mount::protect::PROTECTING;
 use crate::mount::store::Answer;
 use crate::protocol::abi::{IOCTL_32BIT, IoctlIn, IoctlOut};
 use crate::protocol::channel::{Reply, Request};
@@ -68,6 +69,9 @@ impl<S: Control> Mount<S> {
     }
 }
 
+/// `FS_XFLAG_IMMUTABLE` and `FS_XFLAG_APPEND`: the same as [`PROTECTING`].
+const XPROTECTING: u32 = 0x8 | 0x10;
+
 /// What the caller gets.
 #[derive(Default)]
 pub(super) struct Output {
@@ -78,17 +82,21 @@ pub(super) struct Output {
 
 /// Whether an ioctl is about everything that was written before.
 pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
-    let wish = request.body().read::<IoctlIn>();
-    wish.is_ok_and(|wish| {
-        matches!(
-            wish.cmd,
-            abi::SNAP_CREATE_V2
-                | abi::SUBVOL_SETFLAGS
-                | abi::SYNC
-                | abi::START_SYNC
-                | abi::WAIT_SYNC
-        )
-    })
+    let mut body = request.body();
+    let Ok(wish) = body.read::<IoctlIn>() else { return false };
+    match wish.cmd {
+        abi::SNAP_CREATE_V2
+        | abi::SUBVOL_SETFLAGS
+        | abi::SYNC
+        | abi::START_SYNC
+        | abi::WAIT_SYNC => true,
+        // A file that becomes immutable takes no more pages.
+        abi::FS_SETFLAGS => input(body.rest()).is_ok_and(|flags: u32| flags & PROTECTING != 0),
+        abi::FS_SETXATTR => {
+            input(body.rest()).is_ok_and(|wish: FsXattr| wish.xflags & XPROTECTING != 0)
+        }
+        _ => false,
+    }
 }
 
 /// Success without output.
