@@ -23,7 +23,7 @@ const LAST_LEAVES: u32 = 5;
 
 impl Inner {
     pub(super) fn subvolume(&self, id: u64) -> Result<Arc<Subvolume>> {
-        self.forest.get(&self.core, id)
+        self.forest.get_used(&self.core, id)
     }
 
     /// The inode and its subvolume. ENOENT for stubs, too: what they can do is decided before.
@@ -117,6 +117,19 @@ impl Inner {
         if let Ok(subvolume) = self.subvolume(subvolume) {
             let _ = self.see_off(&subvolume, false);
         }
+    }
+
+    /// Leaves a deleted subvolume to be dropped when the last of its files was released.
+    fn let_go(&self, subvolume: u64) -> Result<()> {
+        if self.core.read_only || !self.forest.is_let_go(subvolume) {
+            return Ok(());
+        }
+        self.change(deleting(1, 0), |_| {
+            self.forest.let_go(subvolume);
+            Ok(())
+        })?;
+        self.wake.wake();
+        Ok(())
     }
 
     /// Runs an operation that changes the subvolume of `node`.
@@ -441,10 +454,11 @@ impl Filesystem {
             Err(error) => Err(error),
         })?;
         if !nameless || inner.core.check_writable().is_err() {
-            return inner.read(release);
+            inner.read(release)?;
+            return inner.let_go(node.subvolume);
         }
         inner.change(plus(deleting(LAST_LEAVES, 0), letting_go(FEW)), release)?;
         inner.see_off_after(node.subvolume);
-        Ok(())
+        inner.let_go(node.subvolume)
     }
 }

@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
+use crate::subvol::LEAVING_COMMITS;
 use crate::txn::{CHANGE_BYTES, Op, Urgency};
 
 /// Commits that one operation makes in search of room.
@@ -66,6 +67,11 @@ impl Inner {
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Shortage(shortage)) => shortage,
             };
+            // Nobody is refused space for the sake of who has files of a deleted subvolume open.
+            if shortage == Shortage::NoSpace && self.forest.let_all_go() {
+                (0..LEAVING_COMMITS).try_for_each(|_| self.commit_for_space())?;
+                continue;
+            }
             if shortage == Shortage::NoSpace && commits > 0 || commits == COMMITS_MAX {
                 return Err(Error::NoSpace);
             }

@@ -151,6 +151,7 @@ impl FileTree {
         let parent = dir.read();
         parent.usable_directory()?;
         let mut state = self.blank(op, dir.ino, &parent, new)?;
+        self.count_hold()?;
         state.attributes.nlink = 0;
         state.live.orphan = Some(true);
         let inode = self.adopt(self.next_ino()?, state);

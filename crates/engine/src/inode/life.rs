@@ -8,8 +8,8 @@ use buttress_ondisk::{Key, kind, objectid};
 
 use super::Inode;
 use super::state::{Changes, State};
-use super::tree::FileTree;
-use crate::error::Result;
+use super::tree::{CLOSED, FileTree};
+use crate::error::{Errno, Error, Result};
 use crate::txn::Op;
 
 impl FileTree {
@@ -17,8 +17,34 @@ impl FileTree {
     pub fn hold(&self, inode: &Inode) -> Result<()> {
         let state = inode.read();
         state.alive()?;
+        self.count_hold()?;
         inode.holds.fetch_add(1, Ordering::AcqRel);
         Ok(())
+    }
+
+    /// Counts one more hold. ENOENT when the tree is closed.
+    pub(super) fn count_hold(&self) -> Result<()> {
+        let more = |held: usize| held.checked_add(1).filter(|held| *held < CLOSED);
+        match self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(Error::User(Errno::NOENT)),
+        }
+    }
+
+    /// Whether any of its inodes is held.
+    pub fn is_held(&self) -> bool {
+        !matches!(self.held.load(Ordering::SeqCst), 0 | CLOSED)
+    }
+
+    /// From now on none of its inodes can be held; `false` if one is.
+    pub fn close(&self) -> bool {
+        let closed = self.held.compare_exchange(0, CLOSED, Ordering::SeqCst, Ordering::SeqCst);
+        matches!(closed, Ok(_) | Err(CLOSED))
+    }
+
+    /// The same whoever holds any.
+    pub fn close_to_all(&self) {
+        self.held.store(CLOSED, Ordering::SeqCst);
     }
 
     /// Ends a hold. The last one deletes an inode that has no name.
@@ -26,6 +52,9 @@ impl FileTree {
         let mut state = inode.write();
         let before = inode.holds.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(before > 0, "released more often than held");
+        // Where none is left, the tree was closed in spite of this hold.
+        let fewer = |held: usize| held.checked_sub(1).filter(|_| held != CLOSED);
+        let _closed = self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);
         if before != 1 || state.dead || state.attributes.nlink > 0 || self.writable().is_err() {
             return Ok(());
         }

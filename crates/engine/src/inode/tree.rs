@@ -61,6 +61,7 @@ struct Found {
 #[derive(Debug)]
 pub struct Asleep {
     next_ino: u64,
+    held: usize,
     /// How often its inodes are held, by shards; nothing where none is. The tables themselves, as they may be large.
     holds: Box<[Spread<u64, u32>]>,
 }
@@ -97,7 +98,12 @@ pub struct FileTree {
     resting: AtomicBool,
     /// Inodes that a shard keeps.
     keep: AtomicUsize,
+    /// How often its inodes are held, all together; [`CLOSED`] when no more may be.
+    pub(super) held: AtomicUsize,
 }
+
+/// Of a tree of which nothing may be held any more.
+pub(super) const CLOSED: usize = usize::MAX;
 
 impl FileTree {
     /// The tree `id`, of which `root` is the last committed version; `None` for a new tree, whose top directory
@@ -126,6 +132,7 @@ impl FileTree {
             used: AtomicBool::new(true),
             resting: AtomicBool::new(false),
             keep: AtomicUsize::new(keep),
+            held: AtomicUsize::new(0),
         })
     }
 
@@ -274,13 +281,14 @@ impl FileTree {
             let of_shard = |shard: &mut Mutex<Shard>| std::mem::take(&mut shard.get_mut().holds);
             holds = self.shards.iter_mut().map(of_shard).collect();
         }
-        Some(Asleep { next_ino: *self.next_ino.get_mut(), holds })
+        Some(Asleep { next_ino: *self.next_ino.get_mut(), held: *self.held.get_mut(), holds })
     }
 
     /// The tree was opened again.
     pub fn wake(&mut self, asleep: Asleep) {
         let next_ino = self.next_ino.get_mut();
         *next_ino = asleep.next_ino.max(*next_ino);
+        *self.held.get_mut() = asleep.held;
         for (shard, holds) in self.shards.iter_mut().zip(asleep.holds) {
             shard.get_mut().holds = holds;
         }

@@ -16,7 +16,7 @@ use crate::txn::{Core, Op, UuidChange};
 const DEPTH_MAX: usize = 1 << 20;
 
 impl Forest {
-    /// Takes subvolume `id` away from `place` and leaves it to be dropped. EPERM for the default subvolume, ENOTEMPTY when
+    /// Takes subvolume `id` away from `place` and leaves it to be dropped, as soon as none of its files is held. EPERM for the default subvolume, ENOTEMPTY when
     /// it holds subvolumes itself, or anything at all and `only_empty` is set.
     pub fn delete(&self, op: &Op<'_>, place: Place<'_>, id: u64, only_empty: bool) -> Result<()> {
         let _order = self.names.lock();
@@ -31,7 +31,7 @@ impl Forest {
         let top = if only_empty { Some(subvolume.tree.get(op, TOP)?) } else { None };
         let closing = top.as_deref().map(Inode::close_empty).transpose()?;
         place.subvolume.tree.remove_subvolume_entry(op, place.dir, place.name, id)?;
-        subvolume.dead.store(true, Ordering::Release);
+        subvolume.dead.store(true, Ordering::SeqCst);
         if let Some(closing) = closing {
             closing.done();
         }
@@ -53,8 +53,13 @@ impl Forest {
             self.pending.uuid(change);
         }
         op.step("a deleted subvolume that is not queued");
-        self.dead.lock().push(id);
-        self.dropping.store(true, Ordering::Release);
+        let mut lingering = self.lingering.lock();
+        if subvolume.tree.close() {
+            self.dead.lock().push(id);
+            self.dropping.store(true, Ordering::Release);
+        } else {
+            lingering.insert(id);
+        }
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! The subvolumes in memory, and their part in a commit.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,6 +20,9 @@ use crate::refs::RefLog;
 use crate::tree::Root;
 use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit};
 
+/// The commit under way, the one that waits for operations, and the one that drops.
+pub const LEAVING_COMMITS: usize = 3;
+
 /// A subvolume in memory.
 #[derive(Debug)]
 pub struct Subvolume {
@@ -30,7 +33,7 @@ pub struct Subvolume {
     /// Its files.
     pub tree: FileTree,
     pub(super) state: Mutex<State>,
-    /// It was deleted: nothing may use it any more.
+    /// It was deleted: nothing may use it any more but who holds some of its files.
     pub(super) dead: AtomicBool,
     /// While it is dropped: the blocks to convert that lie before this key are converted.
     pub(super) converted: Mutex<Key>,
@@ -78,7 +81,7 @@ impl Subvolume {
 
     /// Whether it was deleted.
     pub fn is_dead(&self) -> bool {
-        self.dead.load(Ordering::Acquire)
+        self.dead.load(Ordering::SeqCst)
     }
 
     /// Changes the root item in the running transaction.
@@ -142,6 +145,8 @@ pub struct Forest {
     pub(super) names: Mutex<()>,
     /// Deleted subvolumes that are not dropped yet.
     pub(super) dead: Mutex<Vec<u64>>,
+    /// Deleted subvolumes of which files are held: they are dropped after that.
+    pub(super) lingering: Mutex<BTreeSet<u64>>,
     /// Those of them that cannot be dropped, and why.
     pub(super) stuck: Mutex<BTreeMap<u64, Error>>,
     pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
@@ -165,6 +170,7 @@ impl Forest {
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
             names: Mutex::default(),
             dead: Mutex::default(),
+            lingering: Mutex::default(),
             stuck: Mutex::default(),
             snapshots: Mutex::default(),
             superblock: Mutex::default(),
@@ -180,6 +186,49 @@ impl Forest {
     pub fn get(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
         let found = self.find(core, id)?;
         if found.is_dead() { Err(Error::User(Errno::NOENT)) } else { Ok(found) }
+    }
+
+    /// The subvolume `id`, for its files. ENOENT when there is none, or it is deleted and none of its files is held.
+    pub fn get_used(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+        let found = self.find(core, id)?;
+        let gone = found.is_dead() && !found.tree.is_held();
+        if gone { Err(Error::User(Errno::NOENT)) } else { Ok(found) }
+    }
+
+    /// Whether `id` was deleted while its files were held, and now none is.
+    pub fn is_let_go(&self, id: u64) -> bool {
+        let found = self.subvolumes.get(id);
+        found.is_some_and(|found| found.is_dead() && !found.tree.is_held())
+            && self.lingering.lock().contains(&id)
+    }
+
+    /// Leaves such a subvolume to be dropped. Operations that have found it before may still be under way: it counts as
+    /// changed, so that the commit which waits for them comes first.
+    pub fn let_go(&self, id: u64) {
+        let mut lingering = self.lingering.lock();
+        let Some(found) = self.subvolumes.get(id) else { return };
+        if lingering.contains(&id) && found.tree.close() {
+            lingering.remove(&id);
+            self.leave(&found);
+        }
+    }
+
+    /// Leaves all deleted subvolumes to be dropped, whoever holds files of them; `false` if none was held. So many commits
+    /// later as [`LEAVING_COMMITS`] says, space has come back.
+    pub fn let_all_go(&self) -> bool {
+        let mut lingering = self.lingering.lock();
+        let all = std::mem::take(&mut *lingering);
+        for found in all.iter().filter_map(|id| self.subvolumes.get(*id)) {
+            found.tree.close_to_all();
+            self.leave(&found);
+        }
+        !all.is_empty()
+    }
+
+    fn leave(&self, closed: &Subvolume) {
+        closed.change(|_| ());
+        self.dead.lock().push(closed.id);
+        self.dropping.store(true, Ordering::Release);
     }
 
     /// The subvolume `id`, deleted or not.

@@ -8,7 +8,7 @@
 //! operation. A crash in between leaves a tree that the next open drops; the snapshot's content never holds its own name.
 //!
 //! **Deletion** takes the name away at once, marks the tree dead and lets commits drop it step by step ([`drop`]), noting
-//! in its root item how far they came.
+//! in its root item how far they came. While files of it are held it lingers: these can be used as before.
 
 mod create;
 mod delete;
@@ -21,5 +21,5 @@ mod pending;
 mod tests;
 
 pub use create::Place;
-pub use forest::{Forest, Subvolume};
+pub use forest::{Forest, LEAVING_COMMITS, Subvolume};
 pub use info::SubvolumeInfo;

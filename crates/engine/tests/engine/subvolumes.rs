@@ -230,3 +230,127 @@ fn a_read_only_subvolume_stays_where_it_is() {
     fs.close().unwrap();
     image.check();
 }
+
+fn refused<T: std::fmt::Debug>(done: buttress::Result<T>) -> Errno {
+    done.unwrap_err().errno()
+}
+
+/// As in Linux, what somebody has open of a deleted subvolume stays until it is closed.
+#[test]
+fn held_files_of_a_deleted_subvolume_go_on() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    fs.commit().unwrap();
+    let used = fs.usage().used();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    for number in 0..300 {
+        put(&fs, &format!("/one/{number}"), &bytes(20_000, number));
+    }
+    let file = fs.resolve("/one/7").unwrap();
+    fs.hold(file).unwrap();
+    fs.hold(Node::top(one)).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"one").unwrap();
+    assert_eq!(fs.lookup(Node::ROOT, b"one").unwrap(), None);
+    assert_eq!(refused(fs.subvolume_info(one)), Errno::NOENT);
+    assert_eq!(refused(fs.snapshot(one, Node::ROOT, b"two", false)), Errno::NOENT);
+    assert_eq!(refused(fs.create_subvolume(Node::top(one), b"in", Owner::default())), Errno::NOENT);
+    // Nothing waits for those who hold it.
+    fs.clean().unwrap();
+    for round in 0..3 {
+        let data = bytes(30_000, round);
+        fs.write(file, 1000 * u64::from(round), &data).unwrap();
+        fs.commit().unwrap();
+        let mut back = vec![0; data.len()];
+        assert_eq!(fs.read(file, 1000 * u64::from(round), &mut back).unwrap(), data.len());
+        assert!(back == data);
+    }
+    let other = fs.lookup(Node::top(one), b"8").unwrap().unwrap().node;
+    assert_eq!(fs.attributes(other).unwrap().size, 20_000);
+    fs.release(file).unwrap();
+    assert_eq!(fs.attributes(file).unwrap().size, 32_000);
+    fs.release(Node::top(one)).unwrap();
+    assert_eq!(refused(fs.attributes(file)), Errno::NOENT);
+    assert_eq!(refused(fs.hold(file)), Errno::NOENT);
+    fs.clean().unwrap();
+    fs.commit().unwrap();
+    assert_eq!(fs.usage().used(), used);
+    fs.close().unwrap();
+    image.check();
+}
+
+/// What is deleted and held stands in nobody's way.
+#[test]
+fn a_full_filesystem_keeps_no_deleted_subvolumes() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    put(&fs, "/one/file", &bytes(120 << 20, 1));
+    let file = fs.resolve("/one/file").unwrap();
+    fs.hold(file).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"one").unwrap();
+    fs.commit().unwrap();
+    assert_eq!(fs.attributes(file).unwrap().size, 120 << 20);
+    for number in 0..4 {
+        put(&fs, &format!("/{number}"), &bytes(40 << 20, number));
+    }
+    assert_eq!(refused(fs.attributes(file)), Errno::NOENT);
+    fs.release(file).unwrap();
+    fs.clean().unwrap();
+    assert_eq!(refused(fs.subvolume_info(one)), Errno::NOENT);
+    fs.close().unwrap();
+    image.check();
+}
+
+/// One that is held to the end is dropped by the next open.
+#[test]
+fn a_deleted_subvolume_may_be_held_to_the_end() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    put(&fs, "/one/file", &bytes(200_000, 1));
+    fs.hold(fs.resolve("/one/file").unwrap()).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"one").unwrap();
+    fs.write(Node { ino: 257, ..Node::top(one) }, 0, b"changed").unwrap();
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open();
+    fs.clean().unwrap();
+    assert_eq!(refused(fs.attributes(Node::top(one))), Errno::NOENT);
+    fs.close().unwrap();
+    image.check();
+}
+
+/// Writers, commits and the last release race: nothing that was dropped is written to.
+#[test]
+fn the_last_release_races_with_writers_and_commits() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    for round in 0..40u32 {
+        let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+        put(&fs, "/one/file", &bytes(100_000, round));
+        let file = fs.resolve("/one/file").unwrap();
+        fs.hold(file).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for step in 0..200u64 {
+                    match fs.write(file, step * 300, &bytes(5000, 3)) {
+                        Ok(_) => {}
+                        Err(error) => return assert_eq!(error.errno(), Errno::NOENT),
+                    }
+                }
+            });
+            scope.spawn(|| (0..4).for_each(|_| fs.commit().map(drop).unwrap()));
+            scope.spawn(|| {
+                fs.delete_subvolume(Node::ROOT, b"one").unwrap();
+                if round % 2 == 0 {
+                    fs.commit().unwrap();
+                }
+                fs.release(file).unwrap();
+            });
+        });
+        assert_eq!(refused(fs.attributes(Node::top(one))), Errno::NOENT);
+    }
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    image.check();
+}

@@ -5,12 +5,13 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use buttress_fuse::client;
 use rustix::io::Errno;
 
 use crate::rights::{Kernel, ReadOnly, as_root, as_user, ours, run};
-use crate::server::{Kind, Mount, USER, can_mount, exists, users};
+use crate::server::{Kind, Mount, PATIENCE, USER, can_mount, exists, users};
 
 /// Ioctls by number, for scripts: `call(FD, NUMBER, FORMAT, VALUES...)` answers errno and memory.
 const CALL: &str = r#"
@@ -262,5 +263,53 @@ fn subvolumes_by_their_ids() {
     // Its space may be free already.
     let deleted = client::deleted_subvolumes(&top).unwrap();
     assert!(deleted.iter().all(|facts| facts.id == id && facts.name.is_empty()));
+    mount.end();
+}
+
+/// Who has a file of a deleted subvolume open goes on; its space comes back after that.
+#[test]
+fn open_files_of_a_deleted_subvolume() {
+    let script = r"
+top = os.open('.', 0)
+call(top, CREATE, '<q4088s', 0, b'sub')
+os.makedirs('sub/dir/below')
+file = os.open('sub/dir/file', os.O_RDWR | os.O_CREAT)
+os.write(file, b'before')
+inside = os.open('sub/dir', 0)
+print(call(top, DELETE, '<q4088s', 0, b'sub')[0], os.path.exists('sub'))
+os.write(file, b' and after')
+os.fsync(file)
+print(os.pread(file, 100, 0), os.fstat(file).st_size)
+os.ftruncate(file, 3)
+print(sorted(os.listdir(inside)), os.stat('file', dir_fd=inside).st_size)
+call(top, CREATE, '<q4088s', 0, b'sub')
+print(os.listdir('sub'), os.pread(file, 100, 0))
+";
+    on_both(|top| python(top, &["--reuid=0"], "", script));
+    let Some(mount) = ours("") else { return };
+    let top = mount.path();
+    client::create_subvolume(&top.join("home")).unwrap();
+    let deleted = || -> Vec<u64> {
+        client::deleted_subvolumes(&top).unwrap().iter().map(|facts| facts.id).collect()
+    };
+    for open in [false, true] {
+        let place = top.join("home/sub");
+        client::create_subvolume(&place).unwrap();
+        fs::write(place.join("seen"), "").unwrap();
+        let file = fs::File::create(place.join("file")).unwrap();
+        let file = open.then_some(file);
+        let id = client::subvolume(&place).unwrap().id;
+        client::delete_subvolume_by_id(&top, id).unwrap();
+        if let Some(mut file) = file {
+            std::io::Write::write_all(&mut file, b"content").unwrap();
+            assert_eq!(deleted(), [id]);
+        }
+        // The kernel forgets in its own time; of what was open, only when it must.
+        let deadline = Instant::now() + PATIENCE;
+        while !open && !deleted().is_empty() {
+            assert!(Instant::now() < deadline, "it stays");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
     mount.end();
 }

@@ -22,6 +22,9 @@ pub(crate) mod words;
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 
@@ -32,7 +35,10 @@ use super::{Mount, Notice};
 use crate::nodes::{Identity, SUBVOLUME_TOP, shown_ino};
 use crate::protocol::abi::opcode;
 use crate::protocol::channel::{Channel, Request};
+use crate::protocol::mounts;
 
+/// Subvolumes in each other: more than any path has.
+const SUBVOLUME_DEPTH_MAX: usize = 4096;
 /// The user with all capabilities.
 const ROOT: u32 = 0;
 
@@ -304,6 +310,42 @@ impl<S: Control> Mount<S> {
     fn subvolume_top(&self, node: &S::Node) -> Answer<u64> {
         let Identity { subvolume, ino } = self.store.identity(node);
         if ino == SUBVOLUME_TOP { Ok(subvolume) } else { Err(Errno::INVAL) }
+    }
+
+    /// The path of a directory from the top of the mount.
+    fn path_on_mount(&self, directory: Identity) -> Option<PathBuf> {
+        let (mut at, mut names) = (directory, Vec::new());
+        // Each step leads to another subvolume.
+        for _ in 0..SUBVOLUME_DEPTH_MAX {
+            names.push(OsString::from_vec(self.store.path_in_subvolume(at).ok()?));
+            if at.subvolume == self.nodes.mounted() {
+                return Some(names.iter().rev().collect());
+            }
+            let facts = self.store.subvolume(at.subvolume).ok()?;
+            at = Identity { subvolume: facts.parent, ino: facts.directory };
+            names.push(facts.name);
+        }
+        None
+    }
+
+    /// Has the kernel look for a subvolume that was deleted, so that it forgets what it has seen below: until then that
+    /// counts as in use, and its space stays. By another process, since one that waits for its own answers could not be
+    /// killed.
+    fn have_looked_for(&self, directory: Identity, name: &OsStr) {
+        let top = mounts::all().ok().and_then(|all| {
+            let device = self.device.get()?;
+            all.into_iter().find(|entry| entry.device == *device && entry.whole)
+        });
+        let Some((top, path)) = top.zip(self.path_on_mount(directory)) else { return };
+        let path = top.mountpoint.join(path).join(name);
+        let look = move || {
+            let mut command = Command::new("stat");
+            command.arg("--").arg(path).stdin(Stdio::null());
+            // That there is nothing is what is expected.
+            let _nothing = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+        };
+        // Without a thread it is forgotten when memory is short, or at the end of the mount.
+        let _later = std::thread::Builder::new().spawn(look);
     }
 
     /// Notes that the kernel must be told of a change of `directory` that it did not ask for as such.

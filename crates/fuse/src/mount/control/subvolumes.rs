@@ -16,6 +16,7 @@ use crate::mount::caller::{self, Caller};
 use crate::mount::permission::{SEARCH, WRITE};
 use crate::mount::store::{Answer, Time};
 use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
+use crate::protocol::abi::opcode;
 use crate::protocol::channel::Request;
 
 const TYPE: u32 = 0o170_000;
@@ -145,6 +146,11 @@ impl<S: Control> Mount<S> {
         }
         self.store.delete_subvolume(&node, name)?;
         self.names_changed(directory);
+        // Who deletes by name in the directory itself looks for the name then.
+        let looks = request.opcode() != opcode::IOCTL && directory == request.nodeid();
+        if !looks && self.nodes.get(self.nodes.id(self.store.identity(&victim))).is_some() {
+            self.have_looked_for(self.store.identity(&node), name);
+        }
         Ok(())
     }
 
