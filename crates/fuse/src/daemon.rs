@@ -27,6 +27,7 @@ use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect
 use crate::protocol::mounts;
 use crate::session::{Session, SessionError, SessionOptions};
 use crate::signals::{HeldSignals, SignalWatch};
+use crate::warnings;
 use crate::will::Will;
 
 /// Why a mount failed, or did not end well.
@@ -156,6 +157,7 @@ fn mount_here(
     for warning in fs.warnings() {
         eprintln!("buttress: {}: {warning}", place.source.display());
     }
+    warnings::tell_when_they_come(&fs, &place.source, readiness.is_some());
     let mut options = options.clone();
     options.read_only |= fs.is_read_only();
     let subvolume = chosen_subvolume(&fs, &options.subvolume, device)?;

@@ -19,6 +19,7 @@ pub mod protocol;
 pub mod session;
 pub mod signals;
 mod unmount;
+mod warnings;
 mod will;
 
 pub use daemon::{Ground, MountError, mount};

@@ -136,6 +136,11 @@ impl Filesystem {
         [self.inner().warnings.clone(), self.core().warnings()].concat()
     }
 
+    /// Has `hear` told of each warning from now on, by the thread that has met it. `hear` must not call into the filesystem.
+    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
+        self.core().on_warning(hear);
+    }
+
     /// Whether nothing can be changed: opened so, or because a commit failed.
     pub fn is_read_only(&self) -> bool {
         self.inner().core.check_writable().is_err()

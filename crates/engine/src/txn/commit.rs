@@ -246,6 +246,7 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
         }
         Err(error) => {
             core.txn.abort(&error);
+            core.warn(format!("nothing more is written, as a commit failed: {error}"));
             Err(error)
         }
     }

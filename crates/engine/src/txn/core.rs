@@ -1,6 +1,6 @@
 //! What all parts of an open filesystem share.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
@@ -163,6 +163,18 @@ impl Roots {
 /// Warnings that are kept.
 const WARNINGS_MAX: usize = 100;
 
+type Hear = dyn Fn(&str) + Send + Sync;
+
+/// Who hears of warnings when they come.
+#[derive(Default)]
+struct Listener(OnceLock<Box<Hear>>);
+
+impl std::fmt::Debug for Listener {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Listener").field(&self.0.get().is_some()).finish()
+    }
+}
+
 /// The parts that every layer above needs.
 #[derive(Debug)]
 pub struct Core {
@@ -200,6 +212,7 @@ pub struct Core {
     pub run_bytes: usize,
     /// What went wrong since the opening without anybody being told, each once.
     warnings: Mutex<Vec<String>>,
+    listener: Listener,
     roots: RwLock<Roots>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
@@ -230,6 +243,7 @@ impl Core {
             mark_quota_inconsistent: false,
             sequential: false,
             warnings: Mutex::default(),
+            listener: Listener::default(),
             drop_blocks_max: 4096,
             inodes_max: 65_536,
             kept_max: 64,
@@ -298,9 +312,19 @@ impl Core {
     /// Notes what went wrong although nobody's operation failed.
     pub fn warn(&self, warning: String) {
         let mut warnings = self.warnings.lock();
-        if warnings.len() < WARNINGS_MAX && !warnings.contains(&warning) {
-            warnings.push(warning);
+        if warnings.len() >= WARNINGS_MAX || warnings.contains(&warning) {
+            return;
         }
+        warnings.push(warning.clone());
+        drop(warnings);
+        if let Some(hear) = self.listener.0.get() {
+            hear(&warning);
+        }
+    }
+
+    /// Has `hear` told of each warning from now on. The first one who asks for that hears.
+    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(hear));
     }
 
     /// What was noted with [`Core::warn`].

@@ -484,7 +484,9 @@ impl Control for Engine {
     }
 
     fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
-        self.fs.set_subvolume_read_only(id, read_only).map_err(errno)
+        self.fs.set_subvolume_read_only(id, read_only).map_err(errno)?;
+        // Durable when it returns, as on Linux; so is a label.
+        self.commit()
     }
 
     fn default_subvolume(&self) -> Answer<u64> {
@@ -537,7 +539,8 @@ impl Control for Engine {
     }
 
     fn set_label(&self, label: &[u8]) -> Answer<()> {
-        self.fs.set_label(label).map_err(errno)
+        self.fs.set_label(label).map_err(errno)?;
+        self.commit()
     }
 
     fn set_flags(&self, node: &Self::Node, flags: u32) -> Answer<()> {
