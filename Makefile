@@ -1,5 +1,5 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build demo test lint bench load crash long differential fuzz-smoke clean
+.PHONY: help deps build demo test lint bench load crash brim long differential fuzz-smoke clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
@@ -8,6 +8,7 @@ help:
 	@echo "make bench  the figures of this machine, both sides in one run"
 	@echo "make load   an hour of mixed load on a mount with little memory (LOAD_SECONDS=N)"
 	@echo "make crash  every state that a power loss may leave, and devices that fail"
+	@echo "make brim   100 filesystems that are full to the brim, 2,000 operations each"
 	@echo "make long   the suites that take hours"
 	@echo "make differential   200,000 operations on a kernel mount and on ours"
 	@echo "make fuzz-smoke   every fuzz target for FUZZ_SECONDS (60)"
@@ -46,8 +47,13 @@ crash: deps
 	target/release/crashrun --threads $$(nproc) --per-epoch 112
 	target/release/crashrun --threads $$(nproc) --faults 1000000
 
+# Snapshots, scattered extents, clones and deletion where there is not a block to spare.
+brim: deps
+	cargo build --release -p buttress-testkit --bin modelrun
+	for seed in $$(seq 1 100); do target/release/modelrun --brim 1 --ops 2000 --check-every 1000 --seed $$seed || exit 1; done
+
 # What takes hours: the workloads at full size, every byte of an image flipped, a million random operations.
-long: deps crash
+long: deps crash brim
 	BUTTRESS_LONG=1 cargo test --release -p buttress-testkit --no-fail-fast
 	BUTTRESS_LONG=1 cargo test --release -p buttress-cli --test kill
 	cargo run --release -p buttress-testkit --bin modelrun -- --seed 1 --ops 1000000

@@ -22,11 +22,21 @@ impl Image {
 
     /// Made by our own mkfs, in the form that the `btrfs check` of today knows.
     pub fn by_us(size: u64) -> Image {
+        Image::with(size, buttress_mkfs::Options::default())
+    }
+
+    /// The same, with its tree blocks once.
+    pub fn once(size: u64) -> Image {
+        let metadata_profile = Some(buttress_mkfs::Profile::Single);
+        Image::with(size, buttress_mkfs::Options { metadata_profile, ..Default::default() })
+    }
+
+    fn with(size: u64, options: buttress_mkfs::Options) -> Image {
         let image = Image { dir: oracle::temp_dir().unwrap() };
         let device = buttress_device::FileDevice::create(image.path(), size).unwrap();
         let request = buttress_mkfs::parse_features("^block-group-tree", Default::default());
         let Ok(buttress_mkfs::FeatureRequest::Set(features)) = request else { panic!() };
-        let options = buttress_mkfs::Options { features, ..Default::default() };
+        let options = buttress_mkfs::Options { features, ..options };
         let mut environment = buttress_mkfs::Environment::system();
         buttress_mkfs::make(&device, &options, &mut environment).unwrap();
         image
