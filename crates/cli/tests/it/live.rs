@@ -313,3 +313,24 @@ fn deleted_subvolumes_of_a_live_mount_are_listed() {
     drop(held);
     live.end();
 }
+
+/// The image as it is on the disk now.
+fn copy_of_image(place: &Place) {
+    let args = ["--sparse=always", "disk.img", "copy.img"];
+    let copied = std::process::Command::new("cp").args(args).current_dir(place.path()).status();
+    assert!(copied.unwrap().success());
+}
+
+#[test]
+fn a_label_and_a_flag_are_on_the_device_at_once() {
+    let place = image();
+    let Some(live) = Live::of(&place, "-o commit=300") else { return };
+    place.ok("subvolume create mnt/one");
+    place.ok("filesystem label mnt new");
+    copy_of_image(&place);
+    assert_eq!(place.ok("filesystem label copy.img"), "new\n");
+    place.ok("property set mnt/one ro true");
+    copy_of_image(&place);
+    assert_eq!(place.ok("property get copy.img:/one ro"), "ro=true\n");
+    live.end();
+}
