@@ -282,7 +282,7 @@ impl Forest {
 
     /// Why a deleted subvolume cannot be dropped, if there is such a one.
     pub fn why_stuck(&self) -> Option<Error> {
-        self.stuck.lock().values().next().cloned()
+        self.stuck.lock().values().next().map(|stuck| stuck.error.clone())
     }
 
     /// Whether deleted subvolumes wait for room: they are dropped when others have let go of some.

@@ -84,6 +84,9 @@ impl Budget {
     }
 }
 
+/// Transactions between two tries to drop what cannot be dropped, at most.
+const PAUSE_MAX: u64 = 1024;
+
 struct Walk<'w, 'a> {
     commit: &'w Commit<'a>,
     view: View<'w>,
@@ -110,13 +113,25 @@ enum Dropped {
     /// To the end of the budget.
     Some,
     /// To damage. The commit goes on without: what other trees have changed must not be lost for the sake of one that
-    /// nobody wants any more. It is said, and the next open tries again.
+    /// nobody wants any more. It is said, and tried again.
     Stuck(Error),
+}
+
+/// Why a deleted subvolume cannot be dropped, and when that is tried again. A device may fail for a moment: the next commit
+/// tries, and then one after a pause that is twice as long each time.
+#[derive(Debug)]
+pub(super) struct Stuck {
+    pub error: Error,
+    /// The first transaction that tries again.
+    again: u64,
+    /// The transactions from the last try to that.
+    pause: u64,
 }
 
 impl Forest {
     /// Drops some blocks of deleted subvolumes: as many as the options allow one commit.
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
+        self.try_stuck_until(commit.transid());
         if self.dead.lock().is_empty() {
             return Ok(());
         }
@@ -150,15 +165,45 @@ impl Forest {
             }
         }
         for (id, error) in &stuck {
-            commit.core().warn(format!("deleted subvolume {id} cannot be dropped: {error}"));
+            commit.core().warn(format!(
+                "deleted subvolume {id} cannot be dropped: {error}; its space stays taken. It is tried again by later commits and \
+                 mounts; if that does not help, the device or the filesystem is damaged: see what check says"
+            ));
         }
         let mut dead = self.dead.lock();
         dead.retain(|id| !done.contains(id) && stuck.iter().all(|(stuck, _)| stuck != id));
         self.dropping.store(!dead.is_empty(), Ordering::Release);
         drop(dead);
-        self.stuck.lock().extend(stuck);
+        self.note_stuck(commit.transid(), &done, stuck);
         self.dropped(done);
         Ok(())
+    }
+
+    /// Has those that are stuck tried again at once.
+    pub fn try_stuck_again(&self) {
+        self.try_stuck_until(u64::MAX);
+    }
+
+    /// Puts those that are to be tried again by transaction `last` at the latest behind all others that are to be dropped. Where
+    /// there is no room to drop anything they wait there, like the others.
+    fn try_stuck_until(&self, last: u64) {
+        let stuck = self.stuck.lock();
+        let mut dead = self.dead.lock();
+        for (id, it) in stuck.iter() {
+            if it.again <= last && !dead.contains(id) {
+                dead.push(*id);
+            }
+        }
+        self.dropping.store(!dead.is_empty(), Ordering::Release);
+    }
+
+    fn note_stuck(&self, transid: u64, done: &[u64], now: Vec<(u64, Error)>) {
+        let mut stuck = self.stuck.lock();
+        stuck.retain(|id, _| !done.contains(id));
+        for (id, error) in now {
+            let pause = stuck.get(&id).map_or(1, |it| it.pause.saturating_mul(2).min(PAUSE_MAX));
+            stuck.insert(id, Stuck { error, again: transid.saturating_add(pause), pause });
+        }
     }
 
     /// Drops some blocks of one subvolume.

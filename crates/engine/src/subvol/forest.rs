@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use super::create::SnapshotRequest;
+use super::drop::Stuck;
 use super::loaded::Loaded;
 use super::pending::Pending;
 use crate::env::Time;
@@ -147,8 +148,8 @@ pub struct Forest {
     pub(super) dead: Mutex<Vec<u64>>,
     /// Deleted subvolumes of which files are held: they are dropped after that.
     pub(super) lingering: Mutex<BTreeSet<u64>>,
-    /// Those of them that cannot be dropped, and why.
-    pub(super) stuck: Mutex<BTreeMap<u64, Error>>,
+    /// Deleted subvolumes that could not be dropped. Of these are among `dead`, too, which are being tried again.
+    pub(super) stuck: Mutex<BTreeMap<u64, Stuck>>,
     pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
     pub(super) superblock: Mutex<SuperblockChanges>,
     frozen: Mutex<Frozen>,

@@ -8,7 +8,8 @@
 //! operation. A crash in between leaves a tree that the next open drops; the snapshot's content never holds its own name.
 //!
 //! **Deletion** takes the name away at once, marks the tree dead and lets commits drop it step by step ([`drop`]), noting
-//! in its root item how far they came. While files of it are held it lingers: these can be used as before.
+//! in its root item how far they came. While files of it are held it lingers: these can be used as before. What cannot be
+//! dropped because a block cannot be read stops no commit; later ones try again.
 
 mod create;
 mod delete;
