@@ -160,13 +160,18 @@ impl FileDevice {
         Ok(device)
     }
 
-    /// Holds the files behind a disk. One that cannot be opened (another namespace, no permission, deleted) cannot be held.
+    /// Holds the files behind a disk. One that cannot be opened (another namespace, no permission, deleted) or locked (some
+    /// network filesystems) cannot be held.
     fn hold_behind(&mut self, disk: &Metadata, hold: Hold) -> Result<(), DeviceError> {
-        for path in kernel::files_behind(disk) {
-            let Ok(file) = File::open(&path) else { continue };
-            if file.metadata().is_ok_and(|it| it.is_file()) {
-                lock::take(&self.name, &file, hold).map_err(|error| behind(error, &path))?;
-                self.behind.push(file);
+        for kernel::Behind { path, part } in kernel::files_behind(disk) {
+            // A look before the open: opening a FIFO would wait for its other end.
+            let Some(file) = path.is_file().then(|| File::open(&path).ok()).flatten() else {
+                continue;
+            };
+            match lock::take(&self.name, &file, if part { hold.of_part() } else { hold }) {
+                Ok(()) => self.behind.push(file),
+                Err(error @ DeviceError::Busy { .. }) => return Err(behind(error, &path)),
+                Err(_) => {}
             }
         }
         Ok(())

@@ -51,8 +51,16 @@ pub(crate) fn concern_of_disk(disk: &Metadata) -> Option<String> {
 
 const MOVING: &str = "what is read may be old, or change meanwhile";
 
+/// A file behind a disk.
+#[derive(Debug)]
+pub(crate) struct Behind {
+    pub path: PathBuf,
+    /// The disk may be a part of what is in the file: a partition, or one of several disks made of it.
+    pub part: bool,
+}
+
 /// The files behind a disk, if it is a loop device, a partition of one, or is made of such.
-pub(crate) fn files_behind(disk: &Metadata) -> Vec<PathBuf> {
+pub(crate) fn files_behind(disk: &Metadata) -> Vec<Behind> {
     let mut found = Vec::new();
     if let Some(block) = block_of(disk.rdev()) {
         collect_files(&block, DEPTH, &mut found);
@@ -60,12 +68,12 @@ pub(crate) fn files_behind(disk: &Metadata) -> Vec<PathBuf> {
     found
 }
 
-fn collect_files(block: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+fn collect_files(block: &Path, depth: u32, found: &mut Vec<Behind>) {
     if depth == 0 {
         return;
     }
-    if let Some(file) = backing_file(block) {
-        found.push(file);
+    if let Some(path) = backing_file(block) {
+        found.push(Behind { path, part: depth < DEPTH });
     }
     if block.join("partition").exists()
         && let Some(whole) = block.parent()

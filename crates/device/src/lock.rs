@@ -19,6 +19,9 @@
 //! it is reads, and wants the same. A mere reader takes nothing; he only looks, and says that somebody writes. The bytes
 //! need not exist, and what they hold does not matter.
 //!
+//! Who has a part of a file only, as a partition of a disk that is in it, leaves the other parts to others, who may write
+//! there: he wants nobody to resize, and says that he writes.
+//!
 //! Filesystems without locks (some network filesystems) have none of this, which is no reason not to work on them.
 
 use std::fs::{File, TryLockError};
@@ -38,6 +41,10 @@ pub(crate) enum Hold {
     Still,
     /// It is written, and by nobody else.
     Writing,
+    /// A part of it must stay as it is.
+    StillPart,
+    /// A part of it is written.
+    WritingPart,
 }
 
 const USED: i64 = 100;
@@ -48,29 +55,44 @@ const REWRITE: i64 = 2;
 const RESIZE: i64 = 3;
 
 impl Hold {
+    /// The same of a part of the file.
+    pub fn of_part(self) -> Hold {
+        match self {
+            Hold::Still | Hold::StillPart => Hold::StillPart,
+            Hold::Writing | Hold::WritingPart => Hold::WritingPart,
+        }
+    }
+
     fn uses(self) -> &'static [i64] {
         match self {
-            Hold::Still => &[READ],
+            Hold::Still | Hold::StillPart => &[READ],
             Hold::Writing => &[READ, WRITE, RESIZE],
+            Hold::WritingPart => &[READ, WRITE],
         }
     }
 
     /// What nobody else is to do.
     fn unwanted(self) -> &'static [i64] {
-        &[WRITE, RESIZE]
+        match self {
+            Hold::Still | Hold::Writing => &[WRITE, RESIZE],
+            Hold::StillPart | Hold::WritingPart => &[RESIZE],
+        }
     }
 
     /// What nobody else may be doing: what QEMU calls writing what is there already is writing all the same.
     fn forbidden(self) -> &'static [i64] {
-        &[WRITE, REWRITE, RESIZE]
+        match self {
+            Hold::Still | Hold::Writing => &[WRITE, REWRITE, RESIZE],
+            Hold::StillPart | Hold::WritingPart => &[RESIZE],
+        }
     }
 }
 
 /// Takes all locks, or none and says who is in the way. They last until [`release`], or until the file is closed.
 pub(crate) fn take(name: &str, file: &File, hold: Hold) -> Result<(), DeviceError> {
     let tried = match hold {
-        Hold::Still => file.try_lock_shared(),
         Hold::Writing => file.try_lock(),
+        Hold::Still | Hold::StillPart | Hold::WritingPart => file.try_lock_shared(),
     };
     match tried {
         Ok(()) => {}

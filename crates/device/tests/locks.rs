@@ -251,3 +251,52 @@ fn a_loop_device_is_the_file_behind_it() {
     let _writer = FileDevice::open(&disk.0, Access::ReadWrite).unwrap();
     is_busy(FileDevice::open(&second.0, Access::ReadWrite));
 }
+
+/// Partitions of one disk are written side by side, each by one program; whoever has the whole disk has all of them.
+#[test]
+fn partitions_of_a_loop_device_are_apart() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(8 << 20).unwrap();
+    if !partition(&path) {
+        println!("skipped: sfdisk is not here");
+        return;
+    }
+    let Some(disk) = Loop::attach(&path, &["--partscan"]) else {
+        println!("skipped: no loop device to be had");
+        return;
+    };
+    let [first, second] = [1, 2].map(|number| format!("{}p{number}", disk.0));
+    if !Path::new(&second).exists() {
+        println!("skipped: nobody makes the nodes of partitions here");
+        return;
+    }
+    let writer = FileDevice::open(&first, Access::ReadWrite).unwrap();
+    drop(FileDevice::open(&second, Access::ReadWrite).unwrap());
+    drop(FileDevice::open_unused(&second).unwrap());
+    is_busy(FileDevice::open(&first, Access::ReadWrite));
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&path));
+    assert_eq!(FileDevice::open(&path, Access::ReadOnly).unwrap().concerns().len(), 1);
+    drop(writer);
+
+    let guest = Holder::of(&path, &GUEST);
+    is_busy(FileDevice::open(&first, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&first));
+    drop(guest);
+    let checker = FileDevice::open_unused(&first).unwrap();
+    drop(FileDevice::open(&second, Access::ReadWrite).unwrap());
+    drop(checker);
+}
+
+/// Makes two partitions in an image.
+fn partition(image: &Path) -> bool {
+    let child = Command::new("sfdisk").arg("-q").arg(image).stdin(Stdio::piped()).spawn();
+    let Ok(mut child) = child else { return false };
+    child.stdin.take().unwrap().write_all(b"label: dos\n,3M\n,3M\n").unwrap();
+    child.wait().unwrap().success()
+}
