@@ -16,6 +16,8 @@
 
 use std::sync::atomic::Ordering;
 
+use buttress_ondisk::LEVELS_MAX;
+
 use super::bound::{Total, Trees};
 use super::device::{GRAIN, copies};
 use super::set::Sums;
@@ -138,7 +140,12 @@ pub(crate) struct Outlook {
 impl Outlook {
     /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
     fn floor(&self) -> u64 {
-        self.bound(dropping(self.extents_of_leaf(), self.children_of_node())).blocks
+        self.bound(dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
+    }
+
+    /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
+    fn nodes_of_step(&self) -> u64 {
+        self.children_of_node() + 2 * LEVELS_MAX as u64
     }
 
     /// Bytes that only deletions may use: enough for one, for the next ones after it, and for dropping subvolumes.
@@ -360,7 +367,7 @@ impl Space {
         let outlook = self.outlook(&pool, true);
         let mut refs = refs;
         while refs >= least {
-            let total = dropping(refs, refs.max(outlook.children_of_node()));
+            let total = dropping(refs, refs.max(outlook.nodes_of_step()));
             let wanted =
                 Promises { committing: pool.promises.committing.and(total), ..pool.promises };
             if outlook.fits(wanted, Leave::Nothing) {
@@ -377,9 +384,9 @@ impl Space {
         self.outlook(&self.pool.lock(), false).extents_of_leaf()
     }
 
-    /// Children that a node may have.
-    pub fn children_of_node(&self) -> u64 {
-        self.outlook(&self.pool.lock(), false).children_of_node()
+    /// References to tree blocks that the smallest step of dropping a subvolume may change.
+    pub fn nodes_of_step(&self) -> u64 {
+        self.outlook(&self.pool.lock(), false).nodes_of_step()
     }
 
     /// The needs of taking a snapshot: it refers to all that its source's root refers to.

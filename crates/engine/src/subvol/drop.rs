@@ -10,8 +10,9 @@
 //! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
 //! and what they refer to is counted as this tree's: before the reference goes, all of them are *converted*, so that
 //! their children are counted by their address. From the leaves up, each converted block leaves everything consistent;
-//! how far it came is remembered in memory only, as blocks that are converted already need nothing. Where the budget ends, the root item notes the next child to look at
-//! (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
+//! how far it came is remembered in memory only, as blocks that are converted already need nothing, of the budget neither:
+//! the smallest one has to lead further, or commits would go on for ever. Where the budget ends, the root item notes the
+//! next child to look at (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
 
 use std::sync::Arc;
 
@@ -40,12 +41,14 @@ impl Budget {
     /// What there is room for.
     fn reserve(core: &Core) -> Budget {
         let least = core.space.extents_of_leaf();
-        let refs =
-            core.space.reserve_upkeep(least.saturating_mul(core.drop_blocks_max as u64), least);
+        let most = least.saturating_mul(core.drop_blocks_max as u64);
+        #[cfg(test)]
+        let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
+        let refs = core.space.reserve_upkeep(most, least);
         if refs == 0 {
             return Budget { blocks: 0, refs, nodes: 0 };
         }
-        let nodes = refs.max(core.space.children_of_node());
+        let nodes = refs.max(core.space.nodes_of_step());
         Budget { blocks: core.drop_blocks_max, refs, nodes }
     }
 
@@ -368,7 +371,7 @@ impl Walk<'_, '_> {
                 }
             }
         }
-        if !budget.step() || !budget.takes(block) {
+        if !budget.step() || !self.is_full(block)? && !budget.takes(block) {
             budget.spend();
             return Ok(false);
         }

@@ -1,5 +1,6 @@
 //! The whole engine below the public API: what it commits, btrfs check calls clean.
 
+use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -16,6 +17,11 @@ use crate::inode::{NewInode, NewKind, TOP};
 use crate::space::{Space, SpaceRoots};
 use crate::tree::Blocks;
 use crate::txn::{Commit, Core, Features, Op, Participant, Roots, commit};
+
+thread_local! {
+    /// Each commit finds room for the smallest step of dropping a subvolume, and no more.
+    pub(super) static LITTLE_ROOM: Cell<bool> = const { Cell::new(false) };
+}
 
 struct Fs {
     core: Core,
@@ -394,5 +400,40 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     assert!(at(first, held).is_err());
     drop(inode);
     fs.commit();
+    fs.check();
+}
+
+/// Full leaves, and full nodes, below a node that a snapshot shares: each takes more than half of what the smallest step may.
+#[test]
+fn the_smallest_steps_come_to_an_end() {
+    let fs = open(&make(4096));
+    let home = {
+        let op = fs.op();
+        let top = fs.forest.get(&fs.core, 5).unwrap();
+        let dir = top.tree.get(&op, TOP).unwrap();
+        let place = Place { subvolume: &top, dir: &dir, name: b"home" };
+        fs.forest.create(&op, place, 0o755, 0, 0).unwrap()
+    };
+    {
+        let op = fs.op();
+        let subvolume = fs.forest.get(&fs.core, home).unwrap();
+        let top = subvolume.tree.get(&op, TOP).unwrap();
+        let inode = subvolume.tree.create(&op, &top, b"file", &file(0o644)).unwrap();
+        for turn in 0..16_000 {
+            subvolume.tree.write(&op, &inode, turn * 8192, &[7; 4096]).unwrap();
+        }
+    }
+    fs.commit();
+    snapshot(&fs, home, "snapshot");
+    fs.commit();
+    assert!(fs.forest.get(&fs.core, home).unwrap().item().level >= 2);
+    delete(&fs, "home", home);
+    LITTLE_ROOM.set(true);
+    let left = (0..5000).find(|_| {
+        fs.commit();
+        !fs.forest.has_dead()
+    });
+    LITTLE_ROOM.set(false);
+    assert!(left.is_some(), "commits go on for ever");
     fs.check();
 }
