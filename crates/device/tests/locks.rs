@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice};
@@ -266,15 +266,16 @@ fn partitions_of_a_loop_device_are_apart() {
         println!("skipped: sfdisk is not here");
         return;
     }
-    let Some(disk) = Loop::attach(&path, &["--partscan"]) else {
+    let Some(disk) = Loop::attach(&path, &[]) else {
         println!("skipped: no loop device to be had");
         return;
     };
-    let [first, second] = [1, 2].map(|number| format!("{}p{number}", disk.0));
-    if !Path::new(&second).exists() {
-        println!("skipped: nobody makes the nodes of partitions here");
+    let _whoever_else_looks = Command::new("partx").args(["--add", &disk.0]).status();
+    let [first, second] = [1, 2].map(|number| node(dir.path(), &disk, number));
+    let (Some(first), Some(second)) = (first, second) else {
+        println!("skipped: no partitions of loop devices here");
         return;
-    }
+    };
     let writer = FileDevice::open(&first, Access::ReadWrite).unwrap();
     drop(FileDevice::open(&second, Access::ReadWrite).unwrap());
     drop(FileDevice::open_unused(&second).unwrap());
@@ -299,4 +300,16 @@ fn partition(image: &Path) -> bool {
     let Ok(mut child) = child else { return false };
     child.stdin.take().unwrap().write_all(b"label: dos\n,3M\n,3M\n").unwrap();
     child.wait().unwrap().success()
+}
+
+/// A node for a partition, whoever else makes some.
+fn node(dir: &Path, disk: &Loop, number: u32) -> Option<PathBuf> {
+    let name = disk.0.strip_prefix("/dev/")?;
+    let found = std::fs::read_to_string(format!("/sys/block/{name}/{name}p{number}/dev")).ok()?;
+    let (major, minor) = found.trim().split_once(':')?;
+    let device = rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?);
+    let (kind, mode) = (rustix::fs::FileType::BlockDevice, rustix::fs::Mode::RUSR);
+    let node = dir.join(format!("p{number}"));
+    rustix::fs::mknodat(rustix::fs::CWD, &node, kind, mode, device).ok()?;
+    Some(node)
 }
