@@ -1,7 +1,7 @@
 //! Copying: what `cp` does, and `mv` where renaming does not reach.
 //!
-//! Directories are made first with permissions for the copier alone, and get their own mode and times when they are
-//! full. Holes stay holes. Data is shared instead of copied where source and destination are in one filesystem. A
+//! Directories that are to keep owner and mode are made first with permissions for the copier alone, and get their own mode and
+//! times when they are full. Holes stay holes. Data is shared instead of copied where source and destination are in one filesystem. A
 //! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one.
 
 use std::collections::HashMap;
@@ -299,7 +299,8 @@ impl<'a> Copying<'a> {
                 return Err(Failure::new(format!("cannot copy {from} to"), to, why));
             }
             None => {
-                let new = New::plain(Kind::Directory, facts.mode & 0o777 | 0o700);
+                let mode = if self.how.preserve { 0o700 } else { facts.mode & 0o777 | 0o700 };
+                let new = New::plain(Kind::Directory, mode);
                 let made = directory.make(name, &new);
                 let to = made.map_err(|why| Failure::new("cannot make", place(), why))?;
                 if self.how.preserve {

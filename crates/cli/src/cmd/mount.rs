@@ -224,6 +224,10 @@ fn umount_failure(directory: &Path, error: &MountError) -> Failure {
     }
 }
 
+/// A helper is to go there itself. In its own namespace the directory may be somebody else's mount.
+const OTHER_NAMESPACE: &str =
+    "option -N, another mount namespace, is not supported; use nsenter --mount=NAMESPACE";
+
 /// The words that mount(8) calls its helpers with: `DEVICE DIRECTORY [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`.
 pub struct Helper {
     /// What `mount` is asked to do; `None` when it is only to say that all is well (`-f`).
@@ -245,9 +249,10 @@ impl Helper {
                     let list = words.next().ok_or("option -o needs a list")?;
                     mount.options.push(list.to_string_lossy().into_owned());
                 }
-                Some("N" | "t") => {
+                Some("t") => {
                     words.next().ok_or_else(|| format!("option {text} needs a value"))?;
                 }
+                Some("N") => return Err(OTHER_NAMESPACE.into()),
                 Some(letters) if letters.bytes().all(|letter| b"sfnvw".contains(&letter)) => {
                     fake |= letters.contains('f');
                 }
@@ -274,9 +279,10 @@ impl Umount {
             let text = word.to_string_lossy();
             match text.strip_prefix('-').filter(|letters| !letters.is_empty()) {
                 None => umount.targets.push(PathBuf::from(word)),
-                Some("N" | "t") => {
+                Some("t") => {
                     words.next().ok_or_else(|| format!("option {text} needs a value"))?;
                 }
+                Some("N") => return Err(OTHER_NAMESPACE.into()),
                 Some(letters) if letters.bytes().all(|letter| b"flnrv".contains(&letter)) => {
                     umount.lazy |= letters.contains('l');
                 }
@@ -303,7 +309,7 @@ mod tests {
         assert_eq!(mount.directory.as_deref(), Some(Path::new("/mnt")));
         assert_eq!(mount.options, ["allow_other", "rw,subvol=home"]);
         assert!(parse("/dev/sdb1 /mnt -nf").unwrap().mount.is_none());
-        for bad in ["/dev/sdb1", "a b c", "a b -o", "a b -x"] {
+        for bad in ["/dev/sdb1", "a b c", "a b -o", "a b -x", "a b -N /proc/1/ns/mnt"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
@@ -316,7 +322,7 @@ mod tests {
         let umount = parse("/mnt -n -t fuse.buttress").unwrap();
         assert_eq!((umount.targets, umount.lazy), (vec![PathBuf::from("/mnt")], false));
         assert!(parse("/mnt -vl").unwrap().lazy);
-        for bad in ["-v", "a b", "a -x", "a -N"] {
+        for bad in ["-v", "a b", "a -x", "a -N", "a -N /proc/1/ns/mnt"] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }

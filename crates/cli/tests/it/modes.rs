@@ -1,8 +1,9 @@
-//! `chmod` and `chown` on unmounted images.
+//! `chmod` and `chown` on unmounted images, and modes of copies.
 
-use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
-use std::process::Command;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::live::Live;
 use crate::run::{Place, have_progs};
@@ -126,4 +127,28 @@ fn an_acl_says_what_the_mode_says() {
     place.ok("chmod g+w mnt/file");
     assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o660);
     live.end();
+}
+
+/// What a directory is to hold is nobody's business before it has its owner and mode.
+#[test]
+fn a_directory_is_the_copiers_alone_until_it_is_full() {
+    let place = Place::new();
+    let from = place.join("from");
+    fs::create_dir(&from).unwrap();
+    // Said by name, these are more than a pipe holds: the copy stands still until somebody reads.
+    for number in 0..1000 {
+        fs::write(from.join(format!("{number:0200}")), "").unwrap();
+    }
+    fs::set_permissions(&from, Permissions::from_mode(0o750)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command.args(["cp", "-a", "-v", "from", "to"]).current_dir(place.path());
+    let copy = command.stdout(Stdio::piped()).spawn().unwrap();
+    let mode = || fs::metadata(place.join("to")).map(|it| it.mode() & 0o777);
+    let until = Instant::now() + Duration::from_secs(60);
+    while mode().is_err() && Instant::now() < until {
+        std::thread::yield_now();
+    }
+    assert_eq!(mode().unwrap(), 0o700);
+    assert!(copy.wait_with_output().unwrap().status.success());
+    assert_eq!(mode().unwrap(), 0o750);
 }

@@ -339,7 +339,7 @@ impl Filesystem {
             return Err(Error::User(Errno::NOTDIR));
         }
         if entry.node.is_stub() || entry.node.is_top() {
-            inner.delete_subvolume(dir, name, true)?;
+            inner.delete_subvolume(dir, name, None, true)?;
             return Ok(entry.node);
         }
         inner.change_at(dir, deleting(6, 0), |op, subvolume, parent| {

@@ -32,9 +32,18 @@ impl Inner {
 }
 
 impl Inner {
-    /// Deletes a subvolume; one that is not empty is refused when `only_empty` is set.
-    pub(super) fn delete_subvolume(&self, dir: Node, name: &[u8], only_empty: bool) -> Result<u64> {
+    /// Deletes a subvolume; one that is not empty is refused when `only_empty` is set, and any but `wanted` where that is said.
+    pub(super) fn delete_subvolume(
+        &self,
+        dir: Node,
+        name: &[u8],
+        wanted: Option<u64>,
+        only_empty: bool,
+    ) -> Result<u64> {
         let entry = self.must_find(dir, name)?;
+        if wanted.is_some_and(|id| id != entry.node.subvolume) {
+            return Err(Error::User(Errno::NOENT));
+        }
         if !entry.node.is_top() && !entry.node.is_stub() {
             return Err(Error::User(Errno::INVAL));
         }
@@ -119,7 +128,13 @@ impl Filesystem {
     /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,
     /// ENOTEMPTY for one that holds others.
     pub fn delete_subvolume(&self, dir: Node, name: &[u8]) -> Result<u64> {
-        self.inner().delete_subvolume(dir, name, false)
+        self.inner().delete_subvolume(dir, name, None, false)
+    }
+
+    /// The same for subvolume `id` alone: ENOENT when `name` stands for anything else by now. For those who have looked at what
+    /// the name stands for, and may delete no other.
+    pub fn delete_subvolume_of(&self, dir: Node, name: &[u8], id: u64) -> Result<()> {
+        self.inner().delete_subvolume(dir, name, Some(id), false).map(drop)
     }
 
     /// Makes a subvolume read-only, or writable again.

@@ -354,3 +354,20 @@ fn the_last_release_races_with_writers_and_commits() {
     fs.close().unwrap();
     image.check();
 }
+
+/// Whoever has judged what a name stands for deletes that, or nothing.
+#[test]
+fn another_subvolume_by_the_same_name_is_not_deleted() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    let two = fs.create_subvolume(Node::ROOT, b"two", Owner::default()).unwrap();
+    fs.rename(Node::ROOT, b"one", Node::ROOT, b"two", Rename::Exchange).unwrap();
+    let refused = fs.delete_subvolume_of(Node::ROOT, b"one", one).unwrap_err();
+    assert_eq!(refused.errno(), Errno::NOENT);
+    fs.delete_subvolume_of(Node::ROOT, b"one", two).unwrap();
+    let left: Vec<_> = fs.subvolumes().unwrap().into_iter().map(|it| it.id).collect();
+    assert_eq!(left, [one]);
+    fs.close().unwrap();
+    image.check();
+}

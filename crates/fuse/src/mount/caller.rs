@@ -6,11 +6,13 @@
 //! to be those of the request.
 //!
 //! What cannot be read is not granted: a caller whose thread is not visible has no groups but its own, no capabilities, and
-//! came through a mount that may not be written to.
+//! came through a mount that may not be written to. The same goes for a /proc of another PID namespace than this process's:
+//! there the number of the caller belongs to somebody else.
 
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
 use rustix::io::Errno;
@@ -52,15 +54,15 @@ impl Caller {
     /// Who made a request.
     pub(super) fn of(request: &Request<'_>) -> Self {
         let bare = Self { uid: request.uid(), gid: request.gid(), ..Self::default() };
-        if request.pid() == 0 {
+        let pid = in_proc(request.pid());
+        if pid == 0 {
             return bare;
         }
-        let Ok(status) = fs::read_to_string(format!("/proc/{}/status", request.pid())) else {
+        let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else {
             return bare;
         };
         match Self::parse(&status) {
             Some(found) if (found.uid, found.gid) == (bare.uid, bare.gid) => {
-                let pid = request.pid();
                 match shares_user_namespace(pid) {
                     true => Self { among_us: true, ..found },
                     false => Self { known: ["uid", "gid"].map(|ids| known_ids(pid, ids)), ..found },
@@ -106,6 +108,20 @@ impl Caller {
     }
 }
 
+/// The thread that the kernel tells of, if /proc shows it by that number; 0, which it shows nobody by, if not.
+fn in_proc(pid: u32) -> u32 {
+    static OURS: OnceLock<bool> = OnceLock::new();
+    let ours =
+        || fs::read_to_string("/proc/self/status").is_ok_and(|own| is_of_our_namespace(&own));
+    if *OURS.get_or_init(ours) { pid } else { 0 }
+}
+
+/// Whether /proc is that of the PID namespace in which the process is that it says this of. From an outer one it has more than
+/// one number.
+fn is_of_our_namespace(status: &str) -> bool {
+    field(status, "NSpid:").is_some_and(|numbers| numbers.split_ascii_whitespace().count() == 1)
+}
+
 /// The value of a line of /proc/PID/status and its like.
 pub(super) fn field<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim)
@@ -140,6 +156,7 @@ fn range(line: &str) -> Option<Range<u64>> {
 /// that may be written to. FUSE does not say which descriptor an ioctl came by: any that the thread has will do, since it
 /// could have come by that one.
 pub(super) fn opened_writable(pid: u32, device: (u32, u32), inos: [u64; 2]) -> bool {
+    let pid = in_proc(pid);
     let theirs = match pid {
         0 => Vec::new(),
         _ => mounts::seen_by(&pid.to_string()).unwrap_or_default(),
@@ -189,7 +206,7 @@ impl Open {
 /// and whoever waits for an answer of its own process cannot be killed.
 pub(super) fn file_of(pid: u32, fd: i64, device: (u32, u32)) -> Answer<u64> {
     let fd = u32::try_from(fd).map_err(|_| Errno::INVAL)?;
-    let path = format!("/proc/{pid}/fd/{fd}");
+    let path = format!("/proc/{}/fd/{fd}", in_proc(pid));
     let how = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     let found = rustix::fs::statx(CWD, Path::new(&path), how, StatxFlags::empty());
     let found = found.map_err(|errno| if errno == Errno::NOENT { Errno::INVAL } else { errno })?;
@@ -204,7 +221,7 @@ const USUAL_UMASK: u32 = 0o022;
 
 /// The umask of thread `pid`.
 pub(super) fn umask_of(pid: u32) -> u32 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = fs::read_to_string(format!("/proc/{}/status", in_proc(pid))).unwrap_or_default();
     let umask = field(&status, "Umask:").and_then(|text| u32::from_str_radix(text, 8).ok());
     umask.unwrap_or(USUAL_UMASK)
 }
@@ -235,6 +252,16 @@ mod tests {
     #[test]
     fn this_process_is_in_its_own_namespace() {
         assert!(shares_user_namespace(std::process::id()));
+    }
+
+    #[test]
+    fn numbers_of_another_pid_namespace_are_not_taken_for_callers() {
+        let pid = std::process::id();
+        assert_eq!(in_proc(pid), pid);
+        assert!(is_of_our_namespace("Pid:\t7\nNSpid:\t7\n"));
+        // As an outer /proc shows a process, and a kernel that does not tell.
+        assert!(!is_of_our_namespace("Pid:\t4711\nNSpid:\t4711\t7\n"));
+        assert!(!is_of_our_namespace("Pid:\t7\n"));
     }
 
     #[test]

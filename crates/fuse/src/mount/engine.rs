@@ -442,8 +442,14 @@ impl Control for Engine {
         made.map(drop).map_err(errno)
     }
 
-    fn delete_subvolume(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
-        self.fs.delete_subvolume(*directory, name.as_bytes()).map(drop).map_err(errno)
+    fn delete_subvolume(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        victim: &Self::Node,
+    ) -> Answer<()> {
+        let name = name.as_bytes();
+        self.fs.delete_subvolume_of(*directory, name, victim.subvolume).map_err(errno)
     }
 
     fn subvolume(&self, id: u64) -> Answer<SubvolumeFacts> {

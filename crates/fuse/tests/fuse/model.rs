@@ -419,7 +419,7 @@ impl Control for Model {
         self.create_subvolume(directory, name, &NewInode { mode, ..NewInode::default() })
     }
 
-    fn delete_subvolume(&self, directory: &Node, name: &OsStr) -> Answer<()> {
+    fn delete_subvolume(&self, directory: &Node, name: &OsStr, _: &Node) -> Answer<()> {
         self.remove(directory, name, true)
     }
 

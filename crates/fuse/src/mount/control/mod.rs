@@ -159,8 +159,13 @@ pub trait Control: Store {
     ) -> Answer<()> {
         Err(Errno::NOTTY)
     }
-    /// Deletes a subvolume by its name.
-    fn delete_subvolume(&self, directory: &Self::Node, name: &OsStr) -> Answer<()> {
+    /// Deletes the subvolume `victim` by its name; ENOENT when that stands for another one by now.
+    fn delete_subvolume(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        victim: &Self::Node,
+    ) -> Answer<()> {
         Err(Errno::NOTTY)
     }
     /// Describes a subvolume.

@@ -96,7 +96,7 @@ impl<S: Control> Mount<S> {
     pub(super) fn snap_destroy(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgs = input(bytes)?;
         self.require_writable_mount(request)?;
-        self.delete_named(request, request.nodeid(), text(&arguments.name)?)
+        self.delete_named(request, request.nodeid(), text(&arguments.name)?, None)
     }
 
     pub(super) fn snap_destroy_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
@@ -104,7 +104,7 @@ impl<S: Control> Mount<S> {
         match arguments.flags {
             0 => {
                 self.require_writable_mount(request)?;
-                self.delete_named(request, request.nodeid(), text(&arguments.name)?)
+                self.delete_named(request, request.nodeid(), text(&arguments.name)?, None)
             }
             SUBVOL_SPEC_BY_ID => self.delete_by_id(request, input(&arguments.name)?),
             _ => Err(Errno::OPNOTSUPP),
@@ -119,15 +119,17 @@ impl<S: Control> Mount<S> {
         self.require_writable_mount(request)?;
         let facts = self.store.subvolume(id)?;
         let directory = Identity { subvolume: facts.parent, ino: facts.directory };
-        self.delete_named(request, self.nodes.id(directory), &facts.name)
+        self.delete_named(request, self.nodes.id(directory), &facts.name, Some(id))
     }
 
-    /// Deletes the subvolume `name` in the directory with node id `directory`.
+    /// Deletes the subvolume `name` in the directory with node id `directory`; if it is `wanted`, where that is said. Whoever
+    /// renames others to that name meanwhile does not have them deleted: it is the one that was judged, or none.
     pub(super) fn delete_named(
         &self,
         request: &Request<'_>,
         directory: u64,
         name: &OsStr,
+        wanted: Option<u64>,
     ) -> Answer<()> {
         match name.as_bytes() {
             b"" | b"." => return Err(Errno::ACCESS),
@@ -138,13 +140,16 @@ impl<S: Control> Mount<S> {
         let (caller, node) = (Caller::of(request), self.node(directory)?);
         self.may(&caller, &node, SEARCH)?;
         let victim = self.store.lookup(&node, name)?.ok_or(Errno::NOENT)?;
+        if wanted.is_some_and(|id| id != self.store.identity(&victim).subvolume) {
+            return Err(Errno::NOENT);
+        }
         let from = self.store.identity(&self.node(request.nodeid())?);
         self.require_deleter(&caller, from, &node, &victim)?;
         self.may_remove(&node, name)?;
         if self.store.attributes(&victim)?.mode & TYPE != DIRECTORY {
             return Err(Errno::NOTDIR);
         }
-        self.store.delete_subvolume(&node, name)?;
+        self.store.delete_subvolume(&node, name, &victim)?;
         self.names_changed(directory);
         // Who deletes by name in the directory itself looks for the name then.
         let looks = request.opcode() != opcode::IOCTL && directory == request.nodeid();

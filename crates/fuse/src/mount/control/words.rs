@@ -156,7 +156,7 @@ impl<S: Control> Mount<S> {
         match word {
             "subvolume" => self.make_subvolume(request, name),
             "snapshot" => self.snapshot_word(request, value),
-            "delete" => self.delete_named(request, request.nodeid(), name),
+            "delete" => self.delete_named(request, request.nodeid(), name, None),
             "delete-id" => self.delete_by_id(request, parse_id(value)?),
             "readonly" => match value {
                 b"0" | b"1" => self.make_read_only(request, value == b"1"),
