@@ -400,13 +400,18 @@ impl Runner {
             }
             // Where little space has been shared by snapshots, deleting can take more than is kept back for it. What must
             // be possible then is to delete the snapshots.
-            Err(Error::NoSpace) if self.config.size < SMALL || self.config.tight => {
+            Err(Error::NoSpace) if self.is_tight() => {
                 self.counts.stuck += 1;
                 Ok(None)
             }
             Err(error) if refusal.is_empty() => fail(format!("must be done: {error:?}")),
             Err(error) => fail(format!("must be refused by {refusal:?}, not {error:?}")),
         }
+    }
+
+    /// Whether there may be no space for anything.
+    fn is_tight(&self) -> bool {
+        self.config.size < SMALL || self.config.tight
     }
 
     /// What a path leads to in the model; `None` when it leads nowhere.

@@ -92,10 +92,10 @@ impl Runner {
         if found != node {
             return fail(format!("removed {found:?} instead of {node:?}"));
         }
+        self.release_lost()?;
         if gone && node.ino != STUB && !node.is_top() {
             self.must_be_gone(node)?;
         }
-        self.release_lost()?;
         self.refresh(&[dir, node])
     }
 
@@ -110,6 +110,7 @@ impl Runner {
             return Ok(());
         }
         let moved = self.model.rename(from, to, how);
+        self.release_lost()?;
         if let Some(gone) = moved.gone.filter(|gone| gone.ino != STUB) {
             self.must_be_gone(gone)?;
         }
@@ -159,10 +160,21 @@ impl Runner {
         for handle in self.model.lost_handles() {
             let node = self.model.handles.remove(&handle);
             if let Some(node) = node {
+                self.goes_on(node)?;
                 engine("release in a deleted subvolume", self.fs().release(node))?;
             }
         }
         Ok(())
+    }
+
+    /// Who holds a file of a subvolume that was deleted goes on with it, as in Linux; where there is no space left, it may
+    /// have had to go.
+    fn goes_on(&self, node: Node) -> Result<()> {
+        match self.fs().attributes(node) {
+            Ok(_) => Ok(()),
+            Err(error) if error.errno() == Errno::NOENT && self.is_tight() => Ok(()),
+            Err(error) => fail(format!("{node:?} of a deleted subvolume is held: {error}")),
+        }
     }
 
     fn look(&mut self, at: &str) -> Result<()> {

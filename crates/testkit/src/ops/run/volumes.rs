@@ -51,10 +51,10 @@ impl Runner {
             return Ok(());
         }
         self.model.remove(dir, name);
+        self.release_lost()?;
         if let Some(Target::Subvolume(id)) = target {
             self.must_be_gone(Node::top(id))?;
         }
-        self.release_lost()?;
         self.refresh(&[dir])
     }
 
