@@ -2,6 +2,7 @@
 
 use super::run::{deleting, need};
 use super::types::{Node, Owner};
+use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::space::Need;
@@ -59,9 +60,6 @@ impl Inner {
         Ok(id)
     }
 }
-
-/// Commits that dropping subvolumes waits for room.
-const STALLED_MAX: u32 = 3;
 
 impl Filesystem {
     /// All subvolumes but the top one, by id.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
+use crate::error::Result;
 
 /// How often the worker looks in the time without changes that makes it commit.
 const LOOKS_PER_PAUSE: u32 = 4;
@@ -84,6 +85,9 @@ impl Wake {
         self.state.lock().stop
     }
 }
+
+/// Commits that dropping subvolumes waits for room.
+pub(super) const STALLED_MAX: u32 = 3;
 
 /// When a commit is due.
 struct Due {
@@ -167,17 +171,29 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
     while wake.wait(pace, extent) {
         let Some(inner) = inner.upgrade() else { return };
-        loop {
+        if commit_and_drop(&inner, wake).is_err() {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
-            if inner.commit().is_err() {
-                return;
-            }
-            let dead = inner.forest.has_dead() && !inner.forest.is_stalled();
-            if !dead || wake.stopping() {
-                break;
-            }
+            return;
         }
     }
+}
+
+/// Commits what has changed, and goes on as long as there are deleted subvolumes to drop. Where there is no room for that, what a
+/// commit has let go of comes back with the next ones; but where nothing has changed, there is nothing to come.
+fn commit_and_drop(inner: &Inner, wake: &Wake) -> Result<()> {
+    let before = inner.core.txn.committed();
+    if inner.commit()? == before {
+        return Ok(());
+    }
+    let mut stalled = 0;
+    while inner.forest.has_dead() && !wake.stopping() {
+        stalled = if inner.forest.is_stalled() { stalled + 1 } else { 0 };
+        if stalled > STALLED_MAX {
+            break;
+        }
+        inner.commit_for_space()?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
