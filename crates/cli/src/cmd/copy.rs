@@ -395,7 +395,7 @@ impl<'a> Copying<'a> {
         let kind = to.facts().map_err(|why| to.failure("cannot read", why))?.kind;
         // A device's name may be given to another device, which leaves what it stands for alone.
         if !matches!(facts.kind, Kind::Block | Kind::Character) {
-            may_be_overwritten(&to, self.globals)?;
+            may_be_overwritten(&to)?;
         }
         match (kind, facts.kind) {
             (Kind::Directory, _) => Err(to.failure("cannot copy to", "Is a directory")),

@@ -70,7 +70,7 @@ fn one(
         return Ok(());
     }
     if let Some(existing) = &existing {
-        may_be_overwritten(existing, globals)?;
+        may_be_overwritten(existing)?;
     }
     match from.rename(&name, &to, &new_name) {
         Err(trouble) if trouble.is(Errno::XDEV) => {

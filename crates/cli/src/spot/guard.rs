@@ -54,20 +54,18 @@ fn holds_partitions(path: &Path) -> bool {
 }
 
 /// Refuses what would be written over, or replaced: a disk, or an image that is in use.
-pub fn may_be_overwritten(existing: &Spot, globals: &Globals) -> Result<(), Failure> {
+pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
     let Some(path) = existing.host_path() else { return Ok(()) };
     let facts = existing.facts().map_err(|why| existing.failure("cannot read", why))?;
     match facts.kind {
         Kind::Block => Err(existing.failure("cannot overwrite", "it is a disk")),
         Kind::Regular => {
-            let offset = globals.offset;
-            if holds_btrfs(path, 0) || holds_btrfs(path, offset) || holds_partitions(path) {
-                let opened = FileDevice::open(path, Access::ReadWrite);
-                if let Err(error @ DeviceError::Busy { .. }) = opened {
-                    return Err(device::failure(path, &error));
-                }
+            // Whatever it holds: another filesystem that is mounted is an image in use, too.
+            let opened = FileDevice::open(path, Access::ReadWrite);
+            match opened {
+                Err(error @ DeviceError::Busy { .. }) => Err(device::failure(path, &error)),
+                _ => Ok(()),
             }
-            Ok(())
         }
         _ => Ok(()),
     }
@@ -79,7 +77,7 @@ pub(super) fn named_may_be_overwritten(
     globals: &Globals,
     knows_image: bool,
 ) -> Result<(), Failure> {
-    may_be_overwritten(named, globals)?;
+    may_be_overwritten(named)?;
     let Some(path) = named.host_path().filter(|path| is_device(path)) else { return Ok(()) };
     if globals.offset != 0 && !knows_image {
         let failure = named.failure("cannot overwrite", "no btrfs filesystem there");

@@ -193,6 +193,43 @@ fn the_kernels_image_is_not_overwritten() {
     assert_eq!(place.ok("cat disk.img:/kept disk.img:/one"), "keptone");
 }
 
+/// Whatever filesystem is in it: what is mounted is not written over.
+#[test]
+fn an_image_of_another_filesystem_is_not_overwritten_while_it_is_mounted() {
+    let place = image();
+    if !buttress_testkit::oracle::root_or_skip() {
+        return;
+    }
+    let run = |words: &[&str]| {
+        let done = Command::new(words[0]).args(&words[1..]).current_dir(place.path()).output();
+        assert!(done.unwrap().status.success(), "{words:?}");
+    };
+    fs::File::create(place.join("other.img")).unwrap().set_len(16 << 20).unwrap();
+    fs::create_dir(place.join("mnt")).unwrap();
+    run(&["mkfs.ext4", "-q", "-F", "other.img"]);
+    let device = LoopDevice::attach(&place.join("other.img")).unwrap();
+    run(&["mount", device.path().to_str().unwrap(), "mnt"]);
+    let (code, _, err) = shell(&place, "$B cp one other.img; $B mv two other.img");
+    run(&["umount", "mnt"]);
+    assert_ne!(code, 0, "{err}");
+    assert_eq!(fs::metadata(place.join("other.img")).unwrap().len(), 16 << 20, "{err}");
+    drop(device);
+    place.ok("cp one other.img");
+    assert_eq!(fs::read(place.join("other.img")).unwrap(), b"one");
+}
+
+#[test]
+fn a_default_subvolume_inside_keeps_all_of_them() {
+    let place = image();
+    place.ok("subvolume create disk.img:/a disk.img:/a/b disk.img:/a/c");
+    let list = place.ok("subvolume list disk.img");
+    let id = list.lines().find(|line| line.ends_with("a/b")).unwrap().split(' ').nth(1).unwrap();
+    place.ok(&format!("subvolume set-default {id} disk.img"));
+    let (code, _, err) = shell(&place, "$B subvolume delete -R disk.img:/a");
+    assert!(code == 1 && err.contains("default"), "{code} {err}");
+    assert_eq!(place.ok("subvolume list disk.img").lines().count(), 3);
+}
+
 /// Runs a script of the shell in which `$B` is the command.
 fn shell(place: &Place, script: &str) -> (i32, String, String) {
     let said = Command::new("bash")

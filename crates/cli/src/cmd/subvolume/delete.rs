@@ -8,6 +8,7 @@ use std::path::Path;
 
 use buttress_device::Access;
 use buttress_fuse::client;
+use buttress_ondisk::objectid;
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::Value;
@@ -122,11 +123,16 @@ fn anywhere(
     let all = whole.subvolumes()?;
     let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &whole))?;
     let name = quote::shown(&wanted.path).into_owned();
-    if id == whole.default_subvolume()? {
-        return Err(is_default(&name));
-    }
     let mut doomed = if args.recursive { inside(&all, &wanted.path) } else { Vec::new() };
     doomed.push(wanted);
+    // What is refused in the end is refused before the first one is gone.
+    let default = whole.default_subvolume()?;
+    if let Some(one) = doomed.iter().find(|it| it.id == default) {
+        return Err(is_default(&quote::shown(&one.path)));
+    }
+    if id == objectid::FS_TREE {
+        return Err(Failure::new("cannot delete", &name, "it is the top level"));
+    }
     for subvolume in doomed {
         let name = quote::shown(&subvolume.path);
         client::delete_subvolume_by_id(path, subvolume.id)
@@ -200,6 +206,10 @@ fn below(
 ) -> Result<(), Failure> {
     let all = whole.subvolumes()?;
     let here = all.iter().find(|it| it.id == id).map(|it| it.path.clone()).unwrap_or_default();
+    let default = whole.default_subvolume()?;
+    if let Some(one) = inside(&all, &here).iter().find(|it| it.id == default) {
+        return Err(is_default(&quote::shown(&one.path)));
+    }
     for subvolume in inside(&all, &here) {
         let Some(target) = whole.spot_below(spot, &here, &subvolume.path) else { continue };
         let spot = session.find(&target, false)?;
