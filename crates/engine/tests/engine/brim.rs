@@ -150,7 +150,7 @@ fn data_goes_as_far_as_on_linux() {
     if !buttress_testkit::oracle::root_or_skip() {
         return;
     }
-    for size in [256 << 20, 2 << 30] {
+    for size in [256 << 20, 600 << 20] {
         let (ours, theirs) = (Image::by_progs(size, &[]), Image::by_progs(size, &[]));
         let fs = ours.open();
         let found = fill_file(&fs, b"file");
