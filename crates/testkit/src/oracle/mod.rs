@@ -108,9 +108,13 @@ pub fn root_or_skip() -> bool {
 
 /// A directory of its own for one test, removed on drop.
 ///
-/// Modes are compared wherever files are made: from here on they are made as most people's are.
+/// Modes are compared wherever files are made: from the first of them on they are made as most people's are. Only from the first:
+/// a umask is that of all threads, and a test that wants another keeps it beside others.
 pub fn temp_dir() -> Result<TempDir> {
-    rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    static USUAL: std::sync::Once = std::sync::Once::new();
+    USUAL.call_once(|| {
+        rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
+    });
     let made = tempfile::Builder::new().prefix("buttress-").tempdir();
     at("make a temporary directory in", &std::env::temp_dir(), made)
 }
