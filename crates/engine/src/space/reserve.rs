@@ -409,6 +409,11 @@ impl Space {
         pool.credit = Credit::default();
     }
 
+    /// What was said last with [`Space::set_trees`].
+    pub fn trees(&self) -> Trees {
+        self.pool.lock().trees
+    }
+
     /// From now on, leaves of files may be shared with snapshots (or count by their address, as a balance leaves them).
     pub fn set_shared(&self) {
         if !self.shared.swap(true, Ordering::Relaxed) {

@@ -41,7 +41,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         roots,
         noted: roots.by_id().iter().filter_map(|(id, root)| Some((*id, ((*root)?, 0)))).collect(),
         todo: commit.take_gathered(),
-        sizes: roots.sizes(&commit.core().blocks, commit.core().features.nodesize)?,
+        sizes: commit.core().space.trees(),
     };
     settler.settle_uuids()?;
     settler.settle_quotas()?;

@@ -3,7 +3,7 @@
 use buttress::{Allocate, Change, Error, Filesystem, New, Node, SetXattr};
 
 use crate::judge::{Image, bytes};
-use crate::space::fill_metadata;
+use crate::space::{fill_file, fill_metadata};
 
 /// Data that leaves room for this many scattered extents and not much else.
 fn image(extents: u64) -> Image {
@@ -107,20 +107,6 @@ fn snapshots_go_when_everything_is_full() {
         fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap();
         fs.close().unwrap();
     }
-}
-
-/// Writes a file until there is no room for a sector; how many bytes it got.
-fn fill_file(fs: &Filesystem, name: &[u8]) -> u64 {
-    let node = fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
-    let (mut at, mut data) = (0, bytes(1 << 20, 3));
-    while data.len() >= 4096 {
-        match fs.write(node, at, &data) {
-            Ok(written) => at += written as u64,
-            Err(Error::NoSpace) => data.truncate(data.len() / 2),
-            Err(error) => panic!("{error}"),
-        }
-    }
-    at
 }
 
 /// What was deleted is room for whoever comes next, without waiting for the next commit.

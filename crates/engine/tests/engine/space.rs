@@ -150,7 +150,13 @@ fn a_subvolume_of_scattered_files_goes_when_everything_is_full() {
 
 /// Takes all space for data.
 fn fill_data(fs: &Filesystem) {
-    let node = fs.create(Node::ROOT, b"filler", &New::file(0o644)).unwrap().node;
+    fill_file(fs, b"filler");
+    fs.commit().unwrap();
+}
+
+/// Writes a file until there is no room for a sector; how many bytes it got.
+pub fn fill_file(fs: &Filesystem, name: &[u8]) -> u64 {
+    let node = fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
     let (mut at, mut data) = (0, bytes(1 << 20, 3));
     while data.len() >= 4096 {
         match fs.write(node, at, &data) {
@@ -159,7 +165,7 @@ fn fill_data(fs: &Filesystem) {
             Err(error) => panic!("{error}"),
         }
     }
-    fs.commit().unwrap();
+    at
 }
 
 /// What `fallocate` promised is kept: writes to reserved space find room whatever else the filesystem is full of.
