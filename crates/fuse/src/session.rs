@@ -326,8 +326,11 @@ impl Shared {
             self.active.fetch_add(1, Ordering::SeqCst);
             let stopping = self.stopping.load(Ordering::SeqCst);
             if !stopping && self.handler.wants_all_written(&request) {
-                self.park(&request);
+                let stay = self.park(&request);
                 place.done();
+                if !stay && !self.crew.rest() {
+                    return;
+                }
                 continue;
             }
             let waits = self.handler.may_wait(&request);

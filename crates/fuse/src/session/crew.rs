@@ -73,6 +73,11 @@ impl Crew {
         true
     }
 
+    /// Whether anybody reads while the calling reader waits.
+    pub(super) fn is_read(&self) -> bool {
+        self.state.lock().reading > 0
+    }
+
     /// The calling thread waits no more. `true`: it should go on reading; `false`: it should rest.
     pub(super) fn come_back(&self) -> bool {
         let mut state = self.state.lock();
@@ -114,6 +119,18 @@ mod tests {
         assert!(!crew.come_back());
         assert!(!crew.come_back());
         assert_eq!(crew.state.lock().reading, 2);
+    }
+
+    #[test]
+    fn the_last_reader_knows_that_it_is_the_last() {
+        let crew = Crew::new(2);
+        for others in [true, false] {
+            assert!(crew.leave());
+            crew.not_started();
+            assert_eq!(crew.is_read(), others);
+        }
+        assert!(crew.come_back());
+        assert!(crew.is_read());
     }
 
     #[test]

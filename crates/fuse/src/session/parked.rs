@@ -22,9 +22,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::Shared;
-use crate::protocol::channel::Request;
+use crate::protocol::channel::{Reply, Request};
 use crate::protocol::mounts;
 
 /// How often the kernel is asked whether more comes. Where others go on to write through mappings without end, what is theirs
@@ -46,32 +47,48 @@ struct State {
 }
 
 impl Shared {
-    /// Sets a request aside until the kernel has sent what it keeps. It counts as being handled.
-    pub(super) fn park(self: &Arc<Self>, request: &Request<'_>) {
+    /// Sets a request aside until the kernel has sent what it keeps. It counts as being handled. `false` if this thread is one
+    /// too many now.
+    pub(super) fn park(self: &Arc<Self>, request: &Request<'_>) -> bool {
         let mut state = self.parked.state.lock();
         state.waiting.push((request.over(&[]), request.body().rest().to_vec()));
         if std::mem::replace(&mut state.seen_to, true) {
-            return;
+            return true;
         }
         drop(state);
         let shared = Arc::clone(self);
         let thread = std::thread::Builder::new().name("buttress-parked".to_owned());
-        if thread.spawn(move || shared.see_to_parked()).is_err() {
-            // Another reader reads on meanwhile.
-            self.see_to_parked();
+        thread.spawn(move || shared.see_to_parked()).is_ok() || self.see_to_parked_here()
+    }
+
+    /// No thread is to be had: this reader sees to what waits, if another one reads meanwhile. Where it is the last, it would
+    /// wait for its own answers; an error is better then.
+    fn see_to_parked_here(self: &Arc<Self>) -> bool {
+        if self.crew.leave() {
+            self.crew.not_started();
         }
+        if self.crew.is_read() {
+            self.see_to_parked();
+        } else {
+            while let Some(requests) = self.take_parked() {
+                for (request, _) in requests {
+                    Reply::new(&self.channel, &request).refuse(Errno::AGAIN);
+                    self.active.fetch_sub(1, Ordering::SeqCst);
+                }
+            }
+        }
+        self.crew.come_back()
+    }
+
+    /// What waits now; when nothing does, nobody sees to it any more.
+    fn take_parked(&self) -> Option<Vec<(Request<'static>, Vec<u8>)>> {
+        let mut state = self.parked.state.lock();
+        state.seen_to = !state.waiting.is_empty();
+        state.seen_to.then(|| std::mem::take(&mut state.waiting))
     }
 
     fn see_to_parked(self: &Arc<Self>) {
-        loop {
-            let requests = {
-                let mut state = self.parked.state.lock();
-                state.seen_to = !state.waiting.is_empty();
-                std::mem::take(&mut state.waiting)
-            };
-            if requests.is_empty() {
-                return;
-            }
+        while let Some(requests) = self.take_parked() {
             self.write_back();
             for (request, body) in requests {
                 self.serve(&request.over(&body));
