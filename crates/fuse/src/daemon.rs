@@ -25,7 +25,7 @@ use crate::options::{AccessTimes, MountOptions, OptionError, SubvolumeChoice};
 use crate::protocol::channel::Channel;
 use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
 use crate::protocol::mounts;
-use crate::session::{Session, SessionError, SessionOptions};
+use crate::session::{self, Session, SessionError, SessionOptions};
 use crate::signals::{HeldSignals, SignalWatch};
 use crate::warnings;
 use crate::will::Will;
@@ -259,6 +259,7 @@ fn serve_until_end<S: Control>(
         .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
     let mount = Arc::new(mount);
     let signals = HeldSignals::hold()?;
+    session::find_programs();
     let channel = attach()?;
     let mut will = None;
     if let Some(entry) = mounts::at(&place.mountpoint)? {

@@ -35,6 +35,7 @@ use crate::protocol::connect::{self, ConnectError};
 use crate::protocol::mounts;
 use crew::Crew;
 use parked::Parked;
+pub(crate) use parked::find_programs;
 use places::{Place, Places};
 
 /// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
@@ -264,13 +265,12 @@ impl Stopper {
         match shared.withdraw(false) {
             // The readers see it and end the session, unless other mount namespaces have it, too.
             Ok(true) if shared.ends_within(FAREWELL) => return Ok(()),
-            Ok(_) => shared.write_back(),
             Err(error) if error.is_busy() => {
-                shared.write_back();
+                let _what_can_be_saved = shared.write_back();
                 shared.withdraw(true)?;
             }
-            // It cannot be done; serving ends all the same.
-            Err(_) => shared.write_back(),
+            // Where it cannot be taken off, serving ends all the same.
+            Ok(_) | Err(_) => drop(shared.write_back()),
         }
         shared.stopping.store(true, Ordering::SeqCst);
         shared.end();

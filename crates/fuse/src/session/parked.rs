@@ -14,23 +14,35 @@
 //!   kernel lets wait at once, for which it is asked again until none comes any more. [`super::places`] knows when
 //!   what was received is done.
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
-//!   opening the top directory.
+//!   opening the top directory. Looking for the program might: it is opened before there is a mount.
+//!
+//! Where the kernel cannot be asked (no program, no process to be had, no path to the mount) or does not come to an end, the
+//! request is refused with `EIO`: it promises what is not known. (`EAGAIN` would come out of setxattr(2) as `EOPNOTSUPP`.)
 
+use std::env;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::Shared;
 use crate::protocol::channel::{Reply, Request};
 use crate::protocol::mounts;
 
-/// How often the kernel is asked whether more comes. Where others go on to write through mappings without end, what is theirs
-/// comes, too; but in the order in which it was queued.
-const ROUNDS_MAX: u32 = 1000;
+/// How often the kernel is asked whether more comes. At least as many requests come each time as it lets wait at once.
+const ROUNDS_MAX: u32 = 10_000;
+/// Pages by which the kernel's count is too low at most for each processor, which counts for itself first.
+const UNCOUNTED: u64 = 125;
+/// How often sync(1) may fail. Pages that were refused earlier make it fail once: whoever wrote those is told by msync(2).
+const TRIES: u32 = 3;
 
 /// What waits.
 #[derive(Default)]
@@ -70,12 +82,7 @@ impl Shared {
         if self.crew.is_read() {
             self.see_to_parked();
         } else {
-            while let Some(requests) = self.take_parked() {
-                for (request, _) in requests {
-                    Reply::new(&self.channel, &request).refuse(Errno::AGAIN);
-                    self.active.fetch_sub(1, Ordering::SeqCst);
-                }
-            }
+            self.finish_parked(|| Err(Errno::IO));
         }
         self.crew.come_back()
     }
@@ -88,41 +95,159 @@ impl Shared {
     }
 
     fn see_to_parked(self: &Arc<Self>) {
+        self.finish_parked(|| self.write_back());
+    }
+
+    /// Handles what waits once `write_back` is done, or refuses it with its error.
+    fn finish_parked(&self, write_back: impl Fn() -> Result<(), Errno>) {
         while let Some(requests) = self.take_parked() {
-            self.write_back();
+            let written = write_back();
             for (request, body) in requests {
-                self.serve(&request.over(&body));
+                match written {
+                    Ok(()) => self.serve(&request.over(&body)),
+                    Err(errno) => Reply::new(&self.channel, &request).refuse(errno),
+                }
                 self.active.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
 
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
-    pub(super) fn write_back(&self) {
+    pub(super) fn write_back(&self) -> Result<(), Errno> {
+        self.write_back_or_say().map_err(|why| {
+            eprintln!("buttress: {}: what is mapped: {why}", self.mountpoint.display());
+            Errno::IO
+        })
+    }
+
+    fn write_back_or_say(&self) -> Result<(), String> {
         let found = self.device.and_then(|device| mounts::of_device(device).ok());
-        let Some(place) = found.and_then(|(places, _covered)| places.into_iter().next()) else {
-            return eprintln!("buttress: {}: not to be reached", self.mountpoint.display());
-        };
-        run("sync", &place.mountpoint);
-        for _ in 0..ROUNDS_MAX {
-            let before = self.places.kept();
-            run("stat", &place.mountpoint);
+        let place = found.and_then(|(places, _covered)| places.into_iter().next());
+        let place = place.ok_or("not to be reached")?.mountpoint;
+        let mut sync = SYNC.run(&place);
+        for _ in 1..TRIES {
+            sync = sync.or_else(|_| SYNC.run(&place));
+        }
+        sync?;
+        let queued = pages_on_their_way();
+        let pass = || {
+            STAT.run(&place)?;
             self.places.wait_for_data();
-            if self.places.kept() == before {
-                return;
-            }
+            Ok(())
+        };
+        pass_until_all_came(queued, || self.places.kept(), pass)
+    }
+}
+
+/// Lets requests `pass` until all has come that the kernel had `queued`; `kept` counts what comes. Where others go on to
+/// write through mappings without end, theirs comes, too, but in the order in which it was queued.
+fn pass_until_all_came(
+    queued: Option<u64>,
+    kept: impl Fn() -> u64,
+    mut pass: impl FnMut() -> Result<(), String>,
+) -> Result<(), String> {
+    let first = kept();
+    for _ in 0..ROUNDS_MAX {
+        let before = kept();
+        pass()?;
+        if kept() == before || queued.is_some_and(|queued| before - first >= queued) {
+            return Ok(());
+        }
+    }
+    Err("more comes without end".into())
+}
+
+/// Pages that the kernel is writing, those of others included: a request has one or more of them.
+fn pages_on_their_way() -> Option<u64> {
+    let text = fs::read_to_string("/proc/vmstat").ok()?;
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let counts = lines.filter(|(name, _)| matches!(*name, "nr_writeback" | "nr_writeback_temp"));
+    let counted: u64 = counts.map(|(_, count)| count.parse::<u64>().ok()).sum::<Option<_>>()?;
+    let processors = std::thread::available_parallelism().ok()?.get() as u64;
+    Some(counted + UNCOUNTED * processors)
+}
+
+/// A program that asks the kernel. It is opened once: looking for it may lead through a directory of the mount, locked by a
+/// caller who waits for us, and a process that starts another waits for that in a way in which it cannot be killed.
+struct Program {
+    name: &'static str,
+    file: OnceLock<Option<File>>,
+}
+
+static SYNC: Program = Program { name: "sync", file: OnceLock::new() };
+static STAT: Program = Program { name: "stat", file: OnceLock::new() };
+
+/// To be called before a mount is attached.
+pub(crate) fn find_programs() {
+    for program in [&SYNC, &STAT] {
+        program.file();
+    }
+}
+
+impl Program {
+    fn file(&self) -> Option<&File> {
+        let find = || {
+            let path = env::var_os("PATH").unwrap_or_else(|| "/usr/bin:/bin".into());
+            env::split_paths(&path).find_map(|directory| executable(&directory.join(self.name)))
+        };
+        self.file.get_or_init(find).as_ref()
+    }
+
+    /// Runs it for the filesystem that a path leads to. This process may be killed meanwhile, and the mount with it.
+    fn run(&self, path: &Path) -> Result<(), String> {
+        let name = self.name;
+        let file = self.file().ok_or(format!("no program {name}"))?;
+        let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        command.arg0(name).arg("-f").arg(path);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match command.status() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(format!("{name}: {status}")),
+            Err(error) => Err(format!("{name}: {error}")),
         }
     }
 }
 
-/// Runs `sync` or `stat` for the filesystem that a path leads to. This process may be killed meanwhile, and the mount with it.
-fn run(program: &str, path: &Path) {
-    let mut command = Command::new(program);
-    command.arg("--file-system").arg(path);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    match command.status() {
-        Ok(status) if status.success() => {}
-        Ok(status) => eprintln!("buttress: {program}: {status}"),
-        Err(error) => eprintln!("buttress: {program}: {error}"),
+fn executable(path: &Path) -> Option<File> {
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).ok()?);
+    let found = file.metadata().ok()?;
+    (found.is_file() && found.permissions().mode() & 0o111 != 0).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Passes needed where so many pages come with each.
+    fn passes(queued: Option<u64>, comes: impl Fn(u64) -> u64) -> Option<u64> {
+        let (kept, count) = (std::cell::Cell::new(7), std::cell::Cell::new(0));
+        let pass = || {
+            kept.set(kept.get() + comes(count.get()));
+            count.set(count.get() + 1);
+            Ok(())
+        };
+        pass_until_all_came(queued, || kept.get(), pass).ok().map(|()| count.get())
+    }
+
+    #[test]
+    fn it_ends_with_what_had_been_queued() {
+        assert_eq!(passes(Some(1000), |_| 0), Some(1));
+        assert_eq!(passes(Some(1000), |pass| u64::from(pass < 5)), Some(6));
+        // Others write without end.
+        assert_eq!(passes(Some(1000), |_| 10), Some(101));
+        assert_eq!(passes(Some(0), |_| 10), Some(1));
+    }
+
+    #[test]
+    fn what_does_not_end_is_no_success() {
+        assert_eq!(passes(None, |_| 1), None);
+        assert_eq!(passes(Some(u64::MAX), |_| 1), None);
+        assert!(pass_until_all_came(None, || 0, || Err(String::new())).is_err());
+    }
+
+    #[test]
+    fn the_kernel_counts_pages() {
+        assert!(pages_on_their_way().is_some_and(|pages| pages >= UNCOUNTED));
     }
 }

@@ -179,6 +179,37 @@ wait()";
     });
 }
 
+/// What cannot be made to hold what was written is not made.
+#[test]
+fn nothing_is_said_to_hold_pages_that_the_kernel_cannot_be_asked_for() {
+    if !can_mount() || !has_python() {
+        return;
+    }
+    let mount = Mount::without_programs(Kind::Engine, "commit=300");
+    client::create_subvolume(&mount.path().join("sub")).unwrap();
+    let body = format!(
+        "{SNAPSHOT}
+import errno
+a = mapped('sub/file'); dirty(a, 1)
+def refused(do, *args):
+    try: do(*args); print('done')
+    except OSError as error: print(errno.errorcode[error.errno])
+def flags(path, number, value): fcntl.ioctl(os.open(path, os.O_RDONLY), number, bytearray(value))
+refused(snapshot, b's', 2)
+refused(os.setxattr, '.', 'buttress.snapshot', b'256 ro s')
+refused(os.setxattr, '.', 'buttress.commit', b'')
+refused(fcntl.ioctl, os.open('.', os.O_RDONLY), 0x9408)
+refused(os.setxattr, 'sub', 'buttress.readonly', b'1')
+refused(flags, 'sub', 0x4008941a, struct.pack('<Q', 2))
+refused(flags, 'sub/file', 0x40086602, struct.pack('<I4x', 0x10))
+print(os.listdir('.'), os.getxattr('sub', 'buttress.subvolume').count(b'readonly=0'))
+dirty(a, 2); a.flush(); print(right(content('sub/file'), 2))"
+    );
+    let all = format!("{}['sub'] 1\n250", "EIO\n".repeat(7));
+    assert_eq!(run(&mount.path(), &body), all);
+    mount.end();
+}
+
 #[test]
 fn a_snapshot_has_more_pages_than_requests_may_wait() {
     on_both(|mount| {
@@ -230,6 +261,25 @@ threads = [threading.Thread(target=ask, args=(n,)) for n in range(80)]
 print(errors, len(os.listdir('.')))"
         );
         assert_eq!(run(&mount.path(), &body), "[] 241");
+    });
+}
+
+#[test]
+fn a_snapshot_comes_to_an_end_while_others_write_without_one() {
+    on_both(|mount| {
+        let body = format!(
+            "{SNAPSHOT}
+import threading
+a = mapped('file'); dirty(a, 1); others = [mapped('other%d' % i) for i in range(4)]; over = []
+def write(pages):
+    while not over: pages[0:4] = b'more'; pages.flush()
+threads = [threading.Thread(target=write, args=(pages,)) for pages in others]
+[t.start() for t in threads]
+for round in range(3):
+    dirty(a, round); snapshot(b's%d' % round, 2); print(right(content('s%d/file' % round), round))
+over.append(1); [t.join() for t in threads]"
+        );
+        assert_eq!(run(&mount.path(), &body), "250\n250\n250");
     });
 }
 

@@ -189,7 +189,16 @@ impl Mount {
 
     pub fn foreground(kind: Kind, user: Option<u32>, options: &'static str) -> Self {
         let mut mount = Self::prepare(kind, user, options);
-        mount.start(user);
+        mount.start(mount.command(user));
+        mount
+    }
+
+    /// Of a server that looks for programs on its own mount, and finds none.
+    pub fn without_programs(kind: Kind, options: &'static str) -> Self {
+        let mut mount = Self::prepare(kind, None, options);
+        let mut command = mount.command(None);
+        command.env("PATH", mount.path());
+        mount.start(command);
         mount
     }
 
@@ -198,7 +207,7 @@ impl Mount {
         self.leave();
         let mut mount = self.finish();
         mount.options = options;
-        mount.start(None);
+        mount.start(mount.command(None));
         mount
     }
 
@@ -207,12 +216,12 @@ impl Mount {
         self.server = None;
         disconnect(&self.path(), true).unwrap();
         self.options = "";
-        self.start(None);
+        self.start(self.command(None));
         self
     }
 
-    fn start(&mut self, user: Option<u32>) {
-        let mut child = spawn(&mut self.command(user));
+    fn start(&mut self, mut command: Command) {
+        let mut child = spawn(&mut command);
         while mounts::at(&self.path()).unwrap().is_none() {
             assert!(child.try_wait().unwrap().is_none(), "the server ended");
             std::thread::sleep(Duration::from_millis(2));
