@@ -119,6 +119,13 @@ impl DeviceError {
         Self::Io { device: device.into(), op, offset, len: len as u64, source: Arc::new(source) }
     }
 
+    /// Whether there was no room for a write where the device's bytes are kept: on the disk that holds an image file. It may
+    /// succeed later.
+    pub fn is_full(&self) -> bool {
+        let full = |kind| matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded);
+        matches!(self, Self::Io { source, .. } if full(source.kind()))
+    }
+
     /// An [`DeviceError::Open`] from its parts.
     pub(crate) fn open(device: &str, source: impl Into<io::Error>) -> Self {
         Self::Open { device: device.into(), source: Arc::new(source.into()) }

@@ -99,6 +99,7 @@ impl Error {
             Error::User(errno) => *errno,
             Error::NoSpace => Errno::NOSPC,
             Error::ReadOnly | Error::Aborted(_) => Errno::ROFS,
+            Error::Volume(error) if error.is_full() => Errno::NOSPC,
             Error::Volume(_) | Error::Data { .. } => Errno::IO,
             Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
             Error::Unsupported(_) => Errno::OPNOTSUPP,

@@ -28,6 +28,8 @@ use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long nothing changes before what did is committed.
 const COMMIT_PAUSE: Duration = Duration::from_secs(1);
+/// How long a commit waits for room on a full disk that holds the image.
+const FULL_DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a superblock.
 const SUPERBLOCK_BYTES: usize = 4096;
 
@@ -145,4 +147,5 @@ fn engine_options(options: &MountOptions) -> Options {
         .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
         .commit_pause(COMMIT_PAUSE)
+        .full_disk_patience(FULL_DISK_PATIENCE)
 }

@@ -243,6 +243,11 @@ pub enum VolumeError {
 }
 
 impl VolumeError {
+    /// Whether there was no room where the bytes of a device are kept; see [`DeviceError::is_full`].
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::Device(error) if error.is_full())
+    }
+
     /// Whether the medium holds something that cannot be right, in contrast to a device that fails
     /// or a request that is refused.
     pub fn is_corruption(&self) -> bool {

@@ -85,7 +85,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.inodes_max = options.inodes_max;
     core.waiting.max = options.waiting_max();
     (core.room, core.run_bytes) = (options.room, options.run_bytes);
-    core.kept_max = options.kept_max;
+    (core.kept_max, core.patience) = (options.kept_max, options.patience);
     Ok(core)
 }
 

@@ -31,6 +31,7 @@ pub struct Options {
     pub(super) dirty_bytes_max: u64,
     pub(super) room: u64,
     pub(super) run_bytes: usize,
+    pub(super) patience: Duration,
     pub(super) kept_max: usize,
     pub(super) inodes_max: usize,
     pub(super) background: bool,
@@ -52,6 +53,7 @@ impl Options {
             dirty_bytes_max: 0,
             room: 0,
             run_bytes: 0,
+            patience: Duration::ZERO,
             kept_max: 0,
             inodes_max: 0,
             background: true,
@@ -88,6 +90,12 @@ impl Options {
     /// said, it waits.
     pub fn commit_pause(self, pause: Duration) -> Options {
         Options { commit_pause: Some(pause), ..self }
+    }
+
+    /// How long a commit waits for room when the disk that holds the image file is full, with a warning, before it fails and
+    /// what waits for it is lost. When nothing is said, it fails at once. Who writes directly gets `NoSpace` at once, anyway.
+    pub fn full_disk_patience(self, patience: Duration) -> Options {
+        Options { patience, ..self }
     }
 
     /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree

@@ -213,7 +213,7 @@ impl<'a> Commit<'a> {
             let digest = csum.digest(&bytes[at + 32..]);
             bytes[at..at + 32].copy_from_slice(digest.as_field());
         }
-        Ok(self.core.volume.write(run[0].bytenr(), &bytes)?)
+        self.core.write_for_commit(run[0].bytenr(), &bytes)
     }
 }
 

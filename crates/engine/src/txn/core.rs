@@ -1,6 +1,7 @@
 //! What all parts of an open filesystem share.
 
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
@@ -162,6 +163,8 @@ impl Roots {
 
 /// Warnings that are kept.
 const WARNINGS_MAX: usize = 100;
+/// How long to wait before a write to a full disk is tried again.
+const RETRY: Duration = Duration::from_millis(100);
 
 type Hear = dyn Fn(&str) + Send + Sync;
 
@@ -210,6 +213,8 @@ pub struct Core {
     pub room: u64,
     /// Bytes that one thread writes at once at most.
     pub run_bytes: usize,
+    /// How long a commit waits for room on a full disk that holds the image.
+    pub patience: Duration,
     /// What went wrong since the opening without anybody being told, each once.
     warnings: Mutex<Vec<String>>,
     listener: Listener,
@@ -249,6 +254,7 @@ impl Core {
             kept_max: 64,
             room: u64::MAX,
             run_bytes: 2 << 20,
+            patience: Duration::ZERO,
             csum_before: RwLock::new(roots.csum),
             roots: RwLock::new(roots),
         }
@@ -259,6 +265,24 @@ impl Core {
         self.volume.write(bytenr, bytes)?;
         stats::add(&self.counters.data_bytes, bytes.len() as u64);
         Ok(())
+    }
+
+    /// Writes for a commit. A disk that holds an image file and is full makes it wait for room as long as the options say: to
+    /// give up would lose what programs were told is written.
+    pub(crate) fn write_for_commit(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
+        let since = Instant::now();
+        loop {
+            match self.volume.write(bytenr, bytes) {
+                Err(error) if error.is_full() && since.elapsed() < self.patience => {
+                    self.warn(format!(
+                        "the disk that holds it is full: what was written waits for room there, up to {} seconds",
+                        self.patience.as_secs()
+                    ));
+                    std::thread::sleep(RETRY);
+                }
+                other => return Ok(other?),
+            }
+        }
     }
 
     /// Leaves the cache what does not wait for a commit, and is not used elsewhere.

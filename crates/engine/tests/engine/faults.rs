@@ -1,6 +1,7 @@
 //! Devices that fail under an operation: it is done, or it is not.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use buttress::device::testing::{FaultyDevice, OperationFault};
 use buttress::device::{MemoryDevice, Op};
@@ -56,4 +57,51 @@ fn a_write_that_fails_leaves_the_file_as_it_was() {
         let failed = (0..).take_while(|n| write_fails(&disk, node, op, *n)).count();
         assert!(failed > 0, "the write needs no {op}");
     }
+}
+
+/// From now on the disk that holds the image has no room.
+fn fill(device: &FaultyDevice) {
+    let (op, errno) = (Some(Op::Write), Errno::NOSPC);
+    device.fail_operation(OperationFault { op, errno, sticky: true, ..OperationFault::default() });
+}
+
+#[test]
+fn a_commit_waits_for_room_on_the_disk_that_holds_the_image() {
+    let image = Image::by_us(256 << 20);
+    let disk = MemoryDevice::load(image.path()).unwrap();
+    let device = Arc::new(FaultyDevice::new(Arc::new(disk)));
+    let options = Options::read_write().background(false).full_disk_patience(Duration::MAX);
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    fs.write(node, 0, b"said to be written").unwrap();
+    let (warned, waits) = std::sync::mpsc::channel();
+    fs.on_warning(move |warning| warned.send(warning.to_owned()).unwrap());
+    fill(&device);
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| fs.commit());
+        assert!(waits.recv().unwrap().contains("full"));
+        // Who writes directly need not wait; the commit keeps the others' changes.
+        let more = fs.create(Node::ROOT, b"more", &New::file(0o644)).unwrap().node;
+        let error = fs.write(more, 0, &bytes(1 << 20, 3)).unwrap_err();
+        assert_eq!(error.errno(), Errno::NOSPC);
+        device.heal();
+        commit.join().unwrap().unwrap();
+    });
+    let mut found = [0; 18];
+    fs.read(node, 0, &mut found).unwrap();
+    assert_eq!(&found, b"said to be written");
+    fs.close().unwrap();
+}
+
+#[test]
+fn a_commit_that_need_not_wait_fails_where_there_is_no_room() {
+    let image = Image::by_us(256 << 20);
+    let disk = MemoryDevice::load(image.path()).unwrap();
+    let device = Arc::new(FaultyDevice::new(Arc::new(disk)));
+    let fs = Filesystem::open_device(device.clone(), Options::read_write()).unwrap();
+    fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap();
+    fill(&device);
+    assert_eq!(fs.commit().unwrap_err().errno(), Errno::NOSPC);
+    device.heal();
+    assert_eq!(fs.commit().unwrap_err().errno(), Errno::ROFS);
 }

@@ -141,7 +141,19 @@ pub fn connect(mountpoint: &Path, options: &ConnectOptions) -> Result<Channel, C
         Err(
             ConnectError::Mount { reason: Errno::PERM | Errno::ACCESS, .. }
             | ConnectError::Device { reason: Errno::PERM | Errno::ACCESS },
-        ) => connect_by_helper(mountpoint, options),
+        ) => connect_by_helper(mountpoint, options).map_err(say_container),
+        other => other,
+    }
+}
+
+/// Root was refused: what would help.
+fn say_container(error: ConnectError) -> ConnectError {
+    match error {
+        ConnectError::Helper { said } => ConnectError::Helper {
+            said: format!(
+                "{said}; in a container, it has to have /dev/fuse and the capability SYS_ADMIN"
+            ),
+        },
         other => other,
     }
 }

@@ -12,6 +12,7 @@ use super::layers::{Found, Layer, Layers, Mapped, Segments};
 use super::ranges::{Span, Split, len, overlap};
 use crate::error::{Errno, Error, Result};
 use crate::space::{Need, Range};
+use crate::stats;
 use crate::txn::{Core, Op};
 
 /// Whole sectors of at least this many bytes go to the disk at once.
@@ -438,6 +439,7 @@ impl FileChanges {
         for range in &ranges {
             let part = &data[at..at + range.len as usize];
             if let Err(error) = core.write_data(range.start, part) {
+                give_up(core, &ranges);
                 self.loose.extend(&ranges);
                 return Err(error);
             }
@@ -497,7 +499,7 @@ impl FileChanges {
             return Ok(());
         }
         let ranges = self.take_space(core, self.dirty_bytes(), 0)?;
-        let placed = match self.write_buffers(core, layers, &ranges) {
+        let placed = match self.write_buffers(core, layers, &ranges, !join) {
             Ok(placed) => placed,
             Err(error) => {
                 self.loose.extend(&ranges);
@@ -530,13 +532,14 @@ impl FileChanges {
         core: &Core,
         layers: Layers<'_>,
         ranges: &[Range],
+        commits: bool,
     ) -> Result<Vec<Placed>> {
         let summed = |bytes: &[u8]| match layers.sums() {
             true => digests(core.features.csum, bytes),
             false => Vec::new(),
         };
         let mut placed = Vec::new();
-        let mut gather = Gather { core, start: 0, bytes: Vec::new() };
+        let mut gather = Gather { core, commits, start: 0, bytes: Vec::new() };
         let mut ranges = ranges.iter().copied();
         let mut range = Range { start: 0, len: 0 };
         for (span, buffer) in self.buffers.iter() {
@@ -683,9 +686,18 @@ fn merge_placed(placed: Vec<Placed>, same_group: impl Fn(u64, u64) -> bool) -> V
     merged
 }
 
+/// Content that could not be written takes no room on the disk that holds an image: where that is full, the commit needs it.
+fn give_up(core: &Core, ranges: &[Range]) {
+    for range in ranges {
+        let _only_a_hint = core.volume.discard(range.start, range.len);
+    }
+}
+
 /// Gathers small writes to consecutive addresses.
 struct Gather<'a> {
     core: &'a Core,
+    /// For a commit.
+    commits: bool,
     start: u64,
     bytes: Vec<u8>,
 }
@@ -697,7 +709,7 @@ impl Gather<'_> {
             self.flush()?;
         }
         if self.bytes.is_empty() && bytes.len() as u64 >= DIRECT_MIN {
-            return self.core.write_data(bytenr, bytes);
+            return self.store(bytenr, bytes);
         }
         if self.bytes.is_empty() {
             self.start = bytenr;
@@ -708,9 +720,19 @@ impl Gather<'_> {
 
     fn flush(&mut self) -> Result<()> {
         if !self.bytes.is_empty() {
-            self.core.write_data(self.start, &self.bytes)?;
+            self.store(self.start, &self.bytes)?;
             self.bytes.clear();
         }
+        Ok(())
+    }
+
+    /// An operation holds the gate, and must not wait.
+    fn store(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
+        match self.commits {
+            true => self.core.write_for_commit(bytenr, bytes)?,
+            false => self.core.volume.write(bytenr, bytes)?,
+        }
+        stats::add(&self.core.counters.data_bytes, bytes.len() as u64);
         Ok(())
     }
 }
