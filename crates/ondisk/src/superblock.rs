@@ -183,4 +183,9 @@ pub mod super_flags {
     pub const METADUMP_V2: u64 = 1 << 34;
     pub const CHANGING_FSID: u64 = 1 << 35;
     pub const CHANGING_FSID_V2: u64 = 1 << 36;
+    pub const CHANGING_BG_TREE: u64 = 1 << 38;
+    pub const CHANGING_DATA_CSUM: u64 = 1 << 39;
+    pub const CHANGING_META_CSUM: u64 = 1 << 40;
+    /// Those that a filesystem may have at rest. Linux mounts none with any other.
+    pub const AT_REST: u64 = WRITTEN | RELOC | ERROR | SEEDING | METADUMP | METADUMP_V2;
 }

@@ -258,9 +258,17 @@ fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
             super_flags::CHANGING_FSID | super_flags::CHANGING_FSID_V2,
             "an unfinished change of the filesystem's uuid",
         ),
+        (super_flags::CHANGING_BG_TREE, "an unfinished change to or from a block group tree"),
+        (
+            super_flags::CHANGING_DATA_CSUM | super_flags::CHANGING_META_CSUM,
+            "an unfinished change of checksums",
+        ),
     ];
     match named.into_iter().find(|(bits, _)| flags & bits != 0) {
         Some((_, what)) => refuse(what.into()),
+        None if flags & !super_flags::AT_REST != 0 => {
+            refuse(format!("unknown superblock flags {:#x}", flags & !super_flags::AT_REST))
+        }
         None => Ok(()),
     }
 }

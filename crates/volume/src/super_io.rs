@@ -19,9 +19,9 @@ use buttress_device::{BlockDevice, DeviceError};
 use buttress_ondisk::{
     Superblock,
     check::{self, Corruption, CorruptionKind},
-    superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS},
+    superblock::{MAGIC, SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, super_flags},
 };
-use zerocopy::IntoBytes;
+use zerocopy::{FromBytes, IntoBytes};
 
 use crate::{
     error::VolumeError,
@@ -60,7 +60,7 @@ fn look(device: &dyn BlockDevice, offset: u64) -> Found {
             expect: offset.to_string(),
         })),
         Err(corruption) => {
-            let named = bytes.get(MAGIC_AT) == Some(&buttress_ondisk::superblock::MAGIC);
+            let named = bytes.get(MAGIC_AT) == Some(&MAGIC);
             let corruption = Box::new(Corruption { block: offset, ..corruption });
             if named { Found::Bad(corruption) } else { Found::Nothing(corruption) }
         }
@@ -113,7 +113,10 @@ pub(crate) fn choose(device: &dyn BlockDevice) -> Result<Chosen, VolumeError> {
         .collect();
     let bytes = read_primary(device);
     let Some(superblock) = best(&found, bytes.as_deref()) else {
-        return Err(no_superblock(device, primary, found));
+        return Err(match bytes.as_deref() {
+            Some(bytes) if is_old_dump(bytes) => old_dump(device),
+            _ => no_superblock(device, primary, found),
+        });
     };
     let replaced = match primary {
         Found::Nothing(_) => foreign::filesystem(device),
@@ -172,6 +175,18 @@ pub(crate) fn choose_copy(device: &dyn BlockDevice, copy: usize) -> Result<Chose
         }
         Found::Unreadable(error) => Err(error.into()),
     }
+}
+
+/// Whether this is what `btrfs-image -r -o` makes: its only chunk has no length, so that neither Linux nor btrfs-progs open it.
+fn is_old_dump(primary: &Bytes) -> bool {
+    let sb = Superblock::read_from_bytes(&primary[..]);
+    sb.is_ok_and(|sb| sb.magic == MAGIC && sb.flags.get() & super_flags::METADUMP != 0)
+}
+
+fn old_dump(device: &dyn BlockDevice) -> VolumeError {
+    let what =
+        "a metadata dump restored in the old way (`btrfs-image -o`), whose chunks are not there";
+    VolumeError::Unsupported { device: device.name().into(), what: what.into() }
 }
 
 fn describe(found: &Found) -> String {

@@ -515,11 +515,14 @@ fn what_is_not_supported_is_refused_by_name() {
         device.write_at(64 << 20, &[0; 4096]).unwrap();
         open(device, access).map(|opened| opened.warnings).map_err(|error| error.to_string())
     };
-    let both: [(&str, Change); 4] = [
+    let both: [(&str, Change); 7] = [
         ("2 devices", |sb| sb.num_devices = 2.into()),
         ("zoned", |sb| sb.incompat_flags = (sb.incompat_flags.get() | 1 << 12).into()),
         ("0x10000000000", |sb| sb.incompat_flags = (sb.incompat_flags.get() | 1 << 40).into()),
         ("metadata dump", |sb| sb.flags = (sb.flags.get() | 1 << 33).into()),
+        ("block group tree", |sb| sb.flags = (sb.flags.get() | 1 << 38).into()),
+        ("flags 0x8000000000000010", |sb| sb.flags = (sb.flags.get() | 1 << 63 | 1 << 4).into()),
+        ("mixed groups", |sb| sb.incompat_flags = (sb.incompat_flags.get() | 1 << 2).into()),
     ];
     for (name, change) in both {
         for access in [Access::ReadOnly, Access::ReadWrite] {

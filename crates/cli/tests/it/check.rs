@@ -129,6 +129,18 @@ fn a_restored_metadata_dump_is_read() {
     assert!(said.contains("a dump of metadata"), "{said}");
 }
 
+/// Neither Linux nor btrfs-progs open it; btrfs-image fails, too, when it looks at what it has made.
+#[test]
+fn a_dump_restored_in_the_old_way_is_refused_by_name() {
+    let Some(place) = restored(&[]) else { return };
+    let mut command = std::process::Command::new("btrfs-image");
+    command.args(["-r", "-o", "dump", "old.img"]).current_dir(place.path());
+    let _fails = command.output().unwrap();
+    for line in ["ls old.img", "check old.img", "mkdir old.img:/new"] {
+        assert!(place.fails(line).contains("restored in the old way"), "{line}");
+    }
+}
+
 #[test]
 fn names_that_a_dump_has_hidden_need_no_hash() {
     let Some(place) = restored(&["-s"]) else { return };

@@ -122,6 +122,14 @@ fn roots(sb: &Superblock) -> Checked {
 
 fn features(sb: &Superblock) -> Checked {
     let (ro, inc) = (sb.compat_ro_flags.get(), sb.incompat_flags.get());
+    if inc & incompat::MIXED_GROUPS != 0 {
+        ensure!(
+            sb.nodesize == sb.sectorsize,
+            "mixed groups with nodes that are no sectors",
+            sb.nodesize,
+            sb.sectorsize
+        );
+    }
     let tree = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
     if ro & compat_ro::BLOCK_GROUP_TREE != 0 {
         ensure!(
