@@ -48,7 +48,7 @@ fn fit(tree: u64, key: &Key, group_tree: bool) -> Fit {
             matches!(key.kind, kind::DEV_EXTENT | kind::PERSISTENT_ITEM | kind::DEV_REPLACE)
         }
         objectid::CSUM_TREE => key.kind == kind::EXTENT_CSUM,
-        objectid::QUOTA_TREE => matches!(key.kind, kind::QGROUP_STATUS..=kind::QGROUP_RELATION),
+        objectid::QUOTA_TREE => in_quota_tree(key),
         objectid::UUID_TREE => matches!(key.kind, kind::UUID_SUBVOL | kind::UUID_RECEIVED_SUBVOL),
         objectid::FREE_SPACE_TREE => {
             matches!(key.kind, kind::FREE_SPACE_INFO..=kind::FREE_SPACE_BITMAP)
@@ -69,6 +69,15 @@ fn in_root_tree(key: &Key) -> bool {
         kind::DIR_ITEM => key.objectid == objectid::ROOT_TREE_DIR,
         kind::INODE_ITEM | kind::INODE_REF | kind::EXTENT_DATA => true,
         other => matches!(other, kind::ROOT_ITEM | kind::ROOT_REF | kind::ROOT_BACKREF),
+    }
+}
+
+/// One status, and of each group what it counts and may count, by the group alone.
+fn in_quota_tree(key: &Key) -> bool {
+    match key.kind {
+        kind::QGROUP_STATUS => (key.objectid, key.offset) == (0, 0),
+        kind::QGROUP_INFO | kind::QGROUP_LIMIT => key.objectid == 0,
+        other => other == kind::QGROUP_RELATION,
     }
 }
 

@@ -125,7 +125,8 @@ struct Collect<'a, 'b> {
 impl Visitor for Collect<'_, '_> {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
-            let global = (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
+            let global = key.objectid == objectid::DATA_RELOC_TREE
+                || (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
             let newest = self.context.sb.generation.get().saturating_add(1);
             if objectid::is_subvolume(key.objectid) && key.offset > newest {
                 let place = Place::item(objectid::ROOT_TREE, key);

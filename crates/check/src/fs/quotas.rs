@@ -27,7 +27,7 @@ const ROUNDS_MAX: u64 = 1 << 16;
 /// What the quota tree says.
 #[derive(Default)]
 struct Collect {
-    flags: u64,
+    flags: Option<u64>,
     infos: BTreeMap<u64, QgroupInfo>,
     relations: BTreeSet<(u64, u64)>,
     lost: bool,
@@ -38,7 +38,7 @@ impl Visitor for Collect {
         for (key, data) in leaf.items() {
             match key.kind {
                 kind::QGROUP_STATUS => {
-                    self.flags = QgroupStatus::of(data).map_or(0, |status| status.flags.get());
+                    self.flags = QgroupStatus::of(data).map(|status| status.flags.get());
                 }
                 kind::QGROUP_INFO => {
                     self.infos.extend(QgroupInfo::of(data).map(|info| (key.offset, *info)));
@@ -74,12 +74,16 @@ pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
         return;
     }
     check_relations(context, &found);
+    let Some(flags) = found.flags else {
+        let place = Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_STATUS, 0));
+        return context.report(Kind::QgroupStatus, place, "no status item", "one");
+    };
     let doubtful = qgroup_status_flags::RESCAN
         | qgroup_status_flags::INCONSISTENT
         | qgroup_status_flags::SIMPLE_MODE;
     let unreadable = [Kind::TreeBlockBad, Kind::TreeBlockItem];
-    if found.flags & qgroup_status_flags::ON != 0
-        && found.flags & doubtful == 0
+    if flags & qgroup_status_flags::ON != 0
+        && flags & doubtful == 0
         && unreadable.iter().all(|kind| context.sink.count(*kind) == 0)
     {
         check_counts(context, &found);

@@ -4,6 +4,8 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use buttress_device::MemoryDevice;
+use buttress_ondisk::Superblock;
 use buttress_testkit::damage::mutation::{Census, Verdicts, ask, mutate};
 use buttress_testkit::damage::{Base, Patient};
 use buttress_testkit::ops::rng::Rng;
@@ -56,4 +58,36 @@ fn both_checkers_see_the_same_or_there_is_a_reason() {
     });
     let faults = faults.into_inner().unwrap();
     assert!(faults.is_empty(), "{} of {count}:\n{}", faults.len(), faults.join("\n"));
+}
+
+/// One bit of a superblock's features or flags turned over.
+fn with_bit(image: &MemoryDevice, set: usize, bit: u32) -> Patient {
+    let patient = Patient::of(image).unwrap();
+    let turned = |sb: &mut Superblock| {
+        let word = match set {
+            0 => &mut sb.flags,
+            1 => &mut sb.incompat_flags,
+            _ => &mut sb.compat_ro_flags,
+        };
+        *word = (word.get() ^ 1 << bit).into();
+    };
+    patient.superblock(turned).unwrap();
+    patient
+}
+
+#[test]
+fn both_see_every_feature_and_flag_of_a_superblock() {
+    if !root_or_skip() {
+        return;
+    }
+    let (dir, image) = (temp_dir().unwrap(), &healthy()[&Base::Main]);
+    let path = dir.path().join("image");
+    for (set, name) in ["flags", "incompat", "compat_ro"].into_iter().enumerate() {
+        for bit in 0..u64::BITS {
+            let asked = ask(with_bit(image, set, bit).device(), &path).unwrap();
+            let verdicts = asked.verdicts();
+            let fits = matches!(verdicts, Verdicts::Agree | Verdicts::Excused(_));
+            assert!(fits, "{name}, bit {bit}: {verdicts:?}\n{}", asked.text);
+        }
+    }
 }

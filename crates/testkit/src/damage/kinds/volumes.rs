@@ -8,6 +8,8 @@ use crate::damage::{Base, Kind, Patient, Result, TOP};
 const ROOTS: u64 = objectid::ROOT_TREE;
 const UUIDS: u64 = objectid::UUID_TREE;
 const QUOTAS: u64 = objectid::QUOTA_TREE;
+/// The one item that says whether quotas are on.
+const STATUS: Key = Key { objectid: 0, kind: kind::QGROUP_STATUS, offset: 0 };
 
 /// The key of the root item of the subvolume of a name.
 fn root(p: &Patient, name: &str) -> Result<Key> {
@@ -66,6 +68,10 @@ pub const KINDS: &[Kind] = &[
         root_item(p, "frozen", |it| it.refs = 2.into())
     })
     .misses("it asks only whether there are any"),
+    Kind::new("root-item.offset-of-relocation", "root-item-bad", |p| {
+        let key = p.key(ROOTS, objectid::DATA_RELOC_TREE, kind::ROOT_ITEM)?;
+        p.rekey(ROOTS, key, Key { offset: u64::MAX, ..key })
+    }),
     Kind::new("root-item.short", "root-item-bad", |p| {
         p.rewrite(ROOTS, root(p, "frozen")?, |data| data.truncate(100))
     }),
@@ -137,6 +143,21 @@ pub const KINDS: &[Kind] = &[
         p.insert(UUIDS, Key::new(5, kind::UUID_RECEIVED_SUBVOL, 7), &256_u64.to_le_bytes())
     })
     .misses("it does not read the uuid tree"),
+    Kind::new("qgroup-status.missing", "qgroup-status-missing", |p| {
+        p.remove(QUOTAS, STATUS).map(drop)
+    })
+    .on(Base::Quotas)
+    .misses("it takes quotas that have a tree for being on; Linux takes them for being off"),
+    Kind::new("qgroup-status.as-info", "qgroup-status-missing", |p| {
+        p.rekey(QUOTAS, STATUS, Key { kind: kind::QGROUP_INFO, ..STATUS })
+    })
+    .on(Base::Quotas),
+    Kind::new("qgroup-info.twice", "item-odd", |p| {
+        let key = Key::new(0, kind::QGROUP_INFO, 256);
+        let (_, data) = p.find(QUOTAS, |other, _| *other == key)?;
+        p.insert(QUOTAS, Key { objectid: 1, ..key }, &data)
+    })
+    .on(Base::Quotas),
     Kind::new("qgroup-info.rfer", "qgroup-count", |p| {
         group(p, 256, |it| it.rfer = (it.rfer.get() + 16384).into())
     })

@@ -1,11 +1,13 @@
 //! Where only ours complains, and why that is right. What Linux says to each was asked with `mutations --kernel`.
 
-use buttress_check::{Issue, Report, Severity};
+use buttress_check::{Report, Severity};
+
+use crate::damage::UNOPENABLE;
 
 /// A reason to complain about what `btrfs check` does not see.
 #[derive(Clone, Copy, Debug)]
 pub struct Excuse {
-    /// The id of the issue that we raise.
+    /// The id of the issue that we raise; [`UNOPENABLE`] where we do not open the filesystem.
     pub issue: &'static str,
     /// What the issue's text has to contain; empty for any.
     pub text: &'static str,
@@ -45,6 +47,11 @@ const EXCUSES: &[Excuse] = &[
     because("tree-block-item", "", LINUX),
     because("tree-block-bad", "", LINUX),
     because("tree-key-order", "", "who looks for the key does not find it where it is"),
+    // What we do not open.
+    because(UNOPENABLE, "holds no btrfs filesystem", "Linux refuses to mount it"),
+    because(UNOPENABLE, "unknown superblock flags", "Linux refuses to mount it"),
+    because(UNOPENABLE, "an unfinished change", "Linux refuses to mount it"),
+    because(UNOPENABLE, "feature raid", "several devices are not supported yet, and this is said"),
     // What only the superblock, chunks and devices say.
     because("super-bad", "", LINUX),
     because("super-device", "", CONTRADICTS),
@@ -74,6 +81,7 @@ const EXCUSES: &[Excuse] = &[
     because("extent-level", "", CONTRADICTS),
     because("extent-flags", "", CONTRADICTS),
     because("extent-length", "", CONTRADICTS),
+    because("extent-ref-count", "have 2 recorded by tree", "one reference in two records"),
     because("block-group-extra", "", "a block group of nothing: Linux refuses to mount it"),
     because("block-group-missing", "", "Linux refuses to mount it"),
     because("block-group-flags", "", CONTRADICTS),
@@ -84,6 +92,7 @@ const EXCUSES: &[Excuse] = &[
     because("free-space-info", "", CONTRADICTS),
     because("space-cache-bad", "", CACHE),
     because("space-cache-mismatch", "", CACHE),
+    because("log-csum-missing", "", "Linux replays the log, and cannot read the data then"),
     // Files and names.
     because("inode-nlink", "", CONTRADICTS),
     because("inode-ref-no-index", "", "a name in an inode that no directory has"),
@@ -108,18 +117,32 @@ const EXCUSES: &[Excuse] = &[
     because("qgroup-relation", "", CONTRADICTS),
 ];
 
-/// The reason for an issue.
-fn reason(issue: &Issue) -> Option<&'static str> {
-    let text = issue.to_string();
-    let known = EXCUSES.iter().find(|it| it.issue == issue.kind.id() && text.contains(it.text));
+/// What `btrfs check` says where only it complains, and why that is no fault of ours.
+const THEIRS: &[(&str, &str)] = &[(
+    "unsupported option features (10000)",
+    "simple quotas, which are newer than the `btrfs check` asked, and which we read",
+)];
+
+/// The reason for the report of a `btrfs check` that alone complains.
+pub fn excuse_theirs(report: &str) -> Option<&'static str> {
+    THEIRS.iter().find(|(text, _)| report.contains(text)).map(|(_, reason)| *reason)
+}
+
+/// The reason for not opening a filesystem.
+pub fn excuse_refusal(error: &str) -> Option<&'static str> {
+    reason(UNOPENABLE, error)
+}
+
+fn reason(issue: &str, text: &str) -> Option<&'static str> {
+    let known = EXCUSES.iter().find(|it| it.issue == issue && text.contains(it.text));
     known.map(|it| it.reason)
 }
 
 /// The reason for what ours says; the first issue without one otherwise. A consequence needs no reason of its own: one is
 /// enough, and every kind of issue that has none shows where it comes alone.
 pub fn excuse(report: &Report) -> Result<&'static str, String> {
-    let is_error = |it: &&Issue| it.kind.severity() == Severity::Error;
+    let is_error = |it: &&buttress_check::Issue| it.kind.severity() == Severity::Error;
     let errors: Vec<_> = report.issues.iter().filter(is_error).collect();
-    let known = errors.iter().find_map(|issue| reason(issue));
+    let known = errors.iter().find_map(|it| reason(it.kind.id(), &it.to_string()));
     known.ok_or_else(|| errors.first().map(ToString::to_string).unwrap_or_default())
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use buttress_check::{Options, Progress, Report, check_devices};
 use buttress_device::MemoryDevice;
 
-use super::excuses::excuse;
+use super::excuses::{excuse, excuse_refusal, excuse_theirs};
 use crate::damage::Result;
 use crate::oracle::{is_clean_line, start};
 
@@ -44,7 +44,7 @@ pub struct Asked {
 pub enum Verdicts {
     /// Both complain, or none does.
     Agree,
-    /// Only ours complains, for this reason.
+    /// Only one complains, for this reason.
     Excused(&'static str),
     /// Only ours complains, and nothing says why: the first such issue.
     OnlyOurs(String),
@@ -81,9 +81,13 @@ impl Asked {
             Ok(report) => (report.is_clean(), report.counts.is_empty()),
             Err(_) => (false, false),
         };
+        let only_theirs = || match excuse_theirs(&self.text) {
+            Some(reason) => Verdicts::Excused(reason),
+            None => Verdicts::OnlyTheirs,
+        };
         match self.theirs {
-            Theirs::Fails if clean => Verdicts::OnlyTheirs,
-            Theirs::Warns if silent => Verdicts::OnlyTheirs,
+            Theirs::Fails if clean => only_theirs(),
+            Theirs::Warns if silent => only_theirs(),
             Theirs::Fails => Verdicts::Agree,
             Theirs::Warns | Theirs::Content if clean => Verdicts::Agree,
             Theirs::Warns | Theirs::Content => match &self.ours {
@@ -91,11 +95,10 @@ impl Asked {
                     Ok(reason) => Verdicts::Excused(reason),
                     Err(issue) => Verdicts::OnlyOurs(issue),
                 },
-                // Linux does not mount what is no btrfs, either.
-                Err(error) if error.contains("holds no btrfs filesystem") => {
-                    Verdicts::Excused("Linux refuses to mount it")
-                }
-                Err(error) => Verdicts::OnlyOurs(format!("unopenable: {error}")),
+                Err(error) => match excuse_refusal(error) {
+                    Some(reason) => Verdicts::Excused(reason),
+                    None => Verdicts::OnlyOurs(format!("unopenable: {error}")),
+                },
             },
         }
     }
