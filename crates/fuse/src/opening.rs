@@ -5,15 +5,13 @@
 //! as the kernel refuses a disk that anybody has claimed; that nobody used the moment is seen by the superblock.
 
 use std::fs::{File, TryLockError};
-use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buttress::{Filesystem, Options};
 use buttress_device::{BlockDevice, Claim, DeviceError, OffsetDevice};
-use buttress_ondisk::superblock::SUPERBLOCK_OFFSETS;
 use buttress_volume::VolumeError;
 
 use crate::budget::{self, Budget};
@@ -30,8 +28,6 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 const COMMIT_PAUSE: Duration = Duration::from_secs(1);
 /// How long a commit waits for room on a full disk that holds the image.
 const FULL_DISK_PATIENCE: Duration = Duration::from_secs(60);
-/// Bytes of a superblock.
-const SUPERBLOCK_BYTES: usize = 4096;
 
 /// A filesystem that nobody else writes to.
 pub(crate) struct Opened {
@@ -81,7 +77,6 @@ impl Opened {
         let Some(claim) = self.claim.take().filter(|_| !options.read_only) else {
             return Ok(connect(&place.mountpoint, connection)?);
         };
-        let before = superblock(&place.source, options.offset)?;
         drop(claim);
         let block = ConnectOptions { block: true, ..connection.clone() };
         let channel = match connect(&place.mountpoint, &block) {
@@ -94,7 +89,7 @@ impl Opened {
             }
             Err(error) => return Err(error.into()),
         };
-        if superblock(&place.source, options.offset)? != before {
+        if self.fs.volume().check_alone().is_err() {
             let _the_first_error_counts = disconnect(&place.mountpoint, true);
             return Err(MountError::Busy(place.source.clone()));
         }
@@ -110,14 +105,6 @@ fn is_busy(error: &buttress::Error) -> bool {
 fn is_for_the_kernel(source: &Path, options: &MountOptions) -> bool {
     let block = std::fs::metadata(source).is_ok_and(|found| found.file_type().is_block_device());
     block && !options.read_only && rustix::process::geteuid().is_root()
-}
-
-/// The primary superblock as it is now.
-fn superblock(source: &Path, offset: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; SUPERBLOCK_BYTES];
-    let at = SUPERBLOCK_OFFSETS.first().copied().unwrap_or_default();
-    File::open(source)?.read_exact_at(&mut bytes, offset.saturating_add(at))?;
-    Ok(bytes)
 }
 
 /// Keeps writers off an image file while it is mounted read-only: what the kernel and this process

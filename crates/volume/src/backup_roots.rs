@@ -67,7 +67,7 @@ fn with(superblock: &Superblock, backup: &RootBackup) -> Option<Superblock> {
 
 /// Loads the volume, and looks at the root tree and at the root of each tree that a filesystem cannot do without.
 fn load_whole(device: &Arc<dyn BlockDevice>, sb: Superblock) -> Result<Volume, VolumeError> {
-    let volume = load(device.clone(), sb, Access::ReadOnly)?;
+    let volume = load(device.clone(), sb, None, Access::ReadOnly)?;
     let mut roots = Vec::new();
     let listed = walk(&volume, &TreeRoot::root_tree(&sb), Key::MIN..=Key::MAX, |key, data| {
         let needed = key.kind == kind::ROOT_ITEM && key.objectid < objectid::FIRST_FREE;

@@ -26,6 +26,7 @@ use crate::{
     features,
     profile::Profile,
     super_io::{self, Chosen, Mirror},
+    torn::Bytes,
     volume::{Counters, Member, Volume},
     walk::{TreeRoot, walk},
     warning::{Age, Rescue, Warning},
@@ -84,7 +85,7 @@ impl Volume {
         if access == Access::ReadWrite && device.is_read_only() {
             return Err(VolumeError::ReadOnly { device: name });
         }
-        let Chosen { superblock, mirror, replaced } = chosen;
+        let Chosen { superblock, primary, mirror, replaced } = chosen;
         check_supported(&name, &superblock)?;
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
@@ -96,7 +97,7 @@ impl Volume {
         warnings.extend(mirror.map(|it| it.warning(&*device, superblock.generation.get())));
         warnings.extend(doubts);
         if !rescue.backup_root {
-            let volume = load(device, superblock, access)?;
+            let volume = load(device, superblock, primary, access)?;
             return Ok(Opened { volume, warnings });
         }
         if access == Access::ReadWrite {
@@ -108,15 +109,18 @@ impl Volume {
         Ok(Opened { volume, warnings })
     }
 
-    fn of(device: Arc<dyn BlockDevice>, sb: Superblock, access: Access) -> Volume {
+    fn of(
+        device: Arc<dyn BlockDevice>,
+        sb: Superblock,
+        primary: Option<Box<Bytes>>,
+        access: Access,
+    ) -> Volume {
         let member = Member {
             devid: sb.dev_item.devid.get(),
             uuid: sb.dev_item.uuid,
             total_bytes: sb.dev_item.total_bytes.get(),
             device,
         };
-        // What is read first is what was chosen by, or the same place a moment later: whatever changes after is not ours.
-        let primary = super_io::read_primary(&*member.device);
         Volume {
             members: vec![member],
             access,
@@ -193,13 +197,14 @@ impl Volume {
     }
 }
 
-/// The volume that a superblock leads to.
+/// The volume that a superblock leads to. For writing, `primary` is what the primary superblock was when that was chosen.
 pub(crate) fn load(
     device: Arc<dyn BlockDevice>,
     superblock: Superblock,
+    primary: Option<Box<Bytes>>,
     access: Access,
 ) -> Result<Volume, VolumeError> {
-    let mut volume = Volume::of(device, superblock, access);
+    let mut volume = Volume::of(device, superblock, primary, access);
     volume.load_system_chunks()?;
     volume.load_chunk_tree()?;
     Ok(volume)

@@ -9,8 +9,9 @@
 //! before it is written; the second makes it durable before a mirror is touched, so at each moment
 //! the primary or a mirror is whole. The next commit's first barrier covers the mirrors.
 //!
-//! Before anything the primary is read again. When it is not what was last seen there, somebody else
-//! writes to the same filesystem, by a way that no lock shows: nothing of ours goes over what he did.
+//! Before anything the primary is read again. When it is another one than was last seen there, somebody else
+//! writes to the same filesystem, by a way that no lock shows: nothing of ours goes over what he did. One that
+//! has gone bad is nobody's, and is written anew.
 
 use std::sync::atomic::Ordering;
 
@@ -33,6 +34,8 @@ use crate::{
 
 /// Where the magic is in a superblock.
 const MAGIC_AT: std::ops::Range<usize> = 0x40..0x48;
+/// Where what the checksum covers begins.
+const COVERED_FROM: usize = 32;
 
 /// What is at one superblock place.
 enum Found {
@@ -44,11 +47,20 @@ enum Found {
 }
 
 fn look(device: &dyn BlockDevice, offset: u64) -> Found {
-    let mut bytes = [0; SUPERBLOCK_LEN];
-    if let Err(error) = device.read_at(offset, &mut bytes) {
-        return Found::Unreadable(error);
+    match read(device, offset) {
+        Ok(bytes) => judge(&bytes, offset),
+        Err(error) => Found::Unreadable(error),
     }
-    match check::superblock(&bytes) {
+}
+
+fn read(device: &dyn BlockDevice, offset: u64) -> Result<Box<Bytes>, DeviceError> {
+    let mut bytes = Box::new([0; SUPERBLOCK_LEN]);
+    device.read_at(offset, &mut bytes[..])?;
+    Ok(bytes)
+}
+
+fn judge(bytes: &Bytes, offset: u64) -> Found {
+    match check::superblock(bytes) {
         Ok(sb) if sb.bytenr.get() == offset => Found::Good(Box::new(sb)),
         Ok(sb) => Found::Bad(Box::new(Corruption {
             kind: CorruptionKind::Superblock,
@@ -60,16 +72,34 @@ fn look(device: &dyn BlockDevice, offset: u64) -> Found {
             expect: offset.to_string(),
         })),
         Err(corruption) => {
-            let named = bytes.get(MAGIC_AT) == Some(&MAGIC);
             let corruption = Box::new(Corruption { block: offset, ..corruption });
-            if named { Found::Bad(corruption) } else { Found::Nothing(corruption) }
+            if is_named(bytes) { Found::Bad(corruption) } else { Found::Nothing(corruption) }
         }
     }
+}
+
+/// Whether it says that it is a superblock.
+fn is_named(bytes: &Bytes) -> bool {
+    bytes.get(MAGIC_AT) == Some(&MAGIC)
+}
+
+/// Whether somebody has written it to its end, whatever else is wrong with it: it has its checksum.
+fn is_finished(bytes: &Bytes) -> bool {
+    let sb: Superblock = zerocopy::transmute!(*bytes);
+    let kind = ChecksumKind::from_u16(sb.csum_type.get());
+    kind.is_some_and(|kind| sb.csum.starts_with(kind.digest(covered(bytes)).as_bytes()))
+}
+
+/// What the checksum covers.
+fn covered(bytes: &[u8]) -> &[u8] {
+    bytes.get(COVERED_FROM..).unwrap_or_default()
 }
 
 /// A superblock to open with.
 pub(crate) struct Chosen {
     pub superblock: Superblock,
+    /// The primary's bytes when it was chosen, good or bad, where they can be read: who changes them later is somebody else.
+    pub primary: Option<Box<Bytes>>,
     /// What it is, when it is not the primary.
     pub mirror: Option<Mirror>,
     /// Another filesystem that seems to have taken the device over, when the primary is gone.
@@ -93,25 +123,26 @@ impl Mirror {
     }
 }
 
-/// The primary superblock's bytes, good or bad, where they can be read.
-pub(crate) fn read_primary(device: &dyn BlockDevice) -> Option<Box<Bytes>> {
-    let mut bytes = Box::new([0; SUPERBLOCK_LEN]);
-    device.read_at(SUPERBLOCK_OFFSETS[0], &mut bytes[..]).ok().map(|()| bytes)
-}
-
 /// Finds the superblock to use on a device.
 pub(crate) fn choose(device: &dyn BlockDevice) -> Result<Chosen, VolumeError> {
     let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
-    let primary = look(device, primary_at);
+    let (primary, bytes) = match read(device, primary_at) {
+        Ok(bytes) => (judge(&bytes, primary_at), Some(bytes)),
+        Err(error) => (Found::Unreadable(error), None),
+    };
     if let Found::Good(superblock) = primary {
-        return Ok(Chosen { superblock: *superblock, mirror: None, replaced: None });
+        return Ok(Chosen {
+            superblock: *superblock,
+            primary: bytes,
+            mirror: None,
+            replaced: None,
+        });
     }
     let found: Vec<Found> = mirrors
         .into_iter()
         .filter(|at| at + SUPERBLOCK_LEN as u64 <= device.size())
         .map(|at| look(device, at))
         .collect();
-    let bytes = read_primary(device);
     let Some(superblock) = best(&found, bytes.as_deref()) else {
         return Err(match bytes.as_deref() {
             Some(bytes) if is_old_dump(bytes) => old_dump(device),
@@ -127,7 +158,7 @@ pub(crate) fn choose(device: &dyn BlockDevice) -> Result<Chosen, VolumeError> {
         age: age(&superblock, bytes.as_deref()),
         primary: describe(&primary),
     };
-    Ok(Chosen { superblock, mirror: Some(mirror), replaced })
+    Ok(Chosen { superblock, primary: bytes, mirror: Some(mirror), replaced })
 }
 
 /// The mirror to use: the first good one, or a later one that is newer and of the same filesystem. What lies beyond its end
@@ -169,7 +200,10 @@ pub(crate) fn choose_copy(device: &dyn BlockDevice, copy: usize) -> Result<Chose
         return Err(VolumeError::Unsupported { device: name(), what });
     };
     match look(device, offset) {
-        Found::Good(sb) => Ok(Chosen { superblock: *sb, mirror: None, replaced: None }),
+        // For reading only.
+        Found::Good(superblock) => {
+            Ok(Chosen { superblock: *superblock, primary: None, mirror: None, replaced: None })
+        }
         Found::Bad(source) | Found::Nothing(source) => {
             Err(VolumeError::Superblock { device: name(), source })
         }
@@ -215,7 +249,7 @@ pub(crate) fn seal(sb: &Superblock, offset: u64) -> Superblock {
     sealed.bytenr = offset.into();
     sealed.csum = [0; 32];
     let kind = ChecksumKind::from_u16(sb.csum_type.get()).unwrap_or(ChecksumKind::Crc32c);
-    let digest = kind.digest(sealed.as_bytes().get(32..).unwrap_or_default());
+    let digest = kind.digest(covered(sealed.as_bytes()));
     sealed.csum = *digest.as_field();
     sealed
 }
@@ -230,7 +264,7 @@ impl Volume {
         self.check_writable()?;
         let mut current = self.superblock.write();
         let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
-        self.check_alone()?;
+        self.see_stranger()?;
         self.barrier()?;
         let primary = seal(sb, primary_at);
         for member in &self.members {
@@ -250,14 +284,29 @@ impl Volume {
         }
         Ok(failed)
     }
-    /// Refuses to go on when the primary superblock is not what was last seen there: before a commit writes to places that
-    /// are free only if nobody else has taken them. One that cannot be read says nothing.
-    pub fn check_alone(&self) -> Result<(), VolumeError> {
+
+    /// Refuses to go on when the primary superblock is another one than was last seen there: before a commit writes to places
+    /// that are free only if nobody else has taken them. One that cannot be read, or is bad without being anybody's, says
+    /// nothing of that: no commit after ours was finished. The answer is what is wrong with it.
+    pub fn check_alone(&self) -> Result<Option<String>, VolumeError> {
+        // While it is written, what is there and what we know of it differ.
+        let _unchanged = self.superblock.read();
+        self.see_stranger()
+    }
+
+    fn see_stranger(&self) -> Result<Option<String>, VolumeError> {
         let last = self.last_primary.lock();
-        let Some((member, last)) = self.members.first().zip(last.as_ref()) else { return Ok(()) };
-        match read_primary(&*member.device) {
-            Some(now) if now != *last => Err(VolumeError::Overwritten { device: self.name() }),
-            _ => Ok(()),
+        let Some((member, last)) = self.members.first().zip(last.as_ref()) else { return Ok(None) };
+        let now = match read(&*member.device, SUPERBLOCK_OFFSETS[0]) {
+            Ok(now) => now,
+            Err(error) => return Ok(Some(error.to_string())),
+        };
+        if now != *last && is_named(&now) && !is_finished(&now) {
+            return Ok(Some(describe(&judge(&now, SUPERBLOCK_OFFSETS[0]))));
         }
+        if covered(&now[..]) == covered(&last[..]) {
+            return Ok(None);
+        }
+        Err(VolumeError::Overwritten { device: self.name() })
     }
 }

@@ -4,9 +4,10 @@
 
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_codec::ChecksumKind;
-use buttress_device::{BlockDevice, MemoryDevice};
+use buttress_device::{BlockDevice, DeviceError, MemoryDevice};
 use buttress_ondisk::{Superblock, superblock::SUPERBLOCK_LEN};
 use buttress_volume::{Access, Age, Opened, Rescue, Volume, VolumeError, Warning};
 use zerocopy::{FromBytes, IntoBytes};
@@ -238,4 +239,122 @@ fn who_finds_that_another_has_written_writes_no_more() {
     assert!(matches!(error, VolumeError::Overwritten { .. }), "{error}");
     let left = Superblock::read_from_bytes(&read(&device, PRIMARY)).unwrap();
     assert_eq!(left.label(), b"their");
+}
+
+/// A primary that nobody has written goes bad while a volume is open: the next commit puts it right.
+#[test]
+fn a_primary_that_rots_is_no_strangers() {
+    let Some((device, _)) = commits(1) else { return };
+    let device = Arc::new(device);
+    let volume = Volume::open(vec![device.clone()], Access::ReadWrite).unwrap().volume;
+    let sb = volume.superblock();
+    let good = read(&device, PRIMARY);
+    assert_eq!(volume.check_alone().unwrap(), None);
+    for at in (0..SUPERBLOCK_LEN).filter(|at| !(0x40..0x48).contains(at)) {
+        let mut rotten = good;
+        rotten[at] ^= 0x10;
+        device.write_at(PRIMARY, &rotten).unwrap();
+        let wrong = volume.check_alone().unwrap_or_else(|error| panic!("{at}: {error}"));
+        // Where the checksum has no bytes, the primary is as good as before.
+        assert!(wrong.is_some() || (4..32).contains(&at), "{at}");
+    }
+    for sector in 1..SUPERBLOCK_LEN / SECTOR {
+        let mut rotten = good;
+        rotten[sector * SECTOR..(sector + 1) * SECTOR].fill(0x5a);
+        device.write_at(PRIMARY, &rotten).unwrap();
+        assert!(volume.check_alone().unwrap().unwrap().contains("checksum"));
+        volume.write_superblocks(&sb).unwrap();
+        assert!(read(&device, PRIMARY) == good, "{sector}");
+    }
+    // Without the magic it is no superblock: somebody may have wiped it on purpose.
+    for wiped in [0x40..0x48, 0..SECTOR, 0..SUPERBLOCK_LEN] {
+        let mut other = good;
+        other[wiped].fill(0);
+        device.write_at(PRIMARY, &other).unwrap();
+        let error = volume.check_alone().unwrap_err();
+        assert!(matches!(error, VolumeError::Overwritten { .. }), "{error}");
+    }
+    // One that breaks rules, and has its checksum, was written.
+    let odd = Superblock { nodesize: 12345.into(), ..sb };
+    device.write_at(PRIMARY, &sealed(odd, PRIMARY)).unwrap();
+    let error = volume.check_alone().unwrap_err();
+    assert!(matches!(error, VolumeError::Overwritten { .. }), "{error}");
+}
+
+/// A device whose primary superblock another program writes right after it was read for the first time.
+#[derive(Debug)]
+struct Contested {
+    device: MemoryDevice,
+    theirs: [u8; SUPERBLOCK_LEN],
+    written: AtomicBool,
+}
+
+impl BlockDevice for Contested {
+    fn name(&self) -> &str {
+        "contested"
+    }
+
+    fn size(&self) -> u64 {
+        self.device.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.device.read_at(offset, buf)?;
+        if offset == PRIMARY && !self.written.swap(true, Ordering::Relaxed) {
+            self.device.write_at(PRIMARY, &self.theirs)?;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.device.write_at(offset, data)
+    }
+
+    fn barrier(&self) -> Result<(), DeviceError> {
+        self.device.barrier()
+    }
+}
+
+#[test]
+fn who_writes_while_a_volume_is_opened_is_noticed() {
+    let Some((device, all)) = commits(2) else { return };
+    let theirs = sealed(all[1], PRIMARY);
+    for rotten in [false, true] {
+        if rotten {
+            // Opened by the copy.
+            let mut bad = read(&device, PRIMARY);
+            bad[3000] ^= 1;
+            device.write_at(PRIMARY, &bad).unwrap();
+        }
+        let contested = Contested { device: device.snapshot(), theirs, written: false.into() };
+        let volume = Volume::open(vec![Arc::new(contested)], Access::ReadWrite).unwrap().volume;
+        let ours = volume.superblock();
+        assert_eq!(ours.generation, all[0].generation);
+        let error = volume.write_superblocks(&ours).unwrap_err();
+        assert!(matches!(error, VolumeError::Overwritten { .. }), "{error}");
+    }
+}
+
+#[test]
+fn who_looks_while_we_write_sees_no_stranger() {
+    let Some((device, _)) = commits(1) else { return };
+    let volume = Volume::open(vec![Arc::new(device)], Access::ReadWrite).unwrap().volume;
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 0..300 {
+                let mut sb = volume.superblock();
+                sb.bytes_used += n * 4096;
+                volume.write_superblocks(&sb).unwrap();
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        while !over.load(Ordering::Relaxed) {
+            assert_eq!(volume.check_alone().unwrap(), None);
+        }
+    });
 }

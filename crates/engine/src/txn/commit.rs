@@ -253,7 +253,9 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
 }
 
 fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
-    core.volume.check_alone()?;
+    if let Some(wrong) = core.volume.check_alone()? {
+        core.warn(format!("the primary superblock is bad, and is written anew: {wrong}"));
+    }
     core.volume.note_generation(transid);
     let (counters, step) = (&core.counters, |what| core.env.step(what));
     step("prepare");
