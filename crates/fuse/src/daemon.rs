@@ -74,6 +74,12 @@ pub enum MountError {
         /// Why the process that served it could not write them.
         said: String,
     },
+    /// The mount is gone, but its last commit does not come to an end.
+    #[error("process {pid} still writes the last changes: they may not be on the device yet")]
+    StillWrites {
+        /// The process that served it.
+        pid: u32,
+    },
     /// Attaching or taking off.
     #[error(transparent)]
     Connect(#[from] ConnectError),

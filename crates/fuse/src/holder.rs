@@ -5,7 +5,8 @@
 //! it: the process of a mount that has just gone is waited for, which says of itself that it is ending by its name; somebody
 //! else's lock is not.
 //!
-//! What /proc shows is enough for that: the files that a process has open, as far as this user may see them.
+//! What /proc shows is enough for that: the files that a process has open, as far as this user may see them, and its locks. The
+//! name alone is nothing: any process may take it. And nobody is waited for without end.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, TryLockError};
@@ -21,6 +22,8 @@ const ENDING: &str = "buttress-ending";
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a process may take to notice that its mount is gone.
 const NOTICE: Duration = Duration::from_secs(10);
+/// How long a last commit may take. Behind it is a disk that hangs, or somebody who makes others wait.
+const PATIENCE: Duration = Duration::from_secs(600);
 /// After so long the user is told what is waited for.
 const TELL: Duration = Duration::from_millis(500);
 /// Looks at an image that nobody has any more, although it was busy a moment ago.
@@ -52,10 +55,18 @@ fn processes() -> impl Iterator<Item = u32> {
     all.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// The numbers of a process's open files; `None` where they are hidden from this user.
-fn open_files(pid: u32) -> Option<Vec<PathBuf>> {
-    let files = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
-    Some(files.flatten().map(|file| file.path()).collect())
+/// The numbers of a process's open files, as far as this user may see them. When it ends, its threads let go of them one after
+/// the other, the first one often first.
+fn open_files(pid: u32) -> Vec<PathBuf> {
+    let list = |path: PathBuf| fs::read_dir(path).into_iter().flatten().flatten();
+    let files = |of: PathBuf| list(of.join("fd")).map(|file| file.path()).collect::<Vec<_>>();
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let own = files(process.clone());
+    if !own.is_empty() {
+        return own;
+    }
+    let threads = list(process.join("task")).map(|thread| files(thread.path()));
+    threads.into_iter().find(|files| !files.is_empty()).unwrap_or_default()
 }
 
 /// What tells an image or a disk from others.
@@ -69,6 +80,10 @@ impl Image {
     fn at(path: &Path) -> Option<Self> {
         let path = path.canonicalize().ok()?;
         Some(Self { name: path.file_name()?.to_owned(), identity: identity(&path)? })
+    }
+
+    fn is_file(&self) -> bool {
+        self.identity.0 != 0
     }
 
     /// Whether it is what an open file leads to. Others are not looked at but by name: one on a network might not answer.
@@ -85,29 +100,26 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     })
 }
 
-/// Whether a process has an image open, or may have: what it has is hidden from this user, or it is ending. Then its threads
-/// let go of its files one after the other, and the last one closes them.
-fn may_have_open(pid: u32, image: &Image) -> bool {
-    match open_files(pid) {
-        Some(files) if !files.is_empty() => files.iter().any(|file| image.is(file)),
-        _ => is_alive(pid),
-    }
+/// Whether a process has an image open, as far as can be seen: the lock, where its files cannot, or not any more.
+fn has_open(pid: u32, image: &Image) -> bool {
+    open_files(pid).iter().any(|file| image.is(file)) || has_locked(pid, image)
 }
 
-/// Whether a process has a thread that has not ended.
-fn is_alive(pid: u32) -> bool {
-    let mut threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads.any(|thread| {
-        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // The name, in parentheses, may have any characters.
-        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-        !matches!(state, None | Some('Z' | 'X'))
-    })
+/// Whether a process has a lock on an image file. Anybody may see that; by the file's number in its filesystem, as the number
+/// of that may be another one than programs are told.
+fn has_locked(pid: u32, image: &Image) -> bool {
+    let (pid, inode) = (pid.to_string(), format!(":{}", image.identity.1));
+    let is_it = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        matches!(words[..], [_, "FLOCK", _, _, owner, file, ..]
+            if owner == pid && file.ends_with(&inode))
+    };
+    image.is_file() && fs::read_to_string("/proc/locks").is_ok_and(|all| all.lines().any(is_it))
 }
 
 /// The process, if it has both the image and a connection for a mount.
 fn holder(pid: u32, image: &Image) -> Option<Holder> {
-    let files = open_files(pid)?;
+    let files = open_files(pid);
     let is_fuse =
         |file: &&PathBuf| fs::read_link(file).is_ok_and(|target| target == OsStr::new("/dev/fuse"));
     let fuse = files.iter().find(is_fuse)?;
@@ -138,20 +150,36 @@ impl Server {
         found.map(|holder| Self { pid: holder.pid, image })
     }
 
-    /// Returns when it has closed the image; `false` if it goes on to serve, in a place that cannot be seen from here.
-    pub(crate) fn wait(&self, mut say: impl FnMut(&str)) -> bool {
+    /// Returns when it has closed the image, or will not so soon.
+    pub(crate) fn wait(&self, say: impl FnMut(&str)) -> Outcome {
+        self.wait_for(PATIENCE, say)
+    }
+
+    fn wait_for(&self, limit: Duration, mut say: impl FnMut(&str)) -> Outcome {
         let begun = Instant::now();
         let mut told = false;
-        while may_have_open(self.pid, &self.image) {
-            let ending = is_ending(self.pid);
-            if !ending && begun.elapsed() > NOTICE {
-                return false;
+        while has_open(self.pid, &self.image) {
+            match is_ending(self.pid) {
+                false if begun.elapsed() > NOTICE => return Outcome::Serves,
+                true if begun.elapsed() > limit => return Outcome::StillWrites(self.pid),
+                _ => {}
             }
             tell(&mut told, begun, self.pid, &mut say);
             std::thread::sleep(PAUSE);
         }
-        true
+        Outcome::Closed
     }
+}
+
+/// How waiting for a server has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It has closed the image.
+    Closed,
+    /// It goes on to serve, in a place that cannot be seen from here.
+    Serves,
+    /// This process does not come to the end of its last commit.
+    StillWrites(u32),
 }
 
 fn tell(told: &mut bool, begun: Instant, pid: u32, say: &mut impl FnMut(&str)) {
@@ -161,9 +189,19 @@ fn tell(told: &mut bool, begun: Instant, pid: u32, say: &mut impl FnMut(&str)) {
     }
 }
 
-/// Opens an image, again for as long as `busy` says that somebody has it and that is the process of a mount which has gone.
-/// `say` is told what is waited for.
+/// Opens an image, again for as long as `busy` says that somebody has it and that is the process of a mount which has gone, up
+/// to ten minutes. `say` is told what is waited for.
 pub fn patiently<T, E>(
+    image: &Path,
+    busy: impl Fn(&E) -> bool,
+    say: impl FnMut(&str),
+    open: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    patiently_for(PATIENCE, image, busy, say, open)
+}
+
+fn patiently_for<T, E>(
+    limit: Duration,
     image: &Path,
     busy: impl Fn(&E) -> bool,
     mut say: impl FnMut(&str),
@@ -176,6 +214,7 @@ pub fn patiently<T, E>(
             done => return done,
         };
         match waits_for(image, begun) {
+            Some(_) if begun.elapsed() > limit => return Err(error),
             Some(pid) => tell(&mut told, begun, pid, &mut say),
             None if nobody == LOOKS => return Err(error),
             // It may have let go of the image just now.
@@ -210,7 +249,7 @@ fn waits_for(image: &Path, begun: Instant) -> Option<u32> {
     let own = std::process::id();
     processes().filter(|pid| *pid != own).find(|pid| {
         if is_ending(*pid) {
-            return may_have_open(*pid, &image);
+            return has_open(*pid, &image);
         }
         begun.elapsed() < NOTICE && holder(*pid, &image).is_some()
     })
@@ -218,6 +257,8 @@ fn waits_for(image: &Path, begun: Instant) -> Option<u32> {
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
 
     #[test]
@@ -243,11 +284,71 @@ mod tests {
         let image = std::env::current_exe().unwrap();
         let _open = fs::File::open(&image).unwrap();
         let own = std::process::id();
-        assert!(may_have_open(own, &Image::at(&image).unwrap()));
+        assert!(has_open(own, &Image::at(&image).unwrap()));
         let other = tempfile::NamedTempFile::new().unwrap();
         let other = Image::at(&other.into_temp_path()).unwrap();
-        assert!(!may_have_open(own, &other) && is_alive(own) && !is_alive(u32::MAX));
+        // Nobody has it, whatever is hidden from this user.
+        assert!(!processes().any(|pid| has_open(pid, &other)));
         assert_eq!(holder(own, &Image::at(&image).unwrap()), None);
         assert!(processes().any(|pid| pid == own));
+    }
+
+    /// A process that calls itself `buttress-ending`, with these redirections of the shell, which then stands still.
+    struct Ending(std::process::Child);
+
+    impl Ending {
+        fn with(redirections: &str) -> Self {
+            let script =
+                format!("printf %s {ENDING} >/proc/self/comm; exec {redirections}; kill -STOP $$");
+            let child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+            let stat = format!("/proc/{}/stat", child.id());
+            while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+                std::thread::sleep(PAUSE);
+            }
+            assert!(is_ending(child.id()));
+            Self(child)
+        }
+    }
+
+    impl Drop for Ending {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    fn never(image: &Path) -> (Result<(), bool>, u32) {
+        let mut said = 0;
+        let limit = TELL * 2;
+        let open = || Err::<(), bool>(true);
+        (patiently_for(limit, image, |busy: &bool| *busy, |_| said += 1, open), said)
+    }
+
+    #[test]
+    fn a_name_alone_is_not_waited_for() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let _has_others = Ending::with("</dev/null");
+        assert_eq!(never(image.path()), (Err(true), 0));
+    }
+
+    #[test]
+    fn who_does_not_end_is_not_waited_for_for_ever() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let hung = Ending::with(&format!("3<{}", image.path().display()));
+        assert_eq!(never(image.path()), (Err(true), 1));
+        let server = Server { pid: hung.0.id(), image: Image::at(image.path()).unwrap() };
+        assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::StillWrites(hung.0.id()));
+        drop(hung);
+        assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::Closed);
+    }
+
+    #[test]
+    fn a_lock_is_seen_that_another_user_has() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let at = Image::at(image.path()).unwrap();
+        let own = std::process::id();
+        assert!(!has_locked(own, &at));
+        image.as_file().lock().unwrap();
+        assert!(has_locked(own, &at) && !has_locked(own + 1, &at));
     }
 }

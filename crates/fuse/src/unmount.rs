@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::daemon::MountError;
-use crate::holder::{Server, wait_for_last_commit};
+use crate::holder::{Outcome, Server, wait_for_last_commit};
 use crate::protocol::connect::disconnect;
 use crate::protocol::mounts::{self, MountEntry};
 use crate::will::Will;
@@ -20,7 +20,7 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
     }
     let server = Server::of(&entry);
     disconnect(&path, false)?;
-    wait_for_end(&entry, server.as_ref());
+    wait_for_end(&entry, server.as_ref())?;
     match Will::of(&entry).as_ref().and_then(Will::take) {
         Some(said) => Err(MountError::LastCommit { said }),
         None => Ok(()),
@@ -28,18 +28,23 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
 }
 
 /// Waits until the process of a mount that has gone has let go of the device.
-fn wait_for_end(entry: &MountEntry, server: Option<&Server>) {
+fn wait_for_end(entry: &MountEntry, server: Option<&Server>) -> Result<(), MountError> {
     let say = |text: &str| eprintln!("buttress: {}: {text}", entry.mountpoint.display());
     if let Some(at) = elsewhere(entry) {
-        return say(&format!("it stays mounted on {}", at.mountpoint.display()));
+        say(&format!("it stays mounted on {}", at.mountpoint.display()));
+        return Ok(());
     }
     let Some(server) = server else {
         // Another user's, perhaps; its lock on the image tells.
-        return wait_for_last_commit(&entry.source, say);
+        wait_for_last_commit(&entry.source, say);
+        return Ok(());
     };
-    if !server.wait(say) {
-        say("it stays mounted in another mount namespace");
+    match server.wait(say) {
+        Outcome::Closed => {}
+        Outcome::Serves => say("it stays mounted in another mount namespace"),
+        Outcome::StillWrites(pid) => return Err(MountError::StillWrites { pid }),
     }
+    Ok(())
 }
 
 /// Another place where the same filesystem is mounted by the same process.
