@@ -8,6 +8,7 @@
 
 mod check;
 mod create;
+mod everyday;
 mod image;
 mod leaves;
 mod linux;
@@ -135,11 +136,14 @@ fn scale() -> Scale {
 
 fn main() {
     let mut args = std::env::args().skip(1);
-    if let (Some(what), Some(image)) = (args.next(), args.next()) {
-        return memory::child(&what, image.as_ref());
+    if let (Some(what), Some(path)) = (args.next(), args.next()) {
+        return match what.as_str() {
+            "fsyncs" => everyday::fsyncs(path.as_ref()).expect("files can be made and synced"),
+            _ => memory::child(&what, path.as_ref()),
+        };
     }
     let scale = scale();
-    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12".to_owned());
+    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12,13".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -150,8 +154,9 @@ fn main() {
             "10" => image::row(scale),
             "11" => memory::row(scale),
             "12" => check::row(scale),
+            "13" => everyday::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11 and 12");
+                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11, 12 and 13");
                 std::process::exit(2);
             }
         };

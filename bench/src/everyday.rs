@@ -1,0 +1,452 @@
+//! Row 13: everyday work on files through a mount, as programs do it: Linux's btrfs, ours, and the null filesystem, which shows what
+//! FUSE itself costs for the same requests. The sides alternate; wall time and the machine's CPU time (servers and kernel threads
+//! included, so nothing else may run), medians, and the geometric mean of the ratios of each kind of work.
+//!
+//! As root with tracefs mounted, one more round counts the requests that the kernel sends to our mount (`BENCH_REQUESTS=1`).
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::linux::{self, Mount};
+use crate::mounts::{self, FuseMount, Served};
+use crate::{Row, Scale, Side, median, seconds};
+
+/// What kind of work a step is: each has a target of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Kind {
+    /// Files and directories.
+    Files,
+    /// Bytes of files.
+    Data,
+    /// Waiting for the disk.
+    Sync,
+}
+
+impl Kind {
+    const ALL: [Kind; 3] = [Kind::Files, Kind::Data, Kind::Sync];
+
+    fn name(self) -> &'static str {
+        match self {
+            Kind::Files => "files and directories",
+            Kind::Data => "data",
+            Kind::Sync => "fsync",
+        }
+    }
+}
+
+/// One piece of work: a shell script, run in the top directory of the mount. `$TREE` is a tar file, `$REPO` a git repository,
+/// `$SYNC` makes what was written durable.
+struct Step {
+    name: &'static str,
+    kind: Kind,
+    script: &'static str,
+    /// Mounted anew before, so that nothing is cached.
+    cold: bool,
+    /// The program that it needs, besides the usual ones.
+    needs: Option<&'static str>,
+}
+
+const fn step(name: &'static str, kind: Kind, script: &'static str) -> Step {
+    Step { name, kind, script, cold: false, needs: None }
+}
+
+const fn cold(name: &'static str, kind: Kind, script: &'static str) -> Step {
+    Step { cold: true, ..step(name, kind, script) }
+}
+
+const fn with(needs: &'static str, step: Step) -> Step {
+    Step { needs: Some(needs), ..step }
+}
+
+macro_rules! fio {
+    ($what:literal, $direct:literal, $depth:literal) => {
+        concat!(
+            "fio --name=it --filename=big --rw=",
+            $what,
+            " --bs=4k --direct=",
+            $direct,
+            " --iodepth=",
+            $depth,
+            " --ioengine=libaio --size=128m --io_size=24m --randseed=7 --output=/dev/null"
+        )
+    };
+}
+
+/// In this order, as later ones use what earlier ones made.
+const STEPS: &[Step] = &[
+    step("tar -x", Kind::Files, "mkdir one && tar -xf \"$TREE\" -C one"),
+    step("tar -x, synced", Kind::Files, "mkdir two && tar -xf \"$TREE\" -C two && eval \"$SYNC\""),
+    step("cp -r", Kind::Files, "cp -r one three"),
+    step("find", Kind::Files, "find one > /dev/null"),
+    step("ls -lR", Kind::Files, "ls -lR one > /dev/null"),
+    step("grep -r", Kind::Files, "grep -r nowhere-to-be-found one || true"),
+    cold("ls -lR, cold", Kind::Files, "ls -lR one > /dev/null"),
+    cold("grep -r, cold", Kind::Files, "grep -r nowhere-to-be-found one || true"),
+    with("git", step("git clone", Kind::Files, "git clone -q \"$REPO\" repo")),
+    with("git", step("git status", Kind::Files, "git -C repo status > /dev/null")),
+    with(
+        "git",
+        step(
+            "git checkout",
+            Kind::Files,
+            "git -C repo checkout -q other && git -C repo checkout -q -",
+        ),
+    ),
+    step("create 10,000", Kind::Files, "mkdir many && cd many && seq 10000 | xargs touch"),
+    step("unlink 10,000", Kind::Files, "cd many && seq 10000 | xargs rm"),
+    step("rm -rf", Kind::Files, "rm -rf one two three"),
+    step("200 x create, write, fsync", Kind::Sync, "mkdir mail && \"$BENCH\" fsyncs mail"),
+    with("sqlite3", step("SQLite, rollback journal", Kind::Sync, "sqlite3 rollback.db < \"$SQL\"")),
+    with(
+        "sqlite3",
+        step(
+            "SQLite, WAL",
+            Kind::Sync,
+            "(echo 'pragma journal_mode=wal;'; cat \"$SQL\") | sqlite3 wal.db > /dev/null",
+        ),
+    ),
+    step(
+        "write 256 MiB",
+        Kind::Data,
+        "dd if=/dev/zero of=big bs=1M count=256 conv=fsync status=none",
+    ),
+    cold("read 256 MiB, cold", Kind::Data, "cat big > /dev/null"),
+    step("read 256 MiB, warm", Kind::Data, "cat big > /dev/null"),
+    with("fio", step("4K random writes", Kind::Data, fio!("randwrite", "0", "1"))),
+    with("fio", step("4K random writes, direct", Kind::Data, fio!("randwrite", "1", "1"))),
+    with("fio", step("4K random writes, direct, 16", Kind::Data, fio!("randwrite", "1", "16"))),
+    with("fio", cold("4K random reads", Kind::Data, fio!("randread", "0", "1"))),
+    with("fio", step("4K random reads, direct", Kind::Data, fio!("randread", "1", "1"))),
+    with("fio", step("4K random reads, direct, 16", Kind::Data, fio!("randread", "1", "16"))),
+];
+
+/// Files of the tree, and their directories.
+const FILES: u64 = 4_500;
+const DIRECTORIES: u64 = 824;
+/// Bytes of each filesystem.
+const SIZE: u64 = 4 << 30;
+
+/// Who does the work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Linux,
+    Ours,
+    Null,
+}
+
+/// A mount of one of them.
+enum Place {
+    Kernel(Mount),
+    Fuse(FuseMount, PathBuf),
+}
+
+impl Place {
+    fn new(who: Who, dir: &Path) -> Result<Place, String> {
+        match who {
+            Who::Linux => Mount::fresh(SIZE).map(Place::Kernel),
+            Who::Null => Ok(Place::Fuse(mounts::serve(Served::Null, SIZE)?, PathBuf::new())),
+            Who::Ours => {
+                let image = dir.join("image");
+                let _there_before_the_first_round = fs::remove_file(&image);
+                crate::create::fresh(&image, SIZE);
+                Ok(Place::Fuse(mounts::serve_image(&image)?, image))
+            }
+        }
+    }
+
+    fn path(&self) -> PathBuf {
+        match self {
+            Place::Kernel(mount) => mount.path(),
+            Place::Fuse(mount, _) => mount.path().to_owned(),
+        }
+    }
+
+    /// The same with nothing cached. `None`: it is not kept anywhere.
+    fn again(self) -> Result<(Place, bool), String> {
+        match self {
+            Place::Kernel(mount) => mount.again().map(|()| (Place::Kernel(mount), true)),
+            Place::Fuse(mount, image) if image.as_os_str().is_empty() => {
+                Ok((Place::Fuse(mount, image), false))
+            }
+            Place::Fuse(mount, image) => {
+                drop(mount);
+                Ok((Place::Fuse(mounts::serve_image(&image)?, image), true))
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<String, String> {
+        let path = self.path();
+        Ok(match self {
+            Place::Kernel(_) => format!("btrfs filesystem sync '{}' > /dev/null", path.display()),
+            Place::Fuse(_, image) if image.as_os_str().is_empty() => "true".to_owned(),
+            Place::Fuse(..) => format!(
+                "'{}' filesystem sync '{}'",
+                mounts::sibling("buttress")?.display(),
+                path.display()
+            ),
+        })
+    }
+}
+
+/// What the steps start from.
+struct Sources {
+    dir: tempfile::TempDir,
+}
+
+impl Sources {
+    /// The same bytes each time.
+    fn make() -> Result<Sources, String> {
+        let dir = linux::ram();
+        let tree = dir.path().join("tree");
+        let text = |error: std::io::Error| error.to_string();
+        let mut at = 1_u64;
+        for number in 0..FILES {
+            let place = number * DIRECTORIES / FILES;
+            let place = tree.join(format!("part{}/dir{}/deep{}", place % 13, place % 103, place));
+            fs::create_dir_all(&place).map_err(text)?;
+            at = at.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            // Sizes like those of a source tree: a median of some 4 KiB.
+            let len = 200 << ((at >> 33) % 8);
+            let line = format!("line of file {number}, which has {len} bytes\n");
+            fs::write(place.join(format!("file{number}.c")), line.repeat(len / line.len() + 1))
+                .map_err(text)?;
+        }
+        let here = dir.path().to_string_lossy().into_owned();
+        linux::run(
+            "tar",
+            &["-cf", &format!("{here}/tree.tar"), "-C", &format!("{here}/tree"), "."],
+        )?;
+        let mut sql = "create table t(id integer primary key, text);\n".to_owned();
+        for id in 0..200 {
+            let _infallible =
+                writeln!(sql, "insert into t values({id}, 'a row that takes some room: {id}');");
+        }
+        fs::write(dir.path().join("sql"), sql).map_err(text)?;
+        if has("git") {
+            let git = "git init -q && git config user.name b && git config user.email b@b && git add . && git commit -qm one && git checkout -q -b other \
+                       && find . -name '*7.c' -exec sh -c 'echo more >> $1' . {} \\; && git commit -qam two && git checkout -q -";
+            sh(&tree, git, &[])?;
+        }
+        Ok(Sources { dir })
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_string_lossy().into_owned()
+    }
+}
+
+fn has(program: &str) -> bool {
+    Command::new(program)
+        .arg("--version")
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
+fn sh(dir: &Path, script: &str, variables: &[(&str, String)]) -> Result<(), String> {
+    let mut command = Command::new("sh");
+    command
+        .args(["-ec", script])
+        .current_dir(dir)
+        .envs(variables.iter().map(|(name, value)| (name, value)));
+    let out = command.output().map_err(|error| error.to_string())?;
+    match out.status.success() {
+        true => Ok(()),
+        false => {
+            Err(String::from_utf8_lossy(&out.stderr).lines().next().unwrap_or_default().to_owned())
+        }
+    }
+}
+
+/// Seconds for which the machine's processors have worked so far.
+fn worked() -> f64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks = stat.lines().next().unwrap_or_default().split_whitespace().skip(1);
+    let ticks: Vec<f64> = ticks.filter_map(|word| word.parse().ok()).collect();
+    // user nice system idle iowait irq softirq
+    ticks
+        .iter()
+        .take(7)
+        .enumerate()
+        .filter(|(at, _)| !matches!(at, 3 | 4))
+        .map(|(_, ticks)| ticks / 100.0)
+        .sum()
+}
+
+/// Wall and CPU seconds of each step, by who did it.
+type Times = BTreeMap<(usize, Who), Vec<(f64, f64)>>;
+
+/// Seconds of both sides and of the null filesystem, and ratios.
+pub fn row(scale: Scale) -> Row {
+    let mut row = Row::new(
+        13,
+        "everyday work through a mount (seconds: wall, CPU of the machine)".to_owned(),
+    );
+    let sources = match Sources::make() {
+        Ok(sources) => sources,
+        Err(why) => {
+            row.note(why);
+            return row;
+        }
+    };
+    let mut times = Times::new();
+    for _ in 0..scale.rounds {
+        for (who, side) in
+            [(Who::Linux, Side::Linux), (Who::Ours, Side::Mounts), (Who::Null, Side::Mounts)]
+        {
+            if scale.wants(side)
+                && let Err(why) = round(who, &sources, &mut times, &mut row)
+            {
+                row.note(format!("{who:?}: {why}"));
+            }
+        }
+    }
+    tell(&times, &mut row);
+    if std::env::var_os("BENCH_REQUESTS").is_some()
+        && let Err(why) = requests(&sources)
+    {
+        row.note(why);
+    }
+    row
+}
+
+fn round(who: Who, sources: &Sources, times: &mut Times, row: &mut Row) -> Result<(), String> {
+    let mut place = Place::new(who, sources.dir.path())?;
+    for (number, step) in STEPS.iter().enumerate() {
+        if let Some(program) = step.needs.filter(|program| !has(program)) {
+            row.note(format!("{program} is missing"));
+            continue;
+        }
+        if step.cold {
+            let (next, is_cold) = place.again()?;
+            place = next;
+            if !is_cold {
+                continue;
+            }
+        }
+        let before = worked();
+        let mut done = Ok(());
+        let wall = seconds(|| done = run(step, &place, sources));
+        match done {
+            Ok(()) => times.entry((number, who)).or_default().push((wall, worked() - before)),
+            Err(why) => row.note(format!("{who:?}, {}: {why}", step.name)),
+        }
+    }
+    Ok(())
+}
+
+fn run(step: &Step, place: &Place, sources: &Sources) -> Result<(), String> {
+    let bench = std::env::current_exe().map_err(|error| error.to_string())?;
+    let variables = [
+        ("TREE", sources.path("tree.tar")),
+        ("REPO", sources.path("tree")),
+        ("SQL", sources.path("sql")),
+        ("SYNC", place.sync()?),
+        ("BENCH", bench.to_string_lossy().into_owned()),
+    ];
+    sh(&place.path(), step.script, &variables)
+}
+
+fn tell(times: &Times, row: &mut Row) {
+    let middle = |number, who, which: fn(&(f64, f64)) -> f64| {
+        times.get(&(number, who)).map(|all| median(all.iter().map(which).collect()))
+    };
+    let mut ratios: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
+    for (number, step) in STEPS.iter().enumerate() {
+        let [linux, ours, null] =
+            [Who::Linux, Who::Ours, Who::Null].map(|who| middle(number, who, |time| time.0));
+        let [their_cpu, our_cpu] =
+            [Who::Linux, Who::Ours].map(|who| middle(number, who, |time| time.1));
+        let parts = [
+            ("Linux", linux),
+            ("ours", ours),
+            ("null", null),
+            ("Linux, CPU", their_cpu),
+            ("ours, CPU", our_cpu),
+        ];
+        for (name, seconds) in parts {
+            if let Some(seconds) = seconds {
+                row.add(&format!("{}: {name}", step.name), seconds, "s");
+            }
+        }
+        if let (Some(linux), Some(ours)) = (linux, ours) {
+            row.add(&format!("{}: ours to Linux", step.name), ours / linux, "x");
+            ratios.entry(step.kind).or_default().push(ours / linux);
+        }
+        if let (Some(null), Some(ours)) = (null, ours) {
+            row.add(&format!("{}: ours to null", step.name), ours / null, "x");
+        }
+    }
+    for kind in Kind::ALL {
+        if let Some(ratios) = ratios.get(&kind) {
+            let mean = ratios.iter().map(|ratio| ratio.ln()).sum::<f64>() / ratios.len() as f64;
+            row.add(&format!("{}: geometric mean", kind.name()), mean.exp(), "x Linux");
+        }
+    }
+}
+
+/// A child of a step: creates 200 files, writes each and makes it durable.
+pub fn fsyncs(dir: &Path) -> std::io::Result<()> {
+    for number in 0..200 {
+        let mut file = File::create(dir.join(format!("mail{number}")))?;
+        std::io::Write::write_all(&mut file, &[b'm'; 3000])?;
+        file.sync_all()?;
+    }
+    Ok(())
+}
+
+const TRACER: &str = "/sys/kernel/tracing/events/fuse/fuse_request_send";
+
+/// Prints what the kernel asks our mount for in each step.
+fn requests(sources: &Sources) -> Result<(), String> {
+    let tracer = Path::new(TRACER);
+    if !tracer.is_dir() {
+        return Err(
+            "requests are counted where tracefs is mounted on /sys/kernel/tracing".to_owned()
+        );
+    }
+    let trigger =
+        |text: &str| fs::write(tracer.join("trigger"), text).map_err(|error| error.to_string());
+    let names = fs::read_to_string(tracer.join("format")).map_err(|error| error.to_string())?;
+    let mut place = Place::new(Who::Ours, sources.dir.path())?;
+    for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
+        if step.cold {
+            place = place.again()?.0;
+        }
+        trigger("hist:keys=opcode")?;
+        let done = run(step, &place, sources);
+        let counted = fs::read_to_string(tracer.join("hist")).map_err(|error| error.to_string());
+        trigger("!hist:keys=opcode")?;
+        done?;
+        println!("requests, {}: {}", step.name, summary(&counted?, &names));
+    }
+    Ok(())
+}
+
+/// The lines of a histogram, most frequent first, with the names that the event's format gives to opcodes.
+fn summary(histogram: &str, names: &str) -> String {
+    let name = |opcode: &str| {
+        let after = names.split_once(&format!("{{{opcode}, \"FUSE_"))?.1;
+        after.split_once('"').map(|(name, _)| name.to_owned())
+    };
+    let mut counts: Vec<(u64, String)> = histogram
+        .lines()
+        .filter_map(|line| {
+            let (key, count) = line.strip_prefix("{ opcode:")?.split_once("} hitcount:")?;
+            Some((
+                count.trim().parse().ok()?,
+                name(key.trim()).unwrap_or_else(|| key.trim().to_owned()),
+            ))
+        })
+        .collect();
+    counts.sort_by(|a, b| b.cmp(a));
+    let total: u64 = counts.iter().map(|(count, _)| count).sum();
+    let parts: Vec<String> =
+        counts.iter().map(|(count, opcode)| format!("{count} {opcode}")).collect();
+    format!("{total}: {}", parts.join(", "))
+}
