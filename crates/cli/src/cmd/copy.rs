@@ -2,7 +2,8 @@
 //!
 //! Directories that are to keep owner and mode are made first with permissions for the copier alone, and get their own mode and
 //! times when they are full. Holes stay holes. Data is shared instead of copied where source and destination are in one filesystem. A
-//! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one.
+//! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one. Devices, pipes
+//! and sockets of this machine are neither written to nor replaced, unless it is they that were named.
 
 use std::collections::HashMap;
 use std::io::{self, IsTerminal, Write};
@@ -172,6 +173,16 @@ fn flows(facts: &Facts) -> bool {
     }
 }
 
+/// Whether both are pipes, sockets, or the same device: there is nothing to copy but attributes.
+fn is_twin(one: &Facts, other: &Facts) -> bool {
+    one.kind == other.kind
+        && match one.kind {
+            Kind::Fifo | Kind::Socket => true,
+            Kind::Character | Kind::Block => one.device == other.device,
+            Kind::Regular | Kind::Directory | Kind::Symlink => false,
+        }
+}
+
 /// A copy under way.
 pub struct Copying<'a> {
     how: How,
@@ -231,10 +242,13 @@ impl<'a> Copying<'a> {
         self.node(from, directory, name, 0, out)
     }
 
-    /// Copies what is in a directory into another one.
+    /// Copies what is in a directory into another one, which stands for it and gets its attributes.
     pub fn content(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<(), Failure> {
         let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
         self.made.push(to.clone());
+        if self.how.preserve {
+            self.full.push((from.clone(), to.clone(), facts));
+        }
         self.entered = Entered::default();
         self.entered.enter(from, &facts, "cannot copy")?;
         self.entries(from, to, 0, out)
@@ -299,9 +313,7 @@ impl<'a> Copying<'a> {
                 return Err(Failure::new(format!("cannot copy {from} to"), to, why));
             }
             None => {
-                let mode = if self.how.preserve { 0o700 } else { facts.mode & 0o777 | 0o700 };
-                let new = New::plain(Kind::Directory, mode);
-                let made = directory.make(name, &new);
+                let made = directory.make(name, &self.new_directory(facts));
                 let to = made.map_err(|why| Failure::new("cannot make", place(), why))?;
                 if self.how.preserve {
                     self.full.push((from.clone(), to.clone(), *facts));
@@ -383,7 +395,7 @@ impl<'a> Copying<'a> {
         spot.image_node().map_or_else(PathBuf::new, |(image, _)| image.device().to_owned())
     }
 
-    /// A regular file is written over; everything else that is no directory makes room.
+    /// A regular file is written over, and what is the same already stays; everything else that may go makes room.
     fn clear(
         &self,
         facts: &Facts,
@@ -392,12 +404,12 @@ impl<'a> Copying<'a> {
         existing: Option<Spot>,
     ) -> Result<Option<Spot>, Failure> {
         let Some(to) = existing else { return Ok(None) };
-        let kind = to.facts().map_err(|why| to.failure("cannot read", why))?.kind;
-        // A device's name may be given to another device, which leaves what it stands for alone.
-        if !matches!(facts.kind, Kind::Block | Kind::Character) {
-            may_be_overwritten(&to)?;
+        let there = to.facts().map_err(|why| to.failure("cannot read", why))?;
+        if is_twin(&there, facts) {
+            return Ok(Some(to));
         }
-        match (kind, facts.kind) {
+        may_be_overwritten(&to)?;
+        match (there.kind, facts.kind) {
             (Kind::Directory, _) => Err(to.failure("cannot copy to", "Is a directory")),
             (Kind::Regular, Kind::Regular) => Ok(Some(to)),
             _ => {
@@ -405,6 +417,12 @@ impl<'a> Copying<'a> {
                 Ok(None)
             }
         }
+    }
+
+    /// Until it is full, a directory that is to keep its mode is for the copier alone.
+    pub fn new_directory(&self, facts: &Facts) -> New {
+        let mode = if self.how.preserve { 0o700 } else { facts.mode & 0o777 | 0o700 };
+        New::plain(Kind::Directory, mode)
     }
 
     fn new_file(&self, from: &Spot, facts: &Facts) -> Result<New, Failure> {

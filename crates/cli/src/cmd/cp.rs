@@ -57,6 +57,7 @@ pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     };
     let mut copying = Copying::new(how, globals, &progress);
     session(globals, access, |session| {
+        session.write_only_to(&last);
         for source in sources {
             let source = Target::path(source);
             let done = one(&source, &last, sources.len(), args, &mut copying, session, out);
@@ -79,16 +80,17 @@ fn one(
 ) -> Result<(), Failure> {
     let follow = args.dereference || !(args.recursive || args.archive);
     let from = session.find(source, follow)?;
-    let kind = from.facts().map_err(|why| from.failure("cannot read", why))?.kind;
-    if kind == Kind::Directory && !(args.recursive || args.archive) {
+    let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
+    if facts.kind == Kind::Directory && !(args.recursive || args.archive) {
         return Err(from
             .failure("cannot copy", "Is a directory")
             .hint("To copy it with all that is in it, add -r."));
     }
     let name = if args.no_target_directory { None } else { base_name(source) };
     // The top of a filesystem has no name: what is in it goes into the destination.
-    if name.is_none() && kind == Kind::Directory {
-        return copying.content(&from, &directory(last, session)?, out);
+    if name.is_none() && facts.kind == Kind::Directory {
+        let to = directory(last, &copying.new_directory(&facts), session)?;
+        return copying.content(&from, &to, out);
     }
     if let Some(sink) = sink(last, session)? {
         return copying.pour(&from, &sink);
@@ -107,14 +109,13 @@ fn one(
 }
 
 /// The directory at a target, made if it is not there.
-fn directory(target: &Target, session: &mut Session<'_>) -> Result<Spot, Failure> {
+fn directory(target: &Target, new: &New, session: &mut Session<'_>) -> Result<Spot, Failure> {
     if let Ok(spot) = session.find(target, true) {
         return Ok(spot);
     }
     let (parent, name) = session.find_parent(target)?;
-    let new = New::plain(Kind::Directory, 0o777);
     parent
-        .make(&name, &new)
+        .make(&name, new)
         .map_err(|why| Failure::new("cannot make", parent.entry_name(&name), why))
 }
 

@@ -1,4 +1,4 @@
-//! What is not overwritten: disks, images with partitions, and images that somebody has mounted.
+//! What is not overwritten: disks, other devices, pipes and sockets, images with partitions, and images that somebody has mounted.
 //!
 //! `cp FILE TARGET` replaces a file. Where TARGET holds a filesystem that is never what was meant: a btrfs image stands for its
 //! top directory, and everything else of that kind is refused.
@@ -53,12 +53,21 @@ fn holds_partitions(path: &Path) -> bool {
     entries.clone().all(|it| matches!(it[0], 0 | 0x80)) && entries.clone().any(is_used)
 }
 
-/// Refuses what would be written over, or replaced: a disk, or an image that is in use.
+/// Refuses what would be written over, or replaced: what stands for more than its content, or an image that is in use.
 pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
     let Some(path) = existing.host_path() else { return Ok(()) };
     let facts = existing.facts().map_err(|why| existing.failure("cannot read", why))?;
+    let is = match facts.kind {
+        Kind::Block => "it is a disk",
+        Kind::Character => "it is a device",
+        Kind::Fifo => "it is a pipe",
+        Kind::Socket => "it is a socket",
+        _ => "",
+    };
     match facts.kind {
-        Kind::Block => Err(existing.failure("cannot overwrite", "it is a disk")),
+        _ if !is.is_empty() => Err(existing
+            .failure("cannot overwrite", is)
+            .hint("To have something else in its place, remove it first.")),
         Kind::Regular => {
             // Whatever it holds: another filesystem that is mounted is an image in use, too.
             let opened = FileDevice::open(path, Access::ReadWrite);

@@ -167,13 +167,23 @@ impl Place {
         Ok(rustix::fs::readlinkat(above.fd(), name, Vec::new())?.into_bytes())
     }
 
-    /// Opening a pipe or device could wait or have effects: only what is still a regular file is opened.
+    /// A pipe or device may have taken the place of a regular file meanwhile: opening it must not wait, and it is not used.
+    fn regular(&self, flags: OFlags) -> Result<File> {
+        let file = File::from(self.open(flags | OFlags::NONBLOCK | OFlags::NOCTTY, 0)?);
+        match file.metadata()?.is_file() {
+            true => Ok(file),
+            false => Err(std::io::Error::other("it is no regular file any more").into()),
+        }
+    }
+
     pub(super) fn reader(&self) -> Result<File> {
-        Ok(self.open(OFlags::RDONLY | OFlags::NONBLOCK, 0)?.into())
+        self.regular(OFlags::RDONLY)
     }
 
     pub(super) fn writer(&self) -> Result<File> {
-        Ok(self.open(OFlags::WRONLY | OFlags::TRUNC | OFlags::NONBLOCK, 0)?.into())
+        let file = self.regular(OFlags::WRONLY)?;
+        File::set_len(&file, 0)?;
+        Ok(file)
     }
 
     /// Opens whatever it is, waiting for the other end where it has one: to be read from its beginning to its end.
@@ -315,8 +325,7 @@ impl Place {
     ///
     /// A live mount of ours shares what it is asked to copy, as the system passes it no wish to share.
     pub(super) fn share(&self, from: &Place, len: u64) -> bool {
-        let to_file = self.open(OFlags::WRONLY | OFlags::NONBLOCK, 0).map(File::from);
-        match (from.reader(), to_file) {
+        match (from.reader(), self.regular(OFlags::WRONLY)) {
             (Ok(from_file), Ok(to_file)) => {
                 rustix::fs::ioctl_ficlone(&to_file, &from_file).is_ok()
                     || (client::is_live(&self.path)
@@ -518,5 +527,21 @@ mod tests {
         assert!(way.make(b"file", &New::plain(Kind::Regular, 0o600)).is_err());
         assert!(way.set_mode(0o777).is_err());
         assert!(std::fs::read_dir(directory.path().join("outside")).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn what_is_no_regular_file_is_not_opened_as_one() {
+        let (_directory, place) = made("");
+        place.make(b"pipe", &New::plain(Kind::Fifo, 0o600)).unwrap();
+        let pipe = place.child(b"pipe").unwrap();
+        // A pipe can be opened for writing where somebody reads.
+        let _reader = pipe.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).unwrap();
+        let null = Place::named("/dev/null".into());
+        for place in [pipe, null] {
+            let (read, written) = (place.reader().map(drop), place.writer().map(drop));
+            for refused in [read, written] {
+                assert!(refused.unwrap_err().to_string().contains("no regular file"));
+            }
+        }
     }
 }

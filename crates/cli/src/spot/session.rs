@@ -87,29 +87,46 @@ fn after_colon(text: &[u8]) -> Vec<u8> {
 pub struct Session<'a> {
     globals: &'a Globals,
     access: Access,
+    /// The one image that is written, if not all of them are.
+    written: Option<PathBuf>,
     images: Vec<(PathBuf, Image)>,
 }
 
 impl<'a> Session<'a> {
     /// Nothing open yet; images are opened for reading or for writing too.
     pub fn new(globals: &'a Globals, access: Access) -> Session<'a> {
-        Session { globals, access, images: Vec::new() }
+        Session { globals, access, written: None, images: Vec::new() }
+    }
+
+    /// From here on no image is opened for writing but the one that a target is in.
+    pub fn write_only_to(&mut self, target: &Target) {
+        if let Target::Image { device, .. } = target {
+            self.written = Some(whole_path(device));
+        }
+    }
+
+    fn access(&self, whole: &Path) -> Access {
+        match &self.written {
+            Some(written) if written != whole => Access::ReadOnly,
+            _ => self.access,
+        }
     }
 
     /// The image at a path, opened if it is not yet.
     pub fn open(&mut self, path: &Path) -> Result<Image, Failure> {
-        let whole = path.canonicalize().unwrap_or_else(|_| path.into());
+        let whole = whole_path(path);
         if let Some((_, image)) = self.images.iter().find(|(known, _)| *known == whole) {
             return Ok(image.clone());
         }
-        if let (Access::ReadOnly, Some(directory)) = (self.access, device::mounted_on(&whole)) {
+        let access = self.access(&whole);
+        if let (Access::ReadOnly, Some(directory)) = (access, device::mounted_on(&whole)) {
             let directory = directory.display();
             let note =
                 format!("it is mounted on {directory}, where what is not committed yet shows too");
             device::warn(self.globals, path, &note);
         }
-        let device = device::open(path, self.access, self.globals)?;
-        let options = match self.access {
+        let device = device::open(path, access, self.globals)?;
+        let options = match access {
             Access::ReadOnly => Options::read_only(),
             Access::ReadWrite => {
                 Options::read_write().mark_quota_inconsistent(self.globals.mark_quota_inconsistent)
@@ -184,6 +201,11 @@ impl<'a> Session<'a> {
         }
         Ok(())
     }
+}
+
+/// The path by which an image is known.
+fn whole_path(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.into())
 }
 
 fn find_host(path: &Path, follow: bool) -> Result<Spot, Failure> {

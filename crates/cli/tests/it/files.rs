@@ -1,6 +1,8 @@
 //! `ls`, `cat`, `cp`, `mkdir`, `rm`, `mv`, `ln` and `stat` on unmounted images.
 
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
 use crate::run::{KernelMount, Place, have_progs};
 use crate::tree;
@@ -230,4 +232,34 @@ fn reading_changes_nothing() {
         place.ok(line);
     }
     assert!(before == std::fs::read(place.join("disk.img")).unwrap(), "the image changed");
+}
+
+/// Under the name it is given, a directory is copied as a whole: it keeps what it has, as with GNU cp.
+#[test]
+fn a_directory_under_a_new_name_keeps_its_attributes() {
+    let place = image();
+    let sh = |script: &str| {
+        let status = Command::new("sh").args(["-c", script]).current_dir(place.path()).status();
+        assert!(status.unwrap().success(), "{script}");
+    };
+    sh("mkdir dir there; echo x > dir/file; chmod 0750 dir; touch -d @1000000000 dir
+        cp -aT dir gnu; cp -a dir/. gnu-content; cp -rT dir gnu-plain");
+    place.ok("cp -aT dir ours");
+    place.ok("cp -a dir/. ours-content");
+    place.ok("cp -rT dir ours-plain");
+    place.ok("cp -aT dir there");
+    place.ok("cp -aT dir disk.img:/new");
+    place.ok("cp -aT disk.img:/new back");
+    let of = |name: &str| {
+        let found = std::fs::metadata(place.join(name)).unwrap();
+        (found.mode(), found.mtime(), found.uid(), found.gid())
+    };
+    assert_eq!((of("gnu").0 & 0o777, of("gnu").1), (0o750, 1_000_000_000));
+    for name in ["ours", "there", "back"] {
+        assert_eq!(of(name), of("gnu"), "{name}");
+    }
+    assert_eq!(of("ours-content"), of("gnu-content"));
+    assert_eq!(of("ours-plain").0, of("gnu-plain").0);
+    let stat = place.json("stat disk.img:/new")[0].clone();
+    assert_eq!(stat["mode"], "0750");
 }

@@ -1,7 +1,7 @@
 //! What the words of a command name: images as destinations, devices that are not overwritten, streams.
 
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, symlink};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -277,4 +277,66 @@ fn what_streams_is_copied_until_it_ends() {
     if have_progs() {
         place.check("disk.img");
     }
+}
+
+/// Nodes of this machine that stand for something else than their content stay what they are, whatever an image calls its files.
+#[test]
+fn devices_pipes_and_sockets_are_not_replaced() {
+    let place = image();
+    place.ok("cp one dir disk.img -r");
+    let special = place.join("special");
+    fs::create_dir(&special).unwrap();
+    let mut nodes = vec![("pipe", "a pipe"), ("socket", "a socket")];
+    let made = Command::new("mkfifo").arg(special.join("pipe")).status().unwrap();
+    assert!(made.success());
+    let _listener = std::os::unix::net::UnixListener::bind(special.join("socket")).unwrap();
+    if rustix::process::geteuid().is_root() {
+        nodes.push(("device", "a device"));
+        let mut mknod = Command::new("mknod");
+        assert!(
+            mknod.arg(special.join("device")).args(["c", "1", "3"]).status().unwrap().success()
+        );
+    }
+    let kinds = || nodes.iter().map(|(name, _)| special.join(name).metadata().unwrap().file_type());
+    let before: Vec<_> = kinds().collect();
+    for (name, what) in &nodes {
+        place.ok(&format!("cp one disk.img:/{name}"));
+        fs::create_dir(place.join(&format!("from-{name}"))).unwrap();
+        fs::write(place.join(&format!("from-{name}/{name}")), "one").unwrap();
+        for line in [
+            format!("cp disk.img:/{name} special"),
+            format!("cp -a disk.img:/{name} disk.img:/one special"),
+            format!("cp -r from-{name}/. special"),
+            format!("mv disk.img:/{name} special"),
+            format!("mv from-{name}/{name} special"),
+        ] {
+            let said = place.fails(&line);
+            assert!(said.contains(what), "{line}: {said}");
+        }
+    }
+    assert_eq!(kinds().collect::<Vec<_>>(), before);
+    // What is the same already is no obstacle, and gets its attributes.
+    place.ok("cp -a special disk.img:/");
+    place.ok("chmod 0640 disk.img:/special/pipe");
+    place.ok("cp -a disk.img:/special .");
+    assert_eq!(fs::metadata(special.join("pipe")).unwrap().permissions().mode() & 0o777, 0o640);
+    assert_eq!(kinds().collect::<Vec<_>>(), before);
+}
+
+/// An image that is only read from is opened for reading only, also where another one is written.
+#[test]
+fn the_source_of_a_copy_is_not_written() {
+    let place = image();
+    place.ok("cp one disk.img");
+    place.ok("mkfs -q --size 300M other.img");
+    // Readers are let in beside this, writers are not.
+    let Some(live) = Live::of(&place, "-o ro") else { return };
+    let said = place.run("cp disk.img:/one other.img:/copy");
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(place.ok("cat other.img:/copy"), "one");
+    // Within one image it is the destination, and is written.
+    assert!(place.fails("cp disk.img:/one other.img:/copy disk.img:/").contains("busy"));
+    live.end();
+    place.ok("cp other.img:/copy disk.img:/");
+    assert_eq!(place.ok("cat disk.img:/copy"), "one");
 }
