@@ -155,17 +155,33 @@ impl Filesystem {
         if len == 0 {
             return Err(Error::User(Errno::INVAL));
         }
+        // A hole costs nothing, and its edges must be where the caller wants them.
+        if mode == Allocate::PunchHole || len <= SHAPE_LEN {
+            return self.shape(node, mode, offset, len);
+        }
+        self.check_room(node, offset, end)?;
         let mut at = offset;
         while at < end {
-            let to = match mode {
-                // A hole costs nothing, and its edges must be where the caller wants them.
-                Allocate::PunchHole => end,
-                _ => end.min((at + SHAPE_LEN) / SECTOR * SECTOR),
-            };
-            self.shape(node, mode, at, to - at)?;
+            let to = end.min((at + SHAPE_LEN) / SECTOR * SECTOR);
+            // The file grows when all of it is done.
+            self.shape(node, if to < end { mode.keeping_size() } else { mode }, at, to - at)?;
             at = to;
         }
         Ok(())
+    }
+
+    /// Refuses a range that there is no room for, before the first of several steps changes anything.
+    fn check_room(&self, node: Node, offset: u64, end: u64) -> Result<()> {
+        let inner = self.inner();
+        let data = inner.read(|op| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            subvolume.tree.hole_bytes(op, &inode, offset, end)
+        })?;
+        let need = Need { data, ..need(6, 4000) };
+        inner.change_at(node, need, |op, _, _| {
+            op.core.space.unreserve(need);
+            Ok(())
+        })
     }
 
     fn shape(&self, node: Node, mode: Allocate, offset: u64, len: u64) -> Result<()> {

@@ -229,3 +229,14 @@ pub enum Allocate {
         keep_size: bool,
     },
 }
+
+impl Allocate {
+    /// The same without a change of the size.
+    pub(super) fn keeping_size(self) -> Allocate {
+        match self {
+            Allocate::Reserve { .. } => Allocate::Reserve { keep_size: true },
+            Allocate::PunchHole => Allocate::PunchHole,
+            Allocate::ZeroRange { .. } => Allocate::ZeroRange { keep_size: true },
+        }
+    }
+}

@@ -342,6 +342,13 @@ impl FileTree {
         state.file().seek(layers, state.attributes.size, offset, what)
     }
 
+    /// Bytes of a range of the file that are in no extent.
+    pub fn hole_bytes(&self, op: &Op<'_>, inode: &Inode, start: u64, end: u64) -> Result<u64> {
+        let state = readable(inode)?;
+        let layers = state.layers(inode.ino, self.view(op.core));
+        state.file().hole_bytes(layers, start, end)
+    }
+
     /// What a range of the file has, in order, without holes.
     pub fn extents(
         &self,

@@ -168,6 +168,36 @@ pub fn fill_file(fs: &Filesystem, name: &[u8]) -> u64 {
     at
 }
 
+/// A range that there is no room for is refused before anything changes, however many steps it would take.
+#[test]
+fn what_cannot_be_allocated_changes_nothing() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    fs.write(node, 0, b"ten bytes.").unwrap();
+    let before = fs.usage().data.used;
+    for reserve in [
+        Allocate::Reserve { keep_size: false },
+        Allocate::Reserve { keep_size: true },
+        Allocate::ZeroRange { keep_size: false },
+    ] {
+        let refused = fs.fallocate(node, reserve, 0, 1 << 40).unwrap_err();
+        assert!(matches!(refused, Error::NoSpace), "{refused}");
+        fs.commit().unwrap();
+        assert_eq!(fs.attributes(node).unwrap().size, 10);
+        assert!(fs.usage().data.used <= before + (64 << 10), "{reserve:?}");
+    }
+    // Several steps, and what is there already takes none.
+    let reserve = Allocate::Reserve { keep_size: false };
+    fs.fallocate(node, reserve, 0, 600 << 20).unwrap();
+    assert_eq!(fs.attributes(node).unwrap().size, 600 << 20);
+    let more = Allocate::Reserve { keep_size: true };
+    fs.fallocate(node, more, 0, 620 << 20).unwrap();
+    assert_eq!(fs.attributes(node).unwrap().size, 600 << 20);
+    fs.close().unwrap();
+    image.check();
+}
+
 /// What `fallocate` promised is kept: writes to reserved space find room whatever else the filesystem is full of.
 #[test]
 fn reserved_space_can_be_written_to_when_all_is_full() {

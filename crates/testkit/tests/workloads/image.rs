@@ -1,6 +1,6 @@
 //! Images to work on.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use buttress::{Filesystem, Options};
 use buttress_codec::ChecksumKind;
@@ -24,10 +24,7 @@ impl Image {
             builder.prefix("buttress-workload-");
             builder
         };
-        let made = match Path::new(MEMORY).is_dir() {
-            true => builder().tempdir_in(MEMORY),
-            false => builder().tempdir(),
-        };
+        let made = builder().tempdir_in(MEMORY).or_else(|_| builder().tempdir());
         Image { dir: made.unwrap() }
     }
 

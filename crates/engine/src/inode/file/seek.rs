@@ -61,6 +61,18 @@ impl FileChanges {
         }
     }
 
+    /// Bytes of a range that are in no extent.
+    pub fn hole_bytes(&self, layers: Layers<'_>, start: u64, end: u64) -> Result<u64> {
+        let mut bytes = 0;
+        let mut segments = Segments::new(self, layers, start..end.min(FILE_END));
+        while let Some((span, found)) = segments.next()? {
+            if matches!(found, Found::Hole) {
+                bytes += span.end - span.start;
+            }
+        }
+        Ok(bytes)
+    }
+
     /// What the file has in `start..end`, in order, without holes. Goes past the end of the file for preallocated space.
     pub fn extents(&self, layers: Layers<'_>, start: u64, end: u64) -> Result<Vec<Mapping>> {
         let mut mappings: Vec<Mapping> = Vec::new();
