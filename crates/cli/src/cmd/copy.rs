@@ -2,7 +2,8 @@
 //!
 //! Directories that are to keep owner and mode are made first with permissions for the copier alone, and get their own mode and
 //! times when they are full. Holes stay holes. Data is shared instead of copied where source and destination are in one filesystem. A
-//! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one. Devices, pipes
+//! symbolic link in the destination is replaced, never followed: an image that is copied out cannot write through one. Only the one that
+//! was named as the destination of `cp` is followed, by `cp` itself. Devices, pipes
 //! and sockets of this machine are neither written to nor replaced, unless it is they that were named.
 
 use std::collections::HashMap;
@@ -143,12 +144,14 @@ pub fn base_name(target: &Target) -> Option<Vec<u8>> {
     (!matches!(name, b"." | b"..")).then(|| name.to_vec())
 }
 
-/// Where something called `name` goes: into the target if that is a directory, otherwise it gets the target's name.
+/// Where something called `name` goes: into the target if that is a directory, otherwise it gets the target's name. `new`: what is
+/// tried, and with what.
 pub fn destination(
     session: &mut Session<'_>,
     target: &Target,
     name: Option<Vec<u8>>,
     must_be_directory: bool,
+    new: (&str, Kind),
 ) -> Result<(Spot, Option<Vec<u8>>), Failure> {
     match session.find(target, true) {
         Ok(spot) if spot.is_directory().map_err(|why| spot.failure("cannot read", why))? => {
@@ -157,11 +160,25 @@ pub fn destination(
         Ok(spot) if must_be_directory => Err(spot.failure("cannot copy to", "Not a directory")),
         Err(failure) if must_be_directory => Err(failure),
         _ => {
-            session.may_be_overwritten(target)?;
-            let (parent, name) = session.find_parent(target)?;
+            let (parent, name) = new_entry(session, target, new)?;
             Ok((parent, Some(name)))
         }
     }
+}
+
+/// The directory and the name there that a target stands for, whatever is there. With a slash at its end it is one for directories
+/// only.
+pub fn new_entry(
+    session: &mut Session<'_>,
+    target: &Target,
+    (what, kind): (&str, Kind),
+) -> Result<(Spot, Vec<u8>), Failure> {
+    session.may_be_overwritten(target)?;
+    let (parent, name) = session.find_parent(target)?;
+    if kind != Kind::Directory && target.ends_with_slash() {
+        return Err(Failure::new(what, target.shown(), "Not a directory"));
+    }
+    Ok((parent, name))
 }
 
 /// Whether a file's content is what comes until it ends: also that of files whose length the system does not know.
@@ -362,7 +379,7 @@ impl<'a> Copying<'a> {
     ) -> Result<(), Failure> {
         let refuse =
             |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
-        let flows = self.how.contents && from.host_path().is_some() && flows(facts);
+        let flows = self.takes_contents(from, facts);
         let facts = &if flows { Facts { kind: Kind::Regular, ..*facts } } else { *facts };
         let existing = self.clear(facts, directory, name, existing)?;
         let key = (self.tree_of(from), facts.volume, facts.ino);
@@ -388,6 +405,11 @@ impl<'a> Copying<'a> {
             self.links.insert(key, to);
         }
         Ok(())
+    }
+
+    /// Whether of a file of this machine what comes out of it is copied, until it ends.
+    pub fn takes_contents(&self, from: &Spot, facts: &Facts) -> bool {
+        self.how.contents && from.host_path().is_some() && flows(facts)
     }
 
     /// What tells the filesystem of a source from others.

@@ -6,7 +6,7 @@ use std::io::Write;
 use buttress_device::Access;
 use clap::Args;
 
-use super::copy::{Copying, How, Progress, base_name, destination};
+use super::copy::{Copying, How, Progress, base_name, destination, new_entry};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
@@ -92,16 +92,20 @@ fn one(
         let to = directory(last, &copying.new_directory(&facts), session)?;
         return copying.content(&from, &to, out);
     }
-    if let Some(sink) = sink(last, session)? {
+    let is_content = facts.kind == Kind::Regular || copying.takes_contents(&from, &facts);
+    let last = match is_content && sources == 1 {
+        true => &session.through_links(last)?,
+        false => last,
+    };
+    if let Some(sink) = sink(last, session)?.filter(|_| is_content) {
         return copying.pour(&from, &sink);
     }
+    let what = format!("cannot copy {from} to");
     let (to, name) = match args.no_target_directory {
-        true => {
-            session.may_be_overwritten(last)?;
-            session.find_parent(last)?
-        }
+        true => new_entry(session, last, (&what, facts.kind))?,
         false => {
-            let (to, name) = destination(session, last, name, sources > 1)?;
+            let new = (what.as_str(), facts.kind);
+            let (to, name) = destination(session, last, name, sources > 1, new)?;
             (to, name.unwrap_or_default())
         }
     };
@@ -119,7 +123,7 @@ fn directory(target: &Target, new: &New, session: &mut Session<'_>) -> Result<Sp
         .map_err(|why| Failure::new("cannot make", parent.entry_name(&name), why))
 }
 
-/// The pipe or device at a target that takes what is written to it, and keeps nothing.
+/// The pipe or device at a target that takes what is written to it, and keeps nothing; or what is open and has no name any more.
 fn sink(target: &Target, session: &mut Session<'_>) -> Result<Option<Spot>, Failure> {
     let Target::Host(path) = target else { return Ok(None) };
     if !path.exists() {
@@ -127,5 +131,10 @@ fn sink(target: &Target, session: &mut Session<'_>) -> Result<Option<Spot>, Fail
     }
     let spot = session.find(target, true)?;
     let kind = spot.facts().map_err(|why| spot.failure("cannot read", why))?.kind;
-    Ok(matches!(kind, Kind::Fifo | Kind::Character).then_some(spot))
+    let is_sink = match kind {
+        Kind::Fifo | Kind::Character => true,
+        Kind::Regular => path.canonicalize().is_err(),
+        _ => false,
+    };
+    Ok(is_sink.then_some(spot))
 }

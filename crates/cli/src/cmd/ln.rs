@@ -11,7 +11,7 @@ use super::copy::{base_name, destination};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{New, Session, Spot, Target};
+use crate::spot::{Kind, New, Session, Spot, Target};
 
 /// Arguments of `ln`.
 #[derive(Debug, Args)]
@@ -28,6 +28,9 @@ pub struct Ln {
     force: bool,
 }
 
+/// What `ln` makes is never a directory.
+const NEW: (&str, Kind) = ("cannot make", Kind::Symlink);
+
 /// Makes the link.
 pub fn run(args: &Ln, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
@@ -42,7 +45,7 @@ pub fn run(args: &Ln, globals: &Globals, _out: &mut dyn Write) -> Result<(), Fai
 fn symbolic(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), Failure> {
     let text = args.file.as_bytes();
     let name = text.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
-    let (directory, new_name) = destination(session, link, name.map(<[u8]>::to_vec), false)?;
+    let (directory, new_name) = destination(session, link, name.map(<[u8]>::to_vec), false, NEW)?;
     let name = new_name.unwrap_or_default();
     replace(args, &directory, &name)?;
     let made = directory.make(&name, &New::symlink(text.to_vec()));
@@ -52,7 +55,7 @@ fn symbolic(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), F
 fn hard(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), Failure> {
     let source = Target::path(&args.file);
     let file = session.find(&source, false)?;
-    let (directory, new_name) = destination(session, link, base_name(&source), false)?;
+    let (directory, new_name) = destination(session, link, base_name(&source), false, NEW)?;
     let name = new_name.unwrap_or_default();
     replace(args, &directory, &name)?;
     directory.link(&name, &file).map_err(|why| {

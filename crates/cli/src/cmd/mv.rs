@@ -1,6 +1,11 @@
 //! `mv`: moves and renames; between filesystems and subvolumes it copies and then removes.
+//!
+//! Nothing is removed before its copy is durable: whatever ends the command, each file is in at least one of the two places. Copies of
+//! everything that was named are made durable together.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
+use std::fmt::{self, Display};
 use std::io::Write;
 
 use buttress_device::Access;
@@ -12,7 +17,7 @@ use super::files::{Failures, session};
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Session, Spot, Target, may_be_overwritten};
+use crate::spot::{Kind, Session, Spot, Target, Trouble, may_be_overwritten};
 
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
@@ -34,74 +39,127 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadWrite, |session| {
         let last = Target::any(last, globals);
+        let mut moving = Moving { args, globals, progress: &progress, copied: Vec::new() };
         for source in sources {
-            let source = Target::path(source);
-            let done = one(&source, &last, sources.len(), args, globals, session, &progress, out);
+            let done = moving.one(&Target::path(source), &last, sources.len(), session, out);
             failures.note(done, out)?;
         }
-        Ok(())
+        moving.finish(&mut failures, out)
     })?;
     progress.finish();
     failures.end()
 }
 
-#[expect(clippy::too_many_arguments, reason = "each is one thing the user or the command decided")]
-fn one(
-    source: &Target,
-    last: &Target,
-    sources: usize,
-    args: &Mv,
-    globals: &Globals,
-    session: &mut Session<'_>,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let (from, name) = session.find_parent(source)?;
-    let missing =
-        || Failure::new("cannot move", from.entry_name(&name), "No such file or directory");
-    let spot = from
-        .child(&name)
-        .map_err(|why| Failure::new("cannot move", from.entry_name(&name), why))?
-        .ok_or_else(missing)?;
-    let (to, new_name) = destination(session, last, base_name(source), sources > 1)?;
-    let new_name = new_name.unwrap_or_else(|| name.clone());
-    let existing = to.child(&new_name).map_err(|why| to.failure("cannot look into", why))?;
-    if existing.is_some() && args.no_clobber {
-        return Ok(());
-    }
-    if let Some(existing) = &existing {
-        may_be_overwritten(existing)?;
-    }
-    match from.rename(&name, &to, &new_name) {
-        Err(trouble) if trouble.is(Errno::XDEV) => {
-            across(&from, &name, &spot, &to, &new_name, globals, progress, out)?;
-        }
-        Err(trouble) => {
-            let what = format!("cannot move {spot} to");
-            return Err(Failure::new(what, to.entry_name(&new_name), trouble));
-        }
-        Ok(()) => {}
-    }
-    if globals.talks_much() {
-        writeln!(out, "{spot} -> {}", to.entry_name(&new_name))?;
-    }
-    Ok(())
+/// Something in a directory.
+struct Entry {
+    directory: Spot,
+    name: Vec<u8>,
 }
 
-/// Copies with everything a file has, and removes the original when all of it is there.
-#[expect(clippy::too_many_arguments, reason = "a source, a destination, and how to say things")]
-fn across(
-    from: &Spot,
-    name: &[u8],
-    spot: &Spot,
-    to: &Spot,
-    new_name: &[u8],
-    globals: &Globals,
-    progress: &Progress,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    let mut copying = Copying::new(How::everything(), globals, progress);
-    copying.copy(spot, to, new_name, out)?;
-    copying.end()?;
-    remove_tree(from, name, spot, globals, out)
+impl Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.directory.entry_name(&self.name))
+    }
+}
+
+impl Entry {
+    fn found(&self) -> Result<Option<Spot>, Failure> {
+        let refuse = |why| Failure::new("cannot move", self, why);
+        self.directory.child(&self.name).map_err(refuse)
+    }
+
+    fn is(&self, other: &Entry) -> Result<bool, Trouble> {
+        Ok(self.name == other.name && self.directory.is_same(&other.directory)?)
+    }
+}
+
+/// What was copied, and is to be removed where it was.
+struct Copied {
+    from: Entry,
+    spot: Spot,
+    to: Entry,
+}
+
+/// Moves under way.
+struct Moving<'a> {
+    args: &'a Mv,
+    globals: &'a Globals,
+    progress: &'a Progress,
+    copied: Vec<Copied>,
+}
+
+impl Moving<'_> {
+    fn one(
+        &mut self,
+        source: &Target,
+        last: &Target,
+        sources: usize,
+        session: &mut Session<'_>,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let (directory, name) = session.find_parent(source)?;
+        let from = Entry { directory, name };
+        let spot = from.found()?;
+        let spot =
+            spot.ok_or_else(|| Failure::new("cannot move", &from, "No such file or directory"))?;
+        let kind = spot.facts().map_err(|why| spot.failure("cannot move", why))?.kind;
+        let what = format!("cannot move {spot} to");
+        let (directory, name) =
+            destination(session, last, base_name(source), sources > 1, (&what, kind))?;
+        let to = Entry { directory, name: name.unwrap_or_else(|| from.name.clone()) };
+        let refuse = |why: &dyn Display| Failure::new(&what, &to, why);
+        if let Some(existing) = to.found()? {
+            if self.args.no_clobber {
+                return Ok(());
+            }
+            if existing.is_same(&spot).map_err(|why| refuse(&why))? {
+                if kind == Kind::Directory || from.is(&to).map_err(|why| refuse(&why))? {
+                    return Err(refuse(&"they are the same file"));
+                }
+                // Two names of one file: renaming one to the other would leave both.
+                return from.directory.unlink(&from.name).map_err(|why| refuse(&why));
+            }
+            may_be_overwritten(&existing)?;
+        }
+        if self.globals.talks_much() {
+            writeln!(out, "{spot} -> {to}")?;
+        }
+        match from.directory.rename(&from.name, &to.directory, &to.name) {
+            Err(trouble) if trouble.is(Errno::XDEV) => {
+                self.copy(&spot, &to, out)?;
+                self.copied.push(Copied { from, spot, to });
+                Ok(())
+            }
+            Err(trouble) if trouble.is(Errno::INVAL) && kind == Kind::Directory => {
+                Err(refuse(&"a directory does not go into itself"))
+            }
+            done => done.map_err(|why| refuse(&why)),
+        }
+    }
+
+    /// Copies with everything a file has.
+    fn copy(&self, spot: &Spot, to: &Entry, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut copying = Copying::new(How::everything(), self.globals, self.progress);
+        copying.copy(spot, &to.directory, &to.name, out)?;
+        copying.end()
+    }
+
+    /// Removes the originals of what was copied, when all of it is durable.
+    fn finish(self, failures: &mut Failures<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+        // All went to one directory, and into what is mounted below it where a directory was there already.
+        let mut done = HashSet::new();
+        for Copied { to, .. } in &self.copied {
+            for spot in [Some(to.directory.clone()), to.found()?].into_iter().flatten() {
+                let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+                if facts.kind == Kind::Directory && done.insert(facts.volume) {
+                    spot.make_durable().map_err(|why| spot.failure("cannot write", why))?;
+                }
+            }
+        }
+        for Copied { from, spot, .. } in self.copied {
+            let done = remove_tree(&from.directory, &from.name, &spot, self.globals, out);
+            failures.note(done, out)?;
+        }
+        Ok(())
+    }
 }

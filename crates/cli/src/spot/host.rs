@@ -227,6 +227,25 @@ impl Place {
         Ok(place)
     }
 
+    /// Makes durable all that was done in the filesystem that this directory is in.
+    pub(super) fn make_durable(&self) -> Result<()> {
+        let directory = match self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0) {
+            Ok(directory) => directory,
+            // One that may be written to and not read.
+            Err(trouble) if trouble.is(Errno::ACCESS) => {
+                rustix::fs::sync();
+                return Ok(());
+            }
+            Err(trouble) => return Err(trouble),
+        };
+        rustix::fs::syncfs(&directory)?;
+        // Of the former the system tells mounts of FUSE nothing but what they had not written yet.
+        match rustix::fs::fsync(&directory) {
+            Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
+            done => Ok(done?),
+        }
+    }
+
     /// Gives `file` another name in this directory.
     pub(super) fn link(&self, name: &[u8], file: &Place) -> Result<()> {
         let place = self.child(name)?;

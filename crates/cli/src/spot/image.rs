@@ -16,6 +16,8 @@ const MINOR_BITS: u32 = 20;
 
 /// Bytes moved at a time.
 const PIECE: u64 = 1 << 20;
+/// Links that are followed one after the other, as many as Linux follows.
+const LINKS_MAX: u32 = 40;
 
 /// An open filesystem and what the user called it.
 #[derive(Clone)]
@@ -93,6 +95,27 @@ impl Image {
     /// Owner and group of new files.
     pub fn owner(&self) -> buttress::Owner {
         buttress::Owner { uid: self.creator.uid, gid: self.creator.gid }
+    }
+
+    /// The path of what a path leads to, if it is a link.
+    pub(super) fn through_links(&self, path: &[u8]) -> Result<Vec<u8>> {
+        let mut path = path.to_vec();
+        for links in 0..=LINKS_MAX {
+            let node = match self.fs.resolve_at(Node::ROOT, &path, false) {
+                Ok(node) => node,
+                Err(error) if links == 0 && error.errno() == Errno::NOENT => return Ok(path),
+                Err(error) => return Err(error.into()),
+            };
+            if self.fs.attributes(node)?.kind != FileKind::Symlink {
+                return Ok(path);
+            }
+            let target = self.fs.read_link(node)?;
+            path = match target.starts_with(b"/") {
+                true => target,
+                false => [super::session::directory_part(&path), &target].join(&b'/'),
+            };
+        }
+        Err(Errno::LOOP.into())
     }
 
     pub(super) fn facts(&self, node: Node) -> Result<Facts> {

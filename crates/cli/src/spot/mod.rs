@@ -457,6 +457,14 @@ impl Spot {
         }
     }
 
+    /// Makes durable all that was done in the filesystem that this directory is in.
+    pub fn make_durable(&self) -> Result<()> {
+        match &self.at {
+            At::Host(place) => place.make_durable(),
+            At::Image(image, _) => Ok(image.fs().commit().map(drop)?),
+        }
+    }
+
     /// Changes owner and group, those that are given; set-id bits go with the old owner.
     pub fn set_owner(&self, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         match &self.at {

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use buttress_device::Access;
+use rustix::io::Errno;
 
 use super::guard::{holds_btrfs, is_device, named_may_be_overwritten};
 use super::{Image, Spot, Trouble};
@@ -64,6 +65,14 @@ impl Target {
     /// Whether it is the top directory of an image.
     pub fn is_top(&self) -> bool {
         matches!(self, Target::Image { path, .. } if path.is_empty())
+    }
+
+    /// Whether it is written as only a directory is.
+    pub fn ends_with_slash(&self) -> bool {
+        match self {
+            Target::Host(path) => path.as_os_str().as_bytes().ends_with(b"/"),
+            Target::Image { path, .. } => path.ends_with(b"/"),
+        }
     }
 
     /// A path as the user would write it.
@@ -153,23 +162,67 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// What a target leads to, if it is a link. One that leads nowhere is refused: nobody meant what it happens to name.
+    pub fn through_links(&mut self, target: &Target) -> Result<Target, Failure> {
+        let dangling = || {
+            let why = "it is a symbolic link that leads nowhere";
+            Failure::new("cannot write through", target.shown(), why)
+        };
+        match target {
+            _ if target.ends_with_slash() => Ok(target.clone()),
+            Target::Host(path) if path.is_symlink() => match path.canonicalize() {
+                Ok(path) => Ok(Target::Host(path)),
+                // Something without a name: a pipe, say.
+                Err(_) if path.exists() => Ok(target.clone()),
+                Err(_) => Err(dangling()),
+            },
+            Target::Host(_) => Ok(target.clone()),
+            Target::Image { device, path } => {
+                let image = self.open(device)?;
+                let path = image.through_links(path).map_err(|why| match why.is(Errno::NOENT) {
+                    true => dangling(),
+                    false => Failure::new("cannot find", target.shown(), why),
+                })?;
+                Ok(Target::Image { device: device.clone(), path })
+            }
+        }
+    }
+
     /// Finds what a target names; `follow`: what a symbolic link leads to.
     pub fn find(&mut self, target: &Target, follow: bool) -> Result<Spot, Failure> {
         match target {
             Target::Host(path) => find_host(path, follow),
             Target::Image { device, path } => {
                 let image = self.open(device)?;
+                let follow = follow || target.ends_with_slash();
                 let found = image.fs().resolve_at(Node::ROOT, path, follow);
-                let node = found.map_err(|error| {
-                    Failure::new("cannot find", image.name_of(path), Trouble::from(error))
-                })?;
-                Ok(Spot::image(&image, node, path))
+                let refuse = |why| Failure::new("cannot find", image.name_of(path), why);
+                let node = found.map_err(|error| refuse(Trouble::from(error)))?;
+                let spot = Spot::image(&image, node, path);
+                if target.ends_with_slash() && !spot.is_directory().map_err(refuse)? {
+                    return Err(refuse(Errno::NOTDIR.into()));
+                }
+                Ok(spot)
             }
         }
     }
 
-    /// The directory that holds (or will hold) what a target names, and the name there.
+    /// The directory that holds (or will hold) what a target names, and the name there. What is there and no directory is not found
+    /// under a name with a slash at its end.
     pub fn find_parent(&mut self, target: &Target) -> Result<(Spot, Vec<u8>), Failure> {
+        let (parent, name) = self.parent(target)?;
+        if target.ends_with_slash() {
+            let refuse = |why| Failure::new("cannot use", target.shown(), why);
+            let is_directory = |spot: Spot| spot.is_directory();
+            let found = parent.child(&name).and_then(|found| found.map(is_directory).transpose());
+            if found.map_err(refuse)? == Some(false) {
+                return Err(refuse(Errno::NOTDIR.into()));
+            }
+        }
+        Ok((parent, name))
+    }
+
+    fn parent(&mut self, target: &Target) -> Result<(Spot, Vec<u8>), Failure> {
         match target {
             Target::Host(path) => host_parent(path),
             Target::Image { device, path } => {
@@ -239,7 +292,8 @@ fn with_image_hint(failure: Failure, path: &Path) -> Failure {
 }
 
 fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
-    let Some(name) = path.file_name() else {
+    let is_itself = path.as_os_str().as_bytes().ends_with(b"/.");
+    let Some(name) = path.file_name().filter(|_| !is_itself) else {
         return Err(Failure::new("cannot use", path.display(), "it has no name of its own"));
     };
     let parent = match path.parent() {
@@ -256,7 +310,7 @@ fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
 }
 
 /// A path without its last name.
-fn directory_part(path: &[u8]) -> &[u8] {
+pub(super) fn directory_part(path: &[u8]) -> &[u8] {
     let path = path.strip_suffix(b"/").unwrap_or(path);
     let end = path.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
     path.get(..end).unwrap_or_default()

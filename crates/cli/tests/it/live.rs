@@ -315,7 +315,7 @@ fn deleted_subvolumes_of_a_live_mount_are_listed() {
 }
 
 /// The image as it is on the disk now.
-fn copy_of_image(place: &Place) {
+pub fn copy_of_image(place: &Place) {
     let args = ["--sparse=always", "disk.img", "copy.img"];
     let copied = std::process::Command::new("cp").args(args).current_dir(place.path()).status();
     assert!(copied.unwrap().success());

@@ -10,6 +10,8 @@ mod inspect;
 mod live;
 mod mkfs;
 mod modes;
+mod moving;
+mod operands;
 mod refused;
 mod run;
 mod stats;

@@ -14,7 +14,7 @@ use crate::cmd::copy::{base_name, destination};
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::Target;
+use crate::spot::{Kind, Target};
 use crate::whole::{self, Whole};
 
 /// Arguments of `subvolume snapshot`.
@@ -37,7 +37,8 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         let spot = session.find(&source, true)?;
         let whole = Whole::of(&spot)?;
         whole.subvolume_at(&spot)?;
-        let (directory, name) = destination(session, &target, base_name(&source), false)?;
+        let new = ("cannot make a snapshot at", Kind::Directory);
+        let (directory, name) = destination(session, &target, base_name(&source), false, new)?;
         let Some(name) = name else {
             return Err(spot
                 .failure("cannot name a snapshot of", "the top level has no name")
