@@ -154,7 +154,10 @@ impl FileDevice {
                 lock::take(&device.name, &device.file, hold)?;
                 kernel::refuse_loop(&device.name, &device.file)?;
             }
-            (Some(hold), Kind::Block) => device.hold_behind(&metadata, hold)?,
+            (Some(hold), Kind::Block) => {
+                kernel::refuse_loop(&device.name, &device.file)?;
+                device.hold_behind(&metadata, hold)?;
+            }
             (None, _) => device.concerns.extend(concern(&device.file, kind, &metadata)),
         }
         Ok(device)

@@ -6,7 +6,10 @@
 
 use std::{
     fs::{File, Metadata, read_dir, read_to_string},
-    os::unix::{ffi::OsStringExt, fs::MetadataExt},
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{FileTypeExt, MetadataExt},
+    },
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -85,11 +88,25 @@ fn collect_files(block: &Path, depth: u32, found: &mut Vec<Behind>) {
     }
 }
 
-/// The folders in sysfs of the loop devices that a file backs.
+/// The loop device of a btrfs that Linux has mounted under this id, where the file behind it cannot be found by its name any
+/// more: it has been deleted, or another filesystem is mounted above it. Then nobody can tell that it is not the file that is
+/// about to be opened, by another name.
+pub fn lost_mount(fsid: &str) -> Option<PathBuf> {
+    let place = Path::new("/sys/fs/btrfs").join(fsid);
+    let mut disks =
+        list(&place.join("devices")).into_iter().filter_map(|it| it.canonicalize().ok());
+    let lost = disks.find(|disk| backing_file(disk).is_some_and(|file| !file.exists()))?;
+    Some(Path::new("/dev").join(last(&lost)))
+}
+
+/// The folders in sysfs of the loop devices that a file, or a disk, backs.
 fn loops_on(own: &Metadata) -> Vec<PathBuf> {
+    let same = |other: Metadata| match own.file_type().is_block_device() {
+        true => other.file_type().is_block_device() && other.rdev() == own.rdev(),
+        false => other.dev() == own.dev() && other.ino() == own.ino(),
+    };
     let is_own = |block: &PathBuf| {
-        let other = backing_file(block).and_then(|file| file.metadata().ok());
-        other.is_some_and(|other| other.dev() == own.dev() && other.ino() == own.ino())
+        backing_file(block).and_then(|file| file.metadata().ok()).is_some_and(same)
     };
     list(Path::new("/sys/block")).into_iter().filter(is_own).collect()
 }

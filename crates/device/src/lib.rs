@@ -29,6 +29,7 @@ use std::{fmt, path::PathBuf};
 pub use claim::Claim;
 pub use error::{DeviceError, Op};
 pub use file::{Access, FileDevice};
+pub use kernel::lost_mount;
 pub use memory::MemoryDevice;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;

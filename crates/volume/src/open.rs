@@ -5,10 +5,12 @@
 use std::{
     fmt,
     ops::ControlFlow,
+    os::unix::fs::FileTypeExt,
+    path::Path,
     sync::{Arc, atomic::AtomicU64},
 };
 
-use buttress_device::{Access, BlockDevice};
+use buttress_device::{Access, BlockDevice, DeviceError, lost_mount};
 use buttress_ondisk::{
     Key, SECTOR, Superblock,
     check::Gate,
@@ -39,6 +41,22 @@ pub struct Opened {
     pub volume: Volume,
     /// What is not as it should be, though it could be opened.
     pub warnings: Vec<Warning>,
+}
+
+/// Linux may have mounted this image by a name that is gone.
+fn refuse_mounted(device: &dyn BlockDevice, superblock: &Superblock) -> Result<(), VolumeError> {
+    let is_disk = |path: &Path| path.metadata().is_ok_and(|it| it.file_type().is_block_device());
+    if device.place().is_none_or(|(path, _)| is_disk(&path)) {
+        return Ok(());
+    }
+    let Some(disk) = lost_mount(&uuid::Uuid::from_bytes(superblock.fsid).to_string()) else {
+        return Ok(());
+    };
+    let why = format!(
+        "Linux has mounted a filesystem with the same id from {}, the file behind which cannot be found: it may be this one",
+        disk.display()
+    );
+    Err(DeviceError::Busy { device: device.name().into(), why }.into())
 }
 
 impl Volume {
@@ -90,6 +108,7 @@ impl Volume {
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
             refuse_writing(&name, &doubts)?;
+            refuse_mounted(&*device, &superblock)?;
             refuse_old(&name, &superblock, mirror.as_ref(), rescue)?;
         }
         let shared = |what| Warning::Shared { device: name.clone(), what };

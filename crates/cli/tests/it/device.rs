@@ -251,3 +251,35 @@ fn an_ordinary_user_writes_to_what_he_has_made() {
     as_user(&format!("mkfs -q --size 200M -U {uuid} same.img"), true);
     assert_eq!(owner(&place, "same.img"), (0, 0), "the same bytes whoever makes them");
 }
+
+#[test]
+fn an_image_that_linux_has_mounted_by_a_name_that_is_gone_is_not_written_to() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 128M disk.img");
+    std::fs::hard_link(place.join("disk.img"), place.join("other.img")).unwrap();
+    std::fs::write(place.join("note"), "acknowledged").unwrap();
+    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    std::fs::remove_file(place.join("disk.img")).unwrap();
+    let said = place.fails("cp note other.img:/");
+    assert!(said.contains("same id"), "{said}");
+    drop(mount);
+    place.ok("cp note other.img:/");
+    assert_eq!(place.ok("cat other.img:/note"), "acknowledged");
+}
+
+#[test]
+fn a_disk_that_a_mounted_loop_device_stands_on_is_not_written_to() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 128M disk.img");
+    std::fs::write(place.join("note"), "acknowledged").unwrap();
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices are for root only");
+        return;
+    }
+    let below = LoopDevice::attach(&place.join("disk.img")).unwrap();
+    let above = LoopDevice::attach(below.path()).unwrap();
+    let said = place.fails(&format!("cp note {}:/", below.path().display()));
+    assert!(said.contains("backs the loop device"), "{said}");
+    drop(above);
+    place.ok(&format!("cp note {}:/", below.path().display()));
+}
