@@ -3,6 +3,7 @@
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use buttress_testkit::oracle::LoopDevice;
@@ -217,6 +218,42 @@ fn the_top_directory_is_its_makers() {
 }
 
 /// An ordinary user writes to the filesystem that he has just made, through a mount as well.
+/// Opens a place to everybody; the program in it, for whoever cannot reach the directory in which it was built.
+fn for_everybody(place: &Place) -> PathBuf {
+    let open = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    open(place.path(), 0o777);
+    let program = place.join("buttress");
+    // Copied by another process: a child that another test has forked and that does not run its program yet would hold what
+    // this one writes to, and what is written to cannot be run.
+    let copy = ["-p", env!("CARGO_BIN_EXE_buttress"), program.to_str().unwrap()];
+    assert!(Command::new("cp").args(copy).status().unwrap().success());
+    open(&program, 0o755);
+    program
+}
+
+/// As with Linux's own btrfs, whoever may read there may have all made durable.
+#[test]
+fn an_ordinary_user_syncs_what_root_has_mounted() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let place = image();
+    let program = for_everybody(&place);
+    let Some(live) = Live::of(&place, "-o allow_other") else { return };
+    std::fs::write(place.join("mnt/file"), "content").unwrap();
+    let mut command = Command::new(program);
+    command.args(["filesystem", "sync", "mnt"]).current_dir(place.path()).uid(1001).gid(1002);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    // What is committed is there for whoever copies the image now.
+    std::fs::copy(place.join("disk.img"), place.join("copy.img")).unwrap();
+    assert_eq!(place.ok("cat copy.img:/file"), "content");
+    live.end();
+}
+
 #[test]
 fn an_ordinary_user_writes_to_what_he_has_made() {
     if !rustix::process::geteuid().is_root() {
@@ -224,17 +261,7 @@ fn an_ordinary_user_writes_to_what_he_has_made() {
         return;
     }
     let place = Place::new();
-    let open = |path: &std::path::Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
-    open(place.path(), 0o777);
-    // The user may not be able to reach the directory that the program was built in.
-    let program = place.join("buttress");
-    // Copied by another process: a child that another test has forked and that does not run its program yet would hold what
-    // this one writes to, and what is written to cannot be run.
-    let copy = ["-p", env!("CARGO_BIN_EXE_buttress"), program.to_str().unwrap()];
-    assert!(Command::new("cp").args(copy).status().unwrap().success());
-    open(&program, 0o755);
+    let program = for_everybody(&place);
     let as_user = |line: &str, seeded: bool| {
         let mut command = Command::new(&program);
         command.args(line.split(' ')).current_dir(place.path()).uid(1001).gid(1002);

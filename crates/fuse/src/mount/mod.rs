@@ -278,7 +278,7 @@ impl<S: Control> Handler for Mount<S> {
     fn wants_all_written(&self, request: &Request<'_>) -> bool {
         match request.opcode() {
             opcode::IOCTL => control::ioctl_is_about_all(request),
-            opcode::SETXATTR => words::is_about_all(request),
+            opcode::SETXATTR | opcode::GETXATTR => words::is_about_all(request),
             _ => false,
         }
     }

@@ -17,7 +17,7 @@
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
 //! | `label` | | the label |
-//! | `commit` | | makes everything durable |
+//! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
 //!
 //! The kernel holds the directory's lock during setxattr(2), so it cannot be told of a new or
@@ -58,9 +58,13 @@ pub(in crate::mount) fn is_control(request: &Request<'_>) -> bool {
     name.starts_with(PREFIX.as_bytes())
 }
 
-/// Whether a SETXATTR is about everything that was written before.
+/// Whether a GETXATTR or SETXATTR is about everything that was written before.
 pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
     let mut body = request.body();
+    if request.opcode() == opcode::GETXATTR {
+        let name = body.read::<GetxattrIn>().and_then(|_head| body.text());
+        return name.ok().and_then(word) == Some("commit");
+    }
     let name = body.read::<SetxattrIn>().and_then(|_head| body.text());
     matches!(name.ok().and_then(word), Some("snapshot" | "readonly" | "commit"))
 }
@@ -86,6 +90,10 @@ impl<S: Control> Mount<S> {
             ("path", None) => self.path_of(request, &node)?,
             ("place", Some(id)) => self.place_of(request, id)?,
             ("settled", None) => Vec::new(),
+            ("commit", None) => {
+                self.store.commit()?;
+                Vec::new()
+            }
             ("facts", None) => facts_record(&self.store.facts()?),
             ("stats", None) => {
                 let mut figures = self.store.stats()?;
