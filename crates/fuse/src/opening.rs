@@ -27,7 +27,7 @@ const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 /// How long nothing changes before what did is committed.
 const COMMIT_PAUSE: Duration = Duration::from_secs(1);
 /// How long a commit waits for room on a full disk that holds the image.
-const FULL_DISK_PATIENCE: Duration = Duration::from_secs(60);
+const FULL_DISK_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A filesystem that nobody else writes to.
 pub(crate) struct Opened {

@@ -212,11 +212,9 @@ fn a_last_commit_that_fails_is_told() {
     std::fs::write(place.join("mnt/lost"), "lost").unwrap();
     let said = place.umount("mnt");
     assert_eq!(said.code, 1, "{}", said.err);
-    assert!(
-        said.err.starts_with("buttress: unmounted, but the last changes are lost on mnt: "),
-        "{}",
-        said.err
-    );
+    // It has waited for room before.
+    let lost = "buttress: unmounted, but the last changes are lost on mnt: ";
+    assert!(said.err.lines().any(|line| line.starts_with(lost)), "{}", said.err);
     assert!(said.err.contains("No space left on device"), "{}", said.err);
     std::fs::remove_file(place.join("small/other")).unwrap();
     assert_eq!(place.ok("ls small/disk.img:/"), "kept\n");
