@@ -19,6 +19,7 @@ mod clock;
 mod cmd;
 mod device;
 mod error;
+mod interrupted;
 mod output;
 mod quote;
 mod spot;

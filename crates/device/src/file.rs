@@ -121,9 +121,12 @@ impl FileDevice {
             .open(path)
             .map_err(|e| DeviceError::open(&name, e))?;
         let hold = Some(Hold::Writing);
-        let device = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold)?;
-        device.grow(size)?;
-        Ok(device)
+        let made = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold)
+            .and_then(|device| device.grow(size).map(|()| device));
+        if made.is_err() {
+            let _what_failed_is_told = std::fs::remove_file(path);
+        }
+        made
     }
 
     /// With a hold on the file, or on those behind the disk, as wanted.
@@ -198,8 +201,12 @@ impl FileDevice {
         if self.kind == Kind::Block {
             return check_range(&self.name, old, Op::Resize, old, size - old);
         }
-        self.file
-            .set_len(size)
+        let longest = i64::MAX as u64;
+        let grown = match size > longest {
+            true => Err(std::io::Error::from(rustix::io::Errno::FBIG)),
+            false => self.file.set_len(size),
+        };
+        grown
             .map_err(|e| DeviceError::io(&self.name, Op::Resize, old, (size - old) as usize, e))?;
         self.size.store(size, Ordering::Release);
         Ok(())

@@ -23,6 +23,7 @@ mod summary;
 mod tree;
 mod trees;
 mod util_linux;
+mod withheld;
 
 pub use environment::{Environment, Random};
 pub use error::MkfsError;
@@ -33,3 +34,4 @@ pub use options::{Options, Profile};
 pub use parse::{parse_checksum, parse_nodesize, parse_profile, parse_size};
 pub use signature::existing_signature;
 pub use summary::{Group, Summary, pretty_size};
+pub use withheld::Withheld;

@@ -1,7 +1,8 @@
 //! `mkfs`: makes a filesystem, with the options, defaults and text of `mkfs.btrfs`.
 //!
 //! A file that is not there is created when `--size` (or `-b`) says how large, and removed again when making the
-//! filesystem fails, so that no half-made image stays behind.
+//! filesystem fails, so that no half-made image stays behind. A filesystem that is filled from a directory is none before
+//! everything is in it, whenever the command ends.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,8 +15,8 @@ use buttress_device::{Access, BlockDevice, FileDevice};
 use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, rootdir};
 use buttress_mkfs::{
     Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
-    check, list_features, make, parse_checksum, parse_features, parse_nodesize, parse_profile,
-    parse_size,
+    Withheld, check, list_features, make, parse_checksum, parse_features, parse_nodesize,
+    parse_profile, parse_size,
 };
 use clap::Args;
 use clap::builder::{TypedValueParser, ValueParser};
@@ -27,6 +28,7 @@ use super::copy::Progress;
 use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
+use crate::interrupted::Removal;
 use crate::output::{self, Format};
 
 /// Arguments of `mkfs`.
@@ -118,23 +120,37 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     };
     let options = options(args, globals, features);
     let target = Target::open(path, args, globals, &options)?;
-    let mut env = environment(args)?;
-    let made = make(&*target.device, &options, &mut env);
-    let summary = match made {
-        Ok(summary) => Summary { device: path.display().to_string(), ..summary },
-        Err(error) => {
-            target.discard();
-            return Err(failure(path, &error));
+    match made(&target, args, globals, &options) {
+        Ok((summary, filled)) => {
+            drop(target);
+            report(&summary, filled.as_ref(), globals, out)
         }
-    };
-    let filled = args.rootdir.as_ref().map(|source| fill(&target, source, args, globals, &mut env));
-    match filled.transpose() {
-        Ok(filled) => report(&summary, filled.as_ref(), globals, out),
         Err(failure) => {
             target.discard();
             Err(failure)
         }
     }
+}
+
+/// Makes the filesystem, and fills it.
+fn made(
+    target: &Target<'_>,
+    args: &Mkfs,
+    globals: &Globals,
+    options: &Options,
+) -> Result<(Summary, Option<Populated>), Failure> {
+    let mut env = environment(args)?;
+    let refused = |error: &MkfsError| failure(target.path, error);
+    let named = |summary| Summary { device: target.path.display().to_string(), ..summary };
+    let Some(source) = &args.rootdir else {
+        let summary = make(&*target.device, options, &mut env).map_err(|error| refused(&error))?;
+        return Ok((named(summary), None));
+    };
+    let device = Arc::new(Withheld::new(target.device.clone()));
+    let summary = make(&*device, options, &mut env).map_err(|error| refused(&error))?;
+    let filled = fill(target, device.clone(), source, args, globals, &mut env)?;
+    device.release().map_err(|error| refused(&error.into()))?;
+    Ok((named(summary), Some(filled)))
 }
 
 /// The features asked for; `None` when only their list is wanted.
@@ -194,6 +210,8 @@ struct Target<'a> {
     path: &'a Path,
     device: Arc<dyn BlockDevice>,
     created: bool,
+    /// Of a file that we created, until the filesystem in it is whole.
+    _removal: Removal,
 }
 
 impl<'a> Target<'a> {
@@ -206,9 +224,13 @@ impl<'a> Target<'a> {
         let refused = |error| device::failure(path, &error);
         let size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
         let created = !path.exists();
+        let removal = Removal::watch();
         let device = match (created, size) {
             (true, None) => return Err(missing(path)),
-            (true, Some(size)) => FileDevice::create(path, size).map_err(refused)?,
+            (true, Some(size)) => {
+                let create = || FileDevice::create(path, size);
+                removal.making(path, create).map_err(refused)?
+            }
             (false, _) => {
                 let open = || FileDevice::open(path, Access::ReadWrite);
                 device::patiently(path, globals, open).map_err(refused)?
@@ -221,7 +243,7 @@ impl<'a> Target<'a> {
         if device.is_err() && created {
             remove(path);
         }
-        Ok(Target { path, device: device?, created })
+        Ok(Target { path, device: device?, created, _removal: removal })
     }
 
     /// Removes a file that was created for nothing.
@@ -312,6 +334,7 @@ fn environment(args: &Mkfs) -> Result<Environment, Failure> {
 
 fn fill(
     target: &Target<'_>,
+    device: Arc<dyn BlockDevice>,
     source: &Path,
     args: &Mkfs,
     globals: &Globals,
@@ -321,7 +344,7 @@ fn fill(
         Populate { subvolumes: args.subvol.clone(), owner: args.owner, ..Populate::default() };
     let progress = Progress::new(globals);
     progress.say(format!("filling it from {}", source.display()));
-    let filled = rootdir(target.device.clone(), source, &options, env);
+    let filled = rootdir(device, source, &options, env);
     progress.finish();
     if let Ok(filled) = &filled {
         output::say_stats(globals, &filled.stats.figures());

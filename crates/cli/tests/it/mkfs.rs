@@ -2,6 +2,8 @@
 
 use std::fs::File;
 
+use rustix::process::Signal;
+
 use crate::run::{KernelMount, Place, have_progs, run_as};
 use crate::tree;
 
@@ -170,4 +172,43 @@ fn what_does_not_fit_leaves_no_file_behind() {
     assert!(said.ends_with("\n  Give it more room with --size.\n"), "{said}");
     assert!(!place.join("disk.img").exists());
     assert_eq!(place.run("mkfs --size 200M --subvol x disk.img").code, 2);
+}
+
+#[test]
+fn no_file_is_longer_than_files_can_be() {
+    let place = Place::new();
+    for size in ["8E", "15E"] {
+        let said = place.fails(&format!("mkfs --size {size} disk.img"));
+        assert!(said.contains("File too large"), "{said}");
+        assert!(!place.join("disk.img").exists());
+    }
+}
+
+#[test]
+fn an_interrupted_filesystem_is_none_or_has_everything() {
+    let place = Place::new();
+    std::fs::create_dir(place.join("tree")).unwrap();
+    for name in 0..400 {
+        std::fs::write(place.join(&format!("tree/{name}")), vec![7; 100_000]).unwrap();
+    }
+    let signals = [Signal::TERM, Signal::INT, Signal::HUP, Signal::KILL];
+    for (round, signal) in signals.iter().cycle().take(32).enumerate() {
+        let _ = std::fs::remove_file(place.join("disk.img"));
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_buttress"));
+        command.args(["mkfs", "-q", "--size", "300M", "--rootdir", "tree", "disk.img"]);
+        let mut child = command.current_dir(place.path()).spawn().unwrap();
+        // Later from round to round, so that something of everything is met.
+        std::thread::sleep(std::time::Duration::from_millis(round as u64 * 4));
+        let _ = rustix::process::kill_process(rustix::process::Pid::from_child(&child), *signal);
+        let done = child.wait().unwrap().success();
+        if !done && *signal != Signal::KILL {
+            assert!(!place.join("disk.img").exists(), "{signal:?} leaves a file");
+            continue;
+        }
+        let said = place.run("ls disk.img:/");
+        match said.code {
+            0 => assert_eq!(said.text().lines().count(), 400),
+            _ => assert!(!done, "{}", said.err),
+        }
+    }
 }

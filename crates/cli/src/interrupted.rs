@@ -1,0 +1,53 @@
+//! What is done before a signal ends the command: a file that is not whole yet goes.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::{Handle, Signals};
+use signal_hook::low_level::emulate_default_handler;
+
+/// While it lives, a signal that ends the command removes what was made first.
+pub struct Removal {
+    made: Arc<Mutex<Option<PathBuf>>>,
+    signals: Option<Handle>,
+}
+
+impl Removal {
+    /// Nothing was made yet. Where no thread is to be had, signals do what they always do.
+    pub fn watch() -> Removal {
+        let made = Arc::new(Mutex::new(None::<PathBuf>));
+        let (tell, told) = channel();
+        let path = made.clone();
+        let watch = move || {
+            let Ok(mut signals) = Signals::new([SIGTERM, SIGINT, SIGHUP]) else { return };
+            let _received = tell.send(signals.handle());
+            if let Some(signal) = signals.forever().next() {
+                let path = path.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(path) = &*path {
+                    let _gone_is_gone = std::fs::remove_file(path);
+                }
+                let _ends_here = emulate_default_handler(signal);
+            }
+        };
+        let started = std::thread::Builder::new().spawn(watch);
+        Removal { made, signals: started.ok().and_then(|_| told.recv().ok()) }
+    }
+
+    /// Makes a file. A signal meanwhile waits until it is there.
+    pub fn making<T, E>(&self, path: &Path, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = make()?;
+        *made = Some(path.to_owned());
+        Ok(done)
+    }
+}
+
+impl Drop for Removal {
+    fn drop(&mut self) {
+        if let Some(signals) = &self.signals {
+            signals.close();
+        }
+    }
+}
