@@ -58,13 +58,13 @@ pub enum MountError {
         /// Why.
         reason: Errno,
     },
-    /// What `subvol=` or `subvolid=` names is not there, or is an ordinary directory or file.
+    /// What `subvol=` or `subvolid=` names is not there, or is an ordinary directory or file; or they name two.
     #[error("{wanted} {reason}; `buttress subvolume list {}` lists them", .device.display())]
     NoSubvolume {
         /// As given.
         wanted: String,
         /// What is wrong with it.
-        reason: &'static str,
+        reason: String,
         /// Where it was looked for.
         device: PathBuf,
     },
@@ -166,7 +166,7 @@ fn mount_here(
     warnings::tell_when_they_come(&fs, &place.source, readiness.is_some());
     let mut options = options.clone();
     options.read_only |= fs.is_read_only();
-    let subvolume = chosen_subvolume(&fs, &options.subvolume, device)?;
+    let subvolume = chosen_subvolume(&fs, &options, device)?;
     let background = readiness.is_some();
     let store = Engine::new(fs.clone());
     let attach = || opened.attach(&place, &options, &connect_options(&place, &options));
@@ -199,19 +199,19 @@ fn mount_here(
 /// The id of the subvolume to mount.
 fn chosen_subvolume(
     fs: &Filesystem,
-    choice: &SubvolumeChoice,
+    options: &MountOptions,
     device: &Path,
 ) -> Result<u64, MountError> {
-    let absent = |wanted: String, reason| MountError::NoSubvolume {
+    let absent = |wanted: String, reason: String| MountError::NoSubvolume {
         wanted,
         reason,
         device: device.to_owned(),
     };
-    match choice {
+    match &options.subvolume {
         SubvolumeChoice::Default => Ok(fs.default_subvolume()?),
         SubvolumeChoice::Id(id) => match fs.subvolume_info(*id) {
             Err(error) if error.errno() == Errno::NOENT => {
-                Err(absent(format!("subvolume {id}"), "does not exist"))
+                Err(absent(format!("subvolume {id}"), "does not exist".into()))
             }
             found => Ok(found?.id),
         },
@@ -219,11 +219,14 @@ fn chosen_subvolume(
             let wanted = || format!("subvolume {}", path.display());
             match fs.resolve(path) {
                 Err(error) if matches!(error.errno(), Errno::NOENT | Errno::NOTDIR) => {
-                    Err(absent(wanted(), "does not exist"))
+                    Err(absent(wanted(), "does not exist".into()))
                 }
-                found => match found? {
-                    node if node.is_top() => Ok(node.subvolume),
-                    _ => Err(absent(path.display().to_string(), "is not a subvolume")),
+                found => match (found?, options.subvolume_id) {
+                    (node, Some(id)) if node.is_top() && node.subvolume != id => {
+                        Err(absent(wanted(), format!("is not the one with id {id}")))
+                    }
+                    (node, _) if node.is_top() => Ok(node.subvolume),
+                    _ => Err(absent(path.display().to_string(), "is not a subvolume".into())),
                 },
             }
         }

@@ -7,12 +7,16 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{At, Facts, Kind, New, Read, Result, Write};
+use super::{At, Facts, Kind, New, Read, Result, Trouble, Write};
 use crate::quote;
 use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek, acl};
+use buttress_ondisk::item::inode_flags;
 
 /// A device number on the disk is `major << MINOR_BITS | minor`.
 const MINOR_BITS: u32 = 20;
+
+/// Flags of what keeps its content, its attributes and its name.
+const PROTECTING: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
 
 /// Bytes moved at a time.
 const PIECE: u64 = 1 << 20;
@@ -122,6 +126,44 @@ impl Image {
         Ok(facts(&self.fs.attributes(node)?))
     }
 
+    /// Refuses an inode with one of the flags, as Linux does, for root too.
+    fn without(&self, node: Node, flags: u64, what: &str) -> Result<()> {
+        let why = match self.fs.attributes(node)?.flags & flags {
+            0 => return Ok(()),
+            found if found & inode_flags::IMMUTABLE != 0 => "immutable",
+            _ => "append-only",
+        };
+        let text = format!("Operation not permitted: {what} {why}");
+        Err(Trouble { errno: Errno::PERM.raw_os_error(), text })
+    }
+
+    /// Refuses to change what is immutable or append-only.
+    pub(super) fn may_change(&self, node: Node) -> Result<()> {
+        self.without(node, PROTECTING, "it is")
+    }
+
+    /// Refuses new names in an immutable directory.
+    pub(super) fn may_add(&self, directory: Node) -> Result<()> {
+        self.without(directory, inode_flags::IMMUTABLE, "its directory is")
+    }
+
+    /// Refuses to take away a protected name, or any from a protected directory.
+    pub(super) fn may_remove(&self, directory: Node, name: &[u8]) -> Result<()> {
+        self.without(directory, PROTECTING, "its directory is")?;
+        match self.fs.lookup(directory, name)? {
+            Some(entry) => self.may_change(entry.node),
+            None => Ok(()),
+        }
+    }
+
+    /// The same for a name that may be taken already.
+    pub(super) fn may_replace(&self, directory: Node, name: &[u8]) -> Result<()> {
+        match self.fs.lookup(directory, name)? {
+            Some(_) => self.may_remove(directory, name),
+            None => self.may_add(directory),
+        }
+    }
+
     pub(super) fn list(&self, node: Node) -> Result<Vec<(Vec<u8>, At)>> {
         let mut names = Vec::new();
         self.fs.read_dir(node, 0, &mut |entry| {
@@ -145,6 +187,7 @@ impl Image {
     }
 
     pub(super) fn writer(&self, node: Node) -> Result<Box<dyn Write>> {
+        self.may_change(node)?;
         let attributes = self.fs.attributes(node)?;
         let mut content = Content { fs: self.fs.clone(), node, size: attributes.size };
         if attributes.size > 0 {
@@ -154,6 +197,7 @@ impl Image {
     }
 
     pub(super) fn make(&self, directory: Node, name: &[u8], new: &New) -> Result<At> {
+        self.may_add(directory)?;
         let new = buttress::New {
             kind: file_kind(new.kind),
             mode: new.mode & 0o7777,
@@ -170,6 +214,7 @@ impl Image {
     }
 
     pub(super) fn change(&self, node: Node, set: impl FnOnce(&mut Change)) -> Result<()> {
+        self.may_change(node)?;
         let mut change = Change::default();
         set(&mut change);
         self.fs.set_attributes(node, &change)?;

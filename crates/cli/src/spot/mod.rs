@@ -412,6 +412,8 @@ impl Spot {
         match (&self.at, &file.at) {
             (At::Host(directory), At::Host(file)) => directory.link(name, file),
             (At::Image(image, directory), At::Image(other, node)) if image.is(other) => {
+                image.may_add(*directory)?;
+                image.may_change(*node)?;
                 image.fs().link(*node, *directory, name)?;
                 Ok(())
             }
@@ -425,6 +427,7 @@ impl Spot {
         match &self.at {
             At::Host(place) => place.remove(name, false),
             At::Image(image, node) => {
+                image.may_remove(*node, name)?;
                 image.fs().unlink(*node, name)?;
                 Ok(())
             }
@@ -437,6 +440,7 @@ impl Spot {
         match &self.at {
             At::Host(place) => place.remove(name, true),
             At::Image(image, node) => {
+                image.may_remove(*node, name)?;
                 image.fs().rmdir(*node, name)?;
                 Ok(())
             }
@@ -450,6 +454,8 @@ impl Spot {
         match (&self.at, &to.at) {
             (At::Host(from), At::Host(to)) => from.rename(name, to, new_name),
             (At::Image(image, from), At::Image(other, to)) if image.is(other) => {
+                image.may_remove(*from, name)?;
+                image.may_replace(*to, new_name)?;
                 let how = buttress::Rename::Replace;
                 Ok(image.fs().rename(*from, name, *to, new_name, how)?)
             }
@@ -505,6 +511,7 @@ impl Spot {
         match &self.at {
             At::Host(place) => place.set_xattr(name, value),
             At::Image(image, node) => {
+                image.may_change(*node)?;
                 Ok(image.fs().set_xattr(*node, name, value, buttress::SetXattr::Any)?)
             }
         }

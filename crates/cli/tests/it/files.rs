@@ -265,3 +265,53 @@ fn a_directory_under_a_new_name_keeps_its_attributes() {
     let stat = place.json("stat disk.img:/new")[0].clone();
     assert_eq!(stat["mode"], "0750");
 }
+
+#[test]
+fn what_is_immutable_or_append_only_stays() {
+    let place = image();
+    std::fs::write(place.join("file"), "x").unwrap();
+    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    let chattr = |flag: &str, name: &str| {
+        let mut command = std::process::Command::new("chattr");
+        let done = command.args([flag, name]).current_dir(mount.path()).status();
+        done.is_ok_and(|status| status.success())
+    };
+    for (flag, file, directory) in [("+i", "i", "idir"), ("+a", "a", "adir")] {
+        std::fs::write(mount.path().join(file), "kept").unwrap();
+        std::fs::create_dir(mount.path().join(directory)).unwrap();
+        std::fs::write(mount.path().join(directory).join("in"), "kept").unwrap();
+        if !chattr(flag, file) || !chattr(flag, directory) {
+            println!("skipped: chattr does not set flags");
+            return;
+        }
+    }
+    drop(mount);
+    for (file, directory, why) in [("i", "idir", "immutable"), ("a", "adir", "append-only")] {
+        for line in [
+            "rm DISKFILE",
+            "rm -r DISKDIR",
+            "rm DISKDIR/in",
+            "mv DISKFILE DISKnew",
+            "mv DISKFILE out",
+            "mv DISKDIR/in DISKnew",
+            "mv file DISKFILE",
+            "cp file DISKFILE",
+            "chmod 600 DISKFILE",
+            "chown 1:1 DISKFILE",
+            "ln DISKFILE DISKnew",
+        ] {
+            let line = line.replace("DISK", "disk.img:/").replace("FILE", file);
+            let line = line.replace("DIR", directory);
+            let said = place.fails(&line);
+            assert!(
+                said.contains("Operation not permitted") && said.contains(why),
+                "{line}: {said}"
+            );
+        }
+    }
+    assert!(place.fails("cp file disk.img:/idir").contains("its directory is immutable"));
+    place.ok("cp file disk.img:/adir/new");
+    place.ok("cp disk.img:/i disk.img:/idir/in disk.img:/a disk.img:/adir/in .");
+    assert_eq!(place.ok("cat disk.img:/i disk.img:/a disk.img:/idir/in"), "keptkeptkept");
+    check(&place);
+}

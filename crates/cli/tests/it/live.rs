@@ -143,7 +143,13 @@ fn options_of_mount() {
                 )
             );
         }
+        for both in ["subvolid=5,subvol=/sub", "subvol=sub,subvolid=0", "subvolid=256,subvol=/"] {
+            let said = place.fails(&format!("mount {foreground}-o {both} disk.img mnt"));
+            assert!(said.contains("is not the one with id"), "{said}");
+        }
     }
+    let Some(live) = Live::of(&place, "-o subvolid=256,subvol=/sub") else { return };
+    live.end();
     let said = place.fails("umount mnt");
     assert!(
         said.contains("it is not mounted by buttress\n  `buttress mount` lists what is.\n"),

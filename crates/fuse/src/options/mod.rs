@@ -46,6 +46,8 @@ pub struct MountOptions {
     pub read_only: bool,
     /// `subvol=`, `subvolid=`.
     pub subvolume: SubvolumeChoice,
+    /// `subvolid=`: beside a path, the one that must be there.
+    pub subvolume_id: Option<u64>,
     /// `offset=`: where the filesystem begins in the image, in bytes.
     pub offset: u64,
     /// `commit=`: seconds that a change waits at most for its commit, 1 to 300; `None`: 5.
@@ -104,6 +106,7 @@ impl Default for MountOptions {
         Self {
             read_only: false,
             subvolume: SubvolumeChoice::Default,
+            subvolume_id: None,
             offset: 0,
             commit_seconds: None,
             access_times: AccessTimes::Relative,

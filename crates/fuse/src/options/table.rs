@@ -218,8 +218,14 @@ fn set_subvol(options: &mut MountOptions, value: &str) -> Option<()> {
 }
 
 fn set_subvolid(options: &mut MountOptions, value: &str) -> Option<()> {
-    let id = value.parse().ok()?;
-    options.subvolume = SubvolumeChoice::Id(if id == 0 { 5 } else { id });
+    let id = match value.parse().ok()? {
+        0 => 5,
+        id => id,
+    };
+    options.subvolume_id = Some(id);
+    if !matches!(options.subvolume, SubvolumeChoice::Path(_)) {
+        options.subvolume = SubvolumeChoice::Id(id);
+    }
     Some(())
 }
 
