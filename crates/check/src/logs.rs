@@ -1,9 +1,9 @@
 //! Logs that wait for replay. What is in them is not part of the last commit, and nothing refers to it; but replay takes it
-//! into the trees, and the checksums of data that was fsynced have to come with it.
+//! into the trees, and the checksums of data that was fsynced have to come with it. So do names, and they have to be some.
 
 use buttress_ondisk::item::{InodeItem, inode_flags};
 use buttress_ondisk::view::FileExtentItem;
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, kind, objectid, view};
 
 use crate::{
     context::Context,
@@ -51,6 +51,7 @@ impl Visitor for Files<'_, '_> {
                     self.sums = item.flags.get() & inode_flags::NODATASUM == 0;
                 }
                 (kind::EXTENT_DATA, _) if self.sums => self.extent(&key, data),
+                (kind::DIR_ITEM | kind::DIR_INDEX, _) => self.names(&key, data),
                 _ => {}
             }
         }
@@ -58,6 +59,15 @@ impl Visitor for Files<'_, '_> {
 }
 
 impl Files<'_, '_> {
+    fn names(&self, key: &Key, data: &[u8]) {
+        for entry in view::dir_entries(data).filter(|entry| !view::is_name(entry.name)) {
+            let subvolume = self.tree.key.offset;
+            let place = Place { key: Some(*key), ..Place::inode(subvolume, key.objectid) };
+            let have = format_args!("the name {:?}", entry.name.escape_ascii().to_string());
+            self.context.report(Kind::NameBad, place, have, "one that a file can have");
+        }
+    }
+
     fn extent(&mut self, key: &Key, data: &[u8]) {
         let Some(FileExtentItem::Regular {
             compression,

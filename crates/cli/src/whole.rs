@@ -7,8 +7,10 @@ use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
 use buttress_fuse::client;
+use buttress_fuse::mount::control::SubvolumeFacts;
 use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
 use buttress_ondisk::{Key, kind, objectid};
+use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Failure;
@@ -180,13 +182,23 @@ impl Whole {
 
     /// All subvolumes by rising id, the top level (5) among them.
     pub fn subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
+        let (all, passed) = self.subvolumes_past()?;
+        match passed.into_iter().next() {
+            Some(why) => Err(why),
+            None => Ok(all),
+        }
+    }
+
+    /// The same as far as it goes, and what damage hides.
+    pub fn subvolumes_past(&self) -> Result<(Vec<Subvolume>, Vec<Failure>), Failure> {
         let refuse = |why: Trouble| self.failure("cannot list the subvolumes of", why);
-        let mut all = match self {
+        let (mut all, passed) = match self {
             Whole::Image(image) => image_subvolumes(image).map_err(refuse)?,
             Whole::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
         };
         all.sort_by_key(|it| it.id);
-        Ok(all)
+        let hidden = |why: String| self.failure("cannot list all subvolumes of", why);
+        Ok((all, passed.into_iter().map(hidden).collect()))
     }
 
     /// Deleted subvolumes whose space is not free yet, in ascending order of their ids. Their path is `DELETED`.
@@ -222,7 +234,7 @@ impl Whole {
                 let inside = client::path_in_subvolume(path);
                 Ok((subvolume.id, inside.map_err(|errno| refuse(errno.into()))?))
             }
-            (None, None) => Err(refuse(rustix::io::Errno::INVAL.into())),
+            (None, None) => Err(refuse(Errno::INVAL.into())),
         }
     }
 
@@ -334,7 +346,7 @@ pub fn snapshot(
             let path = source.host_path().unwrap_or(Path::new("."));
             Ok(client::snapshot(path, &below(directory, name), read_only)?)
         }
-        _ => Err(rustix::io::Errno::XDEV.into()),
+        _ => Err(Errno::XDEV.into()),
     }
 }
 
@@ -372,16 +384,18 @@ fn below(directory: &Spot, name: &[u8]) -> PathBuf {
     directory.host_path().unwrap_or(Path::new(".")).join(name)
 }
 
-fn image_subvolumes(image: &Image) -> Result<Vec<Subvolume>, Trouble> {
-    let mut all = image.fs().subvolumes()?;
-    if !all.iter().any(|it| it.id == objectid::FS_TREE) {
-        all.push(image.fs().subvolume_info(objectid::FS_TREE)?);
+/// Those that have a path, and why others have none.
+fn image_subvolumes(image: &Image) -> Result<(Vec<Subvolume>, Vec<String>), Trouble> {
+    let (mut known, mut passed) = (Vec::new(), Vec::new());
+    let mut all = image.fs().subvolumes_past(&mut |why| passed.push(why.to_string()))?;
+    all.push(image.fs().subvolume_info(objectid::FS_TREE)?);
+    for it in all {
+        match image.fs().subvolume_path(it.id) {
+            Ok(path) => known.push(image_subvolume(it, path)),
+            Err(why) => passed.push(format!("the path of subvolume {}: {why}", it.id)),
+        }
     }
-    let known = |it: buttress::SubvolumeInfo| {
-        let path = image.fs().subvolume_path(it.id)?;
-        Ok(image_subvolume(it, path))
-    };
-    all.into_iter().map(known).collect()
+    Ok((known, passed))
 }
 
 fn image_subvolume(it: buttress::SubvolumeInfo, path: Vec<u8>) -> Subvolume {
@@ -434,31 +448,45 @@ fn deleted_subvolume(id: u64, item: &RootItem) -> Subvolume {
     }
 }
 
-fn live_subvolumes(path: &Path) -> Result<Vec<Subvolume>, rustix::io::Errno> {
+/// The same on a live mount.
+fn live_subvolumes(path: &Path) -> Result<(Vec<Subvolume>, Vec<String>), Errno> {
     let facts = client::subvolumes(path)?;
-    let mut all = Vec::new();
+    let (mut known, mut passed) = (Vec::new(), Vec::new());
     for it in &facts {
-        let mut place = client::place_of_subvolume(path, it.id)?;
-        let mut parent = it.parent;
-        // Each step leads to another subvolume: no more steps than there are subvolumes.
-        for _ in 0..facts.len() {
-            if parent == 0 || parent == objectid::FS_TREE {
-                break;
-            }
-            // What lies above the mount is not told to everybody.
-            let above = match client::place_of_subvolume(path, parent) {
-                Err(rustix::io::Errno::ACCESS) => break,
-                above => above?,
-            };
-            place = [above, place].join(&b'/');
-            parent = facts.iter().find(|it| it.id == parent).map_or(0, |it| it.parent);
+        match live_place(path, it, &facts) {
+            Ok(place) => known.push(live_subvolume(it, place)),
+            Err(Errno::UCLEAN) => passed.push(format!(
+                "the path of subvolume {}: {}",
+                it.id,
+                Trouble::from(Errno::UCLEAN)
+            )),
+            Err(errno) => return Err(errno),
         }
-        all.push(live_subvolume(it, place));
     }
-    Ok(all)
+    Ok((known, passed))
 }
 
-fn live_subvolume(it: &buttress_fuse::mount::control::SubvolumeFacts, path: Vec<u8>) -> Subvolume {
+/// Where a subvolume is, from the top level as far as the caller may know.
+fn live_place(path: &Path, it: &SubvolumeFacts, all: &[SubvolumeFacts]) -> Result<Vec<u8>, Errno> {
+    let mut place = client::place_of_subvolume(path, it.id)?;
+    let mut parent = it.parent;
+    // Each step leads to another subvolume: no more steps than there are subvolumes.
+    for _ in 0..all.len() {
+        if parent == 0 || parent == objectid::FS_TREE {
+            break;
+        }
+        // What lies above the mount is not told to everybody.
+        let above = match client::place_of_subvolume(path, parent) {
+            Err(Errno::ACCESS) => break,
+            above => above?,
+        };
+        place = [above, place].join(&b'/');
+        parent = all.iter().find(|it| it.id == parent).map_or(0, |it| it.parent);
+    }
+    Ok(place)
+}
+
+fn live_subvolume(it: &SubvolumeFacts, path: Vec<u8>) -> Subvolume {
     let [_, made, sent, received] = it.transids;
     let time = |index: usize| {
         it.times.get(index).map_or(Time::default(), |it| Time { sec: it.sec, nsec: it.nsec })
@@ -517,7 +545,7 @@ fn absolute(path: &str) -> String {
     std::path::absolute(path).map_or(path.to_owned(), |path| path.display().to_string())
 }
 
-fn live_info(path: &Path) -> Result<Info, rustix::io::Errno> {
+fn live_info(path: &Path) -> Result<Info, Errno> {
     let (facts, spaces) = (client::facts(path)?, client::spaces(path)?);
     let statfs = rustix::fs::statvfs(path)?;
     let device = |it: buttress_fuse::mount::control::DeviceFacts| Device {

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use buttress_ondisk::Key;
 use buttress_ondisk::check::Corruption;
 use buttress_volume::VolumeError;
 pub use rustix::io::Errno;
@@ -64,6 +65,30 @@ pub enum Error {
 
 /// Results of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a listing passes over, and why.
+#[derive(Clone, Debug)]
+pub enum Passed {
+    /// A name that no file can have: whoever followed it would end somewhere else.
+    Name(Error),
+    /// What cannot be read.
+    Unreadable(Error),
+}
+
+impl Passed {
+    /// A name that no file can have.
+    pub fn name(tree: u64, key: &Key, name: &[u8]) -> Passed {
+        let place = format!("{key}, \"{}\"", name.escape_ascii());
+        Passed::Name(Error::inconsistent(tree, "a name that no file can have", place))
+    }
+
+    /// Why it is passed over.
+    pub fn why(self) -> Error {
+        match self {
+            Passed::Name(why) | Passed::Unreadable(why) => why,
+        }
+    }
+}
 
 impl From<VolumeError> for Error {
     fn from(error: VolumeError) -> Error {

@@ -17,6 +17,11 @@ fn cut(data: &[u8], len: usize) -> Option<(&[u8], &[u8])> {
     data.split_at_checked(len)
 }
 
+/// Whether bytes can be the name of a file: what is not could lead out of the directory it is in, wherever it is used as one.
+pub fn is_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
 /// A directory entry, or an extended attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirEntry<'a> {

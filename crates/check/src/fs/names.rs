@@ -120,7 +120,7 @@ pub(super) fn judge(context: &Context<'_>, tree: &Tree, key: &Key, data: &[u8]) 
     let mut entries = view::dir_entries(data);
     while let Some(entry) = entries.next() {
         let place = (key.objectid, entry.name);
-        if is_bad(entry.name) {
+        if !view::is_name(entry.name) {
             let have = format_args!("the name {:?}", entry.name.escape_ascii().to_string());
             report_name(context, tree, Kind::NameBad, place, have, "one that a file can have");
         }
@@ -129,11 +129,6 @@ pub(super) fn judge(context: &Context<'_>, tree: &Tree, key: &Key, data: &[u8]) 
             report_name(context, tree, Kind::NameTwice, place, have, "each name once");
         }
     }
-}
-
-/// Whether no file can have the name: whoever follows it ends somewhere else.
-pub(super) fn is_bad(name: &[u8]) -> bool {
-    matches!(name, b"" | b"." | b"..") || name.iter().any(|byte| matches!(byte, 0 | b'/'))
 }
 
 fn nlink(data: &[u8]) -> Option<u32> {

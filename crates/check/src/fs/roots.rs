@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use buttress_ondisk::{Key, kind, objectid, view};
 use buttress_volume::search;
 
-use super::names::is_bad;
 use crate::{
     context::Context,
     issue::Place,
@@ -130,7 +129,7 @@ fn check_ref(context: &Context<'_>, (parent, id): (u64, u64), name: &Name, found
     let place = || Place::item(objectid::ROOT_TREE, Key::new(parent, kind::ROOT_REF, id));
     let shown = name.name.escape_ascii();
     let have = format_args!("{shown} in {} at {}", name.dir, name.index);
-    if is_bad(&name.name) {
+    if !view::is_name(&name.name) {
         context.report(Kind::NameBad, place(), have, "a name that a file can have");
     }
     match found.back.get(&(parent, id)) {

@@ -351,8 +351,9 @@ impl<'a> Copying<'a> {
         depth: usize,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        let entries = from.list().map_err(|why| from.failure("cannot list", why))?;
-        for (name, child) in entries {
+        let listed = from.list().map_err(|why| from.failure("cannot list", why))?;
+        self.failures.note_passed(from, listed.passed, out)?;
+        for (name, child) in listed.entries {
             if self.is_made(&child) {
                 let failure = child.failure("cannot copy", "a directory does not go into itself");
                 self.failures.note(Err(failure), out)?;

@@ -8,7 +8,7 @@ use buttress_device::Access;
 use super::ls::DEPTH_MAX;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Kind, Session, Spot};
+use crate::spot::{Facts, Kind, Session, Spot, Trouble};
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -51,6 +51,17 @@ impl<'a> Failures<'a> {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// Says what damage hides in a directory.
+    pub fn note_passed(
+        &mut self,
+        directory: &Spot,
+        passed: Vec<Trouble>,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
+        let mut each = passed.into_iter().map(|why| directory.failure("cannot list all of", why));
+        each.try_for_each(|failure| self.note(Err(failure), out))
     }
 
     /// Says a failure.
@@ -135,7 +146,9 @@ impl Tree {
         if !goes_on {
             return Ok(());
         }
-        for (_, child) in spot.list().map_err(|why| spot.failure("cannot list", why))? {
+        let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
+        failures.note_passed(spot, listed.passed, out)?;
+        for (_, child) in listed.entries {
             let done = self.below(&child, depth + 1, failures, out, action);
             failures.note(done, out)?;
         }

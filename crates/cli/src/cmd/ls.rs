@@ -117,7 +117,7 @@ impl Listing<'_> {
         if depth > DEPTH_MAX {
             return Err(refuse(&"directories are nested too deeply"));
         }
-        let entries = spot.list().map_err(|why| refuse(&why))?;
+        let listed = spot.list().map_err(|why| refuse(&why))?;
         if self.headings && self.globals.format == Format::Text {
             let blank = if self.blank { "\n" } else { "" };
             write!(out, "{blank}")?;
@@ -126,7 +126,7 @@ impl Listing<'_> {
         }
         self.blank = true;
         let mut rows = Vec::new();
-        for (name, spot) in entries {
+        for (name, spot) in listed.entries {
             if self.args.all || !name.starts_with(b".") {
                 match self.row(name, spot) {
                     Ok(row) => rows.push(row),
@@ -134,6 +134,7 @@ impl Listing<'_> {
                 }
             }
         }
+        self.failures.note_passed(spot, listed.passed, out)?;
         let goes_on = |row: &&Row| self.args.recursive && row.facts.kind == Kind::Directory;
         let below: Vec<(Spot, Facts)> =
             rows.iter().filter(goes_on).map(|row| (row.spot.clone(), row.facts)).collect();

@@ -114,7 +114,7 @@ fn values(whole: &Whole, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, 
         let value = match of {
             Kind::Subvolume => {
                 let id = whole.subvolume_at(spot)?;
-                let all = whole.subvolumes()?;
+                let (all, _hidden) = whole.subvolumes_past()?;
                 all.iter().any(|it| it.id == id && it.read_only).into()
             }
             Kind::Filesystem => output::text_json(&whole.info()?.label),

@@ -135,9 +135,10 @@ impl Removal<'_, '_> {
         if depth > DEPTH_MAX {
             return Err(spot.failure("cannot remove", "directories are nested too deeply"));
         }
-        let mut kept = false;
-        let entries = spot.list().map_err(|why| spot.failure("cannot list", why))?;
-        for (name, child) in entries {
+        let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
+        let mut kept = !listed.passed.is_empty();
+        self.failures.note_passed(spot, listed.passed, self.out)?;
+        for (name, child) in listed.entries {
             let removed = self.remove(spot, &name, &child, depth + 1);
             kept |= removed.is_err();
             self.failures.note(removed, self.out)?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{At, Facts, Kind, New, Read, Result, Trouble, Write};
+use super::{At, Facts, Kind, Names, New, Read, Result, Trouble, Write};
 use crate::quote;
 use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek, acl};
 use buttress_ondisk::item::inode_flags;
@@ -164,13 +164,14 @@ impl Image {
         }
     }
 
-    pub(super) fn list(&self, node: Node) -> Result<Vec<(Vec<u8>, At)>> {
-        let mut names = Vec::new();
-        self.fs.read_dir(node, 0, &mut |entry| {
+    /// The names in a directory, and what was passed over.
+    pub(super) fn list(&self, node: Node) -> Result<(Names, Vec<Trouble>)> {
+        let (mut names, mut passed) = (Vec::new(), Vec::new());
+        self.fs.read_dir_past(node, &mut |why| passed.push(why.into()), &mut |entry| {
             names.push((entry.name, At::Image(self.clone(), entry.node)));
             true
         })?;
-        Ok(names)
+        Ok((names, passed))
     }
 
     pub(super) fn child(&self, node: Node, name: &[u8]) -> Result<Option<At>> {

@@ -242,6 +242,15 @@ impl io::Read for InOrder {
     }
 }
 
+/// What is in a directory.
+#[derive(Debug)]
+pub struct Listed {
+    /// Names and what they stand for, sorted by name.
+    pub entries: Vec<(Vec<u8>, Spot)>,
+    /// Why the list is not whole, where damage hides something.
+    pub passed: Vec<Trouble>,
+}
+
 /// A file or directory.
 #[derive(Clone, Debug)]
 pub struct Spot {
@@ -249,6 +258,9 @@ pub struct Spot {
     name: Vec<u8>,
     at: At,
 }
+
+/// Names and what they stand for.
+type Names = Vec<(Vec<u8>, At)>;
 
 #[derive(Clone, Debug)]
 enum At {
@@ -331,9 +343,12 @@ impl Spot {
     }
 
     /// The names in this directory and what they stand for, sorted by name.
-    pub fn list(&self) -> Result<Vec<(Vec<u8>, Spot)>> {
-        let mut names = match &self.at {
-            At::Host(place) => place.list()?.into_iter().map(|(n, p)| (n, At::Host(p))).collect(),
+    pub fn list(&self) -> Result<Listed> {
+        let (mut names, passed) = match &self.at {
+            At::Host(place) => {
+                let names = place.list()?.into_iter().map(|(name, at)| (name, At::Host(at)));
+                (names.collect(), Vec::new())
+            }
             At::Image(image, node) => image.list(*node)?,
         };
         names.sort_by(|(one, _), (other, _)| one.cmp(other));
@@ -341,7 +356,7 @@ impl Spot {
             let spot = Spot { name: self.entry(&name), at };
             (name, spot)
         };
-        Ok(names.into_iter().map(spot).collect())
+        Ok(Listed { entries: names.into_iter().map(spot).collect(), passed })
     }
 
     /// An entry of this directory, if it is there.

@@ -5,8 +5,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use buttress::{Filesystem, New, Node, Options, Rename};
 use buttress_device::MemoryDevice;
-use buttress_ondisk::item::{DirItem, InodeItem, InodeRef, file_type};
+use buttress_ondisk::item::{DirItem, InodeItem, InodeRef, RootRef, file_type};
+use buttress_ondisk::objectid::ROOT_TREE;
 use buttress_ondisk::{Key, kind};
 use buttress_testkit::damage::{Patient, TOP};
 use zerocopy::IntoBytes;
@@ -126,6 +128,121 @@ fn names_that_are_paths_are_no_names() {
         assert!(inside.iter().all(|it| it.starts_with("b/c")), "{name:?}: {inside:?}");
         assert!(!inside.iter().any(|it| it.ends_with("dropped")), "{name:?}: {inside:?}");
         assert_eq!(place.run("check disk.img").code, 1, "{name:?}");
+        // An inode whose name is empty is no inode's to Linux either.
+        if name.is_empty() {
+            continue;
+        }
+        // It costs that name alone, of the many in its leaf.
+        for copied in ["b/c/other", "b/c/new/other"] {
+            assert!(inside.iter().any(|it| it == copied), "{name:?}: {inside:?}");
+        }
+        let said = place.run("ls disk.img");
+        assert_eq!((said.code, said.text().as_str()), (1, "other\n"), "{name:?}: {}", said.err);
+        assert_eq!(said.err.matches("a name that no file can have").count(), 1, "{}", said.err);
+        assert_eq!(place.ok("cat disk.img:/other"), "x");
+        if let Some(mount) = KernelMount::read_only(&place, "disk.img") {
+            assert_eq!(fs::read(mount.path().join("other")).unwrap(), b"x", "{name:?}");
+        }
+        let said = place.run("check disk.img");
+        assert!(said.text().contains("name-bad"), "{name:?}: {}", said.text());
+        assert!(!said.text().contains("tree-block"), "{name:?}: {}", said.text());
+    }
+}
+
+#[test]
+fn nobody_finds_or_changes_what_a_path_is_the_name_of() {
+    for name in [&b".."[..], b".", b"a/b", b"nu\0l"] {
+        let place = image(|tree| {
+            fs::write(tree.join("victim"), "x").unwrap();
+            fs::write(tree.join("other"), "x").unwrap();
+        });
+        change(&place, |p| rename(p, "victim", name));
+        let fs = Filesystem::open(place.join("disk.img"), Options::read_write()).unwrap();
+        assert_eq!(fs.lookup(Node::ROOT, name).unwrap().map(|it| it.node), None, "{name:?}");
+        assert!(fs.unlink(Node::ROOT, name).is_err() && fs.rmdir(Node::ROOT, name).is_err());
+        assert!(fs.rename(Node::ROOT, name, Node::ROOT, b"new", Rename::Replace).is_err());
+        assert!(fs.rename(Node::ROOT, b"other", Node::ROOT, name, Rename::Replace).is_err());
+        let mut names = Vec::new();
+        let mut each = |entry: buttress::Entry| {
+            names.push(entry.name);
+            true
+        };
+        fs.read_dir(Node::ROOT, 0, &mut each).unwrap();
+        assert_eq!(names, [b"other".to_vec()], "{name:?}");
+        let warnings = fs.warnings();
+        assert_eq!(warnings.len(), 1, "{name:?}: {warnings:?}");
+        // What lies beside it in its leaf can be changed, and it stays as it is.
+        fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap();
+        fs.unlink(Node::ROOT, b"other").unwrap();
+        fs.close().unwrap();
+        assert_eq!(place.run("ls disk.img").text(), "new\n", "{name:?}");
+        assert_eq!(place.run("check disk.img").text().matches("error: name-bad").count(), 2);
+    }
+}
+
+#[test]
+fn a_subvolume_whose_name_is_a_path_has_none() {
+    for name in [&b"../../up"[..], b"..", b"a/b"] {
+        let place = image(|tree| fs::write(tree.join("file"), "x").unwrap());
+        for line in ["disk.img:/bad", "disk.img:/good", "disk.img:/bad/below"] {
+            place.ok(&format!("subvolume create {line}"));
+        }
+        let ids = |name: &str| {
+            let all = place.json("subvolume list disk.img");
+            let found = all.as_array().unwrap().iter().find(|it| it["name"] == name);
+            found.unwrap()["ID"].as_u64().unwrap()
+        };
+        let (bad, good) = (ids("bad"), ids("good"));
+        change(&place, |p| {
+            let new = |data: &mut Vec<u8>| {
+                data.truncate(size_of::<RootRef>());
+                data.extend_from_slice(name);
+            };
+            let len = (name.len() as u16).into();
+            for key in [Key::new(TOP, kind::ROOT_REF, bad), Key::new(bad, kind::ROOT_BACKREF, TOP)]
+            {
+                p.rewrite(ROOT_TREE, key, new)?;
+                p.edit(ROOT_TREE, key, |it: &mut RootRef| it.name_len = len)?;
+            }
+            for by in [kind::DIR_ITEM, kind::DIR_INDEX] {
+                let key = p.entry(TOP, by, "bad")?;
+                p.rewrite(TOP, key, |data| {
+                    data.truncate(size_of::<DirItem>());
+                    data.extend_from_slice(name);
+                })?;
+                p.edit(TOP, key, |it: &mut DirItem| it.name_len = len)?;
+                if by == kind::DIR_ITEM {
+                    p.rekey(TOP, key, Key { offset: hash(name), ..key })?;
+                }
+            }
+            Ok(())
+        });
+        let said = place.run("subvolume list disk.img");
+        assert_eq!(said.code, 1, "{}", said.err);
+        assert!(said.text().ends_with("path good\n"), "{}", said.text());
+        assert_eq!(said.text().lines().count(), 1, "{}", said.text());
+        assert!(said.err.contains("a name that no file can have"), "{}", said.err);
+        let said = place.run("ls disk.img");
+        assert_eq!((said.code, said.text().as_str()), (1, "file\ngood\n"), "{}", said.err);
+        assert!(place.ok(&format!("subvolume show -r {good} disk.img")).contains("good"));
+        for line in [
+            format!("subvolume show -r {bad} disk.img"),
+            format!("subvolume delete -i {bad} disk.img"),
+            "cp -a disk.img:/ out".into(),
+            "subvolume delete -R disk.img:/good".into(),
+        ] {
+            assert_ne!(place.run(&line).code, 0, "{name:?}: {line}");
+        }
+        assert_eq!(below(&place.join("out")), ["file", "good"]);
+        assert!(place.run("check disk.img").text().contains("name-bad"));
+        if let Some(mount) = KernelMount::read_only(&place, "disk.img") {
+            assert_eq!(fs::read(mount.path().join("file")).unwrap(), b"x", "{name:?}");
+        }
+        let Some(live) = Live::of(&place, "-o ro") else { continue };
+        assert_eq!(below(&place.join("mnt")), ["file", "good"]);
+        let said = place.run("subvolume list mnt");
+        assert_eq!((said.code, said.text().lines().count()), (1, 1), "{}", said.err);
+        live.end();
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::run::{deleting, need, plus};
 use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Passed, Result};
 use crate::inode::file::FILE_END;
 use crate::inode::{FEW, Inode, Location, SetAttributes, SetXattr, Step, letting_go};
 use crate::space::Need;
@@ -227,14 +227,20 @@ impl Inner {
         })
     }
 
-    fn list(&self, dir: Node, from: u64) -> Result<Vec<Entry>> {
+    /// Some entries from index `from` on, and the index where the others begin. `told` says what may be passed over.
+    fn list(
+        &self,
+        dir: Node,
+        from: u64,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
+    ) -> Result<(Vec<Entry>, Option<u64>)> {
         if dir.is_stub() {
-            return Ok(Vec::new());
+            return Ok((Vec::new(), None));
         }
         self.read(|op| {
             let (subvolume, inode) = self.find(op, dir)?;
             let mut found = Vec::new();
-            subvolume.tree.read_directory(op, &inode, from, |entry| {
+            subvolume.tree.read_directory_past(op, &inode, from, told, |entry| {
                 let (name, kind) = (entry.name.to_vec(), FileKind::of_entry(entry.file_type));
                 found.push((name, entry.index, entry.location, kind));
                 if found.len() < LIST_LEN {
@@ -243,18 +249,40 @@ impl Inner {
                     ControlFlow::Break(())
                 }
             })?;
-            let entry = |(name, index, location, kind): (Vec<u8>, _, _, _)| {
+            let last = found.get(LIST_LEN - 1).map(|(_, index, ..)| *index);
+            let mut entries = Vec::new();
+            for (name, index, location, kind) in found {
                 // Names are listed by index and found by hash. Where those differ, which only happens in a damaged
                 // directory, whoever lists sees what whoever looks the name up finds, as in Linux.
                 let (location, kind) = match subvolume.tree.lookup(op, &inode, &name) {
                     Ok(found) => (found.location, FileKind::of_entry(found.file_type)),
                     Err(_) => (location, kind),
                 };
-                let node = self.node_of(dir, &name, location)?;
-                Ok(Entry { name, index, node, kind })
-            };
-            found.into_iter().map(entry).collect()
+                match self.node_of(dir, &name, location) {
+                    Ok(node) => entries.push(Entry { name, index, node, kind }),
+                    Err(why) => told(Passed::Unreadable(why))?,
+                }
+            }
+            Ok((entries, last.and_then(|last| last.checked_add(1))))
         })
+    }
+
+    fn list_all(
+        &self,
+        dir: Node,
+        from: u64,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
+        each: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<()> {
+        let mut next = Some(from);
+        while let Some(from) = next {
+            let (entries, others) = self.list(dir, from, told)?;
+            if !entries.into_iter().all(&mut *each) {
+                return Ok(());
+            }
+            next = others;
+        }
+        Ok(())
     }
 }
 
@@ -365,20 +393,22 @@ impl Filesystem {
         from: u64,
         each: &mut dyn FnMut(Entry) -> bool,
     ) -> Result<()> {
-        let mut from = from;
-        loop {
-            let entries = self.inner().list(dir, from)?;
-            let full = entries.len() == LIST_LEN;
-            for entry in entries {
-                from = entry.index.saturating_add(1);
-                if !each(entry) {
-                    return Ok(());
-                }
-            }
-            if !full {
-                return Ok(());
-            }
-        }
+        let inner = self.inner();
+        inner.list_all(dir, from, &mut |passed| inner.core.only_names(passed), each)
+    }
+
+    /// Lists a whole directory as far as it goes: what cannot be listed is told and passed over.
+    pub fn read_dir_past(
+        &self,
+        dir: Node,
+        told: &mut dyn FnMut(Error),
+        each: &mut dyn FnMut(Entry) -> bool,
+    ) -> Result<()> {
+        let mut told = |passed: Passed| {
+            told(passed.why());
+            Ok(())
+        };
+        self.inner().list_all(dir, 0, &mut told, each)
     }
 
     /// The value of an xattr.

@@ -112,7 +112,8 @@ impl Inner {
     /// One of its names.
     fn name_of(&self, node: Node) -> Result<Vec<u8>> {
         if node.is_top() {
-            return self.read(|_| Ok(self.forest.info(&self.core, node.subvolume)?.name));
+            let name = self.read(|_| Ok(self.forest.info(&self.core, node.subvolume)?.name))?;
+            return if name.is_empty() { Err(Error::User(Errno::NOENT)) } else { Ok(name) };
         }
         let dir = self.parent(node)?;
         self.read(|op| {

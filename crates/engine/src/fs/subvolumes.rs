@@ -4,7 +4,7 @@ use super::run::{deleting, need};
 use super::types::{Node, Owner};
 use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Passed, Result};
 use crate::space::Need;
 use crate::subvol::{Place, SubvolumeInfo};
 
@@ -64,7 +64,17 @@ impl Inner {
 impl Filesystem {
     /// All subvolumes but the top one, by id.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
-        self.inner().read(|op| self.inner().forest.list(op.core))
+        let mut told = |passed| self.inner().core.only_names(passed);
+        self.inner().read(|op| self.inner().forest.list(op.core, &mut told))
+    }
+
+    /// The same; what cannot be listed is told and passed over.
+    pub fn subvolumes_past(&self, told: &mut dyn FnMut(Error)) -> Result<Vec<SubvolumeInfo>> {
+        let mut told = |passed: Passed| {
+            told(passed.why());
+            Ok(())
+        };
+        self.inner().read(|op| self.inner().forest.list(op.core, &mut told))
     }
 
     /// What there is to know about a subvolume; the top one, 5, too. ENOENT when there is none.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_ondisk::item::DirItem;
-use buttress_ondisk::view::dir_entries;
+use buttress_ondisk::view::{DirEntry, dir_entries, is_name};
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::must_be_directory;
@@ -13,7 +13,7 @@ use super::name::Hashed;
 use super::state::State;
 use super::tree::FileTree;
 use super::{Entry, Inode, Location, TOP};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Passed, Result};
 use crate::tree::{Cursor, View};
 use crate::txn::Op;
 
@@ -71,9 +71,8 @@ impl State {
         }
         let key = Key::new(ino, kind::DIR_ITEM, name.hash.into());
         let Some(item) = view.get(&key)? else { return Ok(None) };
-        let Some(found) = dir_entries(item.data()).find(|it| it.name == name.bytes) else {
-            return Ok(None);
-        };
+        let is_it = |it: &DirEntry<'_>| it.name == name.bytes && is_name(it.name);
+        let Some(found) = dir_entries(item.data()).find(is_it) else { return Ok(None) };
         let location = location(view, &key, &found.location)?;
         Ok(Some(Found { entry: Entry { location, file_type: found.file_type }, index: None }))
     }
@@ -164,7 +163,11 @@ impl State {
     /// The index of an entry, by looking at all of them.
     fn index_by_listing(&self, ino: u64, view: &View<'_>, name: &[u8]) -> Result<Option<u64>> {
         let mut found = None;
-        self.list(ino, view, FIRST_INDEX, &mut |entry| {
+        let mut told = |passed: Passed| match passed {
+            Passed::Name(_) => Ok(()),
+            Passed::Unreadable(why) => Err(why),
+        };
+        self.list(ino, view, FIRST_INDEX, &mut told, &mut |entry| {
             if entry.name != name {
                 return ControlFlow::Continue(());
             }
@@ -174,12 +177,13 @@ impl State {
         Ok(found)
     }
 
-    /// All entries from index `from` on, in order.
+    /// All entries from index `from` on, in order. `told` hears what is passed over, and ends it with an error.
     fn list(
         &self,
         ino: u64,
         view: &View<'_>,
         from: u64,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
         each: &mut dyn FnMut(DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let mut from = from.max(FIRST_INDEX);
@@ -209,10 +213,17 @@ impl State {
                 _ => {
                     let Some(item) = stored else { return Ok(()) };
                     from = item.key().offset;
-                    if self.hidden(from) {
-                        ControlFlow::Continue(())
-                    } else {
-                        each(stored_entry(view, &item)?)
+                    match stored_entry(view, &item) {
+                        _ if self.hidden(from) => ControlFlow::Continue(()),
+                        Ok(entry) if is_name(entry.name) => each(entry),
+                        Ok(entry) => {
+                            told(Passed::name(view.owner(), &item.key(), entry.name))?;
+                            ControlFlow::Continue(())
+                        }
+                        Err(why) => {
+                            told(Passed::Unreadable(why))?;
+                            ControlFlow::Continue(())
+                        }
                     }
                 }
             };
@@ -284,12 +295,24 @@ impl FileTree {
         op: &Op<'_>,
         dir: &Inode,
         from: u64,
+        each: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.read_directory_past(op, dir, from, &mut |passed| op.core.only_names(passed), each)
+    }
+
+    /// The same; `told` says what may be passed over.
+    pub fn read_directory_past(
+        &self,
+        op: &Op<'_>,
+        dir: &Inode,
+        from: u64,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
         mut each: impl FnMut(DirectoryEntry<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let state = dir.read();
         state.alive()?;
         must_be_directory(&state.attributes)?;
-        state.list(dir.ino, &self.view(op.core), from, &mut each)
+        state.list(dir.ino, &self.view(op.core), from, told, &mut each)
     }
 
     /// The directory that holds the inode, in this tree; the top directory is its own parent. ENOENT when it has no name.

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 
 use buttress_ondisk::item::{RootItem, root_flags};
-use buttress_ondisk::view::root_ref;
+use buttress_ondisk::view::{is_name, root_ref};
 use buttress_ondisk::{Key, kind, objectid};
 
 use super::forest::Forest;
 use crate::env::Time;
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Passed, Result};
 use crate::txn::Core;
 
 /// A subvolume or snapshot.
@@ -22,7 +22,7 @@ pub struct SubvolumeInfo {
     pub dir: u64,
     /// The index of its name there.
     pub index: u64,
-    /// Its name.
+    /// Its name; empty for the top one, and for a name that no file can have.
     pub name: Vec<u8>,
     /// The transaction of the last change.
     pub generation: u64,
@@ -69,6 +69,7 @@ impl Forest {
         }
         let (parent, dir, index, name) = match place {
             Some((parent, (head, name))) => {
+                let name = if is_name(name) { name } else { b"" };
                 (parent, head.dirid.get(), head.sequence.get(), name.to_vec())
             }
             None => (0, 0, 0, Vec::new()),
@@ -76,8 +77,12 @@ impl Forest {
         Ok(describe(id, &item, parent, dir, index, name))
     }
 
-    /// All subvolumes but the top one, by id.
-    pub fn list(&self, core: &Core) -> Result<Vec<SubvolumeInfo>> {
+    /// All subvolumes but the top one, by id; `told` hears what is passed over, and ends it with an error.
+    pub fn list(
+        &self,
+        core: &Core,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
+    ) -> Result<Vec<SubvolumeInfo>> {
         let first = Key::new(objectid::FIRST_FREE, 0, 0);
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
         // What is here now stays here while it is listed, so that none is missed which is published meanwhile.
@@ -103,7 +108,9 @@ impl Forest {
             else {
                 continue;
             };
-            if item.refs.get() > 0 {
+            if item.refs.get() > 0 && !is_name(name) {
+                told(Passed::name(objectid::ROOT_TREE, key, name))?;
+            } else if item.refs.get() > 0 {
                 let (dir, index) = (head.dirid.get(), head.sequence.get());
                 found.push(describe(key.objectid, item, key.offset, dir, index, name.to_vec()));
             }

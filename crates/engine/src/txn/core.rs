@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{Transactions, Waiting, WaitingMax};
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Error, Passed, Result};
 use crate::space::{Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
@@ -343,6 +343,17 @@ impl Core {
         drop(warnings);
         if let Some(hear) = self.listener.0.get() {
             hear(&warning);
+        }
+    }
+
+    /// Passes over a name that no file can have, which is warned of, and over nothing else.
+    pub fn only_names(&self, passed: Passed) -> Result<()> {
+        match passed {
+            Passed::Name(why) => {
+                self.warn(why.to_string());
+                Ok(())
+            }
+            Passed::Unreadable(why) => Err(why),
         }
     }
 

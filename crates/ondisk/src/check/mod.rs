@@ -2,8 +2,8 @@
 //!
 //! Every member of a block is checked here, so that no other code has to: the head (checksum, address, uuid, level,
 //! generation, owner), the order of the keys, the layout of the data, and then each item by its kind. The rules are
-//! those that the kernel enforces when it reads a block; a few more bound what a reader would have to allocate, and one keeps
-//! what could be a path from being a name.
+//! those that the kernel enforces when it reads a block; a few more bound what a reader would have to allocate. Whether a name
+//! can be one is for whoever uses it to ask ([`crate::view::is_name`]): it is no reason to lose what lies beside it.
 //! A refusal is a [`Corruption`]: where, what, what was found and what had to be there.
 
 mod chunk;

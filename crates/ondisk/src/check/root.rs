@@ -1,6 +1,5 @@
 //! Items about trees (root items and references), and the small kinds: checksums, free space, quotas, uuids.
 
-use super::inode::{A_NAME, NOT_A_NAME, is_name};
 use super::leaf::Item;
 use super::{Checked, ensure};
 use crate::item::{
@@ -63,7 +62,6 @@ pub(super) fn root_ref(item: &Item<'_>) -> Checked {
         name.len(),
         format_args!("1 to {NAME_LEN_MAX}")
     );
-    ensure!(is_name(name), NOT_A_NAME, name.escape_ascii(), A_NAME);
     Ok(())
 }
 

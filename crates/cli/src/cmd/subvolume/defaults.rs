@@ -39,7 +39,7 @@ pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<
     let (id, all) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
         let whole = Whole::of(&spot)?;
-        Ok((whole.default_subvolume()?, whole.subvolumes()?))
+        Ok((whole.default_subvolume()?, whole.subvolumes_past()?.0))
     })?;
     let found = all.iter().find(|it| it.id == id);
     if globals.format == Format::Json {

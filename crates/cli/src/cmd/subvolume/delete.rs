@@ -225,7 +225,7 @@ fn below(
 
 /// The subvolume of an image with an id, as a target.
 fn by_id(whole: &Whole, id: u64) -> Result<Target, Failure> {
-    let all = whole.subvolumes()?;
+    let (all, _hidden) = whole.subvolumes_past()?;
     let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, whole))?;
     match whole {
         Whole::Image(image) => {

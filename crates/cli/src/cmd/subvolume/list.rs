@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::args::Globals;
 use crate::clock::Zone;
-use crate::cmd::files::session;
+use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::Target;
@@ -141,10 +141,13 @@ impl SortKey {
 
 /// Lists subvolumes.
 pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let (mut all, here) = session(globals, Access::ReadOnly, |session| {
+    let ((mut all, passed), here) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
         let whole = Whole::of(&spot)?;
-        let all = if args.deleted { whole.deleted_subvolumes()? } else { whole.subvolumes()? };
+        let all = match args.deleted {
+            true => (whole.deleted_subvolumes()?, Vec::new()),
+            false => whole.subvolumes_past()?,
+        };
         Ok((all, whole.subvolume_of(&spot)?))
     })?;
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
@@ -152,6 +155,19 @@ pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         let orders = args.sort.iter().map(|key| key.compare(one, other));
         orders.fold(Ordering::Equal, Ordering::then)
     });
+    print(&all, args, here, globals, out)?;
+    let mut failures = Failures::new(globals);
+    passed.into_iter().try_for_each(|failure| failures.note(Err(failure), out))?;
+    failures.end()
+}
+
+fn print(
+    all: &[Subvolume],
+    args: &List,
+    here: u64,
+    globals: &Globals,
+    out: &mut dyn Write,
+) -> Result<(), Failure> {
     let zone = Zone::local();
     if globals.format == Format::Json {
         let list: Vec<_> = all.iter().map(|it| json(it, &zone)).collect();

@@ -36,7 +36,7 @@ pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     let (all, id) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
         let whole = Whole::of(&spot)?;
-        let all = whole.subvolumes()?;
+        let (all, _hidden) = whole.subvolumes_past()?;
         let id = match (args.rootid, args.uuid) {
             (Some(id), _) => id,
             (_, Some(uuid)) => all.iter().find(|it| it.uuid == uuid).map_or(0, |it| it.id),

@@ -130,6 +130,10 @@ impl<S: Control> Mount<S> {
 
     fn place_of(&self, request: &Request<'_>, id: u64) -> Answer<Vec<u8>> {
         let facts = self.visible_subvolume(request, id)?;
+        // Its name is one that no file can have.
+        if facts.name.is_empty() && facts.parent != 0 {
+            return Err(Errno::UCLEAN);
+        }
         let directory = Identity { subvolume: facts.parent, ino: facts.directory };
         let mut path = match directory.ino {
             0 | SUBVOLUME_TOP => Vec::new(),

@@ -164,6 +164,15 @@ pub const KINDS: &[Kind] = &[
         })
     })
     .on(Base::Deep),
+    Kind::new("log.name", "name-bad", |p| {
+        p.rewrite(LOG, p.first(LOG, BY_INDEX)?, |data| {
+            if let Some(letter) = data.last_mut() {
+                *letter = b'/';
+            }
+        })
+    })
+    .on(Base::Log)
+    .misses("it does not look into logs"),
     Kind::new("log.csum-missing", "log-csum-missing", |p| {
         p.remove(LOG, p.first(LOG, kind::EXTENT_CSUM)?).map(drop)
     })

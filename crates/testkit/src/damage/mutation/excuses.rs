@@ -113,6 +113,7 @@ const EXCUSES: &[Excuse] = &[
     because("root-ref-differs", "", CONTRADICTS),
     because("root-ref-no-root", "", "the name of no subvolume"),
     because("default-subvolume", "", "Linux refuses to mount it"),
+    because("qgroup-status-missing", "", "Linux takes the quotas for being off, without a word"),
     because("qgroup-count", "", "groups above subvolumes, which `btrfs check` does not add up"),
     because("qgroup-relation", "", CONTRADICTS),
 ];
