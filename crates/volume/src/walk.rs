@@ -25,7 +25,8 @@ pub struct TreeRoot {
 }
 
 impl TreeRoot {
-    pub(crate) fn expect(&self) -> Expect {
+    /// What its root block has to be.
+    pub fn expect(&self) -> Expect {
         Expect {
             bytenr: self.bytenr,
             level: Some(self.level),

@@ -3,6 +3,9 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
+use buttress_device::MemoryDevice;
+use buttress_testkit::damage::Patient;
+
 use crate::run::{Place, have_progs};
 
 /// Fails with the first line that differs.
@@ -120,6 +123,37 @@ fn damage_is_said_and_passed_over() {
         said.err
     );
     assert!(said.text().contains("\nuuid "), "the rest is printed");
+    let said = place.run("--format json inspect-internal dump-tree disk.img");
+    assert_eq!(said.code, 1);
+    assert!(said.err.contains("1 tree blocks cannot be read"), "{}", said.err);
+    let shown: serde_json::Value = serde_json::from_str(&said.text()).unwrap();
+    let owners = shown["blocks"].as_array().unwrap().iter().map(|it| it["owner"].as_u64());
+    let owners: Vec<_> = owners.flatten().collect();
+    assert!(owners.contains(&1) && owners.contains(&7) && !owners.contains(&5), "{owners:?}");
+}
+
+#[test]
+fn a_bad_item_is_said_and_shown_among_the_others() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    place.ok("cp /etc/hostname disk.img:/one");
+    let patient = Patient::of(&MemoryDevice::load(place.join("disk.img")).unwrap()).unwrap();
+    // Linux refuses the whole leaf for it.
+    patient.inode("one", |it| it.mode = 0o644.into()).unwrap();
+    patient.device().store(place.join("disk.img")).unwrap();
+    let text = place.run("inspect-internal dump-tree -t fs disk.img");
+    let json = place.run("--format json inspect-internal dump-tree -t fs disk.img");
+    let what = "invalid file type in an inode's mode";
+    for said in [&text, &json] {
+        assert_eq!(said.code, 0, "{}", said.err);
+        assert_eq!(said.err.matches("warning:").count(), 1, "{}", said.err);
+        assert!(said.err.contains(what), "{}", said.err);
+    }
+    let shown: serde_json::Value = serde_json::from_str(&json.text()).unwrap();
+    let items = shown["blocks"][0]["items"].as_array().unwrap();
+    assert_eq!(items.len(), text.text().matches("\titem ").count());
+    let has = |text: &str| items.iter().any(|it| it.to_string().contains(text));
+    assert!(has("name: one") && has("mode 644"), "{shown}");
 }
 
 #[test]

@@ -3,16 +3,14 @@
 //! Every block comes through the gate: one that is damaged in all its copies is named on standard error. If it has its checksum and
 //! only an item of it is bad, it is printed all the same; otherwise it is left out, and the command goes on and fails at its end.
 
-use std::convert::Infallible;
 use std::io::{self, Write};
-use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::print::{self, KeyText, Style};
-use buttress_ondisk::{Expect, Gate, Key, TreeBlock, kind, objectid};
-use buttress_volume::{TreeRoot, Volume, VolumeError, walk, walk_blocks};
+use buttress_ondisk::{Expect, Gate, Key, Superblock, TreeBlock, kind, objectid};
+use buttress_volume::{TreeRoot, Volume};
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -20,7 +18,7 @@ use crate::args::Globals;
 use crate::clock::Zone;
 use crate::device;
 use crate::error::Failure;
-use crate::output::{self, Format};
+use crate::output::{Format, JsonList};
 
 /// Arguments of `dump-tree`.
 #[derive(Debug, Args)]
@@ -82,32 +80,40 @@ fn tree_id(text: &str) -> Result<u64, String> {
 
 /// Prints the trees.
 pub fn run(args: &DumpTree, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let mut list = Vec::new();
+    let mut list = JsonList::new("blocks");
     let mut lost = Vec::new();
-    for path in &args.devices {
-        let volume = device::open_volume(path, globals)?;
-        check_blocks(args, &volume, path)?;
-        let options = options(args);
-        let mut source = |expect: &Expect| match volume.read_block(expect.bytenr, expect) {
-            Ok(block) => Some(block),
-            Err(error) => {
-                device::warn(globals, path, &error);
-                volume.salvage(&error).map(|(_, block)| block)
-            }
-        };
-        match globals.format {
-            Format::Text => {
-                let sb = volume.superblock();
-                lost.extend(print::dump_tree(out, &sb, &mut source, &options)?);
-            }
-            Format::Json => {
-                list.extend(json(&volume, args, &options.style).map_err(|e| failure(path, &e))?)
-            }
+    let mut all = || {
+        for path in &args.devices {
+            let volume = device::open_volume(path, globals)?;
+            check_blocks(args, &volume, path)?;
+            let mut source = |expect: &Expect| match volume.read_block(expect.bytenr, expect) {
+                Ok(block) => Some(block),
+                Err(error) => {
+                    device::warn(globals, path, &error);
+                    volume.salvage(&error).map(|(_, block)| block)
+                }
+            };
+            let (sb, options) = (volume.superblock(), options(args));
+            lost.extend(match globals.format {
+                Format::Text => print::dump_tree(out, &sb, &mut source, &options)?,
+                Format::Json => {
+                    let gate = Gate::of(&sb);
+                    let mut each = |block: &TreeBlock| {
+                        list.push(out, block_json(block, &gate, &options.style))
+                    };
+                    let mut walk = Walk { source: &mut source, each: &mut each, lost: Vec::new() };
+                    walk.all(&sb, &options)?;
+                    walk.lost
+                }
+            });
         }
-    }
+        Ok(())
+    };
+    let done: Result<(), Failure> = all();
     if globals.format == Format::Json {
-        output::write_json(out, "blocks", list.into())?;
+        list.end(out, done.is_err())?;
     }
+    done?;
     match lost.len() {
         0 => Ok(()),
         count => {
@@ -117,10 +123,6 @@ pub fn run(args: &DumpTree, globals: &Globals, out: &mut dyn Write) -> Result<()
             Err(Failure::new("cannot print all of", place.unwrap_or_default(), why))
         }
     }
-}
-
-fn failure(path: &Path, error: &VolumeError) -> Failure {
-    device::volume_failure(path, error)
 }
 
 fn options(args: &DumpTree) -> print::DumpTree {
@@ -156,50 +158,86 @@ fn check_blocks(args: &DumpTree, volume: &Volume, path: &Path) -> Result<(), Fai
     }
 }
 
-/// A walk that nothing ends early.
-type Whole = ControlFlow<Infallible>;
-
-/// The blocks asked for: the named ones, one tree, or all trees.
-fn json(volume: &Volume, args: &DumpTree, style: &Style) -> Result<Vec<Value>, VolumeError> {
-    let gate = Gate::of(&volume.superblock());
-    let mut list = Vec::new();
-    for bytenr in &args.block {
-        let block = volume.read_block(*bytenr, &Expect::at(*bytenr))?;
-        list.push(block_json(&block, &gate, style));
-    }
-    if !args.block.is_empty() {
-        return Ok(list);
-    }
-    for root in roots(volume)? {
-        if args.tree.is_none() || root.owner == args.tree {
-            let _whole: Whole = walk_blocks(volume, &root, Key::MIN..=Key::MAX, |block| {
-                list.push(block_json(block, &gate, style));
-                ControlFlow::Continue(())
-            })?;
-        }
-    }
-    Ok(list)
+/// Blocks for JSON: the named ones, one tree, or all trees, as far as they can be read.
+struct Walk<'a> {
+    source: print::Source<'a>,
+    each: &'a mut dyn FnMut(&TreeBlock) -> io::Result<()>,
+    /// The addresses of blocks that cannot be read.
+    lost: Vec<u64>,
 }
 
-/// The root tree, the chunk tree, and every tree that the root tree knows.
-fn roots(volume: &Volume) -> Result<Vec<TreeRoot>, VolumeError> {
-    let sb = volume.superblock();
-    let top = TreeRoot::root_tree(&sb);
-    let mut roots = vec![top, TreeRoot::chunk_tree(&sb)];
-    let _whole: Whole = walk(volume, &top, Key::MIN..=Key::MAX, |key, data| {
-        if let (kind::ROOT_ITEM, Some(item)) = (key.kind, RootItem::read(data)) {
-            // Blocks of relocation trees belong to the trees they stand for.
-            let owner = Some(key.objectid).filter(|id| *id != objectid::TREE_RELOC);
-            roots.push(TreeRoot {
-                bytenr: item.bytenr.get(),
-                level: item.level,
-                generation: Some(item.generation.get()),
-                owner,
-            });
+impl Walk<'_> {
+    fn all(&mut self, sb: &Superblock, options: &print::DumpTree) -> io::Result<()> {
+        for bytenr in &options.blocks {
+            self.blocks(Expect::at(*bytenr), options.follow)?;
         }
-        ControlFlow::Continue(())
-    })?;
-    Ok(roots)
+        if !options.blocks.is_empty() {
+            return Ok(());
+        }
+        for root in self.roots(sb)? {
+            if options.tree.is_none() || root.owner == options.tree {
+                self.blocks(root, true)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A block and, with `follow`, what is below it, a child before its next sibling.
+    fn blocks(&mut self, top: Expect, follow: bool) -> io::Result<()> {
+        let mut waiting = vec![top];
+        while let Some(expect) = waiting.pop() {
+            let Some(block) = (self.source)(&expect) else {
+                self.lost.push(expect.bytenr);
+                continue;
+            };
+            (self.each)(&block)?;
+            if follow && !block.is_leaf() {
+                let below = (0..block.len()).rev().map(|slot| child(&block, slot));
+                waiting.extend(below.map(|it| Expect { owner: top.owner, ..it }));
+            }
+        }
+        Ok(())
+    }
+
+    /// The root tree, the chunk tree, and every tree that the root tree knows.
+    fn roots(&mut self, sb: &Superblock) -> io::Result<Vec<Expect>> {
+        let top = TreeRoot::root_tree(sb).expect();
+        let mut roots = vec![top, TreeRoot::chunk_tree(sb).expect()];
+        let mut each = |block: &TreeBlock| {
+            let items =
+                (0..if block.is_leaf() { block.len() } else { 0 }).map(|slot| block.item(slot));
+            roots.extend(items.filter_map(|(key, data)| root_of(&key, data)));
+            Ok(())
+        };
+        // What is lost here is lost, and said, when the root tree itself is printed.
+        let source = &mut *self.source;
+        Walk { source, each: &mut each, lost: Vec::new() }.blocks(top, true)?;
+        Ok(roots)
+    }
+}
+
+/// What a node says of a child. Each begins with another key: so none is met twice.
+fn child(node: &TreeBlock, slot: usize) -> Expect {
+    let child = node.child(slot);
+    Expect {
+        bytenr: child.bytenr,
+        level: Some(node.level().saturating_sub(1)),
+        generation: Some(child.generation),
+        owner: None,
+        first_key: Some(child.key),
+    }
+}
+
+fn root_of(key: &Key, data: &[u8]) -> Option<Expect> {
+    let item = RootItem::read(data).filter(|_| key.kind == kind::ROOT_ITEM)?;
+    Some(Expect {
+        bytenr: item.bytenr.get(),
+        level: Some(item.level),
+        generation: Some(item.generation.get()),
+        // Blocks of relocation trees belong to the trees they stand for.
+        owner: Some(key.objectid).filter(|id| *id != objectid::TREE_RELOC),
+        first_key: None,
+    })
 }
 
 fn block_json(block: &TreeBlock, gate: &Gate, style: &Style) -> Value {
