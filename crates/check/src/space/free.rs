@@ -87,8 +87,8 @@ impl<'a, 'b> FreeCheck<'a, 'b> {
         }
     }
 
-    /// Items where no chunk is: `mkfs.btrfs` leaves those of a group that it makes and removes again. They have to be whole
-    /// all the same.
+    /// Items where no chunk is: `mkfs.btrfs` leaves those of a group that it makes and removes again, before those that it
+    /// keeps. They have to be whole all the same.
     fn ghosts(&mut self) {
         let mut group: Option<Run> = None;
         while let Some(Event::Item(key, _)) = self.cursor.get() {
@@ -100,7 +100,9 @@ impl<'a, 'b> FreeCheck<'a, 'b> {
             let inside = group.is_some_and(|group| group.0 <= run.0 && run.1 <= group.1);
             if key.kind == kind::FREE_SPACE_INFO {
                 group = Some(run);
-                self.context.report(Kind::FreeExtra, place, key, "nothing outside block groups");
+                let behind_all = self.range.last == u64::MAX;
+                let issue = if behind_all { Kind::FreeInfo } else { Kind::FreeExtra };
+                self.context.report(issue, place, key, "nothing outside block groups");
             } else if !inside {
                 self.context.report(Kind::FreeInfo, place, key, "an info item before it");
             }

@@ -4,6 +4,7 @@ use buttress_ondisk::item::{
     BlockGroupItem, ChunkItem, DevExtent, DevItem, FreeSpaceInfo, StripeItem,
 };
 use buttress_ondisk::{Key, kind, objectid};
+use zerocopy::IntoBytes;
 
 use crate::damage::{Kind, Patient, Result};
 
@@ -134,6 +135,11 @@ pub const KINDS: &[Kind] = &[
         p.edit(SPACE, key, |it: &mut FreeSpaceInfo| {
             it.extent_count = (it.extent_count.get() + 1).into()
         })
+    }),
+    Kind::new("free-space-info.behind-all", "free-space-info", |p| {
+        let info = FreeSpaceInfo { extent_count: 0.into(), flags: 0.into() };
+        let key = Key::new(1 << 40, kind::FREE_SPACE_INFO, 8 << 20);
+        p.insert(SPACE, key, info.as_bytes())
     }),
     Kind::new("free-space-info.missing", "free-space-info", |p| {
         let key = Key { kind: kind::FREE_SPACE_INFO, ..data_group(p)? };
