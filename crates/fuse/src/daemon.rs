@@ -246,10 +246,10 @@ pub fn serve<S: Control>(
     serve_until_end(store, subvolume, place, options, readiness, attach).map(drop)
 }
 
-/// What remains of a mount that has ended until its last commit is made.
-struct Ended {
+/// A mount that is served, and what remains of it until its last commit is made.
+struct Serving {
     /// Answers DESTROY when it is dropped, and umount(2) returns.
-    _session: Session,
+    session: Session,
     /// After the session: its thread may be the one that waits for that.
     _watch: SignalWatch,
     /// Where a last word about the mount would be looked for.
@@ -263,7 +263,7 @@ fn serve_until_end<S: Control>(
     options: &MountOptions,
     readiness: &mut Option<Readiness>,
     attach: impl FnOnce() -> Result<Channel, MountError>,
-) -> Result<Ended, MountError> {
+) -> Result<Serving, MountError> {
     let mount = Mount::new(store, subvolume, options)
         .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
     let mount = Arc::new(mount);
@@ -284,13 +284,14 @@ fn serve_until_end<S: Control>(
     let started = Session::start(channel, &place.mountpoint, handler, &session_options);
     let session = started.inspect_err(|_| take_off(&place.mountpoint))?;
     let watch = signals.stop(session.stopper()).inspect_err(|_| take_off(&place.mountpoint))?;
+    let serving = Serving { session, _watch: watch, will };
     if let Some(readiness) = readiness.take() {
-        readiness.ready()?;
+        readiness.ready().inspect_err(|_| take_off(&place.mountpoint))?;
     }
-    session.wait();
+    serving.session.wait();
     holder::announce_end();
     mount.release();
-    Ok(Ended { _session: session, _watch: watch, will })
+    Ok(serving)
 }
 
 /// Removes a mount that will not be served, so that nobody waits for it.

@@ -2,13 +2,15 @@
 //! way to end.
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 
 use buttress_fuse::protocol::connect::disconnect;
 use buttress_fuse::protocol::mounts;
+use rustix::process::Signal;
 
 use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, spawn, users};
 
@@ -52,7 +54,7 @@ fn a_signal_unmounts() {
         assert!(entry.is_ours());
         assert_eq!(entry.source, Path::new(SOURCE));
         let server = rustix::process::Pid::from_child(mount.server.as_ref().unwrap());
-        rustix::process::kill_process(server, rustix::process::Signal::TERM).unwrap();
+        rustix::process::kill_process(server, Signal::TERM).unwrap();
         mount.finish();
     }
 }
@@ -67,7 +69,7 @@ fn a_signal_ends_a_busy_mount() {
     file.write_all(b"kept open").unwrap();
     assert!(disconnect(&mount.path(), false).unwrap_err().is_busy());
     let server = rustix::process::Pid::from_child(mount.server.as_ref().unwrap());
-    rustix::process::kill_process(server, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(server, Signal::INT).unwrap();
     mount.finish();
     assert!(file.write_all(b"gone").is_err());
 }
@@ -123,4 +125,39 @@ fn the_command_says_why_the_background_process_could_not_mount() {
     assert!(!output.status.success());
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("No such file or directory"), "{said}");
+}
+
+/// Nobody hears that the mount is ready: the command has been killed. Then there is none.
+#[test]
+fn a_mount_that_nobody_waits_for_is_taken_off() {
+    if !can_mount() {
+        return;
+    }
+    for _ in 0..50 {
+        let mut mount = Mount::prepare(Kind::Model, None, "");
+        let mut command = mount.command(None);
+        command.env(BACKGROUND, "1").env("BUTTRESS_MOUNT_DAEMON", "1").stdout(Stdio::piped());
+        let mut child = spawn(&mut command);
+        let pid = rustix::process::Pid::from_child(&child);
+        let mut command = child.stdout.take().unwrap();
+        // What the harness says before it runs the server, which then stands still.
+        command.read_exact(&mut [0; 16]).unwrap();
+        rustix::process::kill_process(pid, Signal::STOP).unwrap();
+        let stat = format!("/proc/{}/stat", child.id());
+        while !fs::read_to_string(&stat).unwrap().contains(") T ") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let said = rustix::io::ioctl_fionread(&command).unwrap();
+        drop(command);
+        rustix::process::kill_process(pid, Signal::CONT).unwrap();
+        if said == 0 {
+            assert!(!child.wait().unwrap().success());
+            assert_eq!(mounts::at(&mount.path()).unwrap(), None);
+            return;
+        }
+        // It was ready before.
+        mount.server = Some(child);
+        mount.end();
+    }
+    println!("skipped: it was always faster");
 }
