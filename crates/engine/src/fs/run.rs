@@ -33,7 +33,7 @@ enum Failure {
 impl Inner {
     /// Runs an operation that changes nothing.
     pub fn read<T>(&self, work: impl FnOnce(&Op<'_>) -> Result<T>) -> Result<T> {
-        let op = self.core.txn.join(&self.core)?;
+        let op = self.core.txn.join_to_read(&self.core)?;
         work(&op)
     }
 

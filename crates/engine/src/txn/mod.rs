@@ -12,7 +12,8 @@
 //! fails latches the first cause ([`Transactions::abort`]); nothing is written after it.
 //!
 //! A panic is a failure, too. A commit that it ends is an abort ([`Guard`]); so is an operation, which may have changed half
-//! of what it was about: it aborts before it lets go of the gate, and no transaction is frozen after that.
+//! of what it was about: it aborts before it lets go of the gate, and no transaction is frozen after that. One that only
+//! reads leaves nothing half done.
 
 mod commit;
 mod core;
@@ -56,14 +57,14 @@ pub struct Op<'a> {
     pub transid: u64,
     /// When the operation started.
     pub now: Time,
-    /// Whether the thread was on its way out of a panic already when the operation began.
-    unwinding: bool,
+    /// Whether a panic from here on is an abort: not of what only reads, nor where the thread was on its way out of one already.
+    guarded: bool,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
 impl Drop for Op<'_> {
     fn drop(&mut self) {
-        if !self.unwinding && std::thread::panicking() {
+        if self.guarded && std::thread::panicking() {
             self.core.txn.abort_for("an operation panicked");
         }
     }
@@ -127,8 +128,15 @@ impl Transactions {
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
     pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
         let gate = self.enter();
-        let (now, unwinding) = (core.env.now(), std::thread::panicking());
-        Ok(Op { core, transid: self.running(), now, unwinding, _gate: gate })
+        let (now, guarded) = (core.env.now(), !std::thread::panicking());
+        Ok(Op { core, transid: self.running(), now, guarded, _gate: gate })
+    }
+
+    /// The same for what changes nothing that a commit would write.
+    pub fn join_to_read<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
+        let mut op = self.join(core)?;
+        op.guarded = false;
+        Ok(op)
     }
 
     /// Holds the gate: no transaction ends while it is held.

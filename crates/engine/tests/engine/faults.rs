@@ -105,3 +105,34 @@ fn a_commit_that_need_not_wait_fails_where_there_is_no_room() {
     device.heal();
     assert_eq!(fs.commit().unwrap_err().errno(), Errno::ROFS);
 }
+
+/// Runs what panics in the device, and says whether it did.
+fn panics<T>(device: &FaultyDevice, op: Op, work: impl FnOnce() -> T) -> bool {
+    device.fail_operation(OperationFault { op: Some(op), panics: true, ..Default::default() });
+    let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
+    device.heal();
+    ended.is_err()
+}
+
+/// What only reads leaves nothing half done: what others have changed is not lost with it.
+#[test]
+fn a_panic_in_reading_is_no_end() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    fs.write(node, 0, &bytes(SIZE, 1)).unwrap();
+    fs.close().unwrap();
+    let disk = MemoryDevice::load(image.path()).unwrap();
+    let device = Arc::new(FaultyDevice::new(Arc::new(disk)));
+    let options = Options::read_write().background(false);
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    fs.create(Node::ROOT, b"others", &New::file(0o644)).unwrap();
+    assert!(panics(&device, Op::Read, || fs.read(node, 0, &mut [0; 100])));
+    fs.drop_caches();
+    assert!(panics(&device, Op::Read, || fs.read_dir(Node::ROOT, 0, &mut |_| true)));
+    assert!(read(&fs, node) == bytes(SIZE, 1));
+    fs.commit().unwrap();
+    // What changes something does.
+    assert!(panics(&device, Op::Write, || fs.write(node, 0, &bytes(SIZE, 2))));
+    assert_eq!(fs.commit().unwrap_err().errno(), Errno::ROFS);
+}

@@ -377,7 +377,7 @@ impl<'r> Run<'r> {
             return Ok(End::Unopened);
         };
         let aborted = match fs.commit() {
-            Ok(_) if self.fault.panics => return fail("a commit after a panic"),
+            Ok(_) if self.fault.steps => return fail("a commit after a panic in a change"),
             Ok(transid) => {
                 drop(runner);
                 fs.close().map_err(|error| Failure(format!("close: {error}")))?;
