@@ -3,8 +3,8 @@
 //! Each known word is one row of [`table`] and falls into one of four kinds: it does something; it
 //! is accepted because it says what buttress does anyway; it is accepted without an effect, since files are the same
 //! without it (how they are laid out, compressed, cached), and the caller is told; or it is refused by name because it
-//! changes what is seen or allowed and its effect is not there yet. A word
-//! in no row is refused, with the names that look like it, so that a misspelt `ro` never mounts
+//! changes what is seen or allowed and its effect is not there yet. A value that makes
+//! no sense is refused whether it would have an effect or not, as Linux does. A word in no row is refused, with the names that look like it, so that a misspelt `ro` never mounts
 //! read-write.
 
 mod table;
@@ -13,7 +13,7 @@ mod tests;
 
 use std::path::PathBuf;
 
-use table::{Effect, ROWS, Row};
+use table::{Effect, Idle, ROWS, Row};
 
 /// Which subvolume is the top of the mount.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -195,10 +195,16 @@ impl MountOptions {
         let row = ROWS.iter().find(|row| row.fits(name, value)).ok_or_else(|| unknown(name))?;
         let wrong = |expected| OptionError::Value { word: word.to_owned(), expected };
         match row.effect {
-            Effect::Switch(set) if value.is_none() => set(self),
-            Effect::Switch(_) => return Err(wrong("takes no value")),
+            Effect::Switch(_) | Effect::AsIs | Effect::Hint if value.is_some() => {
+                return Err(wrong("takes no value"));
+            }
+            Effect::Switch(set) => set(self),
             Effect::Value(set, expected) => {
                 value.and_then(|value| set(self, value)).ok_or_else(|| wrong(expected))?;
+            }
+            Effect::Checked(check, expected) => {
+                let idle = check(value).ok_or_else(|| wrong(expected))?;
+                return Ok(matches!(idle, Idle::AsIs));
             }
             Effect::AsIs => {}
             Effect::Hint => return Ok(false),

@@ -18,12 +18,23 @@ pub(super) enum Effect {
     /// Takes a value; `None` from the function means the value is wrong, the text says what is
     /// right.
     Value(fn(&mut MountOptions, &str) -> Option<()>, &'static str),
-    /// Names what happens anyway.
+    /// Names what happens anyway. Takes no value.
     AsIs,
-    /// Accepted without effect: what files are and hold is the same without it.
+    /// Accepted without effect: what files are and hold is the same without it. Takes no value.
     Hint,
+    /// One of the two, by its value, or by having none; what makes no sense is refused as with Linux, and the text says what
+    /// would be right.
+    Checked(fn(Option<&str>) -> Option<Idle>, &'static str),
     /// Refused.
     NotYet,
+}
+
+/// What an option that changes nothing says.
+pub(super) enum Idle {
+    /// What happens anyway.
+    AsIs,
+    /// Something that is not done.
+    Hint,
 }
 
 impl Row {
@@ -49,7 +60,7 @@ pub(super) fn is_for_others(name: &str) -> bool {
     WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-use Effect::{AsIs, Hint, NotYet, Switch, Value};
+use Effect::{AsIs, Checked, Hint, NotYet, Switch, Value};
 
 pub(super) const ROWS: &[Row] = &[
     // Generic, and FUSE's own.
@@ -76,7 +87,7 @@ pub(super) const ROWS: &[Row] = &[
     row("nolazytime", AsIs),
     row("iversion", Hint),
     row("noiversion", AsIs),
-    row("loop", AsIs),
+    row("loop", Checked(|_device| Some(Idle::AsIs), "")),
     row("silent", AsIs),
     row("loud", AsIs),
     row("mand", Hint),
@@ -89,8 +100,8 @@ pub(super) const ROWS: &[Row] = &[
     row("grpquota", Hint),
     row("prjquota", Hint),
     row("nonempty", AsIs),
-    row("fsname", Hint),
-    row("subtype", Hint),
+    row("fsname", Checked(given, "expects a name")),
+    row("subtype", Checked(given, "expects a name")),
     row("allow_other", Switch(|o| o.allow_other = true)),
     row("default_permissions", Switch(|o| o.default_permissions = true)),
     row("fakeroot", Switch(|o| o.fakeroot = true)),
@@ -123,50 +134,89 @@ pub(super) const ROWS: &[Row] = &[
     row("nodatacow", Hint),
     row("datasum", AsIs),
     row("nodatasum", Hint),
-    valued("compress", "no", AsIs),
-    valued("compress", "none", AsIs),
-    row("compress", Hint),
-    row("compress-force", Hint),
+    row("compress", Checked(compression, COMPRESSIONS)),
+    row("compress-force", Checked(compression, COMPRESSIONS)),
     row("noautodefrag", AsIs),
     row("autodefrag", Hint),
     row("flushoncommit", AsIs),
     row("noflushoncommit", Hint),
     row("notreelog", AsIs),
     row("treelog", Hint),
-    valued("space_cache", "v1", Hint),
-    row("space_cache", AsIs),
+    row("space_cache", Checked(space_cache, "expects v1 or v2")),
     row("nospace_cache", Hint),
     row("clear_cache", Hint),
     row("ssd", Hint),
     row("nossd", Hint),
     row("ssd_spread", Hint),
     row("nossd_spread", Hint),
-    row("discard", Hint),
+    row("discard", Checked(discard, "expects sync or async")),
     row("nodiscard", AsIs),
-    row("thread_pool", Hint),
-    row("metadata_ratio", Hint),
-    row("max_inline", Hint),
-    row("alloc_start", Hint),
-    row("subvolrootid", Hint),
+    row("thread_pool", Checked(threads, "expects a number of threads")),
+    row("metadata_ratio", Checked(number, "expects a number")),
+    row("max_inline", Checked(given, "expects bytes")),
+    row("alloc_start", Checked(given, "expects bytes")),
+    row("subvolrootid", Checked(number, "expects a number")),
     row("skip_balance", AsIs),
     row("enospc_debug", Hint),
     row("noenospc_debug", AsIs),
     row("check_int", Hint),
     row("check_int_data", Hint),
-    row("check_int_print_mask", Hint),
+    row("check_int_print_mask", Checked(number, "expects a number")),
     row("ref_verify", Hint),
-    row("fragment", Hint),
+    row("fragment", Checked(fragment, "expects data, metadata or all")),
     row("degraded", Hint),
     // A filesystem on several devices is refused by itself.
-    row("device", Hint),
+    row("device", Checked(given, "expects a path")),
     row("rescan_uuid_tree", Hint),
     row("inode_cache", Hint),
     row("noinode_cache", AsIs),
     row("usebackuproot", Switch(|o| o.use_backup_root = true)),
     row("recovery", Switch(|o| o.use_backup_root = true)),
-    valued("fatal_errors", "bug", AsIs),
-    row("fatal_errors", NotYet),
+    valued("fatal_errors", "panic", NotYet),
+    row("fatal_errors", Checked(|value| (value? == "bug").then_some(Idle::AsIs), "expects bug")),
 ];
+
+const COMPRESSIONS: &str = "expects zlib, lzo or zstd, each with :LEVEL or not, or no";
+
+fn compression(value: Option<&str>) -> Option<Idle> {
+    let Some(value) = value else { return Some(Idle::Hint) };
+    if matches!(value, "no" | "none") {
+        return Some(Idle::AsIs);
+    }
+    let (name, level) = match value.split_once(':') {
+        Some((name, level)) => (name, level.parse::<i32>().is_ok()),
+        None => (value, true),
+    };
+    (matches!(name, "zlib" | "lzo" | "zstd") && level).then_some(Idle::Hint)
+}
+
+fn space_cache(value: Option<&str>) -> Option<Idle> {
+    match value {
+        None | Some("v2") => Some(Idle::AsIs),
+        Some("v1") => Some(Idle::Hint),
+        Some(_) => None,
+    }
+}
+
+fn discard(value: Option<&str>) -> Option<Idle> {
+    matches!(value, None | Some("sync" | "async")).then_some(Idle::Hint)
+}
+
+fn fragment(value: Option<&str>) -> Option<Idle> {
+    matches!(value?, "data" | "metadata" | "all").then_some(Idle::Hint)
+}
+
+fn number(value: Option<&str>) -> Option<Idle> {
+    value?.parse::<u32>().ok().map(|_| Idle::Hint)
+}
+
+fn threads(value: Option<&str>) -> Option<Idle> {
+    number(value.filter(|value| *value != "0"))
+}
+
+fn given(value: Option<&str>) -> Option<Idle> {
+    value.filter(|value| !value.is_empty()).map(|_| Idle::Hint)
+}
 
 const RESCUES: &str =
     "expects nologreplay, usebackuproot (for reading) or usebackupsuper, joined by colons";

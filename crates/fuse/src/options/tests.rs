@@ -57,6 +57,54 @@ fn values_are_checked() {
     assert!(refused("memory=31M").to_string().ends_with("32M or more"));
 }
 
+/// What has no effect here must make sense all the same: Linux refuses these lines of fstab.
+#[test]
+fn values_without_an_effect_are_checked() {
+    for right in [
+        "compress",
+        "compress=lzo",
+        "compress=zlib:9",
+        "compress-force=zstd:-3",
+        "discard",
+        "discard=sync",
+        "space_cache",
+        "space_cache=v1",
+        "thread_pool=1",
+        "metadata_ratio=0",
+        "max_inline=2k",
+        "device=/dev/sdb",
+        "loop=/dev/loop0",
+        "fragment=all",
+        "fsname=a",
+    ] {
+        MountOptions::default().apply(right).unwrap();
+    }
+    for as_is in ["compress=no", "compress-force=none", "space_cache=v2", "fatal_errors=bug"] {
+        assert!(MountOptions::default().apply(as_is).unwrap().is_empty(), "{as_is}");
+    }
+    for (wrong, expected) in [
+        ("compress=nonsense", "expects zlib, lzo or zstd, each with :LEVEL or not, or no"),
+        ("compress=", "expects zlib, lzo or zstd, each with :LEVEL or not, or no"),
+        ("compress=zstd:best", "expects zlib, lzo or zstd, each with :LEVEL or not, or no"),
+        ("compress-force=LZO", "expects zlib, lzo or zstd, each with :LEVEL or not, or no"),
+        ("space_cache=v9", "expects v1 or v2"),
+        ("discard=always", "expects sync or async"),
+        ("thread_pool=0", "expects a number of threads"),
+        ("thread_pool", "expects a number of threads"),
+        ("metadata_ratio=x", "expects a number"),
+        ("max_inline=", "expects bytes"),
+        ("device", "expects a path"),
+        ("fragment=some", "expects data, metadata or all"),
+        ("fatal_errors=maybe", "expects bug"),
+        ("ssd=1", "takes no value"),
+        ("noautodefrag=1", "takes no value"),
+        ("lazytime=yes", "takes no value"),
+    ] {
+        let error = refused(wrong).to_string();
+        assert_eq!(error, format!("mount option `{wrong}`: {expected}"));
+    }
+}
+
 #[test]
 fn what_is_not_there_yet_is_refused_by_name() {
     for word in ["noacl", "rescue=ibadroots", "rescue=all", "fatal_errors=panic", "nosymfollow"] {

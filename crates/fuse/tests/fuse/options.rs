@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use buttress_fuse::client;
+use buttress_fuse::options::MountOptions;
 use rustix::io::Errno;
 
+use crate::rights::{Kernel, as_root};
 use crate::server::{Kind, Mount, USER, can_mount, exists, spawn, users};
 
 fn engine(user: Option<u32>, options: &'static str) -> Option<Mount> {
@@ -46,6 +48,60 @@ fn a_subvolume_as_the_top() {
     let mount = mount.again("subvolid=5");
     assert!(mount.path().join("home/nested").exists());
     mount.end();
+}
+
+/// Values of options that Linux knows are right here where they are there.
+#[test]
+fn what_linux_refuses_is_refused() {
+    if !can_mount() {
+        return;
+    }
+    let Some(kernel) = Kernel::mount("rw") else { return };
+    for word in [
+        "compress",
+        "compress=",
+        "compress=no",
+        "compress=zlib:3",
+        "compress=zstd",
+        "compress=nonsense",
+        "compress=zstd:x",
+        "compress-force=lzo",
+        "compress-force=nonsense",
+        "autodefrag",
+        "autodefrag=1",
+        "ssd",
+        "ssd=1",
+        "nossd",
+        "discard",
+        "discard=async",
+        "discard=x",
+        "nodiscard=1",
+        "space_cache=v2",
+        "space_cache=v9",
+        "thread_pool=4",
+        "thread_pool=0",
+        "thread_pool=x",
+        "thread_pool",
+        "metadata_ratio=5",
+        "metadata_ratio=x",
+        "max_inline=2k",
+        "max_inline",
+        "nobarrier",
+        "nobarrier=1",
+        "noflushoncommit",
+        "nodatacow=x",
+        "enospc_debug=1",
+        "skip_balance",
+        "skip_balance=1",
+        "fatal_errors=bug",
+        "fatal_errors=x",
+        "rescan_uuid_tree=1",
+        "nosuch",
+    ] {
+        let linux = as_root(&kernel.path(), &format!("mount -o remount,{word} . && echo -n fine"));
+        let ours = MountOptions::default().apply(word);
+        assert_eq!(ours.is_ok(), linux.ends_with("fine"), "{word}: {linux} {ours:?}");
+    }
 }
 
 #[test]
