@@ -18,8 +18,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::io::Errno;
 
-use super::files::{Entered, Failures};
-use super::ls::DEPTH_MAX;
+use super::files::{DEPTH_MAX, Entered, Failures};
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::quote;
@@ -267,7 +266,7 @@ impl<'a> Copying<'a> {
             self.full.push((from.clone(), to.clone(), facts));
         }
         self.entered = Entered::default();
-        self.entered.enter(from, &facts, "cannot copy")?;
+        self.entered.enter(from, &facts, 0, "cannot copy")?;
         self.entries(from, to, 0, out)
     }
 
@@ -317,7 +316,7 @@ impl<'a> Copying<'a> {
         if depth > DEPTH_MAX {
             return Err(from.failure("cannot copy", "directories are nested too deeply"));
         }
-        self.entered.enter(from, facts, "cannot copy")?;
+        self.entered.enter(from, facts, depth, "cannot copy")?;
         let to = match existing {
             Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
                 if self.how.preserve {

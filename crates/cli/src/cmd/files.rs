@@ -5,10 +5,12 @@ use std::io::Write;
 
 use buttress_device::Access;
 
-use super::ls::DEPTH_MAX;
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::spot::{Facts, Kind, Session, Spot, Trouble};
+
+/// How deep directories of this machine may be nested: each is found by a path.
+pub const DEPTH_MAX: usize = 1000;
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -85,8 +87,17 @@ pub struct Entered(HashSet<(u64, u64)>);
 
 impl Entered {
     /// Goes into a directory of an image for the first time; the system sees to its own directories. `what` is tried there.
-    pub fn enter(&mut self, spot: &Spot, facts: &Facts, what: &str) -> Result<(), Failure> {
+    pub fn enter(
+        &mut self,
+        spot: &Spot,
+        facts: &Facts,
+        depth: usize,
+        what: &str,
+    ) -> Result<(), Failure> {
         match spot.image_node() {
+            None if depth > DEPTH_MAX => {
+                Err(spot.failure(what, "directories are nested too deeply"))
+            }
             // What stands for a subvolume in a snapshot is empty, and may be there often.
             Some((_, node)) if !node.is_stub() && !self.0.insert((facts.volume, facts.ino)) => {
                 Err(spot
@@ -122,36 +133,44 @@ impl Tree {
         out: &mut dyn Write,
         action: &mut Action<'_>,
     ) -> Result<(), Failure> {
-        self.below(spot, 0, failures, out, action)
+        // What is still to come, of each directory on the way here.
+        let mut levels = vec![self.visit(spot, 0, failures, out, action)?];
+        while let Some(level) = levels.last_mut() {
+            let Some((_, child)) = level.next() else {
+                levels.pop();
+                continue;
+            };
+            match self.visit(&child, levels.len(), failures, out, action) {
+                Ok(below) => levels.push(below),
+                Err(failure) => failures.note(Err(failure), out)?,
+            }
+        }
+        Ok(())
     }
 
-    fn below(
+    /// Does it with one of them; what is in it, if that is to follow.
+    fn visit(
         &mut self,
         spot: &Spot,
         depth: usize,
         failures: &mut Failures<'_>,
         out: &mut dyn Write,
         action: &mut Action<'_>,
-    ) -> Result<(), Failure> {
-        let refuse = |why: &dyn std::fmt::Display| spot.failure(self.what, why);
-        let facts = spot.facts().map_err(|why| refuse(&why))?;
+    ) -> Result<Entries, Failure> {
+        let facts = spot.facts().map_err(|why| spot.failure(self.what, why))?;
         let goes_on = self.recursive && facts.kind == Kind::Directory;
-        if goes_on && depth > DEPTH_MAX {
-            return Err(refuse(&"directories are nested too deeply"));
-        }
         if goes_on {
-            self.entered.enter(spot, &facts, self.what)?;
+            self.entered.enter(spot, &facts, depth, self.what)?;
         }
         action(spot, &facts, out)?;
         if !goes_on {
-            return Ok(());
+            return Ok(Vec::new().into_iter());
         }
         let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
         failures.note_passed(spot, listed.passed, out)?;
-        for (_, child) in listed.entries {
-            let done = self.below(&child, depth + 1, failures, out, action);
-            failures.note(done, out)?;
-        }
-        Ok(())
+        Ok(listed.entries.into_iter())
     }
 }
+
+/// What is in a directory.
+pub type Entries = std::vec::IntoIter<(Vec<u8>, Spot)>;

@@ -16,9 +16,6 @@ use crate::output::{Format, JsonList};
 use crate::quote::write_name;
 use crate::spot::{Facts, Kind, Session, Spot, Target};
 
-/// Directories deeper than this are not gone into.
-pub const DEPTH_MAX: usize = 1000;
-
 /// Arguments of `ls`.
 #[derive(Debug, Args)]
 pub struct Ls {
@@ -99,29 +96,44 @@ impl Listing<'_> {
         let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
         if facts.kind == Kind::Directory && !self.args.directory {
             self.entered = Entered::default();
-            return self.directory(&spot, &facts, 0, out);
+            return self.tree(&spot, &facts, out);
         }
-        let name = spot.name().to_vec();
+        let name = spot.name();
         self.rows(vec![Row { name, spot, facts }], out)
     }
 
+    /// A directory, and those below it as far as they are wanted.
+    fn tree(&mut self, spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
+        // What is still to come, of each directory on the way here.
+        let mut levels = vec![self.directory(spot, facts, 0, out)?.into_iter()];
+        while let Some(level) = levels.last_mut() {
+            let Some((spot, facts)) = level.next() else {
+                levels.pop();
+                continue;
+            };
+            match self.directory(&spot, &facts, levels.len(), out) {
+                Ok(below) => levels.push(below.into_iter()),
+                Err(failure) => self.failures.note(Err(failure), out)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// A directory; those in it that are to follow.
     fn directory(
         &mut self,
         spot: &Spot,
         facts: &Facts,
         depth: usize,
         out: &mut dyn Write,
-    ) -> Result<(), Failure> {
-        self.entered.enter(spot, facts, "cannot list")?;
+    ) -> Result<Vec<(Spot, Facts)>, Failure> {
+        self.entered.enter(spot, facts, depth, "cannot list")?;
         let refuse = |why: &dyn std::fmt::Display| spot.failure("cannot list", why);
-        if depth > DEPTH_MAX {
-            return Err(refuse(&"directories are nested too deeply"));
-        }
         let listed = spot.list().map_err(|why| refuse(&why))?;
         if self.headings && self.globals.format == Format::Text {
             let blank = if self.blank { "\n" } else { "" };
             write!(out, "{blank}")?;
-            write_name(out, spot.name())?;
+            write_name(out, &spot.name())?;
             writeln!(out, ":")?;
         }
         self.blank = true;
@@ -139,11 +151,7 @@ impl Listing<'_> {
         let below: Vec<(Spot, Facts)> =
             rows.iter().filter(goes_on).map(|row| (row.spot.clone(), row.facts)).collect();
         self.rows(rows, out)?;
-        for (spot, facts) in below {
-            let listed = self.directory(&spot, &facts, depth + 1, out);
-            self.failures.note(listed, out)?;
-        }
-        Ok(())
+        Ok(below)
     }
 
     fn row(&self, name: Vec<u8>, spot: Spot) -> Result<Row, Failure> {

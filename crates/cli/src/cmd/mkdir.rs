@@ -95,9 +95,17 @@ fn with_parents(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Res
         }
     };
     let mut prefix = Vec::new();
+    // Below what was made nothing is there.
+    let mut made: Option<Spot> = None;
     for name in path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
+        if let Some(parent) = made.take().filter(|_| name != b"..") {
+            made = Some(make(&parent, name, args)?);
+        }
         prefix.push(b'/');
         prefix.extend_from_slice(name);
+        if made.is_some() {
+            continue;
+        }
         let target = Target::Image { device: device.clone(), path: prefix.clone() };
         match session.find(&target, true) {
             Ok(spot) => {
@@ -108,8 +116,9 @@ fn with_parents(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Res
             Err(_) => {
                 let (parent, name) = session.find_parent(&target)?;
                 match make(&parent, &name, args) {
-                    Err(failure) if !failure.is_about(Errno::EXIST) => return Err(failure),
-                    _ => {}
+                    Ok(spot) => made = Some(spot),
+                    Err(failure) if failure.is_about(Errno::EXIST) => {}
+                    Err(failure) => return Err(failure),
                 }
             }
         }

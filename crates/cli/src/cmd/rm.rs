@@ -9,11 +9,10 @@ use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
 
-use super::files::{Entered, Failures, session};
-use super::ls::DEPTH_MAX;
+use super::files::{Entered, Entries, Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Session, Spot, Target};
+use crate::spot::{Kind, Session, Spot, Target};
 
 /// Arguments of `rm`.
 #[derive(Debug, Args)]
@@ -71,7 +70,7 @@ fn one(
                 .failure("cannot remove", "Is a directory")
                 .hint("To remove it with all that is in it, add -r."))
         }
-        _ => removal.remove(&parent, &name, &spot, 0),
+        _ => removal.remove(&parent, &name, &spot),
     }
 }
 
@@ -87,7 +86,7 @@ pub fn remove_tree(
     let mut failures = Failures::new(globals);
     let entered = Entered::default();
     Removal { args: &args, globals, failures: &mut failures, out, entered }
-        .remove(parent, name, spot, 0)?;
+        .remove(parent, name, spot)?;
     failures.end()
 }
 
@@ -99,50 +98,88 @@ struct Removal<'a, 'b> {
     entered: Entered,
 }
 
+/// A directory that is being emptied.
+struct Level {
+    parent: Spot,
+    name: Vec<u8>,
+    spot: Spot,
+    entries: Entries,
+    /// Whether something in it could not be removed.
+    kept: bool,
+}
+
 impl Removal<'_, '_> {
-    fn remove(
+    /// Removes something with all that is in it; what cannot be removed does not keep the rest.
+    fn remove(&mut self, parent: &Spot, name: &[u8], spot: &Spot) -> Result<(), Failure> {
+        let Some(first) = self.begin(parent, name, spot, 0)? else { return Ok(()) };
+        let mut levels = vec![first];
+        loop {
+            let depth = levels.len();
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            let failed = match level.entries.next() {
+                Some((name, child)) => match self.begin(&level.spot, &name, &child, depth) {
+                    Ok(below) => {
+                        levels.extend(below);
+                        continue;
+                    }
+                    Err(failure) => failure,
+                },
+                None => match levels.pop().map_or(Ok(()), |level| self.end(&level)) {
+                    Ok(()) => continue,
+                    Err(failure) => failure,
+                },
+            };
+            let Some(level) = levels.last_mut() else { return Err(failed) };
+            level.kept = true;
+            self.failures.note(Err(failed), self.out)?;
+        }
+    }
+
+    /// Removes what has nothing in it; begins with a directory that may.
+    fn begin(
         &mut self,
         parent: &Spot,
         name: &[u8],
         spot: &Spot,
         depth: usize,
-    ) -> Result<(), Failure> {
-        let facts = spot.facts().map_err(|why| spot.failure("cannot remove", why))?;
+    ) -> Result<Option<Level>, Failure> {
         let refuse = |why| spot.failure("cannot remove", why);
+        let facts = spot.facts().map_err(refuse)?;
         if facts.is_subvolume() && spot.image_node().is_some() {
             return Err(spot
                 .failure("cannot remove", "it is a subvolume")
                 .hint(format!("To delete it: buttress subvolume delete {spot}")));
         }
         match facts.kind {
-            crate::spot::Kind::Directory => {
-                if self.args.recursive {
-                    self.entered.enter(spot, &facts, "cannot remove")?;
-                    self.empty(spot, depth)?;
-                }
-                parent.remove_directory(name).map_err(refuse)?;
+            Kind::Directory if self.args.recursive => {
+                self.entered.enter(spot, &facts, depth, "cannot remove")?;
+                let (parent, name, spot) = (parent.clone(), name.to_vec(), spot.clone());
+                let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
+                let kept = !listed.passed.is_empty();
+                self.failures.note_passed(&spot, listed.passed, self.out)?;
+                let entries = listed.entries.into_iter();
+                return Ok(Some(Level { parent, name, spot, entries, kept }));
             }
+            Kind::Directory => parent.remove_directory(name).map_err(refuse)?,
             _ => parent.unlink(name).map_err(refuse)?,
         }
+        self.say(spot).map(|()| None)
+    }
+
+    /// Removes a directory that is empty now.
+    fn end(&mut self, level: &Level) -> Result<(), Failure> {
+        if level.kept {
+            return Err(Failure::said());
+        }
+        let removed = level.parent.remove_directory(&level.name);
+        removed.map_err(|why| level.spot.failure("cannot remove", why))?;
+        self.say(&level.spot)
+    }
+
+    fn say(&mut self, spot: &Spot) -> Result<(), Failure> {
         if self.globals.talks_much() {
             writeln!(self.out, "removed {spot}")?;
         }
         Ok(())
-    }
-
-    /// Removes everything in a directory; what cannot be removed does not keep the rest.
-    fn empty(&mut self, spot: &Spot, depth: usize) -> Result<(), Failure> {
-        if depth > DEPTH_MAX {
-            return Err(spot.failure("cannot remove", "directories are nested too deeply"));
-        }
-        let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
-        let mut kept = !listed.passed.is_empty();
-        self.failures.note_passed(spot, listed.passed, self.out)?;
-        for (name, child) in listed.entries {
-            let removed = self.remove(spot, &name, &child, depth + 1);
-            kept |= removed.is_err();
-            self.failures.note(removed, self.out)?;
-        }
-        if kept { Err(Failure::said()) } else { Ok(()) }
     }
 }

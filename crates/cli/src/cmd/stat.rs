@@ -57,7 +57,7 @@ fn one(
     let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
     match globals.format {
         Format::Json => {
-            list.push(json(spot.name(), &spot, &facts)?);
+            list.push(json(&spot.name(), &spot, &facts)?);
             Ok(())
         }
         Format::Text => text(&spot, &facts, out),
@@ -68,7 +68,7 @@ fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> 
     let zone = Zone::local();
     let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
     write!(out, "  File: ")?;
-    write_name(out, spot.name())?;
+    write_name(out, &spot.name())?;
     if facts.kind == Kind::Symlink {
         let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
         write!(out, " -> ")?;
@@ -114,7 +114,7 @@ pub fn json(name: &[u8], spot: &Spot, facts: &Facts) -> Result<Value, Failure> {
     };
     Ok(json!({
         "name": output::text_json(name),
-        "path": output::text_json(spot.name()),
+        "path": output::text_json(&spot.name()),
         "type": facts.kind.word(),
         "target": target,
         "mode": format!("{:04o}", facts.mode),

@@ -13,6 +13,7 @@ use std::fmt::{self, Display};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 pub use guard::may_be_overwritten;
 pub use image::{Image, this_umask};
@@ -251,11 +252,51 @@ pub struct Listed {
     pub passed: Vec<Trouble>,
 }
 
+/// What the user calls something. Names of what is in a directory share the directory's: trees may be tens of thousands of directories
+/// deep.
+#[derive(Debug)]
+struct Name {
+    above: Option<Arc<Name>>,
+    last: Vec<u8>,
+}
+
+impl Name {
+    fn whole(name: Vec<u8>) -> Arc<Name> {
+        Arc::new(Name { above: None, last: name })
+    }
+
+    fn entry(self: &Arc<Name>, name: &[u8]) -> Arc<Name> {
+        Arc::new(Name { above: Some(self.clone()), last: name.to_vec() })
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let parts = std::iter::successors(Some(self), |name| name.above.as_deref());
+        let parts: Vec<&[u8]> = parts.map(|name| &*name.last).collect();
+        let mut bytes = Vec::new();
+        for part in parts.into_iter().rev() {
+            if !bytes.is_empty() && !bytes.ends_with(b"/") {
+                bytes.push(b'/');
+            }
+            bytes.extend_from_slice(part);
+        }
+        bytes
+    }
+}
+
+/// One after the other, and not each within the next: that would take as much stack as the tree is deep.
+impl Drop for Name {
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut name) = above.and_then(Arc::into_inner) {
+            above = name.above.take();
+        }
+    }
+}
+
 /// A file or directory.
 #[derive(Clone, Debug)]
 pub struct Spot {
-    /// What the user calls it, in bytes.
-    name: Vec<u8>,
+    name: Arc<Name>,
     at: At,
 }
 
@@ -270,36 +311,36 @@ enum At {
 
 impl Display for Spot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&quote::shown(&self.name))
+        f.write_str(&quote::shown(&self.name()))
     }
 }
 
 impl Spot {
     /// A path on this machine.
     pub fn host(path: PathBuf) -> Spot {
-        let name = path.as_os_str().as_bytes().to_vec();
+        let name = Name::whole(path.as_os_str().as_bytes().to_vec());
         Spot { name, at: At::Host(host::Place::named(path)) }
     }
 
     /// What a path on this machine leads to, and be it a pipe that has no name.
     pub fn host_followed(path: PathBuf) -> Spot {
-        let name = path.as_os_str().as_bytes().to_vec();
+        let name = Name::whole(path.as_os_str().as_bytes().to_vec());
         Spot { name, at: At::Host(host::Place::named(path).followed()) }
     }
 
     /// Under the name that the user knows.
     pub fn called(self, name: &Path) -> Spot {
-        Spot { name: name.as_os_str().as_bytes().to_vec(), ..self }
+        Spot { name: Name::whole(name.as_os_str().as_bytes().to_vec()), ..self }
     }
 
     /// A node of an image.
     pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Spot {
-        Spot { name: image.bytes_of(path), at: At::Image(image.clone(), node) }
+        Spot { name: Name::whole(image.bytes_of(path)), at: At::Image(image.clone(), node) }
     }
 
     /// What the user calls it. Messages have it as it is displayed.
-    pub fn name(&self) -> &[u8] {
-        &self.name
+    pub fn name(&self) -> Vec<u8> {
+        self.name.bytes()
     }
 
     /// The path on this machine.
@@ -320,8 +361,7 @@ impl Spot {
 
     /// What the user would call an entry of this directory.
     pub fn entry(&self, name: &[u8]) -> Vec<u8> {
-        let slash: &[u8] = if self.name.ends_with(b"/") { b"" } else { b"/" };
-        [&self.name, slash, name].concat()
+        self.name.entry(name).bytes()
     }
 
     /// What the messages call an entry of this directory.
@@ -353,7 +393,7 @@ impl Spot {
         };
         names.sort_by(|(one, _), (other, _)| one.cmp(other));
         let spot = |(name, at): (Vec<u8>, At)| {
-            let spot = Spot { name: self.entry(&name), at };
+            let spot = Spot { name: self.name.entry(&name), at };
             (name, spot)
         };
         Ok(Listed { entries: names.into_iter().map(spot).collect(), passed })
@@ -366,7 +406,7 @@ impl Spot {
             At::Host(place) => place.found(name)?.map(At::Host),
             At::Image(image, node) => image.child(*node, name)?,
         };
-        Ok(found.map(|at| Spot { name: self.entry(name), at }))
+        Ok(found.map(|at| Spot { name: self.name.entry(name), at }))
     }
 
     /// Where a symbolic link leads.
@@ -418,7 +458,7 @@ impl Spot {
             At::Host(place) => At::Host(place.make(name, new)?),
             At::Image(image, node) => image.make(*node, name, new)?,
         };
-        Ok(Spot { name: self.entry(name), at })
+        Ok(Spot { name: self.name.entry(name), at })
     }
 
     /// Gives a file another name in this directory.

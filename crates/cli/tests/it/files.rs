@@ -315,3 +315,21 @@ fn what_is_immutable_or_append_only_stays() {
     assert_eq!(place.ok("cat disk.img:/i disk.img:/a disk.img:/idir/in"), "keptkeptkept");
     check(&place);
 }
+
+#[test]
+fn trees_may_be_deep() {
+    const DEPTH: usize = 30_000;
+    let place = image();
+    place.ok("mkdir disk.img:/top");
+    let path = format!("disk.img:/top{}", "/d".repeat(DEPTH));
+    assert_eq!(place.run_words(&["mkdir", "-p", &path]).err, "");
+    place.ok("chmod -R 700 disk.img:/top");
+    assert_eq!(place.json(&format!("stat {path}"))[0]["mode"], "0700");
+    place.ok("chown -R 7:8 disk.img:/top");
+    assert_eq!(place.json(&format!("stat {path}"))[0]["gid"], 8);
+    let halfway = format!("disk.img:/top{}", "/d".repeat(DEPTH - 2000));
+    assert_eq!(place.ok(&format!("ls -R {halfway}")).matches(":\n").count(), 2001);
+    place.ok("rm -r disk.img:/top");
+    assert_eq!(place.ok("ls disk.img"), "");
+    check(&place);
+}

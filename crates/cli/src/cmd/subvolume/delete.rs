@@ -102,7 +102,7 @@ fn one(
     // Nobody can ask the subvolume itself any more when it is gone.
     let whole = Whole::of(&directory)?;
     delete(&whole, &directory, &name, &spot, args, globals, out)?;
-    Ok((spot.name().to_vec(), whole))
+    Ok((spot.name(), whole))
 }
 
 fn is_default(place: &dyn std::fmt::Display) -> Failure {

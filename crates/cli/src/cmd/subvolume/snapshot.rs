@@ -54,7 +54,7 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         })?;
         if globals.format == Format::Json {
             let value = json!({
-                "source": output::text_json(spot.name()),
+                "source": output::text_json(&spot.name()),
                 "path": output::text_json(&directory.entry(&name)),
                 "readonly": args.readonly,
             });
