@@ -19,6 +19,8 @@ mod paths;
 mod rename;
 mod run;
 mod subvolumes;
+#[cfg(test)]
+mod tests;
 mod types;
 mod worker;
 

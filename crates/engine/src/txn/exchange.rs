@@ -29,6 +29,8 @@ pub struct TreeCommit<'c, 'a> {
     spare: Vec<(u8, u64)>,
     /// By how many blocks the tree has grown in this commit.
     grown: i64,
+    /// Blocks of older commits that were replaced.
+    pub replaced: u64,
     /// References gained and lost by this tree.
     pub refs: RefLog,
 }
@@ -43,6 +45,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
             root: None,
             spare: Vec::new(),
             grown: 0,
+            replaced: 0,
             refs: RefLog::default(),
         }
     }
@@ -119,6 +122,7 @@ impl Exchange for TreeCommit<'_, '_> {
             self.spare.push((old.level(), old.bytenr()));
             return Ok(());
         }
+        self.replaced += 1;
         if old.flags() & BlockHead::RELOC != 0 {
             self.commit.core().space.set_shared();
         }
