@@ -28,8 +28,7 @@ test: export TMPDIR := $(shell test -w "$${TMPDIR:-/tmp}" && echo "$${TMPDIR:-/t
 # What programs say is compared, whatever language whoever runs this speaks.
 test: export LC_ALL := C
 test: deps
-	cargo test --workspace --no-fail-fast
-	cargo test -p buttress --features shuttle --lib schedules
+	@scripts/test
 
 lint:
 	cargo fmt --all -- --check

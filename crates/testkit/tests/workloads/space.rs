@@ -88,11 +88,14 @@ fn full_of_mixed_groups() {
     fill_and_empty(&image, |number| if number % 50 == 0 { 3 << 20 } else { number % 9000 });
 }
 
+/// With nodes of 64 KiB the kernel's own turn on this filesystem can end in a deadlock of Linux 6.18 (its cleaner deletes unused
+/// groups and waits for room, while whoever makes room waits for the cleaner's delayed iputs), and from then on every sync(2) of
+/// the machine hangs.
 #[test]
 fn full_of_two_copies() {
     let image = Image::by_us(500 << 20, |options| {
         options.data_profile = Some(buttress_mkfs::Profile::Dup);
-        options.nodesize = Some(65_536);
+        options.nodesize = Some(32_768);
     });
     fill_and_empty(&image, |number| (1 << 20) + number * 77);
 }
