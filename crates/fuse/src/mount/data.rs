@@ -8,6 +8,7 @@ use super::Mount;
 use super::caller::{Caller, Capability};
 use super::metadata::SET_IDS;
 use super::store::{Allocate, Answer, Seek, Store};
+use crate::options::AccessTimes;
 use crate::protocol::abi;
 use crate::protocol::channel::{Reply, Request};
 
@@ -19,6 +20,18 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl<S: Store> Mount<S> {
+    /// There are no handles: an open is only allowed or refused.
+    pub(super) fn open(&self, request: &Request<'_>) -> Answer<abi::OpenOut> {
+        let wish: abi::OpenIn = request.body().read()?;
+        self.may_open(&self.node(request.nodeid())?, OFlags::from_bits_retain(wish.flags))?;
+        // With `strictatime`, what is read after it is asked for, and moves the access time.
+        let open_flags = match self.policy.access_times {
+            AccessTimes::Strict => 0,
+            _ => abi::fopen::KEEP_CACHE,
+        };
+        Ok(abi::OpenOut { open_flags, ..abi::OpenOut::default() })
+    }
+
     pub(super) fn read(&self, request: &Request<'_>, reply: Reply<'_>) {
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
         match self.read_into(request, &mut buffer) {

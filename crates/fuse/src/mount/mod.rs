@@ -8,7 +8,8 @@
 //! Caching: this mount is the only writer, so entries and attributes stay valid until the kernel
 //! changes them itself. What can change behind its back, names of subvolumes and names that may
 //! become subvolumes by ioctl, is asked for each time. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
-//! asking and keeps its caches across opens; with `strictatime` OPEN is answered, as each open is to be seen to read.
+//! asking and keeps its caches across opens; with `strictatime` OPEN is answered, as each open is to be seen to read, and with
+//! `strictopen`, as some are to be refused.
 //!
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
 //! requests by subject; [`control`] holds what goes beyond files.
@@ -86,9 +87,16 @@ struct Policy {
     /// Modes and ACLs count.
     checks_permissions: bool,
     user_subvol_rm_allowed: bool,
+    /// Each open is asked for.
+    strict_open: bool,
 }
 
 impl Policy {
+    /// Whether the kernel is to go on asking for each open.
+    fn answers_opens(&self) -> bool {
+        self.strict_open || self.access_times == AccessTimes::Strict
+    }
+
     fn new(options: &MountOptions) -> Self {
         let never = options.read_only || options.access_times == AccessTimes::Never;
         Self {
@@ -102,6 +110,7 @@ impl Policy {
             owner: rustix::process::geteuid().as_raw(),
             checks_permissions: options.default_permissions,
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
+            strict_open: options.strict_open,
         }
     }
 }
@@ -301,10 +310,7 @@ impl<S: Control> Handler for Mount<S> {
             opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => reply.result(self.store.commit()),
             opcode::IOCTL => self.ioctl(request, reply),
             opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
-            // Without KEEP_CACHE: what is read after it is asked for, and moves the access time.
-            opcode::OPEN if self.policy.access_times == AccessTimes::Strict => {
-                reply.value(&abi::OpenOut::default());
-            }
+            opcode::OPEN if self.policy.answers_opens() => reply.result(self.open(request)),
             opcode::OPEN | opcode::OPENDIR | opcode::FLUSH => reply.refuse(Errno::NOSYS),
             _ => self.handle_metadata(request, reply),
         }

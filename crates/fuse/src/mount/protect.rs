@@ -1,10 +1,13 @@
 //! Immutable and append-only inodes. On other filesystems the kernel keeps their rules; of those behind FUSE it does not
 //! know them, so they are kept here, and at each change instead of once at open(2): asking for each file that is opened would
-//! cost ten times the CPU where it is in the kernel's cache, and twice where it is not. The answer is EPERM, for root, too. So are the rules of the empty directories that
-//! stand in a snapshot where its source holds subvolumes.
+//! cost ten times the CPU where it is in the kernel's cache, and twice where it is not. Where the kernel asks nevertheless
+//! (`strictopen`, `strictatime`), opening is refused as Linux refuses it, and each change still is: an append-only file may be
+//! open for writing anywhere since before it was one, or since fcntl(2) took O_APPEND off, of which nobody is told. The answer is
+//! EPERM, for root, too. So are the rules of the empty directories that stand in a snapshot where its source holds subvolumes.
 
 use std::ffi::OsStr;
 
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use super::Mount;
@@ -23,6 +26,15 @@ impl<S: Store> Mount<S> {
     /// Refuses an inode with one of the flags.
     fn without(&self, node: &S::Node, flags: u32) -> Answer<()> {
         if self.store.attributes(node)?.flags & flags == 0 { Ok(()) } else { Err(Errno::PERM) }
+    }
+
+    /// Refuses to open a protected file for writing; one that is append-only may be opened for writing at its end. That it is not
+    /// cut the SETATTR sees to that follows where open(2) is to cut it.
+    pub(super) fn may_open(&self, node: &S::Node, flags: OFlags) -> Answer<()> {
+        if !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            return Ok(());
+        }
+        self.without(node, if flags.contains(OFlags::APPEND) { IMMUTABLE } else { PROTECTING })
     }
 
     /// Refuses to change names, modes or extended attributes of a protected inode.

@@ -82,6 +82,9 @@ pub struct MountOptions {
     /// `async_dio`: asynchronous direct I/O (libaio with O_DIRECT) of one thread runs in parallel. Who reads the same file
     /// through the cache meanwhile may then see what was there before.
     pub async_dio: bool,
+    /// `strictopen`: immutable and append-only files cannot even be opened for writing, instead of refusing each write. The
+    /// kernel has to ask for each open then.
+    pub strict_open: bool,
     /// `memory=`: bytes that the process may use, all in all; `None`: 512 MiB. See [`crate::budget`].
     pub memory: Option<u64>,
     /// `max_read=`: longest read request, in bytes.
@@ -123,6 +126,7 @@ impl Default for MountOptions {
             dirsync: false,
             writeback_cache: false,
             async_dio: false,
+            strict_open: false,
             memory: None,
             max_read: None,
             user_subvol_rm_allowed: false,

@@ -35,6 +35,7 @@ fn the_last_word_wins() {
 #[test]
 fn quotas_are_marked_wrong_only_on_request() {
     assert!(parsed("mark_quota_inconsistent").mark_quota_inconsistent);
+    assert!(parsed("strictopen").strict_open && !parsed("strictopen,nostrictopen").strict_open);
     assert!(!MountOptions::default().mark_quota_inconsistent);
 }
 

@@ -7,6 +7,7 @@ mod filesystem;
 mod kernel;
 mod mapped;
 mod model;
+mod opens;
 mod options;
 mod rights;
 mod server;
