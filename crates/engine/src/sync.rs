@@ -2,14 +2,32 @@
 //! the orders in which threads may run (see `tree/schedules.rs`).
 
 #[cfg(not(feature = "shuttle"))]
-pub use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
 
 #[cfg(feature = "shuttle")]
-pub use scheduled::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+pub use scheduled::{Condvar, Mutex, RwLock, RwLockReadGuard};
+
+#[cfg(not(feature = "shuttle"))]
+use parking_lot::MutexGuard;
+#[cfg(feature = "shuttle")]
+use shuttle::sync::MutexGuard;
+
+/// Lets go of the lock, waits to be notified, and takes the lock again.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+    #[cfg(not(feature = "shuttle"))]
+    {
+        let mut guard = guard;
+        condvar.wait(&mut guard);
+        guard
+    }
+    #[cfg(feature = "shuttle")]
+    condvar.wait(guard).expect("a thread that panics ends the test")
+}
 
 #[cfg(feature = "shuttle")]
 mod scheduled {
-    pub use shuttle::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+    pub use shuttle::sync::{Condvar, RwLockReadGuard};
+    use shuttle::sync::{MutexGuard, RwLockWriteGuard};
 
     /// A lock without poisoning, as parking_lot has it.
     #[derive(Debug, Default)]

@@ -217,12 +217,15 @@ impl<'a> Commit<'a> {
     }
 }
 
-/// Commits what `participant` has changed, if anything; answers the last durable transaction. `force` commits even
+/// Commits what `participant` has changed until now, if anything; answers the last durable transaction. `force` commits even
 /// without changes.
 pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result<u64> {
     core.check_writable()?;
-    let _only = core.txn.begin_commit();
+    // What was done before is in the running transaction, or in an older one.
+    let covered = (!force).then(|| core.txn.running());
+    let turn = core.txn.begin_commit(covered);
     core.txn.check()?;
+    let Some(_turn) = turn else { return Ok(core.txn.committed()) };
     if !force && !participant.is_dirty() {
         core.waiting.nothing();
         return Ok(core.txn.committed());

@@ -19,6 +19,8 @@ mod commit;
 mod core;
 mod csums;
 mod exchange;
+#[cfg(all(test, feature = "shuttle"))]
+mod schedules;
 mod settle;
 mod superblock;
 mod waiting;
@@ -35,7 +37,7 @@ use std::sync::{Arc, OnceLock};
 use crate::env::Time;
 use crate::error::{Error, Result};
 use crate::refs::RefLog;
-use crate::sync::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
+use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, wait};
 use crate::tree::Merge;
 
 /// Which transaction runs, and who may join it.
@@ -44,8 +46,34 @@ pub struct Transactions {
     gate: RwLock<()>,
     running: AtomicU64,
     committed: AtomicU64,
-    committing: Mutex<()>,
+    turn: Mutex<Turn>,
+    /// Notified whenever a commit has ended.
+    ended: Condvar,
     aborted: OnceLock<Arc<str>>,
+}
+
+/// Whose turn it is to commit: one at a time.
+#[derive(Debug, Default)]
+struct Turn {
+    /// Somebody commits.
+    taken: bool,
+    /// The last transaction of which the commit has ended, and well.
+    ended: u64,
+}
+
+/// The turn of whoever commits; passed on when it is dropped.
+#[derive(Debug)]
+struct Committing<'a> {
+    txn: &'a Transactions,
+}
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        let mut turn = self.txn.turn.lock();
+        *turn = Turn { taken: false, ended: self.txn.committed() };
+        drop(turn);
+        self.txn.ended.notify_all();
+    }
 }
 
 /// An operation that has joined the running transaction.
@@ -120,7 +148,8 @@ impl Transactions {
             gate: RwLock::new(()),
             running: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
-            committing: Mutex::new(()),
+            turn: Mutex::new(Turn { taken: false, ended: committed }),
+            ended: Condvar::default(),
             aborted: OnceLock::new(),
         }
     }
@@ -173,8 +202,20 @@ impl Transactions {
         let _ = self.aborted.set(what.into());
     }
 
-    fn begin_commit(&self) -> MutexGuard<'_, ()> {
-        self.committing.lock()
+    /// Waits for the turn to commit; `None` when others have committed transaction `covered` meanwhile: whoever waits shares the
+    /// next commit with all who wait, and does not stand in line behind those that come later.
+    fn begin_commit(&self, covered: Option<u64>) -> Option<Committing<'_>> {
+        let mut turn = self.turn.lock();
+        loop {
+            if covered.is_some_and(|transid| turn.ended >= transid) {
+                return None;
+            }
+            if !turn.taken {
+                turn.taken = true;
+                return Some(Committing { txn: self });
+            }
+            turn = wait(&self.ended, turn);
+        }
     }
 
     /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs. Refuses when an operation
@@ -189,5 +230,39 @@ impl Transactions {
 
     fn durable(&self, transid: u64) {
         self.committed.store(transid, Ordering::Release);
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::Transactions;
+
+    /// Four wait while a fifth commits what they have written: none of them commits again. Who has written since does.
+    #[test]
+    fn who_waits_shares_a_commit() {
+        let txn = Transactions::new(7);
+        let turn = txn.begin_commit(Some(8)).unwrap();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| assert!(txn.begin_commit(Some(8)).is_none()));
+            }
+            assert_eq!(txn.freeze(|_| {}).unwrap(), 8);
+            txn.durable(8);
+            drop(turn);
+        });
+        assert!(txn.begin_commit(Some(9)).is_some());
+        assert!(txn.begin_commit(None).is_some());
+    }
+
+    /// A commit that has come to nothing covers nobody.
+    #[test]
+    fn a_failed_commit_passes_the_turn_on() {
+        let txn = Transactions::new(7);
+        let turn = txn.begin_commit(Some(8)).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(|| assert!(txn.begin_commit(Some(8)).is_some()));
+            txn.freeze(|_| {}).unwrap();
+            drop(turn);
+        });
     }
 }
