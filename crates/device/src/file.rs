@@ -4,7 +4,8 @@
 //! on a regular file, `O_EXCL` on a block device (which also refuses one the kernel has mounted). A file
 //! behind a loop device is refused too, because the kernel may write it through that device without
 //! taking any lock; and who opens a loop device takes the locks of the file behind it. The other way round
-//! nothing helps: Linux attaches a loop device to a file that somebody has locked, without a look.
+//! nothing helps: Linux attaches a loop device to a file that somebody has locked, without a look. Loop devices on parts of a file
+//! that do not meet are disks of their own, as partitions are.
 //!
 //! Read-only opens take no lock and open with `O_RDONLY`: they cannot change the medium by accident. That
 //! somebody else may be changing it is among their [`concerns`](BlockDevice::concerns). Locks live as long as
@@ -110,7 +111,7 @@ impl FileDevice {
     }
 
     /// Makes a new sparse file of `size` bytes and opens it for reading and writing. A path that
-    /// exists is refused.
+    /// exists is refused. That the file has this name is durable when the call returns.
     pub fn create(path: impl AsRef<Path>, size: u64) -> Result<Self, DeviceError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -122,7 +123,8 @@ impl FileDevice {
             .map_err(|e| DeviceError::open(&name, e))?;
         let hold = Some(Hold::Writing);
         let made = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold)
-            .and_then(|device| device.grow(size).map(|()| device));
+            .and_then(|device| device.grow(size).map(|()| device))
+            .and_then(|device| name_durably(path, device));
         if made.is_err() {
             let _what_failed_is_told = std::fs::remove_file(path);
         }
@@ -155,10 +157,10 @@ impl FileDevice {
         match (hold, kind) {
             (Some(hold), Kind::Regular) => {
                 lock::take(&device.name, &device.file, hold)?;
-                kernel::refuse_loop(&device.name, &device.file)?;
+                kernel::refuse_loop(&device.name, &metadata)?;
             }
             (Some(hold), Kind::Block) => {
-                kernel::refuse_loop(&device.name, &device.file)?;
+                kernel::refuse_loop(&device.name, &metadata)?;
                 device.hold_behind(&metadata, hold)?;
             }
             (None, _) => device.concerns.extend(concern(&device.file, kind, &metadata)),
@@ -169,14 +171,22 @@ impl FileDevice {
     /// Holds the files behind a disk. One that cannot be opened (another namespace, no permission, deleted) or locked (some
     /// network filesystems) cannot be held.
     fn hold_behind(&mut self, disk: &Metadata, hold: Hold) -> Result<(), DeviceError> {
-        for kernel::Behind { path, part } in kernel::files_behind(disk) {
+        for it in kernel::files_behind(disk) {
+            let path = &it.path;
             // A look before the open: opening a FIFO would wait for its other end.
-            let Some(file) = path.is_file().then(|| File::open(&path).ok()).flatten() else {
+            let Some(file) = path.is_file().then(|| File::open(path).ok()).flatten() else {
                 continue;
             };
-            match lock::take(&self.name, &file, if part { hold.of_part() } else { hold }) {
+            if let Ok(metadata) = file.metadata() {
+                kernel::refuse_other_loops(&self.name, &it, &metadata)?;
+            }
+            let taken = match &it.part {
+                Some(part) => lock::take_part(&self.name, &file, hold, part),
+                None => lock::take(&self.name, &file, hold),
+            };
+            match taken {
                 Ok(()) => self.behind.push(file),
-                Err(error @ DeviceError::Busy { .. }) => return Err(behind(error, &path)),
+                Err(error @ DeviceError::Busy { .. }) => return Err(behind(error, path)),
                 Err(_) => {}
             }
         }
@@ -295,6 +305,17 @@ impl BlockDevice for FileDevice {
     }
 }
 
+/// Makes durable that a new file has its name, where the system can: not in a directory that may be written to and not read,
+/// nor on filesystems that do not know what to do about a directory.
+fn name_durably(path: &Path, device: FileDevice) -> Result<FileDevice, DeviceError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let Ok(directory) = File::open(parent.unwrap_or(Path::new("."))) else { return Ok(device) };
+    match rustix::fs::fsync(&directory) {
+        Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOTSUP) => Ok(device),
+        Err(errno) => Err(DeviceError::io(&device.name, Op::Barrier, 0, 0, errno.into())),
+    }
+}
+
 pub(crate) fn kind_of(name: &str, metadata: &Metadata) -> Result<Kind, DeviceError> {
     let kind = metadata.file_type();
     let found = match kind {
@@ -334,7 +355,10 @@ fn concern(file: &File, kind: Kind, metadata: &Metadata) -> Option<String> {
 
 pub(crate) fn busy_or_open(name: &str, e: io::Error) -> DeviceError {
     if e.raw_os_error() == Some(rustix::io::Errno::BUSY.raw_os_error()) {
-        let why = "it is mounted, or another program has it open exclusively".into();
+        let why = match kernel::disk_user(Path::new(name)) {
+            Some(user) => format!("it is a disk {user}"),
+            None => "it is mounted, or another program has it open exclusively".into(),
+        };
         return DeviceError::Busy { device: name.into(), why };
     }
     DeviceError::open(name, e)

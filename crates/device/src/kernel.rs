@@ -5,7 +5,7 @@
 //! another mount namespace, a deleted file) is passed over.
 
 use std::{
-    fs::{File, Metadata, read_dir, read_to_string},
+    fs::{Metadata, read_dir, read_to_string},
     os::unix::{
         ffi::OsStringExt,
         fs::{FileTypeExt, MetadataExt},
@@ -14,7 +14,7 @@ use std::{
     time::Duration,
 };
 
-use crate::DeviceError;
+use crate::{DeviceError, lock::Part};
 
 /// How often, and how far apart, a loop device that is about to go is looked at again.
 const LOOP_LOOKS: u32 = 30;
@@ -22,12 +22,11 @@ const LOOP_PAUSE: Duration = Duration::from_millis(100);
 /// Disks on disks on disks: further down nobody looks.
 const DEPTH: u32 = 8;
 
-/// Refuses a file that backs a loop device. After `umount` and `losetup -d` the kernel keeps the device until its last
+/// Refuses a file that backs a loop device, whatever part of it. After `umount` and `losetup -d` the kernel keeps the device until its last
 /// user has closed it, so one that detaches by itself is given a moment.
-pub(crate) fn refuse_loop(name: &str, file: &File) -> Result<(), DeviceError> {
-    let own = file.metadata().map_err(|e| DeviceError::open(name, e))?;
+pub(crate) fn refuse_loop(name: &str, own: &Metadata) -> Result<(), DeviceError> {
     for look in 0.. {
-        let Some(block) = loops_on(&own).into_iter().next() else { return Ok(()) };
+        let Some(block) = loops_on(own).into_iter().next() else { return Ok(()) };
         let user = writer_of(&block);
         if user.is_some() || !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
             let user = user.map_or_else(String::new, |user| format!(", {user}"));
@@ -54,38 +53,85 @@ pub(crate) fn concern_of_disk(disk: &Metadata) -> Option<String> {
 
 const MOVING: &str = "what is read may be old, or change meanwhile";
 
+/// What uses a disk so that nobody else may, as far as the kernel says: a mount, or another disk that is made of it.
+pub fn disk_user(disk: &Path) -> Option<String> {
+    let found = disk.metadata().ok().filter(|found| found.file_type().is_block_device())?;
+    let block = block_of(found.rdev())?;
+    let mut all = with_parts(&block);
+    if block.join("partition").exists() {
+        all.extend(block.parent().map(Path::to_owned));
+    }
+    all.iter().find_map(|it| mounted_in(it, false).or_else(|| held(it)))
+}
+
 /// A file behind a disk.
 #[derive(Debug)]
 pub(crate) struct Behind {
     pub path: PathBuf,
-    /// The disk may be a part of what is in the file: a partition, or one of several disks made of it.
-    pub part: bool,
+    /// The part of the file that the disk is; `None` for all of it.
+    pub part: Option<Part>,
+    /// The folder in sysfs of the loop device.
+    block: PathBuf,
 }
 
 /// The files behind a disk, if it is a loop device, a partition of one, or is made of such.
 pub(crate) fn files_behind(disk: &Metadata) -> Vec<Behind> {
     let mut found = Vec::new();
     if let Some(block) = block_of(disk.rdev()) {
-        collect_files(&block, DEPTH, &mut found);
+        let all = Part { range: 0..sectors(&block, "size"), exact: true };
+        collect_files(&block, &all, DEPTH, &mut found);
     }
     found
 }
 
-fn collect_files(block: &Path, depth: u32, found: &mut Vec<Behind>) {
+fn collect_files(block: &Path, part: &Part, depth: u32, found: &mut Vec<Behind>) {
     if depth == 0 {
         return;
     }
     if let Some(path) = backing_file(block) {
-        found.push(Behind { path, part: depth < DEPTH });
+        let begin = number(block, "loop/offset");
+        let is_all = part.exact
+            && (begin, number(block, "loop/sizelimit")) == (0, 0)
+            && part.range == (0..sectors(block, "size"));
+        let part = (!is_all).then(|| part.moved(begin));
+        found.push(Behind { path, part, block: block.to_owned() });
     }
     if block.join("partition").exists()
         && let Some(whole) = block.parent()
     {
-        collect_files(whole, depth - 1, found);
+        collect_files(whole, &part.moved(sectors(block, "start")), depth - 1, found);
     }
     for below in list(&block.join("slaves")) {
-        collect_files(&below.canonicalize().unwrap_or(below), depth - 1, found);
+        let below = below.canonicalize().unwrap_or(below);
+        let within = Part { range: 0..sectors(&below, "size"), exact: false };
+        collect_files(&below, &within, depth - 1, found);
     }
+}
+
+/// Refuses a disk where Linux writes to the same part of the file behind it through another loop device.
+pub(crate) fn refuse_other_loops(
+    name: &str,
+    behind: &Behind,
+    file: &Metadata,
+) -> Result<(), DeviceError> {
+    for other in loops_on(file).iter().filter(|other| **other != behind.block) {
+        let begin = number(other, "loop/offset");
+        for disk in with_parts(other) {
+            let within = if disk == *other { 0 } else { sectors(&disk, "start") };
+            let start = begin.saturating_add(within);
+            let range = start..start.saturating_add(sectors(&disk, "size"));
+            let meets = behind.part.as_ref().is_none_or(|part| part.meets(&range));
+            if let Some(user) = meets.then(|| writer_of_one(&disk)).flatten() {
+                let why = format!(
+                    "the file behind it, {}, is behind /dev/{}, too, {user}",
+                    behind.path.display(),
+                    last(&disk)
+                );
+                return Err(DeviceError::Busy { device: name.into(), why });
+            }
+        }
+    }
+    Ok(())
 }
 
 /// The loop device of a btrfs that Linux has mounted under this id, where the file behind it cannot be found by its name any
@@ -108,7 +154,8 @@ fn loops_on(own: &Metadata) -> Vec<PathBuf> {
     let is_own = |block: &PathBuf| {
         backing_file(block).and_then(|file| file.metadata().ok()).is_some_and(same)
     };
-    list(Path::new("/sys/block")).into_iter().filter(is_own).collect()
+    let all = list(Path::new("/sys/block")).into_iter().filter(is_own);
+    all.map(|block| block.canonicalize().unwrap_or(block)).collect()
 }
 
 fn backing_file(block: &Path) -> Option<PathBuf> {
@@ -125,13 +172,21 @@ fn block_of(rdev: u64) -> Option<PathBuf> {
 
 /// Who may be writing to a disk or to a partition of it: what is mounted from it, or another disk made of it.
 fn writer_of(block: &Path) -> Option<String> {
+    let all = with_parts(block);
+    all.iter().find_map(|it| writer_of_one(it))
+}
+
+fn writer_of_one(block: &Path) -> Option<String> {
     if flag(block, "ro") {
         return None;
     }
+    mounted_in(block, true).or_else(|| held(block))
+}
+
+/// A disk and its partitions.
+fn with_parts(block: &Path) -> Vec<PathBuf> {
     let parts = list(block).into_iter().filter(|it| it.join("partition").exists());
-    let mut all = parts.collect::<Vec<_>>();
-    all.insert(0, block.to_owned());
-    all.iter().find_map(|it| mounted(it)).or_else(|| all.iter().find_map(|it| held(it)))
+    std::iter::once(block.to_owned()).chain(parts).collect()
 }
 
 fn held(block: &Path) -> Option<String> {
@@ -139,15 +194,15 @@ fn held(block: &Path) -> Option<String> {
     Some(format!("that /dev/{} is made of", last(&holder)))
 }
 
-/// Where Linux has mounted a disk, unless read-only. A mount in another namespace is not in our list; btrfs names its disks
+/// Where Linux has mounted a disk; with `for_writing`, unless read-only. A mount in another namespace is not in our list; btrfs names its disks
 /// in sysfs besides.
-fn mounted(block: &Path) -> Option<String> {
+fn mounted_in(block: &Path, for_writing: bool) -> Option<String> {
     let number = read_to_string(block.join("dev")).ok()?;
     let table = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mounts = table.split(|byte| *byte == b'\n').filter_map(Mount::parse);
     let mut here = mounts.filter(|mount| mount.is_of(number.trim())).peekable();
     if here.peek().is_some() {
-        let writable = here.find(|mount| mount.writable)?;
+        let writable = here.find(|mount| mount.writable || !for_writing)?;
         return Some(format!("that Linux has mounted on {}", writable.point.display()));
     }
     let name = last(block);
@@ -212,6 +267,16 @@ fn list(directory: &Path) -> Vec<PathBuf> {
 
 fn last(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A number that sysfs tells in units of 512 bytes, in bytes.
+fn sectors(block: &Path, name: &str) -> u64 {
+    number(block, name).saturating_mul(512)
+}
+
+fn number(block: &Path, name: &str) -> u64 {
+    let text = read_to_string(block.join(name)).unwrap_or_default();
+    text.trim().parse().unwrap_or_default()
 }
 
 fn flag(block: &Path, name: &str) -> bool {

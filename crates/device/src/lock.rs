@@ -20,11 +20,24 @@
 //! need not exist, and what they hold does not matter.
 //!
 //! Who has a part of a file only, as a partition of a disk that is in it, leaves the other parts to others, who may write
-//! there: he wants nobody to resize, and says that he writes.
+//! there: he wants nobody to resize, and says that he writes. Which part it is he says in bytes that QEMU does not look at: those
+//! that are as far from the beginning of a region as his part is from that of the file. What is made of several disks has its part
+//! somewhere within a larger one, which only keeps those out who have all of a part there.
+//!
+//! | region | locked by a program that |
+//! |---|---|
+//! | from 2^60 on | writes to this part |
+//! | from 2 * 2^60 on | wants nobody else to write to this part |
+//! | from 3 * 2^60 on | has something within this part |
+//!
+//! Locks can be taken by whoever may read a file: he can keep its writers off. So messages say who has one.
 //!
 //! Filesystems without locks (some network filesystems) have none of this, which is no reason not to work on them.
 
 use std::fs::{File, TryLockError};
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::path::Path;
 
 use nix::{
     errno::Errno,
@@ -32,7 +45,7 @@ use nix::{
     libc,
 };
 
-use crate::DeviceError;
+use crate::{DeviceError, holders};
 
 /// How a file is to be held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,6 +66,42 @@ const READ: i64 = 0;
 const WRITE: i64 = 1;
 const REWRITE: i64 = 2;
 const RESIZE: i64 = 3;
+
+/// Bytes of a region for parts.
+const REGION: i64 = 1 << 60;
+const PART_WRITTEN: i64 = REGION;
+const PART_UNWANTED: i64 = 2 * REGION;
+const PART_WITHIN: i64 = 3 * REGION;
+
+/// A part of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Part {
+    /// Its bytes.
+    pub range: Range<u64>,
+    /// Whether it is all of them that are meant, or something within.
+    pub exact: bool,
+}
+
+impl Part {
+    /// The same seen from something that begins so many bytes before.
+    pub fn moved(&self, bytes: u64) -> Part {
+        let end = |at: u64| at.saturating_add(bytes);
+        Part { range: end(self.range.start)..end(self.range.end), exact: self.exact }
+    }
+
+    /// Whether it has bytes of a range.
+    pub fn meets(&self, range: &Range<u64>) -> bool {
+        self.range.start < range.end && range.start < self.range.end
+    }
+
+    /// Its bytes in a region; `None` for a part that no file can have.
+    fn within(&self, region: i64) -> Option<(i64, i64)> {
+        let start = i64::try_from(self.range.start).ok()?;
+        let length = i64::try_from(self.range.end).ok()?.checked_sub(start)?;
+        let fits = length > 0 && start.checked_add(length)? <= REGION;
+        fits.then_some((region + start, length))
+    }
+}
 
 impl Hold {
     /// The same of a part of the file.
@@ -90,29 +139,44 @@ impl Hold {
 
 /// Takes all locks, or none and says who is in the way. They last until [`release`], or until the file is closed.
 pub(crate) fn take(name: &str, file: &File, hold: Hold) -> Result<(), DeviceError> {
-    let tried = match hold {
-        Hold::Writing => file.try_lock(),
-        Hold::Still | Hold::StillPart | Hold::WritingPart => file.try_lock_shared(),
+    let (tried, why) = match hold {
+        Hold::Writing => (file.try_lock(), "another program has locked it"),
+        Hold::Still | Hold::StillPart | Hold::WritingPart => {
+            (file.try_lock_shared(), "another program has locked it for writing")
+        }
     };
     match tried {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(busy(name, "another program has locked it for writing"));
-        }
+        Err(TryLockError::WouldBlock) => return Err(busy(name, file, why)),
         Err(TryLockError::Error(e)) => return Err(DeviceError::open(name, e)),
     }
     if take_bytes(file, hold) {
         return Ok(());
     }
     release(file);
-    Err(busy(name, "another program, as a virtual machine, has locked it"))
+    Err(busy(name, file, "another program, as a virtual machine, has locked it"))
+}
+
+/// The same for a part of the file.
+pub(crate) fn take_part(
+    name: &str,
+    file: &File,
+    hold: Hold,
+    part: &Part,
+) -> Result<(), DeviceError> {
+    take(name, file, hold.of_part())?;
+    if take_range(file, hold.of_part() == Hold::WritingPart, part) {
+        return Ok(());
+    }
+    release(file);
+    Err(busy(name, file, "another program has locked this part of it"))
 }
 
 /// Lets go of all locks. A child that this program is about to start has the file open, too, until it becomes another
 /// program, and would hold them that long.
 pub(crate) fn release(file: &File) {
-    // They end with the file anyway.
-    let _no_such_locks = set(file, libc::F_UNLCK, USED, UNWANTED + RESIZE + 1 - USED);
+    // They end with the file anyway. Without a length these are all from there on.
+    let _no_such_locks = set(file, libc::F_UNLCK, USED, 0);
     let _nor_this_one = file.unlock();
 }
 
@@ -121,8 +185,10 @@ pub(crate) fn is_written(file: &File) -> bool {
     Hold::Still.forbidden().iter().any(|it| is_locked(file, USED + it))
 }
 
-fn busy(name: &str, why: &str) -> DeviceError {
-    DeviceError::Busy { device: name.into(), why: why.into() }
+/// Looked up before our own locks are gone or after makes no difference: they are not named.
+fn busy(name: &str, file: &File, why: &str) -> DeviceError {
+    let who = holders::named(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+    DeviceError::Busy { device: name.into(), why: format!("{why}{who}") }
 }
 
 /// Takes the bytes of a hold and looks whether others allow it.
@@ -138,6 +204,27 @@ fn take_bytes(file: &File, hold: Hold) -> bool {
     }
     let against = hold.uses().iter().map(|it| UNWANTED + it);
     !against.chain(hold.forbidden().iter().map(|it| USED + it)).any(|byte| is_locked(file, byte))
+}
+
+/// Takes the bytes of a part and looks whether others allow it.
+fn take_range(file: &File, writes: bool, part: &Part) -> bool {
+    let (own, against): (&[i64], &[i64]) = match (part.exact, writes) {
+        (true, true) => {
+            (&[PART_WRITTEN, PART_UNWANTED], &[PART_WRITTEN, PART_UNWANTED, PART_WITHIN])
+        }
+        (true, false) => (&[PART_UNWANTED], &[PART_WRITTEN, PART_WITHIN]),
+        (false, true) => (&[PART_WITHIN], &[PART_WRITTEN, PART_UNWANTED]),
+        (false, false) => (&[PART_WITHIN], &[PART_WRITTEN]),
+    };
+    let ranges = |of: &[i64]| of.iter().filter_map(|it| part.within(*it)).collect::<Vec<_>>();
+    for (start, length) in ranges(own) {
+        match set(file, libc::F_RDLCK, start, length) {
+            Ok(()) => {}
+            Err(Errno::EAGAIN | Errno::EACCES) => return false,
+            Err(_) => return true,
+        }
+    }
+    !ranges(against).into_iter().any(|(start, length)| is_range_locked(file, start, length))
 }
 
 fn range(kind: i32, start: i64, len: i64) -> libc::flock {
@@ -157,7 +244,11 @@ fn set(file: &File, kind: i32, start: i64, len: i64) -> Result<(), Errno> {
 
 /// Whether another open file has a lock on this byte. Not knowing is no.
 fn is_locked(file: &File, byte: i64) -> bool {
-    let mut found = range(libc::F_WRLCK, byte, 1);
+    is_range_locked(file, byte, 1)
+}
+
+fn is_range_locked(file: &File, start: i64, length: i64) -> bool {
+    let mut found = range(libc::F_WRLCK, start, length);
     let asked = fcntl(file, FcntlArg::F_OFD_GETLK(&mut found));
     asked.is_ok() && i32::from(found.l_type) != libc::F_UNLCK
 }

@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use buttress_device::{Access, BlockDevice, DeviceError, FileDevice};
+use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, lock_holders, refuse_used};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
@@ -196,6 +196,20 @@ fn qemu_itself() {
     FileDevice::open(&path, Access::ReadWrite).unwrap();
 }
 
+/// Opens a disk that nobody has. A child that another test has just forked may have what was open then, with its claim, until it
+/// becomes another program.
+fn opened(open: impl Fn() -> Result<FileDevice, DeviceError>) -> FileDevice {
+    for _ in 0..200 {
+        match open() {
+            Err(DeviceError::Busy { why, .. }) if why.contains("exclusively") => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            done => return done.unwrap(),
+        }
+    }
+    open().unwrap()
+}
+
 struct Loop(String);
 
 impl Loop {
@@ -241,14 +255,14 @@ fn a_loop_device_is_the_file_behind_it() {
     is_busy(FileDevice::open(&disk.0, Access::ReadWrite));
     drop(guest);
     let other = Holder::of(&path, &[]);
-    let writer = FileDevice::open(&disk.0, Access::ReadWrite).unwrap();
+    let writer = opened(|| FileDevice::open(&disk.0, Access::ReadWrite));
     assert_eq!(other.sees(&ALL), [100, 101, 103, 201, 203]);
     drop(writer);
     assert_eq!(other.sees(&ALL), [0i64; 0]);
 
     // A second device on the same file is another way to it.
     let second = Loop::attach(&path, &["--offset", "4096"]).unwrap();
-    let _writer = FileDevice::open(&disk.0, Access::ReadWrite).unwrap();
+    let _writer = opened(|| FileDevice::open(&disk.0, Access::ReadWrite));
     is_busy(FileDevice::open(&second.0, Access::ReadWrite));
 }
 
@@ -276,9 +290,9 @@ fn partitions_of_a_loop_device_are_apart() {
         println!("skipped: no partitions of loop devices here");
         return;
     };
-    let writer = FileDevice::open(&first, Access::ReadWrite).unwrap();
-    drop(FileDevice::open(&second, Access::ReadWrite).unwrap());
-    drop(FileDevice::open_unused(&second).unwrap());
+    let writer = opened(|| FileDevice::open(&first, Access::ReadWrite));
+    drop(opened(|| FileDevice::open(&second, Access::ReadWrite)));
+    drop(opened(|| FileDevice::open_unused(&second)));
     is_busy(FileDevice::open(&first, Access::ReadWrite));
     is_busy(FileDevice::open(&path, Access::ReadWrite));
     is_busy(FileDevice::open_unused(&path));
@@ -289,9 +303,132 @@ fn partitions_of_a_loop_device_are_apart() {
     is_busy(FileDevice::open(&first, Access::ReadWrite));
     is_busy(FileDevice::open_unused(&first));
     drop(guest);
-    let checker = FileDevice::open_unused(&first).unwrap();
-    drop(FileDevice::open(&second, Access::ReadWrite).unwrap());
+    let checker = opened(|| FileDevice::open_unused(&first));
+    drop(opened(|| FileDevice::open(&second, Access::ReadWrite)));
     drop(checker);
+}
+
+/// The same for loop devices on parts of one file, and for what Linux has mounted from one.
+#[test]
+fn loop_devices_on_parts_of_a_file() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(32 << 20).unwrap();
+    let attach = |options: &str| Loop::attach(&path, &options.split(' ').collect::<Vec<_>>());
+    let Some(first) = attach("--offset 1M --sizelimit 8M") else {
+        println!("skipped: no loop device to be had");
+        return;
+    };
+    let behind = attach("--offset 9M --sizelimit 8M").unwrap();
+    let meets = attach("--offset 8M --sizelimit 8M").unwrap();
+    let same = attach("--offset 1M --sizelimit 8M").unwrap();
+    let rest = attach("--offset 17M").unwrap();
+    let whole = Loop::attach(&path, &[]).unwrap();
+    let open = |disk: &Loop| FileDevice::open(&disk.0, Access::ReadWrite);
+
+    let writer = opened(|| open(&first));
+    let (other, third) = (opened(|| open(&behind)), opened(|| open(&rest)));
+    for disk in [&first, &meets, &same, &whole] {
+        let why = is_busy(open(disk));
+        let expected = if disk.0 == first.0 { "exclusively" } else { "file behind it" };
+        assert!(why.contains(expected), "{why}");
+        is_busy(FileDevice::open_unused(&disk.0));
+    }
+    drop((writer, other));
+    let writer = opened(|| open(&meets));
+    is_busy(open(&first));
+    is_busy(open(&behind));
+    drop((writer, third));
+    drop(opened(|| open(&whole)));
+    // Two who only want that nobody writes do not mind each other, and are not minded elsewhere.
+    let checkers = [&first, &same].map(|disk| opened(|| FileDevice::open_unused(&disk.0)));
+    drop(opened(|| open(&behind)));
+    is_busy(open(&meets));
+    drop(checkers);
+
+    let made = Command::new("mkfs.ext4").args(["-q", &meets.0]).stderr(Stdio::null()).status();
+    if !made.is_ok_and(|status| status.success()) {
+        println!("skipped: needs mkfs.ext4");
+        return;
+    }
+    let place = dir.path().join("mnt");
+    std::fs::create_dir(&place).unwrap();
+    let mounted = Command::new("mount").arg(&meets.0).arg(&place).status().unwrap();
+    assert!(mounted.success());
+    let tried = [&first, &behind, &whole, &meets].map(open);
+    let apart = std::panic::catch_unwind(|| drop(opened(|| open(&rest))));
+    assert!(Command::new("umount").arg(&place).status().unwrap().success());
+    for why in tried.map(is_busy) {
+        assert!(why.contains("that Linux has mounted on"), "{why}");
+    }
+    apart.unwrap();
+}
+
+/// Who has a lock is said, and can be known without opening the file.
+#[test]
+fn the_holder_of_a_lock_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(&dir);
+    assert_eq!(lock_holders(&path), [0u32; 0]);
+    let own = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    assert_eq!(lock_holders(&path), [0u32; 0], "this process is not another one");
+    drop(own);
+    for (kind, refused) in [("-x", true), ("-s", true), ("-s", false)] {
+        let mut command = Command::new("flock");
+        command.args([kind, "-n"]).arg(&path).args(["sh", "-c", "echo; exec cat"]);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        holder.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let pid = holder.id();
+        let tried = match refused {
+            true => FileDevice::open(&path, Access::ReadWrite),
+            false => FileDevice::open_unused(&path),
+        };
+        assert_eq!(lock_holders(&path), [pid]);
+        assert!(is_busy(refuse_used(&path)).contains(&format!("process {pid} (flock)")));
+        drop(holder.stdin.take());
+        holder.wait().unwrap();
+        if refused {
+            let why = is_busy(tried);
+            assert!(why.contains(&format!("process {pid} (flock)")), "{why}");
+        } else {
+            tried.unwrap();
+        }
+    }
+    let guest = Holder::of(&path, &GUEST);
+    assert_eq!(lock_holders(&path), [0u32; 0], "these are of this process, too");
+    drop(guest);
+    refuse_used(&path).unwrap();
+}
+
+/// A new image keeps its name through a power loss.
+#[test]
+fn the_name_of_a_new_file_is_durable() {
+    const MAKE: &str = "BUTTRESS_TEST_MAKE";
+    if let Some(path) = std::env::var_os(MAKE) {
+        FileDevice::create(PathBuf::from(path), 1 << 20).unwrap();
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new("strace");
+    command.args(["-f", "-y", "-e", "trace=openat,fsync"]).arg(std::env::current_exe().unwrap());
+    command.args(["--exact", "the_name_of_a_new_file_is_durable"]);
+    let Ok(output) = command.env(MAKE, dir.path().join("image")).output() else {
+        println!("skipped: needs strace");
+        return;
+    };
+    let said = String::from_utf8_lossy(&output.stderr);
+    let is_there = |line: &&str| line.contains("O_CREAT|O_EXCL") && line.contains("/image\"");
+    let mut after = said.lines().skip_while(|line| !is_there(line)).peekable();
+    if after.peek().is_none() {
+        println!("skipped: nothing can be traced here");
+        return;
+    }
+    let directory = format!("{}>)", dir.path().display());
+    assert!(after.any(|line| line.contains("fsync(") && line.contains(&directory)), "{said}");
 }
 
 /// Makes two partitions in an image.
