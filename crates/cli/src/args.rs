@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use buttress_volume::Rescue;
+use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
@@ -127,7 +128,7 @@ impl Globals {
 
     /// Whether each step is said in lines of text.
     pub fn talks_much(&self) -> bool {
-        self.verbose && self.format == Format::Text
+        self.verbose && self.talks()
     }
 }
 
@@ -135,7 +136,7 @@ impl Globals {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Make a filesystem
-    #[command(after_help = MKFS)]
+    #[command(after_help = MKFS, version)]
     Mkfs(cmd::mkfs::Mkfs),
     /// Mount a filesystem, or list what is mounted
     #[command(after_help = MOUNT)]
@@ -182,6 +183,8 @@ pub enum Command {
     /// Look at the bytes of a filesystem
     #[command(subcommand, infer_subcommands = true)]
     InspectInternal(cmd::inspect::Inspect),
+    /// Print the version
+    Version,
     /// Print a completion script for a shell
     #[command(hide = true)]
     Completions(cmd::completions::Completions),
@@ -212,7 +215,7 @@ pub enum Parsed {
 
 /// Understands the words of the command line, the first of which is the name we were called by.
 pub fn parse(mut words: Vec<OsString>) -> Parsed {
-    let called = words.first().map(|word| base_name(word)).unwrap_or_default();
+    let called = called();
     if matches!(called.as_str(), "btrfs" | "mkfs.btrfs") {
         usage_is_failure();
     }
@@ -228,8 +231,26 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
     }
     match command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)) {
         Ok(cli) => Parsed::Command(Box::new(cli)),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            Parsed::Message { text: format!("{}\n", version()), code: 0 }
+        }
         Err(error) => message(&error),
     }
+}
+
+/// What we are, in the words of the tool that we were called as.
+pub fn version() -> String {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    match called().as_str() {
+        "btrfs" => format!("buttress v{VERSION}"),
+        name @ ("mkfs.btrfs" | "mkfs.buttress") => format!("{name}, part of buttress v{VERSION}"),
+        _ => format!("buttress {VERSION}"),
+    }
+}
+
+/// The name we were called by.
+fn called() -> String {
+    std::env::args_os().next().map(|word| base_name(&word)).unwrap_or_default()
 }
 
 /// What mount(8) wants of us.

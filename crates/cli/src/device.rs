@@ -31,11 +31,16 @@ pub fn open(
     access: Access,
     globals: &Globals,
 ) -> Result<Arc<dyn BlockDevice>, Failure> {
+    // Also who only reads looks whether it is locked, and is in the way of others for a moment.
+    holder::announce_brief();
     if access == Access::ReadOnly {
         // Takes no lock, and would find what was there before the last commit of a mount that has gone.
         holder::wait_for_last_commit(path, |text| waiting(path, globals, text));
     }
-    let device = patiently(path, globals, || FileDevice::open(path, access));
+    let device = match access {
+        Access::ReadOnly => FileDevice::open(path, access),
+        Access::ReadWrite => patiently(path, globals, || FileDevice::open(path, access)),
+    };
     let mut device = device.map_err(|error| failure(path, &error))?;
     if path.canonicalize().is_ok_and(|whole| mounted_on(&whole).is_some()) {
         // Our own daemon writes to it, which is known and said in other words.
@@ -44,12 +49,14 @@ pub fn open(
     window(Arc::new(device), globals).map_err(|error| failure(path, &error))
 }
 
-/// Opens a device; waits for a mount of ours that has gone and whose process still writes its last changes.
+/// Opens a device; waits for other commands of ours, and for a mount of ours that has gone and whose process still writes its last
+/// changes.
 pub fn patiently(
     path: &Path,
     globals: &Globals,
     open: impl FnMut() -> Result<FileDevice, DeviceError>,
 ) -> Result<FileDevice, DeviceError> {
+    holder::announce_brief();
     let busy = |error: &DeviceError| matches!(error, DeviceError::Busy { .. });
     holder::patiently(path, busy, |text| waiting(path, globals, text), open)
 }
@@ -109,7 +116,15 @@ pub fn instead_of_busy(path: &Path) -> String {
             "It is mounted on {0}: use paths below {0} instead, or unmount it first.",
             at.display()
         ),
-        None => "If it is mounted, use paths on the mount instead, or unmount it first.".into(),
+        None => {
+            let mounted = "If it is mounted, use paths on the mount instead, or unmount it first.";
+            match buttress_device::lock_holders(path)[..] {
+                [pid] if pid != 0 => format!(
+                    "{mounted} Otherwise wait for process {pid}, or end it (kill {pid}); whoever may read an image can lock it."
+                ),
+                _ => mounted.into(),
+            }
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! taken it. So who uses an image can be known without opening it. Of a lock that belongs to an open file, as QEMU's do, the
 //! process is not told there, but in the list of open files of each process, as far as this user may look into it.
 
+use std::collections::HashSet;
 use std::fs::{Metadata, read_dir, read_to_string};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -25,20 +26,38 @@ pub fn lock_holders(path: &Path) -> Vec<u32> {
         return Vec::new();
     }
     let files = identities(path, &file);
-    let all: Vec<u32> = table.lines().filter_map(|line| owner(line, &files)).collect();
-    let own = std::process::id();
-    let mut told: Vec<u32> = all.iter().copied().filter(|pid| *pid != 0 && *pid != own).collect();
-    let untold = all.iter().filter(|pid| **pid == 0).count();
+    let (mut told, untold) = owners(&table, &files);
     // All processes are looked through only where nobody is known.
-    if told.is_empty() && untold > locks_of_open_files("self", &files) {
+    if told.is_empty() && untold > untold_of_this_process(&files) {
         told = owners_of_open_files(&files);
-        if told.is_empty() {
+        // Meanwhile he may have gone.
+        let table = read_to_string("/proc/locks").unwrap_or_default();
+        if told.is_empty() && owners(&table, &files).1 > untold_of_this_process(&files) {
             told.push(0);
         }
     }
     told.sort_unstable();
     told.dedup();
     told
+}
+
+/// The processes but this one that a table of locks tells of, and how many locks it has besides of which it does not tell. One that
+/// has ended has left the open file to others: as flock(1) does when a shell calls it with a file of its own.
+fn owners(table: &str, files: &[String]) -> (Vec<u32>, usize) {
+    let is_there = |pid: u32| pid != 0 && Path::new(&format!("/proc/{pid}")).exists();
+    let all = table.lines().filter_map(|line| owner(line, files));
+    let (told, untold): (Vec<u32>, Vec<u32>) = all.partition(|pid| is_there(*pid));
+    let own = std::process::id();
+    (told.into_iter().filter(|pid| *pid != own).collect(), untold.len())
+}
+
+/// The numbers, in whichever filesystem, of all files that have locks or are behind loop devices. For those who would ask
+/// [`refuse_used`] of many files.
+pub fn used_files() -> HashSet<u64> {
+    let table = read_to_string("/proc/locks").unwrap_or_default();
+    let numbers =
+        table.split_ascii_whitespace().filter_map(|word| word.rsplit_once(':')?.1.parse().ok());
+    numbers.chain(kernel::files_behind_loops()).collect()
 }
 
 /// Refuses a file that another program has locked, or that backs a loop device. Unlike opening it, this needs no permission for
@@ -79,15 +98,20 @@ fn device_of_mount(path: &Path) -> Option<(u32, u32)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// How many locks on one of `files` the open files of a process have, as far as this user may see.
-fn locks_of_open_files(pid: &str, files: &[String]) -> usize {
+/// The owners of the locks on `files` that the open files of a process have, as far as this user may see.
+fn owners_in(pid: &str, files: &[String]) -> Vec<u32> {
     let entries = read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
     let infos = entries.filter_map(|entry| read_to_string(entry.path()).ok());
-    let locks = |info: String| {
+    let of = |info: String| -> Vec<u32> {
         let lines = info.lines().filter_map(|line| line.strip_prefix("lock:"));
-        lines.filter(|line| owner(line, files).is_some()).count()
+        lines.filter_map(|line| owner(line, files)).collect()
     };
-    infos.map(locks).sum()
+    infos.flat_map(of).collect()
+}
+
+fn untold_of_this_process(files: &[String]) -> usize {
+    let own = std::process::id();
+    owners_in("self", files).into_iter().filter(|pid| *pid != own).count()
 }
 
 /// The processes but this one with an open file that has locks on one of `files`.
@@ -95,8 +119,7 @@ fn owners_of_open_files(files: &[String]) -> Vec<u32> {
     let entries = read_dir("/proc").into_iter().flatten().flatten();
     let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let own = std::process::id();
-    pids.filter(|pid: &u32| *pid != own && locks_of_open_files(&pid.to_string(), files) > 0)
-        .collect()
+    pids.filter(|pid: &u32| *pid != own && !owners_in(&pid.to_string(), files).is_empty()).collect()
 }
 
 /// What a message calls the holders of locks on a file: `: process 12 (tar)`; empty where none is known.

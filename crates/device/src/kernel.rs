@@ -158,6 +158,12 @@ fn loops_on(own: &Metadata) -> Vec<PathBuf> {
     all.map(|block| block.canonicalize().unwrap_or(block)).collect()
 }
 
+/// The numbers, in whichever filesystem, of the files behind loop devices.
+pub(crate) fn files_behind_loops() -> Vec<u64> {
+    let files = list(Path::new("/sys/block")).into_iter().filter_map(|it| backing_file(&it));
+    files.filter_map(|file| Some(file.metadata().ok()?.ino())).collect()
+}
+
 fn backing_file(block: &Path) -> Option<PathBuf> {
     let mut name = std::fs::read(block.join("loop/backing_file")).ok()?;
     name.pop_if(|last| *last == b'\n');

@@ -398,6 +398,15 @@ fn the_holder_of_a_lock_is_named() {
             tried.unwrap();
         }
     }
+    // A shell's lock: who has taken it has ended.
+    let script = "exec 3<\"$0\"; flock -n 3; echo; read line";
+    let mut command = Command::new("sh");
+    command.args(["-c", script]).arg(&path).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut shell = command.spawn().unwrap();
+    shell.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    assert_eq!(lock_holders(&path), [shell.id()]);
+    drop(shell.stdin.take());
+    shell.wait().unwrap();
     let guest = Holder::of(&path, &GUEST);
     assert_eq!(lock_holders(&path), [0u32; 0], "these are of this process, too");
     drop(guest);

@@ -5,6 +5,10 @@
 //! it: the process of a mount that has just gone is waited for, which says of itself that it is ending by its name; somebody
 //! else's lock is not.
 //!
+//! Commands that have an image for a moment take turns: each says by its name that it is one, before it opens anything, and whoever
+//! finds the image locked by such a process waits for its turn. A stranger is refused at once, as a mount is. Between the moment at which an
+//! image was found locked and the look at who has it, it may have changed hands: nobody, or a stranger, is believed only after some looks.
+//!
 //! What /proc shows is enough for that: the files that a process has open, as far as this user may see them, and its locks. The
 //! name alone is nothing: any process may take it. And nobody is waited for without end.
 
@@ -14,10 +18,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use buttress_device::{disk_user, lock_holders};
+
 use crate::protocol::mounts::{self, MountEntry};
 
 /// Name of a process whose mount is gone, and which makes its last commit; the longest that Linux keeps.
 const ENDING: &str = "buttress-ending";
+/// Name of a process that has an image as long as one command takes.
+const BRIEF: &str = "buttress-brief";
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 /// How long a process may take to notice that its mount is gone.
@@ -26,8 +34,13 @@ const NOTICE: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(600);
 /// After so long the user is told what is waited for.
 const TELL: Duration = Duration::from_millis(500);
-/// Looks at an image that nobody has any more, although it was busy a moment ago.
+/// How long an image is tried again that nobody seems to have, although it was busy a moment ago: one command after the other may
+/// take it, or a program that looks at each new disk for a moment.
+const NOBODY: Duration = Duration::from_secs(1);
+/// How often a stranger is seen in a row until it is one.
 const LOOKS: u32 = 5;
+/// How often nobody is, besides: a look may take long where there is much to do.
+const EMPTY_LOOKS: u32 = 50;
 
 /// The kernel's own form of a device number has the major number above so many bits.
 const MINOR_BITS: u32 = 20;
@@ -42,12 +55,25 @@ struct Holder {
 
 /// Says to all who look that this process makes its last commit.
 pub(crate) fn announce_end() {
+    announce(ENDING);
+}
+
+/// Says to all who look that this process lets go of its images when its command is done. Comes before it opens any.
+pub fn announce_brief() {
+    announce(BRIEF);
+}
+
+fn announce(name: &str) {
     // Without it others wait less, or not at all.
-    let _unless_proc_is_missing = fs::write("/proc/self/comm", ENDING);
+    let _unless_proc_is_missing = fs::write("/proc/self/comm", name);
+}
+
+fn is_called(pid: u32, name: &str) -> bool {
+    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|found| found.trim_end() == name)
 }
 
 fn is_ending(pid: u32) -> bool {
-    fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.trim_end() == ENDING)
+    is_called(pid, ENDING)
 }
 
 fn processes() -> impl Iterator<Item = u32> {
@@ -72,6 +98,7 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
 /// What tells an image or a disk from others.
 #[derive(Clone, Debug)]
 struct Image {
+    path: PathBuf,
     name: OsString,
     identity: (u64, u64),
 }
@@ -79,7 +106,8 @@ struct Image {
 impl Image {
     fn at(path: &Path) -> Option<Self> {
         let path = path.canonicalize().ok()?;
-        Some(Self { name: path.file_name()?.to_owned(), identity: identity(&path)? })
+        let name = path.file_name()?.to_owned();
+        Some(Self { identity: identity(&path)?, name, path })
     }
 
     fn is_file(&self) -> bool {
@@ -105,16 +133,9 @@ fn has_open(pid: u32, image: &Image) -> bool {
     open_files(pid).iter().any(|file| image.is(file)) || has_locked(pid, image)
 }
 
-/// Whether a process has a lock on an image file. Anybody may see that; by the file's number in its filesystem, as the number
-/// of that may be another one than programs are told.
+/// Whether a process has a lock on an image file. Anybody may see that.
 fn has_locked(pid: u32, image: &Image) -> bool {
-    let (pid, inode) = (pid.to_string(), format!(":{}", image.identity.1));
-    let is_it = |line: &str| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        matches!(words[..], [_, "FLOCK", _, _, owner, file, ..]
-            if owner == pid && file.ends_with(&inode))
-    };
-    image.is_file() && fs::read_to_string("/proc/locks").is_ok_and(|all| all.lines().any(is_it))
+    image.is_file() && lock_holders(&image.path).contains(&pid)
 }
 
 /// The process, if it has both the image and a connection for a mount.
@@ -164,7 +185,7 @@ impl Server {
                 true if begun.elapsed() > limit => return Outcome::StillWrites(self.pid),
                 _ => {}
             }
-            tell(&mut told, begun, self.pid, &mut say);
+            tell(&mut told, begun, Turn::Ending(self.pid), &mut say);
             std::thread::sleep(PAUSE);
         }
         Outcome::Closed
@@ -182,43 +203,88 @@ pub(crate) enum Outcome {
     StillWrites(u32),
 }
 
-fn tell(told: &mut bool, begun: Instant, pid: u32, say: &mut impl FnMut(&str)) {
+/// Who is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// The process of a mount that has gone.
+    Ending(u32),
+    /// Another command.
+    Brief(u32),
+}
+
+/// Who has an image that is busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Has {
+    /// One who lets go of it soon.
+    Ours(Turn),
+    /// Somebody else.
+    Stranger,
+    /// Nobody who can be seen, or not any more.
+    Nobody,
+}
+
+fn tell(told: &mut bool, begun: Instant, turn: Turn, say: &mut impl FnMut(&str)) {
     if !*told && begun.elapsed() > TELL {
         *told = true;
-        say(&format!("waiting for process {pid}, which writes the last changes of a mount"));
+        match turn {
+            Turn::Ending(pid) => {
+                say(&format!(
+                    "waiting for process {pid}, which writes the last changes of a mount"
+                ));
+            }
+            Turn::Brief(pid) => {
+                say(&format!("waiting for process {pid}, another command that uses it"));
+            }
+        }
     }
 }
 
-/// Opens an image, again for as long as `busy` says that somebody has it and that is the process of a mount which has gone, up
-/// to ten minutes. `say` is told what is waited for.
+/// Opens an image, again for as long as `busy` says that somebody has it and that is another command of ours, or the process of a mount
+/// which has gone, up to ten minutes. `say` is told what is waited for.
 pub fn patiently<T, E>(
     image: &Path,
     busy: impl Fn(&E) -> bool,
     say: impl FnMut(&str),
     open: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    patiently_for(PATIENCE, image, busy, say, open)
+    patiently_for(PATIENCE, true, image, busy, say, open)
 }
 
+/// With `in_turn`, commands are waited for, too.
 fn patiently_for<T, E>(
     limit: Duration,
+    in_turn: bool,
     image: &Path,
     busy: impl Fn(&E) -> bool,
     mut say: impl FnMut(&str),
     mut open: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    let (begun, mut told, mut nobody) = (Instant::now(), false, 0);
+    let (begun, mut told) = (Instant::now(), false);
+    // How often in a row, and since when.
+    let (mut strange, mut nobody, mut nobody_since) = (0, 0, begun);
     loop {
         let error = match open() {
             Err(error) if busy(&error) && !is_mounted(image) => error,
             done => return done,
         };
-        match waits_for(image, begun) {
-            Some(_) if begun.elapsed() > limit => return Err(error),
-            Some(pid) => tell(&mut told, begun, pid, &mut say),
-            None if nobody == LOOKS => return Err(error),
-            // It may have let go of the image just now.
-            None => nobody += 1,
+        let has = match has(image, begun) {
+            Has::Ours(Turn::Brief(_)) if !in_turn => Has::Stranger,
+            has => has,
+        };
+        let in_a_row = |count: u32, of: Has| if has == of { count + 1 } else { 0 };
+        strange = in_a_row(strange, Has::Stranger);
+        nobody = in_a_row(nobody, Has::Nobody);
+        if nobody <= 1 {
+            nobody_since = Instant::now();
+        }
+        match has {
+            Has::Ours(_) if begun.elapsed() > limit => return Err(error),
+            Has::Ours(turn) => tell(&mut told, begun, turn, &mut say),
+            Has::Stranger if strange == LOOKS => return Err(error),
+            Has::Nobody if nobody > EMPTY_LOOKS && nobody_since.elapsed() > NOBODY => {
+                return Err(error);
+            }
+            Has::Stranger | Has::Nobody => {}
         }
         std::thread::sleep(PAUSE);
     }
@@ -235,7 +301,8 @@ pub fn wait_for_last_commit(image: &Path, say: impl FnMut(&str)) {
         },
         _ => Ok(()),
     };
-    let _somebody_else_has_it = patiently(image, |()| true, say, look);
+    // What a command of ours is changing meanwhile is read as what a stranger changes is: as of its last commit.
+    let _somebody_else_has_it = patiently_for(PATIENCE, false, image, |()| true, say, look);
 }
 
 fn is_mounted(image: &Path) -> bool {
@@ -243,16 +310,30 @@ fn is_mounted(image: &Path) -> bool {
     mounts::all().is_ok_and(|all| all.iter().any(|one| one.is_ours() && one.source == image))
 }
 
-/// Whom to wait for.
-fn waits_for(image: &Path, begun: Instant) -> Option<u32> {
-    let image = Image::at(image)?;
+/// Who has an image that was busy a moment ago.
+fn has(path: &Path, begun: Instant) -> Has {
+    let Some(image) = Image::at(path) else { return Has::Nobody };
+    let locks = if image.is_file() { lock_holders(&image.path) } else { Vec::new() };
     let own = std::process::id();
-    processes().filter(|pid| *pid != own).find(|pid| {
-        if is_ending(*pid) {
-            return has_open(*pid, &image);
-        }
-        begun.elapsed() < NOTICE && holder(*pid, &image).is_some()
-    })
+    let serves = |pid: u32| begun.elapsed() < NOTICE && holder(pid, &image).is_some();
+    let turn = |pid: u32| match () {
+        () if is_called(pid, BRIEF) => Some(Turn::Brief(pid)),
+        () if is_ending(pid) || serves(pid) => Some(Turn::Ending(pid)),
+        () => None,
+    };
+    // Most often locks tell it; all processes are looked through only where they do not.
+    let turn = match &locks[..] {
+        [] | [0] => processes().filter(|pid| *pid != own).find_map(|pid| {
+            let turn = turn(pid)?;
+            has_open(pid, &image).then_some(turn)
+        }),
+        known => known.iter().copied().find_map(turn),
+    };
+    match turn {
+        Some(turn) => Has::Ours(turn),
+        None if !locks.is_empty() || disk_user(&image.path).is_some() => Has::Stranger,
+        None => Has::Nobody,
+    }
 }
 
 #[cfg(test)]
@@ -293,19 +374,24 @@ mod tests {
         assert!(processes().any(|pid| pid == own));
     }
 
-    /// A process that calls itself `buttress-ending`, with these redirections of the shell, which then stands still.
+    /// A process with such a name, and with these redirections of the shell, which then stands still.
     struct Ending(std::process::Child);
 
     impl Ending {
         fn with(redirections: &str) -> Self {
+            let ending = Self::called(ENDING, redirections);
+            assert!(is_ending(ending.0.id()));
+            ending
+        }
+
+        fn called(name: &str, redirections: &str) -> Self {
             let script =
-                format!("printf %s {ENDING} >/proc/self/comm; exec {redirections}; kill -STOP $$");
+                format!("printf %s {name} >/proc/self/comm; exec {redirections}; kill -STOP $$");
             let child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
             let stat = format!("/proc/{}/stat", child.id());
             while !fs::read_to_string(&stat).unwrap().contains(") T ") {
                 std::thread::sleep(PAUSE);
             }
-            assert!(is_ending(child.id()));
             Self(child)
         }
     }
@@ -321,7 +407,7 @@ mod tests {
         let mut said = 0;
         let limit = TELL * 2;
         let open = || Err::<(), bool>(true);
-        (patiently_for(limit, image, |busy: &bool| *busy, |_| said += 1, open), said)
+        (patiently_for(limit, true, image, |busy: &bool| *busy, |_| said += 1, open), said)
     }
 
     #[test]
@@ -342,13 +428,39 @@ mod tests {
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::Closed);
     }
 
-    #[test]
-    fn a_lock_is_seen_that_another_user_has() {
+    /// A file that a process with this name has locked.
+    fn locked_by(name: &str) -> (tempfile::NamedTempFile, Ending) {
         let image = tempfile::NamedTempFile::new().unwrap();
+        let redirections = format!("3<{}; flock -n 3", image.path().display());
+        let holder = Ending::called(name, &redirections);
+        (image, holder)
+    }
+
+    #[test]
+    fn a_command_of_ours_is_waited_for() {
+        let (image, holder) = locked_by(BRIEF);
+        let begun = Instant::now();
+        assert_eq!(has(image.path(), begun), Has::Ours(Turn::Brief(holder.0.id())));
+        assert_eq!(never(image.path()), (Err(true), 1));
+        assert!(begun.elapsed() >= TELL * 2);
+        // Those who only look are not kept.
+        wait_for_last_commit(image.path(), |said| panic!("{said}"));
+        drop(holder);
+        assert_eq!(has(image.path(), begun), Has::Nobody);
+    }
+
+    #[test]
+    fn a_stranger_is_not_waited_for() {
+        let (image, holder) = locked_by("somebody");
         let at = Image::at(image.path()).unwrap();
-        let own = std::process::id();
-        assert!(!has_locked(own, &at));
-        image.as_file().lock().unwrap();
-        assert!(has_locked(own, &at) && !has_locked(own + 1, &at));
+        assert!(has_locked(holder.0.id(), &at) && !has_locked(holder.0.id() + 1, &at));
+        assert_eq!(has(image.path(), Instant::now()), Has::Stranger);
+        let mut tries = 0;
+        let open = || {
+            tries += 1;
+            Err::<(), bool>(true)
+        };
+        let done = patiently(image.path(), |busy: &bool| *busy, |said| panic!("{said}"), open);
+        assert_eq!((done, tries), (Err(true), LOOKS));
     }
 }

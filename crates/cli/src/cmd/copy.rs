@@ -22,7 +22,9 @@ use super::files::{DEPTH_MAX, Entered, Failures};
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::quote;
-use crate::spot::{Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten};
+use crate::spot::{
+    Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten, refuse_itself,
+};
 
 /// Bytes moved at a time.
 const PIECE: u64 = 4 << 20;
@@ -109,7 +111,7 @@ impl Progress {
 
     /// What is being done.
     pub fn say(&self, what: String) {
-        self.bar.set_message(what);
+        self.bar.set_message(quote::harmless(&what).into_owned());
     }
 
     fn file(&self, spot: &Spot) {
@@ -230,6 +232,11 @@ impl<'a> Copying<'a> {
             entered: Entered::default(),
             root: rustix::process::geteuid().is_root(),
         }
+    }
+
+    /// The options that every command takes.
+    pub fn globals(&self) -> &'a Globals {
+        self.globals
     }
 
     /// Gives directories their own modes and times.
@@ -379,6 +386,7 @@ impl<'a> Copying<'a> {
     ) -> Result<(), Failure> {
         let refuse =
             |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
+        refuse_itself(from, directory, existing.as_ref())?;
         let flows = self.takes_contents(from, facts);
         let facts = &if flows { Facts { kind: Kind::Regular, ..*facts } } else { *facts };
         let existing = self.clear(facts, directory, name, existing)?;

@@ -10,7 +10,7 @@ use super::copy::{Copying, How, Progress, base_name, destination, new_entry};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target};
+use crate::spot::{Kind, New, Session, Spot, Target, warn_if_used};
 
 /// Arguments of `cp`.
 #[derive(Debug, Args)]
@@ -85,6 +85,9 @@ fn one(
         return Err(from
             .failure("cannot copy", "Is a directory")
             .hint("To copy it with all that is in it, add -r."));
+    }
+    if facts.kind == Kind::Regular {
+        warn_if_used(&from, copying.globals());
     }
     let name = if args.no_target_directory { None } else { base_name(source) };
     // The top of a filesystem has no name: what is in it goes into the destination.

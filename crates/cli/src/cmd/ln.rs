@@ -11,7 +11,7 @@ use super::copy::{base_name, destination};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target};
+use crate::spot::{Kind, New, Session, Spot, Target, may_be_overwritten};
 
 /// Arguments of `ln`.
 #[derive(Debug, Args)]
@@ -65,7 +65,10 @@ fn hard(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), Failu
 
 fn replace(args: &Ln, directory: &Spot, name: &[u8]) -> Result<(), Failure> {
     let refuse = |why| Failure::new("cannot replace", directory.entry_name(name), why);
-    if args.force && directory.child(name).map_err(refuse)?.is_some() {
+    if args.force
+        && let Some(existing) = directory.child(name).map_err(refuse)?
+    {
+        may_be_overwritten(&existing)?;
         directory.unlink(name).map_err(refuse)?;
     }
     Ok(())

@@ -12,6 +12,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use buttress_codec::ChecksumKind;
 use buttress_device::{Access, BlockDevice, FileDevice};
+use buttress_fuse::holder;
 use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, rootdir};
 use buttress_mkfs::{
     Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
@@ -228,6 +229,7 @@ impl<'a> Target<'a> {
         let device = match (created, size) {
             (true, None) => return Err(missing(path)),
             (true, Some(size)) => {
+                holder::announce_brief();
                 let create = || FileDevice::create(path, size);
                 removal.making(path, create).map_err(refused)?
             }

@@ -24,8 +24,11 @@ pub mod subvolume;
 
 use std::io::Write;
 
-use crate::args::{Command, Globals};
+use serde_json::json;
+
+use crate::args::{self, Command, Globals};
 use crate::error::Failure;
+use crate::output::{self, Format};
 
 /// Does what was asked, results to `out`.
 pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
@@ -48,7 +51,19 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Property(args) => property::run(args, globals, out),
         Command::Filesystem(args) => filesystem::run(args, globals, out),
         Command::InspectInternal(args) => inspect::run(args, globals, out),
+        Command::Version => version(globals, out),
         Command::Completions(args) => completions::run(args, out),
         Command::Man(args) => man::run(args, out),
     }
+}
+
+fn version(globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    match globals.format {
+        Format::Text => writeln!(out, "{}", args::version())?,
+        Format::Json => {
+            let version = json!({ "name": "buttress", "version": env!("CARGO_PKG_VERSION") });
+            output::write_json(out, "version", version)?;
+        }
+    }
+    Ok(())
 }

@@ -17,7 +17,7 @@ use super::files::{Failures, session};
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, Session, Spot, Target, Trouble, may_be_overwritten};
+use crate::spot::{Kind, Session, Spot, Target, Trouble, may_be_overwritten, refuse_used};
 
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
@@ -103,6 +103,9 @@ impl Moving<'_> {
         let spot =
             spot.ok_or_else(|| Failure::new("cannot move", &from, "No such file or directory"))?;
         let kind = spot.facts().map_err(|why| spot.failure("cannot move", why))?.kind;
+        if kind == Kind::Regular {
+            refuse_used(&spot, "cannot move")?;
+        }
         let what = format!("cannot move {spot} to");
         let (directory, name) =
             destination(session, last, base_name(source), sources > 1, (&what, kind))?;

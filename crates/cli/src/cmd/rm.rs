@@ -2,8 +2,10 @@
 //!
 //! Subvolumes are not removed on the way: deleting one is `subvolume delete`, and whoever means it says it.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
+use std::time::{Duration, Instant};
 
 use buttress_device::Access;
 use clap::Args;
@@ -12,7 +14,10 @@ use rustix::io::Errno;
 use super::files::{Entered, Entries, Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, Session, Spot, Target};
+use crate::spot::{Facts, Kind, Session, Spot, Target, named_may_be_removed, refuse_used};
+
+/// How long a look at what is used tells what is.
+const USED_FOR: Duration = Duration::from_secs(1);
 
 /// Arguments of `rm`.
 #[derive(Debug, Args)]
@@ -63,7 +68,9 @@ fn one(
         Err(failure) if args.force && failure.is_about(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    let mut removal = Removal { args, globals, failures, out, entered: Entered::default() };
+    named_may_be_removed(&spot, target, globals)?;
+    let (entered, used) = (Entered::default(), Used::default());
+    let mut removal = Removal { args, globals, failures, out, entered, used };
     match args.recursive || args.dir {
         false if spot.is_directory().map_err(|why| spot.failure("cannot remove", why))? => {
             Err(spot
@@ -84,8 +91,8 @@ pub fn remove_tree(
 ) -> Result<(), Failure> {
     let args = Rm { targets: Vec::new(), recursive: true, force: false, dir: false };
     let mut failures = Failures::new(globals);
-    let entered = Entered::default();
-    Removal { args: &args, globals, failures: &mut failures, out, entered }
+    let (entered, used) = (Entered::default(), Used::default());
+    Removal { args: &args, globals, failures: &mut failures, out, entered, used }
         .remove(parent, name, spot)?;
     failures.end()
 }
@@ -96,6 +103,20 @@ struct Removal<'a, 'b> {
     failures: &'a mut Failures<'b>,
     out: &'a mut dyn Write,
     entered: Entered,
+    used: Used,
+}
+
+/// The numbers of files that somebody uses as images, as of a moment ago: to look at every file would take longer than to remove it.
+#[derive(Default)]
+struct Used(Option<(Instant, HashSet<u64>)>);
+
+impl Used {
+    /// Whether a file of this machine may be one of them.
+    fn may_be(&mut self, facts: &Facts) -> bool {
+        let known = self.0.take().filter(|(taken, _)| taken.elapsed() < USED_FOR);
+        let known = known.unwrap_or_else(|| (Instant::now(), buttress_device::used_files()));
+        self.0.insert(known).1.contains(&facts.ino)
+    }
 }
 
 /// A directory that is being emptied.
@@ -161,7 +182,13 @@ impl Removal<'_, '_> {
                 return Ok(Some(Level { parent, name, spot, entries, kept }));
             }
             Kind::Directory => parent.remove_directory(name).map_err(refuse)?,
-            _ => parent.unlink(name).map_err(refuse)?,
+            kind => {
+                let on_host = kind == Kind::Regular && spot.host_path().is_some();
+                if on_host && self.used.may_be(&facts) {
+                    refuse_used(spot, "cannot remove")?;
+                }
+                parent.unlink(name).map_err(refuse)?;
+            }
         }
         self.say(spot).map(|()| None)
     }

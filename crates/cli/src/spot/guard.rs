@@ -4,13 +4,13 @@
 //! top directory, and everything else of that kind is refused.
 
 use std::fs::File;
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 
-use super::{Kind, Spot};
+use super::{Kind, Spot, Target};
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
@@ -70,14 +70,93 @@ pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
             .hint("To have something else in its place, remove it first.")),
         Kind::Regular => {
             // Whatever it holds: another filesystem that is mounted is an image in use, too.
-            let opened = FileDevice::open(path, Access::ReadWrite);
-            match opened {
-                Err(error @ DeviceError::Busy { .. }) => Err(device::failure(path, &error)),
+            refuse_used(existing, "cannot overwrite")?;
+            // Locks of other machines are found by trying only.
+            match FileDevice::open(path, Access::ReadWrite) {
+                Err(DeviceError::Busy { why, .. }) => Err(busy(existing, "cannot overwrite", &why)),
                 _ => Ok(()),
             }
         }
         _ => Ok(()),
     }
+}
+
+/// Refuses to do something with a file of this machine that somebody uses as an image: it is mounted, locked, or behind a loop device. All of
+/// that can be seen without opening it, which not everybody may who can remove it.
+pub fn refuse_used(spot: &Spot, what: &str) -> Result<(), Failure> {
+    match spot.host_path().map(|path| (path, used(path))) {
+        Some((_, Some(why))) => Err(busy(spot, what, &why)),
+        _ => Ok(()),
+    }
+}
+
+/// Who uses a file of this machine.
+fn used(path: &Path) -> Option<String> {
+    let mounted = path.canonicalize().ok().and_then(|whole| device::mounted_on(&whole));
+    if let Some(directory) = mounted {
+        return Some(format!("it is mounted on {}", directory.display()));
+    }
+    match buttress_device::refuse_used(path) {
+        Err(DeviceError::Busy { why, .. }) => Some(why),
+        _ => None,
+    }
+}
+
+fn busy(spot: &Spot, what: &str, why: &str) -> Failure {
+    let failure = spot.failure(what, format!("busy: {why}"));
+    failure.hint(device::instead_of_busy(spot.host_path().unwrap_or(Path::new("."))))
+}
+
+/// Says that what is copied may be of no use, where it is an image in use.
+pub fn warn_if_used(spot: &Spot, globals: &Globals) {
+    if let Some(path) = spot.host_path()
+        && (holds_btrfs(path, globals.offset) || holds_partitions(path))
+        && let Some(why) = used(path)
+    {
+        let note = format!("busy: {why}; the copy may be of no use");
+        device::warn(globals, path, &note);
+    }
+}
+
+/// Refuses to remove what was named where a name inside was meant: disks, images with partitions, and where `--offset` says that there is a
+/// filesystem, which there is not; and images in use.
+pub fn named_may_be_removed(
+    named: &Spot,
+    target: &Target,
+    globals: &Globals,
+) -> Result<(), Failure> {
+    let Target::Host(path) = target else { return Ok(()) };
+    let refuse = |why: &str| {
+        let failure = named.failure("cannot remove", why);
+        Err(failure.hint(format!("To remove something in it, name it: {}:/PATH.", path.display())))
+    };
+    match named.facts().map_err(|why| named.failure("cannot remove", why))?.kind {
+        Kind::Block => refuse("it is a disk"),
+        Kind::Regular if globals.offset != 0 => refuse("--offset was given, and it is a file"),
+        Kind::Regular if holds_partitions(path) => refuse("it is a disk image with partitions"),
+        Kind::Regular => refuse_used(named, "cannot remove"),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses to copy an image into itself, or what is in it over it.
+pub fn refuse_itself(from: &Spot, to: &Spot, existing: Option<&Spot>) -> Result<(), Failure> {
+    let same = |one: &Path, other: &Path| match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    };
+    if let (Some(path), Some((image, _))) = (from.host_path(), to.image_node())
+        && same(path, image.device())
+    {
+        return Err(from.failure("cannot copy", "an image does not go into itself"));
+    }
+    if let (Some((image, _)), Some(existing)) = (from.image_node(), existing)
+        && existing.host_path().is_some_and(|path| same(path, image.device()))
+    {
+        let why = "it is the image that this is copied from";
+        return Err(existing.failure("cannot overwrite", why));
+    }
+    Ok(())
 }
 
 /// The same for what the user named as the destination; `knows_image`: another word of the command named an image.

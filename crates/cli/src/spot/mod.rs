@@ -15,7 +15,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use guard::may_be_overwritten;
+pub use guard::{
+    may_be_overwritten, named_may_be_removed, refuse_itself, refuse_used, warn_if_used,
+};
 pub use image::{Image, this_umask};
 pub use session::{Session, Target};
 

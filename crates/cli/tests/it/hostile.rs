@@ -414,6 +414,25 @@ fn on_a_terminal(place: &Place, line: &str) -> Option<String> {
 }
 
 #[test]
+fn progress_shows_no_escape_sequences() {
+    let place = Place::new();
+    // So much that it is told of.
+    fs::create_dir(place.join("\u{1b}[5mtree\u{7}")).unwrap();
+    for number in 0..8 {
+        let name = format!("\u{1b}[5mtree\u{7}/\u{1b}[7m{number}");
+        fs::write(place.join(&name), vec![number; 8 << 20]).unwrap();
+    }
+    for line in [
+        r#"mkfs --size 1G --rootdir "$(printf '\033[5mtree\007')" disk.img"#,
+        r#"cp -rv "$(printf '\033[5mtree\007')" disk.img:/copy"#,
+    ] {
+        let Some(said) = on_a_terminal(&place, line) else { return };
+        assert!(!said.contains("\u{1b}[5m") && !said.contains("\u{1b}[7m"), "{line}: {said:?}");
+        assert!(!said.contains('\u{7}'), "{line}: {said:?}");
+    }
+}
+
+#[test]
 fn a_terminal_sees_no_escape_sequences() {
     use std::os::unix::ffi::OsStrExt;
     let place = image(|tree| {

@@ -17,5 +17,6 @@ mod run;
 mod stats;
 mod targets;
 mod tree;
+mod turns;
 mod usage;
 mod whole;

@@ -17,7 +17,7 @@ pub struct Said {
 }
 
 impl Said {
-    fn of(output: Output) -> Said {
+    pub fn of(output: Output) -> Said {
         Said {
             code: output.status.code().unwrap_or(-1),
             out: output.stdout,

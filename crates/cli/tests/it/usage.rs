@@ -70,6 +70,50 @@ fn help_and_version_go_to_standard_output() {
     }
 }
 
+/// As under the names of btrfs-progs: a word for the tool, `v` and the number.
+#[test]
+fn versions_under_all_names() {
+    const VERSION: &str = env!("CARGO_PKG_VERSION");
+    let place = Place::new();
+    for (name, words, expected) in [
+        ("buttress", &["--version"][..], "buttress "),
+        ("buttress", &["-V"], "buttress "),
+        ("buttress", &["version"], "buttress "),
+        ("buttress", &["mkfs", "-V"], "buttress "),
+        ("btrfs", &["version"], "buttress v"),
+        ("btrfs", &["--version"], "buttress v"),
+        ("mkfs.btrfs", &["-V"], "mkfs.btrfs, part of buttress v"),
+        ("/sbin/mkfs.btrfs", &["--version"], "mkfs.btrfs, part of buttress v"),
+        ("mkfs.btrfs", &["-qV", "disk.img"], "mkfs.btrfs, part of buttress v"),
+    ] {
+        let said = run_as(name, place.path(), words);
+        let expected = format!("{expected}{VERSION}\n");
+        assert_eq!(
+            (said.code, said.text(), said.err.as_str()),
+            (0, expected, ""),
+            "{name} {words:?}"
+        );
+    }
+    assert_eq!(place.json("version")["version"], VERSION);
+    assert!(!place.join("disk.img").exists());
+}
+
+#[test]
+fn who_asks_for_silence_has_it() {
+    let place = Place::new();
+    std::fs::write(place.join("one"), "one").unwrap();
+    for line in [
+        "mkfs -q -v --size 300M disk.img",
+        "mkfs -v -q -f disk.img",
+        "cp -q -v one disk.img:/",
+        "-v mv -q disk.img:/one disk.img:/two",
+        "chmod -qv 600 disk.img:/two",
+        "rm -vq disk.img:/two",
+    ] {
+        assert_eq!(place.ok(line), "", "{line}");
+    }
+}
+
 #[test]
 fn failures_as_json() {
     let place = Place::new();

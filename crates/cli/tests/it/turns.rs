@@ -1,0 +1,303 @@
+//! Who else uses an image: commands take turns, strangers are named, and what is in use is neither moved nor removed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use buttress_testkit::oracle::{self, LoopDevice};
+
+use crate::live::Live;
+use crate::run::{KernelMount, Place, Said, have_progs};
+
+fn image() -> Place {
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    fs::write(place.join("one"), "one").unwrap();
+    place
+}
+
+fn start(place: &Place, line: &str) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    command.args(line.split_whitespace()).current_dir(place.path());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// A program that has a lock on a file until it is told to end.
+struct Locked(Child);
+
+impl Locked {
+    fn new(place: &Place, how: &str) -> Locked {
+        let mut command = Command::new("flock");
+        command.args([how, "-n", "disk.img", "sh", "-c", "echo; exec cat"]);
+        command.current_dir(place.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let out = child.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(out, &mut [0]).unwrap();
+        Locked(child)
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ended = self.0.wait();
+    }
+}
+
+#[test]
+fn commands_take_turns() {
+    let place = image();
+    for number in 0..20 {
+        fs::write(place.join(&format!("file{number}")), format!("{number} ")).unwrap();
+    }
+    for round in 0..rounds() {
+        place.ok(&format!("mkdir disk.img:/{round}"));
+        let line = |number: u32| match number % 10 {
+            // Readers and others are in the way for a moment, too.
+            8 => format!("cat disk.img:/{round}"),
+            9 => "check disk.img".to_owned(),
+            _ => format!("cp file{number} disk.img:/{round}"),
+        };
+        let commands: Vec<_> =
+            (0..20).map(|number| (number, start(&place, &line(number)))).collect();
+        for (number, command) in commands {
+            let output = command.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let expected = if number % 10 == 8 { 1 } else { 0 };
+            assert_eq!(output.status.code(), Some(expected), "round {round}, {number}: {said}");
+        }
+        assert_eq!(place.ok(&format!("ls disk.img:/{round}")).lines().count(), 16);
+        place.ok(&format!("rm -r disk.img:/{round}"));
+    }
+    if have_progs() {
+        place.check("disk.img");
+    }
+}
+
+fn rounds() -> u32 {
+    if std::env::var_os("BUTTRESS_LONG").is_some() { 100 } else { 3 }
+}
+
+#[test]
+fn who_waits_says_so_and_can_be_stopped() {
+    let place = image();
+    // What it copies does not come.
+    let mut slow = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    slow.args(["cp", "/dev/stdin", "disk.img:/slow"]).current_dir(place.path());
+    let mut slow = slow.stdin(Stdio::piped()).spawn().unwrap();
+    let locked = || {
+        let file = File::open(place.join("disk.img")).unwrap();
+        file.try_lock_shared().is_err()
+    };
+    while !locked() {
+        assert!(slow.try_wait().unwrap().is_none());
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let waiting = start(&place, "cp one disk.img:/");
+    let mut stopped = start(&place, "mv one disk.img:/");
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    let pid = rustix::process::Pid::from_child(&stopped);
+    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    assert!(stopped.wait().unwrap().code().is_none(), "it ends by the signal");
+    // Who only reads is not kept.
+    assert_eq!(place.run("ls disk.img").text(), "");
+    drop(slow.stdin.take());
+    assert!(slow.wait().unwrap().success());
+    let waited = waiting.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&waited.stderr);
+    let expected = format!("waiting for process {}, another command that uses it", slow.id());
+    assert!(waited.status.success() && said.contains(&expected), "{said}");
+    assert_eq!(place.ok("ls disk.img"), "one\nslow\n");
+}
+
+#[test]
+fn a_stranger_who_has_the_lock_is_named() {
+    let place = image();
+    for how in ["-x", "-s"] {
+        let stranger = Locked::new(&place, how);
+        let pid = stranger.0.id();
+        let begun = Instant::now();
+        for line in ["cp one disk.img:/", "rm disk.img:/one", "mkfs -f disk.img"] {
+            let said = place.fails(line);
+            assert!(said.contains(&format!("process {pid} (flock)")), "{line}: {said}");
+            assert!(said.contains(&format!("kill {pid}")), "{line}: {said}");
+        }
+        assert!(begun.elapsed().as_secs() < 60, "nobody waits for strangers");
+    }
+    place.ok("cp one disk.img:/");
+}
+
+/// Every way to move, remove or replace an image, or a directory with it to another filesystem.
+fn refused(place: &Place, run: &dyn Fn(&str) -> Said) {
+    let before = fs::metadata(place.join("disk.img")).unwrap();
+    let elsewhere = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    fs::set_permissions(elsewhere.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let elsewhere = elsewhere.path().display();
+    for line in [
+        "mv disk.img moved.img".to_owned(),
+        format!("mv disk.img {elsewhere}"),
+        format!("mv disk.img {elsewhere}/moved.img"),
+        "mv other/disk.img .".to_owned(),
+        "cp -r other/. .".to_owned(),
+        "ln -sf one/disk.img .".to_owned(),
+        "rm disk.img".to_owned(),
+        "rm -f --offset 1M disk.img".to_owned(),
+        "rm -r .".to_owned(),
+        format!("rm -r {}", place.path().display()),
+    ] {
+        let said = run(&line);
+        assert_eq!(said.code, 1, "{line}: {}", said.err);
+        let after = fs::metadata(place.join("disk.img"));
+        let after = after.unwrap_or_else(|error| panic!("{line}: {error}: {}", said.err));
+        assert_eq!(
+            (before.ino(), before.len()),
+            (after.ino(), after.len()),
+            "{line}: {}",
+            said.err
+        );
+        // What else was in a directory may have gone.
+        fs::create_dir_all(place.join("other")).unwrap();
+        fs::write(place.join("other/disk.img"), "other").unwrap();
+        fs::write(place.join("one"), "one").unwrap();
+    }
+}
+
+#[test]
+fn an_image_in_use_stays_where_it_is() {
+    if !Path::new("/dev/shm").is_dir() {
+        println!("skipped: there is no /dev/shm");
+        return;
+    }
+    let place = image();
+    fs::create_dir(place.join("other")).unwrap();
+    fs::write(place.join("other/disk.img"), "other").unwrap();
+    let all = |place: &Place| {
+        refused(place, &|line| place.run(line));
+        if rustix::process::geteuid().is_root() {
+            refused(place, &|line| as_stranger(place, line));
+        }
+    };
+    let locked = Locked::new(&place, "-x");
+    all(&place);
+    drop(locked);
+    let reader = Locked::new(&place, "-s");
+    all(&place);
+    drop(reader);
+    if let Some(live) = Live::of(&place, "") {
+        // Not below it.
+        fs::write(place.join("mnt/kept"), "kept").unwrap();
+        all(&place);
+        fs::write(place.join("mnt/kept"), "kept").unwrap();
+        live.end();
+    }
+    if oracle::root_or_skip() {
+        fs::create_dir_all(place.join("mnt")).unwrap();
+        let device = LoopDevice::attach(&place.join("disk.img")).unwrap();
+        all(&place);
+        drop(device);
+    }
+    if let Some(mount) = KernelMount::of(&place, "disk.img") {
+        all(&place);
+        drop(mount);
+    }
+    place.ok("mv disk.img moved.img");
+    place.ok("check moved.img");
+}
+
+/// Runs the command as a user who may write to the directory and not open the image.
+fn as_stranger(place: &Place, line: &str) -> Said {
+    let program = place.join("program");
+    if !program.exists() {
+        fs::copy(env!("CARGO_BIN_EXE_buttress"), &program).unwrap();
+    }
+    fs::set_permissions(place.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(place.join("other"), fs::Permissions::from_mode(0o777)).unwrap();
+    fs::set_permissions(place.join("disk.img"), fs::Permissions::from_mode(0o600)).unwrap();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=1001", "--regid=1001", "--clear-groups"]).arg(&program);
+    command.args(line.split_whitespace()).current_dir(place.path());
+    Said::of(oracle::start(&mut command).unwrap())
+}
+
+#[test]
+fn what_was_meant_for_the_inside_does_not_remove_the_image() {
+    let place = image();
+    let mut mbr = vec![0; 1 << 20];
+    mbr[510..512].copy_from_slice(&[0x55, 0xaa]);
+    mbr[450] = 0x83;
+    mbr[454] = 8;
+    fs::write(place.join("mbr.img"), &mbr).unwrap();
+    for line in [
+        "rm disk.img",
+        "rm -rf disk.img",
+        "rm --offset 1M disk.img",
+        "rm -rf --offset 1M disk.img",
+        "rm -rf --offset 1M disk.img one",
+        "rm mbr.img",
+        "rm -rf mbr.img",
+        "rm -rf --offset 4096 mbr.img",
+        "rm -r disk.img/",
+        "rm -rf disk.img:",
+        "rm -rf disk.img:/",
+    ] {
+        let said = place.fails(line);
+        assert!(said.contains("cannot"), "{line}: {said}");
+        assert!(place.join("disk.img").exists() && place.join("mbr.img").exists(), "{line}");
+    }
+    assert!(place.fails("rm mbr.img").contains("it is a disk image with partitions"));
+    if oracle::root_or_skip() {
+        let device = LoopDevice::attach(&place.join("mbr.img")).unwrap();
+        let path = device.path().display().to_string();
+        for line in [format!("rm {path}"), format!("rm -rf --offset 1M {path}")] {
+            assert!(place.fails(&line).contains("it is a disk"), "{line}");
+            assert!(device.path().exists());
+        }
+    }
+    // A file is a file.
+    fs::write(place.join("one"), "one").unwrap();
+    place.ok("rm one");
+}
+
+#[test]
+fn an_image_does_not_go_into_itself() {
+    let place = image();
+    place.ok("cp one disk.img");
+    fs::hard_link(place.join("disk.img"), place.join("second.img")).unwrap();
+    fs::create_dir(place.join("dir")).unwrap();
+    fs::hard_link(place.join("disk.img"), place.join("dir/third.img")).unwrap();
+    for line in [
+        "cp disk.img disk.img:/",
+        "cp disk.img disk.img",
+        "cp second.img disk.img:/copy",
+        "cp -r dir disk.img:/",
+        "mv disk.img disk.img:/",
+        "mv second.img disk.img:/",
+        "mv dir disk.img:/",
+    ] {
+        let said = place.fails(line);
+        assert!(said.contains("an image does not go into itself"), "{line}: {said}");
+    }
+    // Nor over itself.
+    fs::write(place.join("inner"), "inner").unwrap();
+    place.ok("cp inner disk.img:/second.img");
+    for line in ["cp disk.img:/second.img .", "cp -r disk.img:/. .", "mv disk.img:/second.img ."] {
+        let said = place.fails(line);
+        assert!(said.contains("second.img"), "{line}: {said}");
+    }
+    assert_eq!(place.ok("cat disk.img:/one disk.img:/second.img"), "oneinner");
+    assert_eq!(fs::metadata(place.join("second.img")).unwrap().len(), 300 << 20);
+    place.ok("check disk.img");
+}
+
+#[test]
+fn a_copy_of_an_image_in_use_is_warned_of() {
+    let place = image();
+    let locked = Locked::new(&place, "-x");
+    let said = place.run("cp disk.img copy.img");
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert!(said.err.contains("warning: disk.img: busy: "), "{}", said.err);
+    drop(locked);
+    place.ok("cp disk.img copy.img");
+}
