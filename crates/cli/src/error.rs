@@ -49,7 +49,7 @@ impl Failure {
         Failure {
             what: what.into(),
             place: place.to_string(),
-            why: why.to_string(),
+            why: without_numbers(&why.to_string()),
             hint: None,
             code: 1,
             broken_pipe: false,
@@ -145,6 +145,24 @@ impl From<io::Error> for Failure {
     }
 }
 
+/// Without the numbers of system errors, which say nothing that the words do not.
+pub fn without_numbers(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let mut words = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|byte| byte.is_ascii_digit()) => {
+                words.push_str(rest);
+            }
+            _ => {
+                words.push_str(" (os error ");
+                words.push_str(part);
+            }
+        }
+    }
+    words
+}
+
 /// The system's words for an error, without its number: `No such file or directory`.
 pub fn text(error: &io::Error) -> String {
     let text = error.to_string();
@@ -181,5 +199,8 @@ mod tests {
     fn system_errors_lose_their_numbers() {
         let error = io::Error::from_raw_os_error(2);
         assert_eq!(text(&error), "No such file or directory");
+        let failure =
+            Failure::new("cannot copy", "a", "write of 5 bytes: no (os error 28); b (os error x)");
+        assert_eq!(failure.to_string(), "cannot copy a: write of 5 bytes: no; b (os error x)");
     }
 }

@@ -43,7 +43,7 @@ pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let Some((last, sources)) = args.paths.split_last() else {
         return Err(Failure::usage("cannot copy", "source and destination are needed"));
     };
-    let last = Target::any(last, globals);
+    let last = Target::destination(last, globals);
     let access = match last {
         Target::Image { .. } => Access::ReadWrite,
         Target::Host(_) => Access::ReadOnly,

@@ -34,7 +34,7 @@ const NEW: (&str, Kind) = ("cannot make", Kind::Symlink);
 /// Makes the link.
 pub fn run(args: &Ln, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
-        let link = Target::any(&args.link, globals);
+        let link = Target::destination(&args.link, globals);
         match args.symbolic {
             true => symbolic(args, &link, session),
             false => hard(args, &link, session),

@@ -119,6 +119,12 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     let Some(path) = &args.device else {
         return Err(Failure::usage("cannot make a filesystem", "no device was named"));
     };
+    if let Some(source) = args.rootdir.as_deref().filter(|source| is_within(path, source)) {
+        let what = format!("cannot fill {} from", path.display());
+        let why = "it would be a part of itself";
+        return Err(Failure::new(what, source.display(), why)
+            .hint("Make it outside the directory, and move it when it is done."));
+    }
     let options = options(args, globals, features);
     let target = Target::open(path, args, globals, &options)?;
     match made(&target, args, globals, &options) {
@@ -131,6 +137,15 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
             Err(failure)
         }
     }
+}
+
+/// Whether a file, which may have to be made, is somewhere in a directory.
+fn is_within(path: &Path, directory: &Path) -> bool {
+    let whole = path.canonicalize().or_else(|_| {
+        let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+        parent.unwrap_or(Path::new(".")).canonicalize()
+    });
+    matches!((whole, directory.canonicalize()), (Ok(whole), Ok(top)) if whole.starts_with(&top))
 }
 
 /// Makes the filesystem, and fills it.

@@ -38,7 +38,7 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let progress = Progress::new(globals);
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadWrite, |session| {
-        let last = Target::any(last, globals);
+        let last = Target::destination(last, globals);
         let mut moving = Moving { args, globals, progress: &progress, copied: Vec::new() };
         for source in sources {
             let done = moving.one(&Target::path(source), &last, sources.len(), session, out);

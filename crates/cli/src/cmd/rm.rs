@@ -68,7 +68,7 @@ fn one(
         Err(failure) if args.force && failure.is_about(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    named_may_be_removed(&spot, target, globals)?;
+    named_may_be_removed(&spot, target)?;
     let (entered, used) = (Entered::default(), Used::default());
     let mut removal = Removal { args, globals, failures, out, entered, used };
     match args.recursive || args.dir {

@@ -4,6 +4,7 @@
 //! top directory, and everything else of that kind is refused.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
@@ -13,7 +14,7 @@ use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 use super::{Kind, Spot, Target};
 use crate::args::Globals;
 use crate::device;
-use crate::error::Failure;
+use crate::error::{self, Failure};
 
 /// Whether something could hold a filesystem.
 pub(super) fn is_device(path: &Path) -> bool {
@@ -118,13 +119,8 @@ pub fn warn_if_used(spot: &Spot, globals: &Globals) {
     }
 }
 
-/// Refuses to remove what was named where a name inside was meant: disks, images with partitions, and where `--offset` says that there is a
-/// filesystem, which there is not; and images in use.
-pub fn named_may_be_removed(
-    named: &Spot,
-    target: &Target,
-    globals: &Globals,
-) -> Result<(), Failure> {
+/// Refuses to remove what was named where a name inside was meant: disks and images with partitions; and images in use.
+pub fn named_may_be_removed(named: &Spot, target: &Target) -> Result<(), Failure> {
     let Target::Host(path) = target else { return Ok(()) };
     let refuse = |why: &str| {
         let failure = named.failure("cannot remove", why);
@@ -132,7 +128,6 @@ pub fn named_may_be_removed(
     };
     match named.facts().map_err(|why| named.failure("cannot remove", why))?.kind {
         Kind::Block => refuse("it is a disk"),
-        Kind::Regular if globals.offset != 0 => refuse("--offset was given, and it is a file"),
         Kind::Regular if holds_partitions(path) => refuse("it is a disk image with partitions"),
         Kind::Regular => refuse_used(named, "cannot remove"),
         _ => Ok(()),
@@ -167,6 +162,14 @@ pub(super) fn named_may_be_overwritten(
 ) -> Result<(), Failure> {
     may_be_overwritten(named)?;
     let Some(path) = named.host_path().filter(|path| is_device(path)) else { return Ok(()) };
+    // What it holds cannot be known. `cp` could not write to it either, but `mv` could put something in its place.
+    if let Err(error) = File::open(path)
+        && error.kind() == ErrorKind::PermissionDenied
+    {
+        return Err(named.failure("cannot overwrite", error::text(&error)).hint(
+            "It may be an image, as it cannot be read. To have something else in its place, remove it first.",
+        ));
+    }
     if globals.offset != 0 && !knows_image {
         let failure = named.failure("cannot overwrite", "no btrfs filesystem there");
         return Err(failure.hint(format!("There is none at --offset {}.", globals.offset)));

@@ -52,8 +52,19 @@ impl Target {
         Target::Host(text.into())
     }
 
-    /// Understands `DEVICE[:PATH]`: a file or disk with a btrfs filesystem in it stands for the filesystem.
+    /// Understands `DEVICE[:PATH]`: a file or disk with a btrfs filesystem in it stands for the filesystem. So does any with `--offset`, as
+    /// nothing but a filesystem has one: where there is none, that is said, and nothing is done to the file itself.
     pub fn any(text: &OsStr, globals: &Globals) -> Target {
+        match Target::destination(text, globals) {
+            Target::Host(path) if globals.offset != 0 && is_device(&path) => {
+                Target::Image { device: path, path: Vec::new() }
+            }
+            other => other,
+        }
+    }
+
+    /// The same for where something goes to, which may be a file that is to be replaced.
+    pub fn destination(text: &OsStr, globals: &Globals) -> Target {
         match Target::path(text) {
             Target::Host(path) if holds_btrfs(&path, globals.offset) => {
                 Target::Image { device: path, path: Vec::new() }

@@ -250,11 +250,21 @@ fn what_was_meant_for_the_inside_does_not_remove_the_image() {
     if oracle::root_or_skip() {
         let device = LoopDevice::attach(&place.join("mbr.img")).unwrap();
         let path = device.path().display().to_string();
-        for line in [format!("rm {path}"), format!("rm -rf --offset 1M {path}")] {
-            assert!(place.fails(&line).contains("it is a disk"), "{line}");
-            assert!(device.path().exists());
-        }
+        assert!(place.fails(&format!("rm {path}")).contains("it is a disk"));
+        place.fails(&format!("rm -rf --offset 1M {path}"));
+        assert!(device.path().exists());
     }
+    // Nor is anything else done to the image itself.
+    let before = fs::metadata(place.join("disk.img")).unwrap();
+    for line in ["chmod 777", "chown 1:1", "ls", "stat", "cat", "mkdir", "subvolume create"] {
+        let line = format!("{line} disk.img --offset 1M");
+        let said = place.fails(&line);
+        // What makes something finds that the top directory is there already.
+        let expected = ["no btrfs filesystem there", "exists"];
+        assert!(expected.iter().any(|it| said.contains(it)), "{line}: {said}");
+    }
+    let after = fs::metadata(place.join("disk.img")).unwrap();
+    assert_eq!((before.mode(), before.uid()), (after.mode(), after.uid()));
     // A file is a file.
     fs::write(place.join("one"), "one").unwrap();
     place.ok("rm one");
@@ -289,6 +299,73 @@ fn an_image_does_not_go_into_itself() {
     assert_eq!(place.ok("cat disk.img:/one disk.img:/second.img"), "oneinner");
     assert_eq!(fs::metadata(place.join("second.img")).unwrap().len(), 300 << 20);
     place.ok("check disk.img");
+}
+
+/// Programs of the system claim a new disk for a moment; who keeps it is refused.
+#[test]
+fn a_disk_that_is_claimed_for_a_moment_is_had_after_it() {
+    if !oracle::root_or_skip() {
+        return;
+    }
+    let place = image();
+    let device = LoopDevice::attach(&place.join("disk.img")).unwrap();
+    let path = device.path().display().to_string();
+    let claim = || {
+        let mut options = File::options();
+        let exclusive = rustix::fs::OFlags::EXCL.bits() as i32;
+        std::os::unix::fs::OpenOptionsExt::custom_flags(options.read(true), exclusive);
+        // Nor may it be another's, as of a child that is not its program yet.
+        (0..100).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            options.open(device.path()).ok()
+        })
+    };
+    fs::create_dir(place.join("mnt")).unwrap();
+    for line in ["mkfs -q -f DISK", "check DISK", "cp one DISK:/", "mount DISK mnt"] {
+        let claimed = claim().unwrap();
+        let release = std::thread::spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(300));
+            drop(claimed);
+        });
+        let said = place.run(&line.replace("DISK", &path));
+        release.join().unwrap();
+        assert_eq!(said.code, 0, "{line}: {}", said.err);
+    }
+    place.umount("mnt");
+    let claimed = claim().unwrap();
+    assert!(place.fails(&format!("cp one {path}:/")).contains("busy: it is mounted, or another"));
+    drop(claimed);
+}
+
+/// Who may not read an image, but may write to its directory, cannot tell it from other files.
+#[test]
+fn what_cannot_be_read_is_not_replaced() {
+    if !oracle::root_or_skip() {
+        return;
+    }
+    let place = image();
+    fs::create_dir(place.join("other")).unwrap();
+    for line in ["mv one disk.img", "cp one disk.img", "mv -n one disk.img"] {
+        let said = as_stranger(&place, line);
+        assert!(said.err.contains("Permission denied") || line.contains("-n"), "{}", said.err);
+        assert_eq!(fs::metadata(place.join("disk.img")).unwrap().len(), 300 << 20, "{line}");
+    }
+}
+
+#[test]
+fn an_image_is_not_made_within_what_it_is_filled_from() {
+    let place = Place::new();
+    fs::create_dir_all(place.join("tree/dir")).unwrap();
+    std::os::unix::fs::symlink("tree/dir", place.join("link")).unwrap();
+    for line in ["tree tree/disk.img", "tree link/disk.img", ". disk.img", "tree tree/dir/disk.img"]
+    {
+        let said = place.fails(&format!("mkfs --size 300M --rootdir {line}"));
+        assert!(said.contains("it would be a part of itself"), "{line}: {said}");
+    }
+    assert!(!place.join("tree/disk.img").exists() && !place.join("disk.img").exists());
+    place.ok("mkfs -q --size 300M --rootdir tree tree.img");
+    place.ok("mkfs -q --size 300M --rootdir tree treeing.img");
+    assert_eq!(place.ok("ls tree.img"), "dir\n");
 }
 
 #[test]
