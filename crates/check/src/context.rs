@@ -176,7 +176,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Only blocks that subvolumes share have been moved by a balance without being written anew.
+    /// Only blocks that subvolumes share have been moved by a balance without being written anew, and those refer by their address:
+    /// the tree that a balance makes for the time being cannot be told from the others by name.
     fn judge_flags(&self, block: &TreeBlock, tree: u64) {
         let moves = holds_files(tree) || tree == objectid::TREE_RELOC;
         let known = BlockHead::WRITTEN | if moves { BlockHead::RELOC } else { 0 };
@@ -184,6 +185,10 @@ impl<'a> Context<'a> {
             let have = format_args!("{:#x}", block.flags());
             let expect = format_args!("bits of {known:#x}");
             self.report(Kind::TreeBlockFlags, Place::block(tree, block.bytenr()), have, expect);
+        } else if block.flags() & BlockHead::RELOC != 0 && !self.full_backref.has(block.bytenr()) {
+            let have = "a block moved by a balance that refers by its owner";
+            let place = Place::block(tree, block.bytenr());
+            self.report(Kind::TreeBlockFlags, place, have, "full backrefs");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tree blocks: heads, child pointers, the layout of leaves, checksums.
 
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{BlockHead, Key, kind, objectid};
 
 use crate::damage::base::Base;
 use crate::damage::bytes::{child, head, item};
@@ -12,6 +12,14 @@ const CSUMS: u64 = objectid::CSUM_TREE;
 fn leaf(p: &Patient) -> Result<u64> {
     let id = p.named(TOP, "entry-20")?;
     let path = p.path(TOP, &Key::new(id, kind::INODE_ITEM, 0))?;
+    Ok(path.last().map_or(0, |step| step.block.bytenr()))
+}
+
+/// The address of a leaf that a subvolume shares with nobody.
+fn own_leaf(p: &Patient) -> Result<u64> {
+    let volume = p.named(TOP, "volume")?;
+    let id = p.named(volume, "file-500")?;
+    let path = p.path(volume, &Key::new(id, kind::INODE_ITEM, 0))?;
     Ok(path.last().map_or(0, |step| step.block.bytenr()))
 }
 
@@ -62,6 +70,11 @@ pub const KINDS: &[Kind] = &[
     Kind::new("header.nritems", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.nritems = 60_000.into()))
     }),
+    Kind::new("header.moved", "tree-block-flags", |p| {
+        let at = own_leaf(p)?;
+        p.edit_block(at, |it| head(it, |it| it.flags = (it.flags.get() | BlockHead::RELOC).into()))
+    })
+    .on(Base::Deep),
     Kind::new("header.written", "tree-block-bad", |p| {
         p.edit_block(leaf(p)?, |it| head(it, |it| it.flags = (it.flags.get() & !1).into()))
     })
