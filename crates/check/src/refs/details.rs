@@ -4,35 +4,44 @@ use std::sync::Arc;
 
 use super::{
     Referrer, SUMS, Shape,
-    records::{Both, Extent, Records},
+    records::{Both, Extent, RECORD_LEN, Records},
 };
 use crate::{context::Context, issue::Place, kinds::Kind, progress::Phase, run, space};
-
-/// Bytes of memory that a kept reference takes, with its share of the maps.
-const RECORD_LEN: u64 = 256;
 
 /// Reads everything again, as often as memory makes it necessary, and reports what is wrong with the extents whose sums are
 /// not zero. Ends early once so much was reported that more would only be counted.
 pub(crate) fn explain(context: &Context<'_>) {
     let unequal = context.refs.unequal();
-    if unequal.is_empty() {
-        return;
-    }
-    let each = (context.refs.total() / SUMS as u64 + 1) * RECORD_LEN;
-    let at_once = (context.options.memory_bytes as u64 / each).clamp(1, SUMS as u64) as usize;
-    for sums in unequal.chunks(at_once) {
+    let max = context.options.memory_bytes / SHARE / RECORD_LEN;
+    // Each side's word on each reference, and an item: as many for each sum as for the others, or the list says that it was full.
+    let each = (context.refs.total() / SUMS as u64).saturating_mul(3) / 2 + 1;
+    let mut at_once = (max as u64 / each).clamp(1, SUMS as u64) as usize;
+    let mut left = &unequal[..];
+    while !left.is_empty() && !KINDS.iter().any(|&kind| context.sink.is_full(kind)) {
         context.progress.begin(Phase::Details, 0);
-        let records = Arc::new(Records::new(context.seeds, sums));
+        let (sums, rest) = left.split_at(at_once.min(left.len()));
+        let records = Arc::new(Records::new(context.seeds, sums, max));
         let again = context.again(Arc::clone(&records) as Arc<_>);
         space::record_again(&again);
         run::meet_all(&again);
-        for (bytenr, extent) in records.take() {
-            judge(context, bytenr, &extent);
-        }
-        if KINDS.iter().any(|&kind| context.sink.is_full(kind)) {
-            break;
+        if records.take(|bytenr, extent| judge(context, bytenr, extent)) {
+            left = rest;
+        } else if sums.len() > 1 {
+            at_once = sums.len() / 2;
+        } else {
+            too_many(context, max);
+            left = rest;
         }
     }
+}
+
+/// The part of the memory that records may take: what is kept of the extent with most of them takes less than the other part.
+const SHARE: usize = 4;
+
+/// More differs in the extents of one sum than there is memory for.
+fn too_many(context: &Context<'_>, max: usize) {
+    let have = format_args!("more than {max} references to a few extents, which differ");
+    context.report(Kind::ExtentRefCount, Place::default(), have, "memory to look closer");
 }
 
 const KINDS: [Kind; 5] = [
@@ -44,7 +53,7 @@ const KINDS: [Kind; 5] = [
 ];
 
 fn judge(context: &Context<'_>, bytenr: u64, extent: &Extent) {
-    let found = extent.refs.values().any(|both| both.found > 0);
+    let found = extent.refs.iter().any(|(_, both)| both.found > 0);
     match extent.item {
         None => missing_item(context, bytenr, extent, found),
         Some(shape) if !found => {
@@ -61,8 +70,8 @@ fn judge(context: &Context<'_>, bytenr: u64, extent: &Extent) {
 }
 
 fn missing_item(context: &Context<'_>, bytenr: u64, extent: &Extent, found: bool) {
-    let shape = extent.refs.values().find_map(|both| both.found_as);
-    let by = extent.refs.keys().next();
+    let shape = extent.refs.iter().find_map(|(_, both)| both.found_as);
+    let by = extent.refs.first().map(|(by, _)| by);
     let place = match by {
         Some(by) => with(place(bytenr, shape), by),
         None => place(bytenr, shape),

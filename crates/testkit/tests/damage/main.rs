@@ -3,6 +3,7 @@
 
 mod flips;
 mod kinds;
+mod memory;
 mod moments;
 mod mutations;
 mod verdicts;
