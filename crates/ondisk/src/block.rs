@@ -5,10 +5,12 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
-use zerocopy::FromBytes;
 use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, IntoBytes};
 
+use crate::check::Corruption;
 use crate::key::{DiskKey, Key};
 use crate::layout::disk;
 use crate::{CHILD_LEN, HEADER_LEN, ITEM_LEN};
@@ -81,17 +83,69 @@ pub struct ChildPtr {
     pub generation: u64,
 }
 
+/// An item that a reader was not given: the gate has left it out of its leaf.
+#[derive(Clone, Debug)]
+pub struct Lost {
+    /// Its key, which is in order in its leaf.
+    pub key: Key,
+    /// What is wrong with it, and where it is.
+    pub why: Arc<Corruption>,
+}
+
 /// A checked, immutable tree block.
 #[derive(Clone)]
 pub struct TreeBlock {
     bytes: Box<[u8]>,
+    /// What [`crate::Gate::block_beside`] has left out, by key. Empty for all others, and for whatever is written.
+    lost: Box<[Lost]>,
 }
 
 impl TreeBlock {
     /// Takes bytes that are known to be well formed: built by us, or past the gate.
     pub(crate) fn trusted(bytes: Box<[u8]>) -> TreeBlock {
         debug_assert!(bytes.len() >= HEADER_LEN);
-        TreeBlock { bytes }
+        TreeBlock { bytes, lost: Box::default() }
+    }
+
+    /// The leaf without these of its items (slots in order, and why), which it is known to have. Their data stay where they are, and
+    /// nobody finds them.
+    pub(crate) fn without(mut self, faults: Vec<(usize, Corruption)>) -> TreeBlock {
+        let lost = faults.iter().map(|(slot, _)| *slot);
+        let lost: Vec<usize> = lost.collect();
+        let keys: Vec<Key> = lost.iter().map(|&slot| self.key(slot)).collect();
+        let stay = (0..self.len()).filter(|slot| lost.binary_search(slot).is_err());
+        let stay: Vec<usize> = stay.collect();
+        for (to, &from) in stay.iter().enumerate() {
+            let at = HEADER_LEN + from * ITEM_LEN;
+            self.bytes.copy_within(at..at + ITEM_LEN, HEADER_LEN + to * ITEM_LEN);
+        }
+        let mut head = *self.head();
+        head.nritems = (stay.len() as u32).into();
+        self.bytes[..HEADER_LEN].copy_from_slice(head.as_bytes());
+        let whys = faults.into_iter().map(|(_, why)| Arc::new(why));
+        self.lost = keys.into_iter().zip(whys).map(|(key, why)| Lost { key, why }).collect();
+        self
+    }
+
+    /// Items of the leaf that are not in it here, by key: what is at these keys is damaged, not absent.
+    pub fn lost(&self) -> &[Lost] {
+        &self.lost
+    }
+
+    /// Why there is no item at `key`, if it was left out.
+    pub fn lost_at(&self, key: &Key) -> Option<&Lost> {
+        let at = self.lost.binary_search_by(|lost| lost.key.cmp(key)).ok()?;
+        self.lost.get(at)
+    }
+
+    /// Its first key, and its last one, as they are on the disk; `None` when it is empty there.
+    pub fn span(&self) -> Option<(Key, Key)> {
+        let own = self.len().checked_sub(1).map(|last| (self.key(0), self.key(last)));
+        let lost = self.lost.first().zip(self.lost.last()).map(|(a, b)| (a.key, b.key));
+        match (own, lost) {
+            (Some(own), Some(lost)) => Some((own.0.min(lost.0), own.1.max(lost.1))),
+            (own, lost) => own.or(lost),
+        }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {

@@ -18,7 +18,7 @@ pub mod print;
 pub mod superblock;
 pub mod view;
 
-pub use block::{BlockHead, ChildPtr, TreeBlock};
+pub use block::{BlockHead, ChildPtr, Lost, TreeBlock};
 pub use build::{LeafBuilder, NodeBuilder};
 pub use check::{Corruption, Expect, Gate};
 pub use key::{Key, kind, objectid};

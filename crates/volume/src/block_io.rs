@@ -51,6 +51,31 @@ impl Volume {
             .map_err(|fault| VolumeError::Block { logical, faults: CopyFaults(vec![fault]) })
     }
 
+    /// The same for who only reads, where no copy passes: a leaf without those of its items that are bad, see
+    /// [`buttress_ondisk::Gate::block_beside`]. A volume that may be written to gives none.
+    pub fn read_block_beside(
+        &self,
+        logical: u64,
+        expect: &Expect,
+    ) -> Result<TreeBlock, VolumeError> {
+        let refused = match self.read_block(logical, expect) {
+            Err(refused) if self.access == Access::ReadOnly => refused,
+            other => return other,
+        };
+        let VolumeError::Block { faults, .. } = &refused else { return Err(refused) };
+        for (copy, fault) in faults.0.iter().enumerate() {
+            let one = matches!(fault, CopyFault::Block { source, .. } if source.kind == CorruptionKind::Item);
+            let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
+            if one
+                && self.read_raw(logical, &mut bytes, copy).is_ok()
+                && let Ok(block) = self.gate().block_beside(bytes, expect)
+            {
+                return Ok(block);
+            }
+        }
+        Err(refused)
+    }
+
     /// What can be used of a block that was refused: one whose head is good and whose content is not, with what is wrong with it.
     /// For tools that show what there is; its items are read with views, which do not fail.
     pub fn salvage<'e>(&self, refused: &'e VolumeError) -> Option<(&'e Corruption, TreeBlock)> {

@@ -247,6 +247,57 @@ fn a_subvolume_whose_name_is_a_path_has_none() {
 }
 
 #[test]
+fn a_bad_item_costs_what_it_says_and_not_its_leaf() {
+    let place = image(|tree| {
+        fs::create_dir(tree.join("dir")).unwrap();
+        for name in ["one", "two", "three"] {
+            fs::write(tree.join("dir").join(name), vec![b'x'; 10_000]).unwrap();
+        }
+    });
+    for name in ["bad", "good"] {
+        place.ok(&format!("subvolume create disk.img:/{name}"));
+    }
+    let healthy = fs::read(place.join("disk.img")).unwrap();
+    // What is listed lacks what cannot be, a copy what cannot be read; the rest is there, and the end is a failure that says where.
+    let judge = |line: &str, there: &[&str], why: &str| {
+        let said = place.run(line);
+        assert_eq!(said.code, 1, "{line}: {}{}", said.text(), said.err);
+        assert!(said.err.contains(why) && said.err.contains("slot="), "{line}: {}", said.err);
+        match line.starts_with("cp") {
+            true => {
+                assert_eq!(below(&place.join("out")), there);
+                fs::remove_dir_all(place.join("out")).unwrap();
+            }
+            false => {
+                assert_eq!(said.text().split_whitespace().collect::<Vec<_>>(), there, "{line}")
+            }
+        }
+    };
+    change(&place, |p| {
+        p.edit(TOP, p.entry(TOP, kind::DIR_INDEX, "two")?, |it: &mut DirItem| it.file_type = 9)
+    });
+    judge("ls disk.img:/dir", &["one", "three"], "invalid type of a dir entry");
+    judge("cp -r disk.img:/dir out", &["one", "three"], "invalid type of a dir entry");
+    assert_eq!(place.ok("cat disk.img:/dir/two").len(), 10_000);
+    assert!(place.fails("rm disk.img:/dir/one").contains("slot="));
+    fs::write(place.join("disk.img"), &healthy).unwrap();
+    change(&place, |p| p.inode("two", |it| it.mode = 0.into()));
+    judge("ls disk.img:/dir", &["one", "three"], "invalid file type");
+    judge("cp -r disk.img:/dir out", &["one", "three"], "invalid file type");
+    judge("cat disk.img:/dir/two", &[], "invalid file type");
+    assert_eq!(place.ok("cat disk.img:/dir/three").len(), 10_000);
+    fs::write(place.join("disk.img"), &healthy).unwrap();
+    change(&place, |p| {
+        let bad = p.key(ROOT_TREE, p.named(TOP, "bad")?, kind::ROOT_ITEM)?;
+        p.edit(ROOT_TREE, bad, |it: &mut buttress_ondisk::item::RootItem| it.level = 9)
+    });
+    let said = place.run("subvolume list disk.img");
+    assert_eq!((said.code, said.text().lines().count()), (1, 1), "{}{}", said.text(), said.err);
+    assert!(said.text().ends_with("path good\n") && said.err.contains("slot="), "{}", said.err);
+    assert_eq!(place.ok("ls disk.img:/dir"), "one\nthree\ntwo\n");
+}
+
+#[test]
 fn a_link_that_the_copy_made_is_not_followed() {
     let place = image(|tree| {
         fs::create_dir(tree.join("content")).unwrap();

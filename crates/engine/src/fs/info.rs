@@ -164,8 +164,7 @@ impl Inner {
             return Ok(root);
         }
         let key = Key::new(id, kind::ROOT_ITEM, u64::MAX);
-        let item = self.core.root_view().last_at_or_before(&key)?;
-        let item = item.filter(|it| it.key().objectid == id && it.key().kind == kind::ROOT_ITEM);
+        let item = self.core.root_view().last_in(&Key { offset: 0, ..key }, &key)?;
         let root = item.as_ref().and_then(|item| RootItem::read(item.data()));
         Ok(root.map(|item| Root {
             bytenr: item.bytenr.get(),

@@ -14,7 +14,7 @@ use super::state::State;
 use super::tree::FileTree;
 use super::{Entry, Inode, Location, TOP};
 use crate::error::{Errno, Error, Passed, Result};
-use crate::tree::{Cursor, View};
+use crate::tree::{Cursor, Met, View};
 use crate::txn::Op;
 
 /// The index that a directory gives first: 0 and 1 stand for "." and "..".
@@ -120,8 +120,7 @@ impl State {
         if self.next_index != 0 {
             return Ok(());
         }
-        let last = view.last_at_or_before(&Key::new(ino, kind::DIR_INDEX, u64::MAX))?;
-        let next = match last.map(|item| item.key()) {
+        let next = match view.last_key(&Key::new(ino, kind::DIR_INDEX, u64::MAX))? {
             Some(key) if key.objectid == ino && key.kind == kind::DIR_INDEX => {
                 key.offset.saturating_add(1).max(FIRST_INDEX)
             }
@@ -195,7 +194,7 @@ impl State {
             };
             let pending = self.layers_of_entries().filter_map(|layer| layer.next(from));
             let pending = pending.min_by_key(|added| added.index);
-            let stored_index = stored.as_ref().map(|item| item.key().offset);
+            let stored_index = stored.as_ref().map(|met| met.key().offset);
             let flow = match pending {
                 Some(added) if stored_index.is_none_or(|index| added.index <= index) => {
                     from = added.index;
@@ -211,13 +210,13 @@ impl State {
                     }
                 }
                 _ => {
-                    let Some(item) = stored else { return Ok(()) };
-                    from = item.key().offset;
-                    match stored_entry(view, &item) {
+                    let Some(met) = stored else { return Ok(()) };
+                    from = met.key().offset;
+                    match stored_entry(view, &met) {
                         _ if self.hidden(from) => ControlFlow::Continue(()),
                         Ok(entry) if is_name(entry.name) => each(entry),
                         Ok(entry) => {
-                            told(Passed::name(view.owner(), &item.key(), entry.name))?;
+                            told(Passed::name(view.owner(), &met.key(), entry.name))?;
                             ControlFlow::Continue(())
                         }
                         Err(why) => {
@@ -242,7 +241,7 @@ impl State {
 /// The indexes that the tree holds, one step ahead.
 struct Listed<'a> {
     cursor: Cursor<'a>,
-    ahead: Option<crate::tree::Item>,
+    ahead: Option<Met>,
     ended: bool,
 }
 
@@ -252,17 +251,21 @@ impl<'a> Listed<'a> {
         Listed { cursor: view.range(key(from), key(u64::MAX)), ahead: None, ended: false }
     }
 
-    fn at_or_after(&mut self, from: u64) -> Result<Option<crate::tree::Item>> {
-        while !self.ended && self.ahead.as_ref().is_none_or(|item| item.key().offset < from) {
-            self.ahead = self.cursor.next()?;
+    fn at_or_after(&mut self, from: u64) -> Result<Option<Met>> {
+        while !self.ended && self.ahead.as_ref().is_none_or(|met| met.key().offset < from) {
+            self.ahead = self.cursor.meet()?;
             self.ended = self.ahead.is_none();
         }
         Ok(self.ahead.clone())
     }
 }
 
-fn stored_entry<'i>(view: &View<'_>, item: &'i crate::tree::Item) -> Result<DirectoryEntry<'i>> {
-    let key = item.key();
+fn stored_entry<'i>(view: &View<'_>, met: &'i Met) -> Result<DirectoryEntry<'i>> {
+    let key = met.key();
+    let item = match met {
+        Met::Item(item) => item,
+        Met::Lost(_, why) => return Err(why.clone()),
+    };
     let Some(found) = dir_entries(item.data()).next() else {
         return Err(Error::inconsistent(view.owner(), "a directory index is empty", key));
     };

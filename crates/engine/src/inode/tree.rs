@@ -498,7 +498,7 @@ impl Shard {
 
 /// The number after the last inode of a tree.
 fn first_unused(view: &View<'_>) -> Result<u64> {
-    let last = view.last_at_or_before(&Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX))?;
-    let last = last.map_or(TOP, |item| item.key().objectid);
+    let last = view.last_key(&Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX))?;
+    let last = last.map_or(TOP, |key| key.objectid);
     Ok(last.saturating_add(1).max(TOP + 1))
 }

@@ -265,10 +265,17 @@ impl Forest {
     /// Finds what a crash, or an earlier open, left to be dropped.
     pub(super) fn find_dead(&self, core: &Core) -> Result<()> {
         let from = Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0);
-        let orphans = self.pending.range(core, from, Key { offset: u64::MAX, ..from })?;
+        // Who only reads needs to know of none.
+        let past = |why: Error| match why {
+            Error::Corrupt(_) if core.read_only => Ok(()),
+            why => Err(why),
+        };
+        let to = Key { offset: u64::MAX, ..from };
+        let orphans = self.pending.range_past(core, from, to, &mut |_, why| past(why))?;
         let mut dead = self.dead.lock();
         for key in orphans.keys() {
-            match self.root_item(core, key.offset)? {
+            let found = self.root_item(core, key.offset);
+            match found.or_else(|why| past(why).map(|()| None))? {
                 Some((_, item)) if item.refs.get() == 0 && objectid::is_subvolume(key.offset) => {
                     dead.push(key.offset)
                 }

@@ -163,8 +163,7 @@ impl Forest {
     /// The subvolumes of the filesystem that `core` has opened.
     pub fn load(core: &Core) -> Result<Forest> {
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
-        let highest =
-            core.root_view().last_at_or_before(&last)?.map_or(0, |item| item.key().objectid);
+        let highest = core.root_view().last_key(&last)?.map_or(0, |key| key.objectid);
         let forest = Forest {
             subvolumes: Loaded::default(),
             pending: Pending::default(),

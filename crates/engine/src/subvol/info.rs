@@ -87,7 +87,11 @@ impl Forest {
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
         // What is here now stays here while it is listed, so that none is missed which is published meanwhile.
         let loaded = self.loaded();
-        let items = self.pending.range(core, first, last)?;
+        let mut lost = |key: Key, why| match key.kind {
+            kind::ROOT_ITEM | kind::ROOT_BACKREF => told(Passed::Unreadable(why)),
+            _ => Ok(()),
+        };
+        let items = self.pending.range_past(core, first, last, &mut lost)?;
         let mut roots: HashMap<u64, RootItem> = HashMap::new();
         let mut found = Vec::new();
         for (key, data) in &items {

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use buttress_ondisk::Key;
 use parking_lot::Mutex;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::tree::Met;
 use crate::txn::{Commit, Core, UuidChange};
 
 type Items = BTreeMap<Key, Option<Vec<u8>>>;
@@ -79,6 +80,17 @@ impl Pending {
 
     /// The items from `from` to `to`, both included, as they will be.
     pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<BTreeMap<Key, Vec<u8>>> {
+        self.range_past(core, from, to, &mut |_, why| Err(why))
+    }
+
+    /// The same; `told` hears of the keys of items that are damaged, and ends it with an error.
+    pub fn range_past(
+        &self,
+        core: &Core,
+        from: Key,
+        to: Key,
+        told: &mut dyn FnMut(Key, Error) -> Result<()>,
+    ) -> Result<BTreeMap<Key, Vec<u8>>> {
         let (live, frozen) = {
             let layers = self.layers.lock();
             let part = |items: &Items| {
@@ -88,8 +100,11 @@ impl Pending {
         };
         let mut items = BTreeMap::new();
         let mut cursor = core.root_view().range(from, to);
-        while let Some(item) = cursor.next()? {
-            items.insert(item.key(), item.data().to_vec());
+        while let Some(met) = cursor.meet()? {
+            match met {
+                Met::Item(item) => drop(items.insert(item.key(), item.data().to_vec())),
+                Met::Lost(key, why) => told(key, why)?,
+            }
         }
         for (key, item) in frozen.into_iter().chain(live) {
             match item {

@@ -3,6 +3,8 @@
 //! Blocks are keyed by address and checked against the generation that the caller expects, so a reused address cannot
 //! serve an old block. Blocks of the running commit are held until they are written ([`Blocks::hold`]).
 //!
+//! On a volume that is only read, a leaf with a bad item is here without it ([`TreeBlock::lost`]); a writer is refused the leaf.
+//!
 //! Held blocks count, too: while there are many, few others stay. The cache takes what nothing else needs of the memory that
 //! the filesystem may use, so its size changes ([`Blocks::keep_to`]).
 
@@ -184,7 +186,7 @@ impl Blocks {
             owner: Some(owner),
             first_key: None,
         };
-        let block = Arc::new(self.volume.read_block(bytenr, &expect)?);
+        let block = Arc::new(self.volume.read_block_beside(bytenr, &expect)?);
         self.insert(block.clone(), false);
         Ok(block)
     }

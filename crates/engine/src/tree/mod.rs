@@ -19,7 +19,7 @@ mod view;
 pub use blocks::Blocks;
 pub use draft::Draft;
 pub use merge::{Exchange, Merge, copy_of};
-pub use view::{Cursor, Item, View};
+pub use view::{Cursor, Item, Met, View};
 
 /// One version of a tree: its root block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

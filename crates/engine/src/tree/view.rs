@@ -1,8 +1,12 @@
 //! Reading one version of a tree.
+//!
+//! Where an item of a leaf is damaged, readers have the leaf without it. Its key is known: whoever comes to it is told, so that what is
+//! damaged is never taken for absent (a lost extent for a hole), and what lies beside it can be read. Listings may go on behind it
+//! ([`Cursor::meet`]).
 
 use std::sync::Arc;
 
-use buttress_ondisk::{Key, TreeBlock};
+use buttress_ondisk::{Key, Lost, TreeBlock};
 
 use super::{Blocks, Root};
 use crate::error::{Error, Result};
@@ -82,23 +86,55 @@ impl<'a> View<'a> {
     /// The item at exactly `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let leaf = self.leaf_for(key)?;
-        Ok(leaf.search(key).ok().map(|slot| Item { leaf, slot }))
+        match leaf.lost_at(key) {
+            Some(lost) => Err(damaged(lost)),
+            None => Ok(leaf.search(key).ok().map(|slot| Item { leaf, slot })),
+        }
     }
 
     /// The last item whose key is `key` or smaller.
     pub fn last_at_or_before(&self, key: &Key) -> Result<Option<Item>> {
+        self.last_in(&Key::MIN, key)
+    }
+
+    /// The last item from `from` to `to`, both included. One before `from` may be damaged.
+    pub fn last_in(&self, from: &Key, to: &Key) -> Result<Option<Item>> {
+        match self.last_met(to)? {
+            Some(met) if met.key() < *from => Ok(None),
+            Some(Met::Lost(_, why)) => Err(why),
+            Some(Met::Item(item)) => Ok(Some(item)),
+            None => Ok(None),
+        }
+    }
+
+    /// The last key that is `key` or smaller, whatever is there.
+    pub fn last_key(&self, key: &Key) -> Result<Option<Key>> {
+        Ok(self.last_met(key)?.map(|met| met.key()))
+    }
+
+    fn last_met(&self, key: &Key) -> Result<Option<Met>> {
         let leaf = self.leaf_for(key)?;
-        Ok(match leaf.search(key) {
-            Ok(slot) => Some(Item { leaf, slot }),
-            Err(0) => None,
-            Err(slot) => Some(Item { leaf, slot: slot - 1 }),
+        let slot = match leaf.search(key) {
+            Ok(slot) => Some(slot),
+            Err(slot) => slot.checked_sub(1),
+        };
+        let lost = leaf.lost().iter().rfind(|lost| lost.key <= *key);
+        Ok(match lost {
+            Some(lost) if slot.is_none_or(|slot| leaf.key(slot) < lost.key) => {
+                Some(Met::Lost(lost.key, damaged(lost)))
+            }
+            _ => slot.map(|slot| Met::Item(Item { leaf, slot })),
         })
     }
 
     /// The items from `from` to `to`, both included, in order.
     pub fn range(&self, from: Key, to: Key) -> Cursor<'a> {
-        Cursor { view: *self, path: Vec::new(), next: Some(from), to }
+        Cursor { view: *self, path: Vec::new(), lost: 0, next: Some(from), to }
     }
+}
+
+fn damaged(lost: &Lost) -> Error {
+    Error::Corrupt(lost.why.clone())
 }
 
 /// Child `slot` of `node` in tree `owner`: it starts with the key that the node has for it, and ends before `bound`, where
@@ -113,14 +149,33 @@ pub(super) fn read_child(
     let child = node.child(slot);
     let level = node.level().saturating_sub(1);
     let block = blocks.read(child.bytenr, level, child.generation, owner)?;
-    if block.is_empty() || block.key(0) != child.key {
+    let span = block.span().filter(|(first, _)| *first == child.key);
+    let Some((_, last)) = span else {
         return Err(Error::inconsistent(owner, "a child does not start with its key", child.key));
-    }
-    let last = block.key(block.len() - 1);
+    };
     if bound.is_some_and(|bound| last >= bound) {
         return Err(Error::inconsistent(owner, "keys reach into the next block", last));
     }
     Ok(block)
+}
+
+/// What a cursor comes to.
+#[derive(Clone, Debug)]
+pub enum Met {
+    /// An item.
+    Item(Item),
+    /// The key of one that is damaged, and what is wrong with it.
+    Lost(Key, Error),
+}
+
+impl Met {
+    /// Its key.
+    pub fn key(&self) -> Key {
+        match self {
+            Met::Item(item) => item.key(),
+            Met::Lost(key, _) => *key,
+        }
+    }
 }
 
 /// Goes forward over the items of a view.
@@ -129,6 +184,8 @@ pub struct Cursor<'a> {
     view: View<'a>,
     /// The blocks from the root to the leaf, and the slot to look at next in each.
     path: Vec<(Arc<TreeBlock>, usize)>,
+    /// The lost item of the leaf to look at next.
+    lost: usize,
     /// Where to start, until the first call.
     next: Option<Key>,
     to: Key,
@@ -139,32 +196,49 @@ impl Cursor<'_> {
     /// cursor must not be used again.
     #[allow(clippy::should_implement_trait)]
     pub fn next(&mut self) -> Result<Option<Item>> {
+        match self.meet()? {
+            Some(Met::Item(item)) => Ok(Some(item)),
+            Some(Met::Lost(_, why)) => Err(why),
+            None => Ok(None),
+        }
+    }
+
+    /// The same for who goes on behind an item that is damaged.
+    pub fn meet(&mut self) -> Result<Option<Met>> {
         if let Some(from) = self.next.take() {
             self.start(&from)?;
         }
         loop {
             let Some((block, slot)) = self.path.last_mut() else { return Ok(None) };
-            if *slot >= block.len() {
+            let lost = block.lost().get(self.lost).filter(|_| block.is_leaf());
+            let at = *slot;
+            let Some(key) = next_key(block, at, lost) else {
                 self.path.pop();
                 continue;
-            }
-            let (block, at) = (block.clone(), *slot);
-            *slot += 1;
-            if !block.is_leaf() {
-                if block.key(at) > self.to {
-                    self.path.clear();
-                    return Ok(None);
-                }
-                let child = self.view.child(&block, at)?;
-                self.path.push((child, 0));
-                continue;
-            }
-            if block.key(at) > self.to {
+            };
+            if key > self.to {
                 self.path.clear();
                 return Ok(None);
             }
-            return Ok(Some(Item { leaf: block, slot: at }));
+            if let Some(lost) = lost.filter(|lost| lost.key == key) {
+                let why = damaged(lost);
+                self.lost += 1;
+                return Ok(Some(Met::Lost(key, why)));
+            }
+            let block = block.clone();
+            *slot += 1;
+            if block.is_leaf() {
+                return Ok(Some(Met::Item(Item { leaf: block, slot: at })));
+            }
+            let child = self.view.child(&block, at)?;
+            self.enter(child, 0, &Key::MIN);
         }
+    }
+
+    /// Goes on in a block: at this slot, and behind those of its lost items that are below `from`.
+    fn enter(&mut self, block: Arc<TreeBlock>, slot: usize, from: &Key) {
+        self.lost = block.lost().partition_point(|lost| lost.key < *from);
+        self.path.push((block, slot));
     }
 
     fn start(&mut self, from: &Key) -> Result<()> {
@@ -176,7 +250,13 @@ impl Cursor<'_> {
             block = child;
         }
         let slot = block.search(from).unwrap_or_else(|slot| slot);
-        self.path.push((block, slot));
+        self.enter(block, slot, from);
         Ok(())
     }
+}
+
+/// The key that comes next in a block: of what is in a slot, or of an item that is lost.
+fn next_key(block: &TreeBlock, slot: usize, lost: Option<&Lost>) -> Option<Key> {
+    let own = (slot < block.len()).then(|| block.key(slot));
+    [own, lost.map(|lost| lost.key)].into_iter().flatten().min()
 }

@@ -54,11 +54,7 @@ impl Item<'_> {
 
 /// Checks a leaf whose head is known to be good.
 pub(super) fn check(gate: &Gate, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
-    let leaf = |fault: Fault, slot| fault.at(CorruptionKind::Leaf, root, block.bytenr(), slot);
-    if block.is_empty() {
-        return never_empty(block.owner()).map_err(|fault| leaf(fault, None));
-    }
-    layout(gate, block).map_err(|(slot, fault)| leaf(fault, Some(slot)))?;
+    frame(gate, block, root)?;
     let mut before = None;
     for slot in 0..block.len() {
         let (key, data) = block.item(slot);
@@ -67,6 +63,42 @@ pub(super) fn check(gate: &Gate, block: &TreeBlock, root: u64) -> Result<(), Cor
         before = Some((key, data));
     }
     Ok(())
+}
+
+/// Everything but what is in the items.
+pub(super) fn frame(gate: &Gate, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
+    let leaf = |fault: Fault, slot| fault.at(CorruptionKind::Leaf, root, block.bytenr(), slot);
+    if block.is_empty() {
+        return never_empty(block.owner()).map_err(|fault| leaf(fault, None));
+    }
+    layout(gate, block).map_err(|(slot, fault)| leaf(fault, Some(slot)))
+}
+
+/// The items of a leaf with a good frame that break a rule, in order. Where an item is good in itself and does not go with the one
+/// before it, either can be wrong: both are bad. One that is bad in itself counts for its key only, which the frame vouches for.
+pub(super) fn bad_items(gate: &Gate, block: &TreeBlock, root: u64) -> Vec<(usize, Corruption)> {
+    let mut bad: Vec<(usize, Corruption)> = Vec::new();
+    let at = |fault: Fault, slot| fault.at(CorruptionKind::Item, root, block.bytenr(), Some(slot));
+    for slot in 0..block.len() {
+        let (key, data) = block.item(slot);
+        let alone = Item { gate, root, key, data, before: None };
+        if let Err(fault) = item(&alone) {
+            bad.push((slot, at(fault, slot)));
+            continue;
+        }
+        let Some(last) = slot.checked_sub(1) else { continue };
+        let known = bad.last().is_some_and(|(slot, _)| *slot == last);
+        let data = if known { &[][..] } else { block.data(last) };
+        let Err(fault) = item(&Item { before: Some((block.key(last), data)), ..alone }) else {
+            continue;
+        };
+        let why = at(fault, slot);
+        if !known {
+            bad.push((last, Corruption { slot: Some(last), ..why.clone() }));
+        }
+        bad.push((slot, why));
+    }
+    bad
 }
 
 /// Some trees always hold something.

@@ -154,6 +154,10 @@ impl Expect {
     }
 }
 
+/// Bad items that a leaf may have for the others to be read: with more of them it is no leaf with a bad item, and what is kept of each
+/// takes more memory than the item.
+const LOST_MAX: usize = 16;
+
 /// What all blocks of one filesystem have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
@@ -215,6 +219,25 @@ impl Gate {
         self.content(&block, root)?;
         self.first_key(&block, expect).map_err(at(CorruptionKind::Header))?;
         Ok(block)
+    }
+
+    /// For who only reads: lets a leaf through, too, in which everything but some items is well formed, without those. Where they were
+    /// is known ([`TreeBlock::lost`]), so that nobody takes them for absent. What is made of such a block must never be written.
+    pub fn block_beside(&self, bytes: Box<[u8]>, expect: &Expect) -> Result<TreeBlock, Corruption> {
+        let refused = match self.block(bytes.clone(), expect) {
+            Err(refused) if refused.kind == CorruptionKind::Item => refused,
+            other => return other,
+        };
+        let block = TreeBlock::trusted(bytes);
+        let root = expect.owner.unwrap_or(block.owner());
+        leaf::frame(self, &block, root)?;
+        self.first_key(&block, expect)
+            .map_err(|fault| fault.at(CorruptionKind::Header, root, expect.bytenr, None))?;
+        let bad = leaf::bad_items(self, &block, root);
+        if bad.is_empty() || bad.len() > LOST_MAX {
+            return Err(refused);
+        }
+        Ok(block.without(bad))
     }
 
     /// Checks a block that was built here. Its checksum is only checked when it was sealed.

@@ -206,6 +206,75 @@ fn file_extents() {
     assert_eq!(two(4096), "file extent overlaps the one before");
 }
 
+/// The keys that readers are given, and those that are lost, of a leaf with these items.
+fn beside(items: &[(Key, Vec<u8>)]) -> (Vec<Key>, Vec<Key>) {
+    let bytes = leaf(300, items);
+    let block = gate().block_beside(bytes, &Expect::at(1 << 20)).expect("most of it is good");
+    let good: Vec<Key> = (0..block.len()).map(|slot| block.key(slot)).collect();
+    for (slot, key) in good.iter().enumerate() {
+        let given = items.iter().find(|(it, _)| it == key);
+        assert_eq!(given.map(|(_, data)| &data[..]), Some(block.data(slot)), "{key}");
+        assert!(block.search(key) == Ok(slot) && block.lost_at(key).is_none(), "{key}");
+    }
+    let lost: Vec<Key> = block.lost().iter().map(|lost| lost.key).collect();
+    for lost in block.lost() {
+        assert!(block.search(&lost.key).is_err() && block.lost_at(&lost.key).is_some());
+        let slot = items.iter().position(|(key, _)| *key == lost.key);
+        assert_eq!((lost.why.slot, lost.why.block), (slot, 1 << 20), "{}", lost.why);
+    }
+    let all = items.first().zip(items.last()).map(|(a, b)| (a.0, b.0));
+    assert_eq!(block.span(), all);
+    (good, lost)
+}
+
+#[test]
+fn a_reader_has_what_lies_beside_a_bad_item() {
+    let key = Key::new;
+    let (ino, data) = (key(257, INODE_ITEM, 0), |at| key(257, EXTENT_DATA, at));
+    let good = (ino, inode(|_| ()));
+    let bad = (ino, inode(|it| it.mode = 0.into()));
+    let one = |at| (data(at), extent(|_| ()));
+    let wrong = |at| (data(at), extent(|it| it.head.compression = 9));
+    let check = |items: &[(Key, Vec<u8>)], lost: &[usize]| {
+        let keys = |bad: bool| {
+            let all = items.iter().enumerate();
+            let picked = all.filter(|(slot, _)| lost.contains(slot) == bad);
+            picked.map(|(_, (key, _))| *key).collect::<Vec<_>>()
+        };
+        assert_eq!(beside(items), (keys(false), keys(true)), "{lost:?}");
+    };
+    check(&[good.clone(), one(0), one(8192)], &[]);
+    check(&[bad.clone(), one(0), one(8192)], &[0]);
+    check(&[good.clone(), wrong(0), one(8192)], &[1]);
+    check(&[good.clone(), one(0), wrong(8192)], &[2]);
+    check(&[good.clone(), wrong(0), wrong(8192), one(16384)], &[1, 2]);
+    check(std::slice::from_ref(&bad), &[0]);
+    // Either can be wrong.
+    check(&[good.clone(), one(0), one(4096), one(16384)], &[1, 2]);
+    // What is bad anyway says nothing about its neighbour.
+    check(&[good.clone(), wrong(0), one(4096), one(16384)], &[1]);
+
+    let refused = |bytes, expect| gate().block_beside(bytes, &expect).is_err();
+    let mut expect = Expect::at(1 << 20);
+    let mut bytes = leaf(300, &[bad.clone(), one(0)]);
+    assert!(gate().block(bytes.clone(), &expect).is_err());
+    expect.first_key = Some(ino);
+    assert!(!refused(bytes.clone(), expect));
+    expect.first_key = Some(data(0));
+    assert!(refused(bytes.clone(), expect));
+    expect = Expect { level: Some(1), ..Expect::at(1 << 20) };
+    assert!(refused(bytes.clone(), expect));
+    bytes[200] ^= 1;
+    assert!(refused(bytes, Expect::at(1 << 20)), "the checksum does not fit");
+    let many: Vec<_> = (0..17).map(|at| wrong(at * 8192)).collect();
+    assert!(refused(leaf(300, &many), Expect::at(1 << 20)), "that is no leaf with a bad item");
+    let mut overlapping = leaf(300, &[good, one(0)]).into_vec();
+    overlapping[101 + 25 + 17] += 1;
+    let digest = ChecksumKind::Crc32c.digest(&overlapping[32..]);
+    overlapping[..4].copy_from_slice(digest.as_bytes());
+    assert!(refused(overlapping.into(), Expect::at(1 << 20)), "its layout is wrong");
+}
+
 fn extent_item(refs: u64, flags: u64, inline: &[&[u8]]) -> Vec<u8> {
     let head = ExtentItem { refs: refs.into(), generation: 5.into(), flags: flags.into() };
     [head.as_bytes(), &inline.concat()].concat()
@@ -442,6 +511,11 @@ proptest! {
             bytes[..4].copy_from_slice(digest.as_bytes());
         }
         let _ = gate().block(bytes.clone(), &Expect::at(1 << 20));
+        if let Ok(block) = gate().block_beside(bytes.clone(), &Expect::at(1 << 20)) {
+            let given: Vec<_> = (0..block.len()).map(|slot| block.item(slot)).collect();
+            assert!(given.is_sorted_by_key(|(key, _)| *key) && block.leaf_used() <= 4096);
+            assert_eq!(gate().verify(&block).is_ok(), block.lost().is_empty());
+        }
         if let Ok(block) = gate().salvage(bytes) {
             let mut out = Vec::new();
             print::print_block(&mut out, &block, &gate(), &Style::default()).expect("memory does not fail");

@@ -1,6 +1,7 @@
 //! The library against the images that the kernel made.
 #![allow(clippy::unwrap_used, reason = "a test fails where it unwraps")]
 
+mod beside;
 mod bytes;
 mod checker;
 mod contradictions;

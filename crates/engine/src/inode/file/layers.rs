@@ -264,7 +264,7 @@ impl<'a> TreeWalk<'a> {
     /// Makes the last extent that starts at `pos` or before current, or else the next one.
     fn search(&mut self, pos: u64) -> Result<()> {
         let (ino, view) = (self.layers.ino, self.layers.view);
-        let before = view.last_at_or_before(&extent_key(ino, pos))?;
+        let before = view.last_in(&extent_key(ino, 0), &extent_key(ino, pos))?;
         let rest = extent_key(ino, pos.saturating_add(1))..=extent_key(ino, u64::MAX);
         self.cursor = Some(view.range(*rest.start(), *rest.end()));
         self.current = None;
