@@ -127,9 +127,9 @@ pub enum MkfsError {
         needs: &'static str,
     },
     /// A label of more than 255 bytes, or with a newline or zero byte in it.
-    #[error("label {label:?} {why}")]
+    #[error("label \"{label}\" {why}")]
     Label {
-        /// The label asked for.
+        /// The label asked for, with what is no plain letter escaped.
         label: String,
         /// What is wrong with it.
         why: &'static str,

@@ -208,7 +208,7 @@ fn seal(block: TreeBlock, checksum: ChecksumKind) -> TreeBlock {
 }
 
 /// The superblock, without the address of a copy and without a checksum.
-fn superblock(plan: &Plan, label: &str) -> Result<Superblock, MkfsError> {
+fn superblock(plan: &Plan, label: &[u8]) -> Result<Superblock, MkfsError> {
     let root = |id: u64| plan.tree(id).ok_or(MkfsError::Plan { tree: id });
     let (tree_root, chunk_root) = (root(objectid::ROOT_TREE)?, root(objectid::CHUNK_TREE)?);
     let nodesize = plan.settled.nodesize;
@@ -238,7 +238,7 @@ fn superblock(plan: &Plan, label: &str) -> Result<Superblock, MkfsError> {
     let cached = plan.settled.features.contains(Feature::FreeSpaceTree);
     sb.cache_generation = if cached { 0 } else { u64::MAX }.into();
     sb.uuid_tree_generation = GENERATION.into();
-    copy_prefix(&mut sb.label, label.as_bytes());
+    copy_prefix(&mut sb.label, label);
     let (key, item) = plan.chunk_item(&plan.layout.system);
     let array = [DiskKey::from(key).as_bytes(), &item].concat();
     debug_assert!(array.len() <= SYS_CHUNK_ARRAY_LEN);

@@ -49,7 +49,7 @@ impl fmt::Display for Profile {
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The label: at most 255 bytes, no newline; empty for none.
-    pub label: String,
+    pub label: Vec<u8>,
     /// The filesystem's uuid; random when not given.
     pub fs_uuid: Option<Uuid>,
     /// The device's uuid; random when not given.
@@ -81,7 +81,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Options {
         Options {
-            label: String::new(),
+            label: Vec::new(),
             fs_uuid: None,
             device_uuid: None,
             nodesize: None,
@@ -136,11 +136,12 @@ impl Options {
     }
 
     fn check_label(&self) -> Result<(), MkfsError> {
-        let refuse = |why| Err(MkfsError::Label { label: self.label.clone(), why });
+        let refuse =
+            |why| Err(MkfsError::Label { label: self.label.escape_ascii().to_string(), why });
         if self.label.len() > LABEL_LEN_MAX {
             return refuse("is too long (max 255)");
         }
-        if self.label.contains(['\n', '\0']) {
+        if self.label.iter().any(|byte| matches!(byte, b'\n' | 0)) {
             return refuse("contains invalid characters");
         }
         Ok(())

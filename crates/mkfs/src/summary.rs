@@ -22,7 +22,7 @@ pub struct Group {
 #[derive(Clone, Debug)]
 pub struct Summary {
     /// The label, empty for none.
-    pub label: String,
+    pub label: Vec<u8>,
     /// The filesystem's uuid.
     pub fs_uuid: Uuid,
     /// The device's uuid.
@@ -48,7 +48,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    pub(crate) fn of(plan: &Plan, label: &str, device: &str) -> Summary {
+    pub(crate) fn of(plan: &Plan, label: &[u8], device: &str) -> Summary {
         let settled = &plan.settled;
         let data = plan.layout.data.as_ref();
         Summary {
@@ -80,7 +80,8 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let label = if self.label.is_empty() { "(null)" } else { &self.label };
+        let label = if self.label.is_empty() { b"(null)" } else { &self.label[..] };
+        let label = String::from_utf8_lossy(label);
         let features: Vec<_> = self.features.iter().map(Feature::name).collect();
         writeln!(f, "{:<20}{label}", "Label:")?;
         writeln!(f, "{:<20}{}", "UUID:", self.fs_uuid)?;

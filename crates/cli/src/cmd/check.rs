@@ -1,6 +1,7 @@
 //! `check`: is the filesystem what it says it is? Options and exit code are those of `btrfs check`; it never writes.
 
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -63,7 +64,9 @@ pub struct Check {
 pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let path = &args.device;
     if globals.talks() {
-        writeln!(out, "Checking filesystem on {}", path.display())?;
+        out.write_all(b"Checking filesystem on ")?;
+        out.write_all(path.as_os_str().as_bytes())?;
+        writeln!(out)?;
     }
     let (report, fsid) = match open(args, globals)? {
         Ok(volume) => judge(args, globals, &volume, out)?,
@@ -216,7 +219,7 @@ fn json(path: &Path, fsid: Option<Uuid>, report: &Report) -> Value {
         totals.insert(name.replace(' ', "-"), bytes.into());
     }
     json!({
-        "device": path.display().to_string(),
+        "device": output::text_json(path.as_os_str().as_bytes()),
         "uuid": fsid.map(|uuid| uuid.to_string()),
         "clean": report.is_clean(),
         "errors": report.count(Severity::Error),

@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -70,7 +71,7 @@ pub struct Mkfs {
     runtime_features: Vec<String>,
     /// The label, at most 255 bytes
     #[arg(short = 'L', long, value_name = "LABEL", help_heading = "Features")]
-    label: Option<String>,
+    label: Option<OsString>,
     /// The filesystem's uuid
     #[arg(short = 'U', long, value_name = "UUID", help_heading = "Features")]
     uuid: Option<Uuid>,
@@ -130,7 +131,7 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     match made(&target, args, globals, &options) {
         Ok((summary, filled)) => {
             drop(target);
-            report(&summary, filled.as_ref(), globals, out)
+            report(&summary, path, filled.as_ref(), globals, out)
         }
         Err(failure) => {
             target.discard();
@@ -192,7 +193,7 @@ fn options(args: &Mkfs, globals: &Globals, features: FeatureSet) -> Options {
     // With --size and no offset the file is exactly that long; a longer one that was there is used in part.
     let wanted = args.byte_count.or(args.size.map(|size| size.saturating_sub(globals.offset)));
     Options {
-        label: args.label.clone().unwrap_or_default(),
+        label: args.label.clone().unwrap_or_default().into_vec(),
         fs_uuid: args.uuid,
         device_uuid: args.device_uuid,
         nodesize: args.nodesize,
@@ -380,6 +381,7 @@ fn fill(
 
 fn report(
     summary: &Summary,
+    path: &Path,
     filled: Option<&Populated>,
     globals: &Globals,
     out: &mut dyn Write,
@@ -388,7 +390,7 @@ fn report(
         return Ok(());
     }
     match globals.format {
-        Format::Json => output::write_json(out, "mkfs", json(summary, filled))?,
+        Format::Json => output::write_json(out, "mkfs", json(summary, path, filled))?,
         Format::Text => {
             writeln!(out, "buttress v{}\n\n{summary}", env!("CARGO_PKG_VERSION"))?;
             if let Some(it) = filled {
@@ -405,11 +407,11 @@ fn report(
     Ok(())
 }
 
-fn json(summary: &Summary, filled: Option<&Populated>) -> Value {
+fn json(summary: &Summary, path: &Path, filled: Option<&Populated>) -> Value {
     let group = |group: Group| json!({ "profile": name(group.profile), "size": group.length });
     let features: Vec<_> = summary.features.iter().map(Feature::name).collect();
     json!({
-        "label": summary.label,
+        "label": output::text_json(&summary.label),
         "uuid": summary.fs_uuid.to_string(),
         "nodesize": summary.nodesize,
         "sectorsize": summary.sectorsize,
@@ -432,7 +434,7 @@ fn json(summary: &Summary, filled: Option<&Populated>) -> Value {
             "devid": 1,
             "uuid": summary.device_uuid.to_string(),
             "size": summary.size,
-            "path": summary.device,
+            "path": output::text_json(path.as_os_str().as_bytes()),
         }],
     })
 }

@@ -54,6 +54,62 @@ fn damaged_data_shows_when_it_is_read() {
     assert_eq!(report["check"]["kinds"][0]["count"], 1);
 }
 
+#[test]
+fn a_damaged_range_is_one_issue() {
+    let place = image();
+    let path = place.join("disk.img");
+    let at = find(&path, &[7; 4096]);
+    // Two ranges: nine sectors, one that is good, and one more.
+    (0..9).chain([10]).for_each(|sector| flip(&path, at + sector * 4096));
+    let said = place.run("check --check-data-csum disk.img");
+    let lines: Vec<_> =
+        said.out.split(|byte| *byte == b'\n').filter(|it| it.starts_with(b"error: data")).collect();
+    assert_eq!((said.code, lines.len()), (1, 2), "{}", said.text());
+    assert!(said.text().contains("length 36864: have copy 1: 9 bad sectors, the first 0x"));
+    let said = place.run("--format json check --check-data-csum disk.img");
+    let report: serde_json::Value = serde_json::from_slice(&said.out).unwrap();
+    let issues = report["check"]["issues"].as_array().unwrap();
+    let ranges: Vec<_> = issues
+        .iter()
+        .map(|it| (it["logical"].as_u64().unwrap(), it["length"].as_u64().unwrap()))
+        .collect();
+    let first = ranges[0].0;
+    assert_eq!(ranges, [(first, 9 * 4096), (first + 10 * 4096, 4096)]);
+    assert_eq!(report["check"]["kinds"][0]["count"], 2);
+}
+
+#[test]
+fn names_that_are_no_text_are_names() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new();
+    let name = std::ffi::OsStr::from_bytes(b"im\xffge");
+    let run = |words: &[&str]| {
+        let words: Vec<_> = words.iter().map(std::ffi::OsStr::new).chain([name]).collect();
+        let said = place.run_words(&words);
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{words:?}");
+        said
+    };
+    run(&["mkfs", "-q", "--size", "200M"]);
+    let said = run(&["check"]);
+    assert!(said.out.starts_with(b"Checking filesystem on im\xffge\nUUID: "), "{}", said.text());
+    let json = |said: &crate::run::Said| -> serde_json::Value {
+        serde_json::from_slice(&said.out).unwrap()
+    };
+    let report = json(&run(&["--format", "json", "check"]));
+    assert_eq!(report["check"]["device_hex"], "696dff6765");
+    let label = std::ffi::OsStr::from_bytes(b"l\xffbel");
+    let mut words: Vec<_> =
+        ["--format", "json", "mkfs", "-f", "-L"].map(std::ffi::OsStr::new).to_vec();
+    words.extend([label, name]);
+    let said = place.run_words(&words);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    let made = json(&said);
+    assert_eq!(made["mkfs"]["label_hex"], "6cff62656c");
+    assert_eq!(made["mkfs"]["devices"][0]["path_hex"], "696dff6765");
+    let fs = buttress::Filesystem::open(place.path().join(name), buttress::Options::read_only());
+    assert_eq!(fs.unwrap().info().label, b"l\xffbel");
+}
+
 /// Where a sector of the image holds this.
 fn find(path: &Path, content: &[u8]) -> u64 {
     let file = File::open(path).unwrap();

@@ -72,7 +72,7 @@ fn contradictions_are_refused() {
         Options { nodesize: Some(131_072), ..Options::default() },
         Options { nodesize: Some(16384), ..set(Feature::MixedBg, true) },
         Options { sectorsize: 8192, ..Options::default() },
-        Options { label: "x".repeat(256), ..Options::default() },
+        Options { label: vec![b'x'; 256], ..Options::default() },
         Options { label: "two\nlines".into(), ..Options::default() },
         Options {
             metadata_profile: Some(Profile::Dup),
