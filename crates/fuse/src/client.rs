@@ -59,6 +59,13 @@ pub fn delete_subvolume_by_id(path: &Path, id: u64) -> Result<(), Errno> {
     settled(path)
 }
 
+/// The options of the mount that are the same for all mounts of the filesystem.
+pub fn options(path: &Path) -> Result<Vec<String>, Errno> {
+    let text = get(path, "options")?;
+    let text = String::from_utf8(text).map_err(|_| Errno::PROTO)?;
+    Ok(text.split(',').filter(|word| !word.is_empty()).map(str::to_owned).collect())
+}
+
 /// Describes the subvolume `path` lies in.
 pub fn subvolume(path: &Path) -> Result<SubvolumeFacts, Errno> {
     one_subvolume(&get(path, "subvolume")?)

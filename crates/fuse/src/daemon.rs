@@ -8,6 +8,7 @@
 //! device. Of a disk that the kernel has claimed for the mount, umount(2) waits for the commit, too.
 
 use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,14 +17,17 @@ use rustix::io::Errno;
 
 use crate::budget::Budget;
 use crate::holder;
+use crate::join::{self, TOP_LEVEL, Turn};
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
 use crate::mount::{Mount, init_flags};
-use crate::opening::{Opened, budget};
+use crate::nodes::Numbers;
+use crate::opening::{Attached, Opened, budget};
 use crate::options::{AccessTimes, MountOptions, OptionError, SubvolumeChoice};
-use crate::protocol::channel::Channel;
-use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
+use crate::protocol::connect::{
+    ConnectError, ConnectOptions, connect, disconnect, disconnect_apart, may_mount_nowhere,
+};
 use crate::protocol::mounts;
 use crate::session::{self, Session, SessionError, SessionOptions};
 use crate::signals::{HeldSignals, SignalWatch};
@@ -67,6 +71,16 @@ pub enum MountError {
         reason: String,
         /// Where it was looked for.
         device: PathBuf,
+    },
+    /// The filesystem is mounted already, with or without an option that all its mounts have in common.
+    #[error("mount option `{word}`: the filesystem is mounted on {at} {how} it, and all its mounts share that", at = .at.display())]
+    Joined {
+        /// As given.
+        word: String,
+        /// With or without.
+        how: &'static str,
+        /// Where it is mounted.
+        at: PathBuf,
     },
     /// The mount is gone, but what it had not yet committed is lost.
     #[error("the last changes are lost: {said}")]
@@ -134,6 +148,10 @@ pub fn mount(
     options: &MountOptions,
     ground: Ground,
 ) -> Result<(), MountError> {
+    if launch::is_to_put() {
+        let put = |top| join::put(top, &Place::new(device, mountpoint)?, options);
+        launch::put_and_exit(put);
+    }
     if ground == Ground::Foreground {
         return mount_here(device, mountpoint, options, &mut None);
     }
@@ -158,6 +176,15 @@ fn mount_here(
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
     let place = Place::new(device, mountpoint)?;
+    let turn = Turn::wait(&place.source);
+    if let Some(running) = join::running(&place, options) {
+        running.join(&place, options)?;
+        drop(turn);
+        return match readiness.take() {
+            Some(readiness) => Ok(readiness.ready()?),
+            None => join::watch(&place),
+        };
+    }
     let mut opened = Opened::new(&place, options)?;
     let fs = opened.fs.clone();
     for warning in fs.warnings() {
@@ -169,12 +196,16 @@ fn mount_here(
     let subvolume = chosen_subvolume(&fs, &options, device)?;
     let background = readiness.is_some();
     let store = Engine::new(fs.clone());
-    let attach = || opened.attach(&place, &options, &connect_options(&place, &options));
-    let (served, serving) =
-        match serve_until_end(store, subvolume, &place, &options, readiness, attach) {
-            Ok(serving) => (Ok(()), Some(serving)),
-            Err(error) => (Err(error), None),
-        };
+    // What others may mount again has the subvolume above all others as its top.
+    let hidden = subvolume != TOP_LEVEL && !options.read_only && may_mount_nowhere();
+    let mounted = if hidden { TOP_LEVEL } else { subvolume };
+    let numbers = Numbers { mounted, own: subvolume };
+    let attach = || opened.attach(&place, &options, &connect_options(&place, &options), hidden);
+    let up = (readiness, Some(turn));
+    let (served, serving) = match serve_until_end(store, numbers, &place, &options, up, attach) {
+        Ok((served, serving)) => (served, Some(serving)),
+        Err(error) => (Err(error), None),
+    };
     // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
     // the device, which the close lets go, is to find the will.
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
@@ -242,8 +273,12 @@ pub fn serve<S: Control>(
     options: &MountOptions,
     readiness: &mut Option<Readiness>,
 ) -> Result<(), MountError> {
-    let attach = || Ok(connect(&place.mountpoint, &connect_options(place, options))?);
-    serve_until_end(store, subvolume, place, options, readiness, attach).map(drop)
+    let attach = || {
+        let channel = connect(&place.mountpoint, &connect_options(place, options))?;
+        Ok(Attached { channel, top: None })
+    };
+    let numbers = Numbers { mounted: subvolume, own: subvolume };
+    serve_until_end(store, numbers, place, options, (readiness, None), attach)?.0
 }
 
 /// A mount that is served, and what remains of it until its last commit is made.
@@ -256,42 +291,81 @@ struct Serving {
     will: Option<Will>,
 }
 
+/// Who is to be told that the mount is up.
+type Up<'a> = (&'a mut Option<Readiness>, Option<Turn>);
+
+/// Fails where there is no mount that anybody could have used; else says how it went, and what remains.
 fn serve_until_end<S: Control>(
     store: S,
-    subvolume: u64,
+    numbers: Numbers,
     place: &Place,
     options: &MountOptions,
-    readiness: &mut Option<Readiness>,
-    attach: impl FnOnce() -> Result<Channel, MountError>,
-) -> Result<Serving, MountError> {
-    let mount = Mount::new(store, subvolume, options)
-        .map_err(|reason| MountError::Subvolume { id: subvolume, reason })?;
+    up: Up<'_>,
+    attach: impl FnOnce() -> Result<Attached, MountError>,
+) -> Result<(Result<(), MountError>, Serving), MountError> {
+    let mount = Mount::numbered(store, numbers, options)
+        .map_err(|reason| MountError::Subvolume { id: numbers.mounted, reason })?;
     let mount = Arc::new(mount);
     let signals = HeldSignals::hold()?;
     session::find_programs();
-    let channel = attach()?;
-    let mut will = None;
-    if let Some(entry) = mounts::at(&place.mountpoint)? {
-        mount.set_device(entry.device);
-        will = Will::of(&entry);
-        // One of an earlier mount with this number, which nobody has asked for.
-        let _usually_none = will.as_ref().and_then(Will::take);
+    let Attached { channel, top } = attach()?;
+    let attached = top.is_none();
+    let device = match &top {
+        Some(top) => Some(join::device_of(top).map_err(io::Error::from)?),
+        None => mounts::at(&place.mountpoint)?.map(|entry| entry.device),
+    };
+    if let Some(device) = device {
+        mount.set_device(device);
     }
     let Budget { readers, transfer_bytes, .. } = budget(options);
     let init_flags = init_flags(options);
     let session_options = SessionOptions { init_flags, readers, transfer_bytes };
     let handler = Arc::clone(&mount);
-    let started = Session::start(channel, &place.mountpoint, handler, &session_options);
-    let session = started.inspect_err(|_| take_off(&place.mountpoint))?;
-    let watch = signals.stop(session.stopper()).inspect_err(|_| take_off(&place.mountpoint))?;
-    let serving = Serving { session, _watch: watch, will };
-    if let Some(readiness) = readiness.take() {
-        readiness.ready().inspect_err(|_| take_off(&place.mountpoint))?;
+    let started = Session::start_on(channel, &place.mountpoint, device, handler, &session_options);
+    let session = started.inspect_err(|_| {
+        if attached {
+            take_off(&place.mountpoint);
+        }
+    })?;
+    if attached {
+        session.is_put();
     }
+    let watch = signals.stop(session.stopper())?;
+    let mut serving = Serving { session, _watch: watch, will: None };
+    let served = put_up(&mut serving, top, place, up);
+    let is_there =
+        || mounts::at(&place.mountpoint).is_ok_and(|at| at.map(|it| it.device) == device);
+    // What others have mounted there stays.
+    if served.is_err() && is_there() {
+        have_taken_off(&place.mountpoint);
+    }
+    // Others may have mounted it again meanwhile, whatever has become of the first mount.
     serving.session.wait();
     holder::announce_end();
     mount.release();
-    Ok(serving)
+    Ok((served, serving))
+}
+
+/// Has a mount put where it belongs, and says that it is up.
+fn put_up(
+    serving: &mut Serving,
+    top: Option<OwnedFd>,
+    place: &Place,
+    (readiness, turn): Up<'_>,
+) -> Result<(), MountError> {
+    if let Some(top) = top {
+        // From here on somebody may use it, and it is the last commit that is waited for.
+        launch::have_put(top)?;
+        serving.session.is_put();
+    }
+    serving.will = mounts::at(&place.mountpoint)?.as_ref().and_then(Will::of);
+    // One of an earlier mount with this number, which nobody has asked for.
+    let _usually_none = serving.will.as_ref().and_then(Will::take);
+    drop(turn);
+    match readiness.take() {
+        Some(readiness) => Ok(readiness.ready()?),
+        None => Ok(()),
+    }
 }
 
 /// Removes a mount that will not be served, so that nobody waits for it.
@@ -299,7 +373,15 @@ fn take_off(mountpoint: &Path) {
     let _the_first_error_counts = disconnect(mountpoint, true);
 }
 
-fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
+/// Removes a mount that is served by this process, which goes on: the kernel may wait for its answer.
+fn have_taken_off(mountpoint: &Path) {
+    let mountpoint = mountpoint.to_owned();
+    let take_off = move || drop(disconnect_apart(&mountpoint, true));
+    // Without a thread it stays until somebody takes it off.
+    let _started = std::thread::Builder::new().spawn(take_off);
+}
+
+pub(crate) fn connect_options(place: &Place, options: &MountOptions) -> ConnectOptions {
     ConnectOptions {
         source: place.source.clone(),
         block: false,

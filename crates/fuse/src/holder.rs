@@ -14,11 +14,13 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, TryLockError};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_device::{disk_user, lock_holders};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::protocol::mounts::{self, MountEntry};
 
@@ -49,7 +51,9 @@ const MINOR_BITS: u32 = 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Holder {
     pid: u32,
-    /// Its connection to the kernel: the number of the mount's device as the kernel counts it, where it tells.
+    /// Its open /dev/fuse.
+    fuse: i32,
+    /// The connection to the kernel: the number of the mount's device as the kernel counts it, where it tells.
     connection: Option<u32>,
 }
 
@@ -147,15 +151,18 @@ fn holder(pid: u32, image: &Image) -> Option<Holder> {
     if !files.iter().any(|file| image.is(file)) {
         return None;
     }
-    let info = format!("/proc/{pid}/fdinfo/{}", fuse.file_name()?.to_str()?);
+    let number = fuse.file_name()?.to_str()?;
+    let info = format!("/proc/{pid}/fdinfo/{number}");
     let info = fs::read_to_string(info).unwrap_or_default();
     let connection = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
-    Some(Holder { pid, connection: connection.and_then(|text| text.trim().parse().ok()) })
+    let fuse = number.parse().ok()?;
+    Some(Holder { pid, fuse, connection: connection.and_then(|text| text.trim().parse().ok()) })
 }
 
 /// The server of a mount, to be waited for after the unmount.
 pub(crate) struct Server {
     pid: u32,
+    fuse: i32,
     image: Image,
 }
 
@@ -168,7 +175,19 @@ impl Server {
         let device = major << MINOR_BITS | minor;
         let is_it = |holder: &Holder| holder.connection.is_none_or(|number| number == device);
         let found = found.filter(is_it).last();
-        found.map(|holder| Self { pid: holder.pid, image })
+        found.map(|holder| Self { pid: holder.pid, fuse: holder.fuse, image })
+    }
+
+    /// Its open /dev/fuse, for those who may trace it, of a process of this user alone. To be closed at once: who waits for an
+    /// answer is told that the process has died when nobody has it open any more.
+    pub(crate) fn borrow_connection(&self) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        let owner = fs::metadata(format!("/proc/{}", self.pid)).ok()?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return None;
+        }
+        pidfd_getfd(process, self.fuse, PidfdGetfdFlags::empty()).ok()
     }
 
     /// Returns when it has closed the image, or will not so soon.
@@ -422,7 +441,7 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         let hung = Ending::with(&format!("3<{}", image.path().display()));
         assert_eq!(never(image.path()), (Err(true), 1));
-        let server = Server { pid: hung.0.id(), image: Image::at(image.path()).unwrap() };
+        let server = Server { pid: hung.0.id(), fuse: -1, image: Image::at(image.path()).unwrap() };
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::StillWrites(hung.0.id()));
         drop(hung);
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::Closed);

@@ -3,13 +3,14 @@
 //! Downward: [`options`] (the `-o` words) and [`launch`] (the background process) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
 //! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
-//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`unmount()`] and [`holder`] are for
-//! those who wait for the end of a mount, [`client`] is for commands on a live one.
+//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`join`] mounts once more what is
+//! mounted already. [`unmount()`] and [`holder`] are for those who wait for the end of a mount, [`client`] is for commands on a live one.
 
 pub mod budget;
 pub mod client;
 pub mod daemon;
 pub mod holder;
+mod join;
 pub mod launch;
 pub mod mount;
 pub mod nodes;

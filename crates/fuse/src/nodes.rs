@@ -10,6 +10,9 @@
 //! | in another subvolume | `subvolume << 40 \| number` | the same |
 //! | what does not fit (numbers of 2^40, subvolumes of 2^23) | made up, from 2^63 | the same |
 //!
+//! Where a filesystem can be mounted several times, the subvolume that has all others below it counts as the mounted one for
+//! node ids, and the one that was mounted first for the numbers shown ([`Numbers`]).
+//!
 //! Both numbers depend on the inode alone but for the made-up ones, so they survive a remount, and
 //! an id the kernel has forgotten still names its inode.
 //!
@@ -202,14 +205,40 @@ impl<N: Clone> NodeTable<N> {
     }
 }
 
-/// The inode number programs see for a node id.
-pub fn shown_ino(id: u64) -> u64 {
-    if id == ROOT_ID { SUBVOLUME_TOP } else { id }
+/// How node ids and the inode numbers that programs see lead to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Numbers {
+    /// The subvolume at the top of the connection.
+    pub mounted: u64,
+    /// The one whose inodes are shown by their own numbers.
+    pub own: u64,
 }
 
-/// The node id behind an inode number that programs see.
-pub fn id_of_shown(ino: u64) -> u64 {
-    if ino == SUBVOLUME_TOP { ROOT_ID } else { ino }
+impl Numbers {
+    /// The inode number programs see for a node id.
+    pub fn shown(self, id: u64) -> u64 {
+        let (subvolume, ino) = match id {
+            MADE_UP.. => return id,
+            ROOT_ID => (self.mounted, SUBVOLUME_TOP),
+            _ => (id >> INO_BITS, id & (INO_LIMIT - 1)),
+        };
+        let subvolume = if subvolume == 0 { self.mounted } else { subvolume };
+        if subvolume == self.own { ino } else { subvolume << INO_BITS | ino }
+    }
+
+    /// The node id behind an inode number that programs see.
+    pub fn id_of_shown(self, shown: u64) -> u64 {
+        if shown >= MADE_UP {
+            return shown;
+        }
+        let (subvolume, ino) = (shown >> INO_BITS, shown & (INO_LIMIT - 1));
+        let subvolume = if subvolume == 0 { self.own } else { subvolume };
+        match ino {
+            _ if subvolume != self.mounted => subvolume << INO_BITS | ino,
+            SUBVOLUME_TOP => ROOT_ID,
+            _ => ino,
+        }
+    }
 }
 
 /// Spreads node ids, which mostly count up, over all bits. The kernel is the only source of keys,
@@ -257,16 +286,34 @@ mod tests {
             at(u64::MAX, u64::MAX),
         ];
         let ids: Vec<u64> = inodes.iter().map(|&inode| table.id(inode)).collect();
+        let numbers = Numbers { mounted: 260, own: 260 };
         for (i, id) in ids.iter().enumerate() {
             assert_eq!(table.identity(*id), Some(inodes[i]));
             assert!(!ids[..i].contains(id));
             assert_eq!(table.id(inodes[i]), *id);
-            assert_eq!(id_of_shown(shown_ino(*id)), *id);
+            assert_eq!(numbers.id_of_shown(numbers.shown(*id)), *id);
         }
         assert_eq!(ids[0], ROOT_ID);
-        assert_eq!(shown_ino(ids[0]), 256);
+        assert_eq!(numbers.shown(ids[0]), 256);
         assert_eq!(ids[4], 5 << 40 | 256);
         assert!(ids[3] >= MADE_UP);
+    }
+
+    #[test]
+    fn inodes_of_one_subvolume_are_shown_by_their_own_numbers() {
+        let (table, numbers) = (NodeTable::<()>::new(5), Numbers { mounted: 5, own: 260 });
+        for (inode, shown) in [
+            (at(260, 256), 256),
+            (at(260, 257), 257),
+            (at(5, 256), 5 << 40 | 256),
+            (at(5, 257), 5 << 40 | 257),
+            (at(5, STUB), 5 << 40 | STUB),
+            (at(300, 256), 300 << 40 | 256),
+            (at(260, INO_LIMIT), MADE_UP),
+        ] {
+            let id = table.id(inode);
+            assert_eq!((numbers.shown(id), numbers.id_of_shown(shown)), (shown, id), "{inode:?}");
+        }
     }
 
     #[test]

@@ -5,6 +5,7 @@
 //! as the kernel refuses a disk that anybody has claimed; that nobody used the moment is seen by the superblock.
 
 use std::fs::{File, TryLockError};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +20,9 @@ use crate::daemon::{MountError, Place};
 use crate::holder;
 use crate::options::MountOptions;
 use crate::protocol::channel::Channel;
-use crate::protocol::connect::{ConnectError, ConnectOptions, connect, disconnect};
+use crate::protocol::connect::{
+    ConnectError, ConnectOptions, connect, connect_nowhere, disconnect,
+};
 
 /// How long a change waits at most for its commit, when nothing is said. The kernel tells most mounts nothing of a sync(2),
 /// so it has to be short.
@@ -66,34 +69,54 @@ impl Opened {
         Ok(Self { fs, claim: Some(claim), _lock })
     }
 
-    /// Attaches the mount.
+    /// Attaches the mount. `hidden`: nowhere yet, to be put where it belongs once it is served.
     pub(crate) fn attach(
         &mut self,
         place: &Place,
         options: &MountOptions,
         connection: &ConnectOptions,
-    ) -> Result<Channel, MountError> {
+        hidden: bool,
+    ) -> Result<Attached, MountError> {
         // It may have become read-only since it was claimed.
         let Some(claim) = self.claim.take().filter(|_| !options.read_only) else {
-            return Ok(connect(&place.mountpoint, connection)?);
+            return Ok(Attached::new(place, connection, hidden)?);
         };
         drop(claim);
         let block = ConnectOptions { block: true, ..connection.clone() };
-        let channel = match connect(&place.mountpoint, &block) {
-            Ok(channel) => channel,
+        let attached = match Attached::new(place, &block, hidden) {
+            Ok(attached) => attached,
             // A kernel that lets nobody mount what others may write to, or one without the type.
             Err(ConnectError::Mount { .. }) => {
                 let failed = |error: DeviceError| buttress::Error::from(VolumeError::from(error));
                 self.claim = Some(Claim::take(&place.source).map_err(failed)?);
-                connect(&place.mountpoint, connection)?
+                Attached::new(place, connection, hidden)?
             }
             Err(error) => return Err(error.into()),
         };
         if self.fs.volume().check_alone().is_err() {
-            let _the_first_error_counts = disconnect(&place.mountpoint, true);
+            if attached.top.is_none() {
+                let _the_first_error_counts = disconnect(&place.mountpoint, true);
+            }
             return Err(MountError::Busy(place.source.clone()));
         }
-        Ok(channel)
+        Ok(attached)
+    }
+}
+
+/// A connection to the kernel.
+pub(crate) struct Attached {
+    pub(crate) channel: Channel,
+    /// A mount of its top, where that is nowhere yet.
+    pub(crate) top: Option<OwnedFd>,
+}
+
+impl Attached {
+    fn new(place: &Place, options: &ConnectOptions, hidden: bool) -> Result<Self, ConnectError> {
+        if hidden {
+            let (channel, top) = connect_nowhere(&place.mountpoint, options)?;
+            return Ok(Self { channel, top: Some(top) });
+        }
+        Ok(Self { channel: connect(&place.mountpoint, options)?, top: None })
     }
 }
 

@@ -82,6 +82,21 @@ pub fn waits_by_nature(opcode: u32) -> bool {
     )
 }
 
+/// Whether requests of this kind come from one who only looks for a place below a new mount.
+fn is_looking(opcode: u32) -> bool {
+    matches!(
+        opcode,
+        opcode::LOOKUP
+            | opcode::GETATTR
+            | opcode::STATX
+            | opcode::GETXATTR
+            | opcode::FORGET
+            | opcode::BATCH_FORGET
+            | opcode::INTERRUPT
+            | opcode::DESTROY
+    )
+}
+
 /// How a session is served.
 #[derive(Clone, Debug)]
 pub struct SessionOptions {
@@ -156,6 +171,8 @@ struct Shared {
     places: Places,
     /// The DESTROY that is still to be answered.
     destroy: Mutex<Option<u64>>,
+    /// Somebody may have used the mount: DESTROY has to wait for the last commit.
+    used: AtomicBool,
     /// Bytes of a buffer that holds any request.
     buffer_bytes: usize,
     /// Buffers of readers that wait, for those who read in their place.
@@ -176,6 +193,21 @@ impl Session {
         handler: Arc<dyn Handler>,
         options: &SessionOptions,
     ) -> Result<Self, SessionError> {
+        let device = mounts::at(mountpoint)?.map(|entry| entry.device);
+        let session = Self::start_on(channel, mountpoint, device, handler, options)?;
+        session.is_put();
+        Ok(session)
+    }
+
+    /// The same for a mount that is nowhere yet, of this `st_dev`. Until it is used, whoever lets go of it does not wait for the
+    /// last commit: that may be one who is waited for before there is one.
+    pub(crate) fn start_on(
+        channel: Channel,
+        mountpoint: &Path,
+        device: Option<(u32, u32)>,
+        handler: Arc<dyn Handler>,
+        options: &SessionOptions,
+    ) -> Result<Self, SessionError> {
         let transfer = options.transfer_bytes.clamp(TRANSFER_BYTES_MIN, TRANSFER_BYTES_MAX);
         let flags = handshake(&channel, options.init_flags, transfer)?;
         let readers = match options.readers {
@@ -186,11 +218,12 @@ impl Session {
             channel,
             handler,
             mountpoint: mountpoint.to_owned(),
-            device: mounts::at(mountpoint)?.map(|entry| entry.device),
+            device,
             crew: Crew::new(readers),
             parked: Parked::default(),
             places: Places::default(),
             destroy: Mutex::default(),
+            used: AtomicBool::new(false),
             buffer_bytes: transfer as usize + HEADER_ROOM,
             buffers: Mutex::default(),
             active: AtomicUsize::new(0),
@@ -210,6 +243,11 @@ impl Session {
             }
         }
         Ok(Self { shared, flags })
+    }
+
+    /// The mount is where it can be used.
+    pub(crate) fn is_put(&self) {
+        self.shared.is_used();
     }
 
     /// The INIT bits both sides agreed on.
@@ -324,6 +362,9 @@ impl Shared {
         while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
             self.places.begin(place, &request);
             self.active.fetch_add(1, Ordering::SeqCst);
+            if !is_looking(request.opcode()) {
+                self.is_used();
+            }
             let stopping = self.stopping.load(Ordering::SeqCst);
             if !stopping && self.handler.wants_all_written(&request) {
                 let stay = self.park(&request);
@@ -360,12 +401,23 @@ impl Shared {
         left.unwrap_or_else(|| vec![0; self.buffer_bytes])
     }
 
+    /// Somebody has changed something, or may have.
+    fn is_used(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Handles one request, which takes no time.
     fn serve(&self, request: &Request<'_>) {
         let reply = Reply::new(&self.channel, request);
         match request.opcode() {
             _ if self.stopping.load(Ordering::SeqCst) => refuse_stopped(request, reply),
-            // Answered by the drop of the session.
+            // Answered by the drop of the session. What nobody has used is closed by one who may be waited for here.
+            opcode::DESTROY if !self.used.load(Ordering::SeqCst) => {
+                reply.done();
+                self.end();
+            }
             opcode::DESTROY => {
                 *self.destroy.lock() = Some(request.unique());
                 reply.nothing();

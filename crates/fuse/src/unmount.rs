@@ -31,6 +31,10 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
 fn wait_for_end(entry: &MountEntry, server: Option<&Server>) -> Result<(), MountError> {
     let say = |text: &str| eprintln!("buttress: {}: {text}", entry.mountpoint.display());
     if let Some(at) = elsewhere(entry) {
+        // Another subvolume goes on by itself.
+        if at.root != entry.root {
+            return Ok(());
+        }
         say(&format!("it stays mounted on {}", at.mountpoint.display()));
         return Ok(());
     }
@@ -47,7 +51,10 @@ fn wait_for_end(entry: &MountEntry, server: Option<&Server>) -> Result<(), Mount
     Ok(())
 }
 
-/// Another place where the same filesystem is mounted by the same process.
+/// Another place where the same filesystem is mounted by the same process; one that shows the same, if there is one.
 fn elsewhere(entry: &MountEntry) -> Option<MountEntry> {
-    mounts::all().ok()?.into_iter().find(|other| other.is_ours() && other.device == entry.device)
+    let mut all = mounts::all().ok()?;
+    all.retain(|other| other.is_ours() && other.device == entry.device);
+    let same = all.iter().position(|other| other.root == entry.root);
+    (!all.is_empty()).then(|| all.swap_remove(same.unwrap_or_default()))
 }

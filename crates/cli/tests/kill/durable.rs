@@ -3,7 +3,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,10 +197,14 @@ fn a_disk_has_one_daemon_and_dies_with_it() {
     let (top, other) = (place.mountpoint(), place.mountpoint().with_file_name("other"));
     fs::create_dir(&other).unwrap();
     let mut daemon = place.mount_source(disk.path(), "commit=300");
-    for words in [&["mount"][..], &["mount", "-f"]] {
-        let said = try_buttress(words, &[disk.path(), &other]).unwrap_err();
-        assert!(said.contains("busy"), "{words:?}: {said}");
+    for words in [&["mount"][..], &["mount", "-r"]] {
+        buttress(words, &[disk.path(), &other]);
+        assert_eq!(fs::metadata(&other).unwrap().dev(), fs::metadata(&top).unwrap().dev());
+        plain_umount(&other);
     }
+    let inside = format!("{}:/x", disk.path().display());
+    let said = try_buttress(&["mkdir", &inside], &[]).unwrap_err();
+    assert!(said.contains("busy"), "{said}");
     // An unmount that waits for a daemon that is killed meanwhile must not wait for ever, nor keep the daemon from dying.
     fs::write(top.join("many"), vec![5; 64 << 20]).unwrap();
     let unmounting = Command::new("umount").arg("-i").arg(&top).spawn();

@@ -3,6 +3,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use buttress_testkit::oracle;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -105,8 +106,19 @@ fn an_image_has_one_daemon() {
     assert!(!place.is_free());
     let other = mountpoint.with_file_name("other");
     fs::create_dir(&other).unwrap();
-    for words in [&["mount"][..], &["mount", "-f"], &["mount", "-r"]] {
-        let said = try_buttress(words, &[&image, &other]).unwrap_err();
+    let joins = rustix::process::geteuid().is_root();
+    let inside = format!("{}:/x", image.display());
+    for words in [&["mount"][..], &["mount", "-r"], &["mkdir", &inside]] {
+        let mounts = words[0] == "mount";
+        let paths: &[&Path] = if mounts { &[&image, &other] } else { &[] };
+        if joins && mounts {
+            buttress(words, paths);
+            let device = |path| fs::metadata(path).unwrap().dev();
+            assert_eq!(device(&other), device(&mountpoint), "{words:?}");
+            umount(&other);
+            continue;
+        }
+        let said = try_buttress(words, paths).unwrap_err();
         assert!(said.contains("busy: another program has locked it"), "{words:?}: {said}");
         assert!(said.contains(&format!("It is mounted on {}", mountpoint.display())), "{said}");
     }

@@ -14,6 +14,7 @@
 mod daemon;
 mod durable;
 mod ending;
+mod joined;
 mod journal;
 mod random;
 mod rounds;

@@ -4,7 +4,7 @@
 //! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
-use crate::nodes::shown_ino;
+use crate::nodes::Numbers;
 use crate::protocol::abi::{Attr, AttrOut, EntryOut, Kstatfs, StatfsOut, Statx, StatxOut, SxTime};
 
 use super::store::{Attributes, SpaceNumbers, Time};
@@ -21,8 +21,9 @@ const NAME_BYTES_MAX: u32 = 255;
 const STATX_BASIC_BTIME: u32 = 0xfff;
 
 /// How owners are shown.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shown {
+    pub(super) numbers: Numbers,
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
 }
@@ -31,7 +32,7 @@ impl Shown {
     #[expect(clippy::cast_sign_loss, reason = "the kernel reads the 64 bits as signed again")]
     pub(super) fn attr(self, id: u64, a: &Attributes) -> Attr {
         Attr {
-            ino: shown_ino(id),
+            ino: self.numbers.shown(id),
             size: a.size,
             blocks: a.blocks,
             atime: a.atime.sec as u64,
@@ -76,7 +77,7 @@ impl Shown {
             uid: self.uid.unwrap_or(a.uid),
             gid: self.gid.unwrap_or(a.gid),
             mode: (a.mode & 0xffff) as u16,
-            ino: shown_ino(id),
+            ino: self.numbers.shown(id),
             size: a.size,
             blocks: a.blocks,
             atime: sx_time(a.atime),

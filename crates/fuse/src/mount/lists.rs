@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use super::Mount;
 use super::store::{Answer, Store};
-use crate::nodes::{Identity, shown_ino};
+use crate::nodes::Identity;
 use crate::protocol::abi::{self, Dirent, EntryOut, ROOT_ID};
 use crate::protocol::channel::{Reply, Request};
 
@@ -125,7 +125,7 @@ impl<S: Store> Mount<S> {
                 }
                 // The kernel makes no entries of the dots, so they are not held either.
                 let nothing = EntryOut::default();
-                listing.push(&nothing, shown_ino(id), cookie, DIRECTORY_KIND, name);
+                listing.push(&nothing, self.shown_ino(id), cookie, DIRECTORY_KIND, name);
             }
         }
         Ok(())
@@ -214,7 +214,7 @@ impl<S: Store> Mount<S> {
             return Ok(false);
         }
         let cookie = found.index.checked_add(1).ok_or(Errno::OVERFLOW)?;
-        let ino = shown_ino(self.nodes.id(found.identity));
+        let ino = self.shown_ino(self.nodes.id(found.identity));
         let entry = if listing.plus { self.listed_entry(found) } else { EntryOut::default() };
         listing.push(&entry, ino, cookie, found.kind, &found.name);
         Ok(true)

@@ -33,7 +33,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use crate::budget::HELD_BYTES;
-use crate::nodes::{Identity, NodeTable, SUBVOLUME_TOP};
+use crate::nodes::{Identity, NodeTable, Numbers, SUBVOLUME_TOP};
 use crate::options::{AccessTimes, MountOptions};
 use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
 use crate::protocol::channel::{Reply, Request};
@@ -52,6 +52,8 @@ pub struct Mount<S: Store> {
     /// How many nodes were held when the filesystem was told last.
     told_held: Mutex<usize>,
     policy: Policy,
+    /// Those that are the same for all mounts of the filesystem.
+    options: String,
     /// `st_dev` of the mount, to tell its files from others.
     device: OnceLock<(u32, u32)>,
     /// What the kernel must forget.
@@ -97,10 +99,10 @@ impl Policy {
         self.strict_open || self.access_times == AccessTimes::Strict
     }
 
-    fn new(options: &MountOptions) -> Self {
+    fn new(options: &MountOptions, numbers: Numbers) -> Self {
         let never = options.read_only || options.access_times == AccessTimes::Never;
         Self {
-            shown: Shown { uid: options.uid, gid: options.gid },
+            shown: Shown { numbers, uid: options.uid, gid: options.gid },
             fakeroot: options.fakeroot,
             access_times: if never { AccessTimes::Never } else { options.access_times },
             directory_access_times: !options.no_directory_access_times,
@@ -139,13 +141,20 @@ pub fn init_flags(options: &MountOptions) -> u64 {
 impl<S: Store> Mount<S> {
     /// A mount whose top is that of `subvolume`.
     pub fn new(store: S, subvolume: u64, options: &MountOptions) -> Answer<Self> {
+        Self::numbered(store, Numbers { mounted: subvolume, own: subvolume }, options)
+    }
+
+    /// The same, where another subvolume may be the one that is shown by its own inode numbers.
+    pub(crate) fn numbered(store: S, numbers: Numbers, options: &MountOptions) -> Answer<Self> {
+        let subvolume = numbers.mounted;
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
         nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
-        let (device, policy) = (OnceLock::new(), Policy::new(options));
+        let (device, policy) = (OnceLock::new(), Policy::new(options, numbers));
         let (notices, buffers) = (Mutex::default(), Mutex::default());
         let told_held = Mutex::new(0);
-        Ok(Self { store, nodes, told_held, policy, device, notices, buffers })
+        let options = options.shared_words().join(",");
+        Ok(Self { store, nodes, told_held, policy, options, device, notices, buffers })
     }
 
     /// Learns which device number the mount has got.
@@ -189,6 +198,14 @@ impl<S: Store> Mount<S> {
 
     fn id(&self, node: &S::Node) -> u64 {
         self.nodes.id(self.store.identity(node))
+    }
+
+    fn shown_ino(&self, id: u64) -> u64 {
+        self.policy.shown.numbers.shown(id)
+    }
+
+    fn id_of_shown(&self, ino: u64) -> u64 {
+        self.policy.shown.numbers.id_of_shown(ino)
     }
 
     /// The entry for `node`, which the kernel holds once more from here on.

@@ -217,6 +217,36 @@ impl MountOptions {
         Ok(true)
     }
 
+    /// What is asked for that all mounts of a filesystem have in common, as words: beyond what is so when nothing is said, and
+    /// without what is only about opening it.
+    pub fn shared_words(&self) -> Vec<String> {
+        let switches = [
+            (self.read_only, "ro"),
+            (self.access_times == AccessTimes::Never, "noatime"),
+            (self.access_times == AccessTimes::Strict, "strictatime"),
+            (self.no_directory_access_times, "nodiratime"),
+            (self.allow_other, "allow_other"),
+            (self.fakeroot, "fakeroot"),
+            (self.synchronous, "sync"),
+            (self.dirsync, "dirsync"),
+            (self.writeback_cache, "writeback_cache"),
+            (self.async_dio, "async_dio"),
+            (self.strict_open, "strictopen"),
+            (self.user_subvol_rm_allowed, "user_subvol_rm_allowed"),
+        ];
+        let values = [
+            ("offset", Some(self.offset).filter(|&offset| offset > 0)),
+            ("commit", self.commit_seconds.map(u64::from)),
+            ("memory", self.memory),
+            ("uid", self.uid.map(u64::from)),
+            ("gid", self.gid.map(u64::from)),
+            ("max_read", self.max_read.map(u64::from)),
+        ];
+        let on = switches.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned());
+        let given = values.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?)));
+        on.chain(given).collect()
+    }
+
     /// What follows from other options.
     fn settle(&mut self) {
         if self.fakeroot {

@@ -7,7 +7,7 @@
 use std::ffi::{CString, OsString};
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,11 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
+    UnmountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen,
+    move_mount, open_tree,
+};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags};
 
 use super::channel::Channel;
@@ -27,6 +31,12 @@ const HELPER: &str = "fusermount3";
 const FUSE_DEVICE: &str = "/dev/fuse";
 /// What the kernel counts the blocks of a device in, in bytes. It is ours that reads and writes it.
 const BLOCK_BYTES: u32 = 4096;
+/// The kernel's types, and ours of them.
+const FS_KIND: &str = "fuse";
+const FS_KIND_BLOCK: &str = "fuseblk";
+const SUBTYPE: &str = "buttress";
+/// The type of the top, as in a mode.
+const DIRECTORY: u32 = 0o040_000;
 
 /// What the kernel itself enforces or shows about a mount.
 #[derive(Clone, Debug, Default)]
@@ -122,21 +132,14 @@ impl ConnectError {
 
 /// Mounts on the directory `mountpoint`. The mount answers once the channel's INIT is answered.
 pub fn connect(mountpoint: &Path, options: &ConnectOptions) -> Result<Channel, ConnectError> {
-    let metadata = std::fs::metadata(mountpoint).map_err(|error| ConnectError::Mountpoint {
-        path: mountpoint.to_owned(),
-        reason: Errno::from_io_error(&error).unwrap_or(Errno::IO),
-    })?;
-    if !metadata.is_dir() {
-        let path = mountpoint.to_owned();
-        return Err(ConnectError::Mountpoint { path, reason: Errno::NOTDIR });
-    }
+    let mode = mode_of(mountpoint)?;
     if options.block {
-        return connect_directly(mountpoint, metadata.mode(), options);
+        return connect_directly(mountpoint, mode, options);
     }
     if !rustix::process::geteuid().is_root() {
         return connect_by_helper(mountpoint, options);
     }
-    match connect_directly(mountpoint, metadata.mode(), options) {
+    match connect_directly(mountpoint, mode, options) {
         // Root of a container without the right to mount; the helper may have it.
         Err(
             ConnectError::Mount { reason: Errno::PERM | Errno::ACCESS, .. }
@@ -144,6 +147,15 @@ pub fn connect(mountpoint: &Path, options: &ConnectOptions) -> Result<Channel, C
         ) => connect_by_helper(mountpoint, options).map_err(say_container),
         other => other,
     }
+}
+
+/// Type and permissions of the directory to mount on.
+fn mode_of(mountpoint: &Path) -> Result<u32, ConnectError> {
+    let unusable = |reason| ConnectError::Mountpoint { path: mountpoint.to_owned(), reason };
+    let found = std::fs::metadata(mountpoint);
+    let found =
+        found.map_err(|error| unusable(Errno::from_io_error(&error).unwrap_or(Errno::IO)))?;
+    if found.is_dir() { Ok(found.mode()) } else { Err(unusable(Errno::NOTDIR)) }
 }
 
 /// Root was refused: what would help.
@@ -194,32 +206,130 @@ fn connect_directly(
     mode: u32,
     options: &ConnectOptions,
 ) -> Result<Channel, ConnectError> {
-    let fd = rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|reason| ConnectError::Device { reason })?;
-    let data = kernel_data(&fd, mode, options);
+    let fd = open_device()?;
+    let data = CString::new(kernel_words(Some(fd.as_fd()), mode, options).join(",")).ok();
     let kind = if options.block { FS_TYPE_BLOCK } else { FS_TYPE };
     rustix::mount::mount(&options.source, mountpoint, kind, flags(options), data.as_deref())
         .map_err(|reason| ConnectError::Mount { path: mountpoint.to_owned(), reason })?;
     Ok(Channel::new(fd))
 }
 
-/// The option string of mount(2) for type fuse.
-fn kernel_data(fd: &OwnedFd, mode: u32, options: &ConnectOptions) -> Option<CString> {
-    let mut data = format!(
-        "fd={},rootmode={:o},user_id={},group_id={}",
-        fd.as_raw_fd(),
-        mode & 0o170_000,
-        rustix::process::geteuid().as_raw(),
-        rustix::process::getegid().as_raw(),
-    );
-    if options.block {
-        data.push_str(&format!(",blksize={BLOCK_BYTES}"));
+fn open_device() -> Result<OwnedFd, ConnectError> {
+    rustix::fs::open(FUSE_DEVICE, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
+        .map_err(|reason| ConnectError::Device { reason })
+}
+
+/// The options of type fuse.
+fn kernel_words(fd: Option<BorrowedFd<'_>>, mode: u32, options: &ConnectOptions) -> Vec<String> {
+    let mut words = vec![
+        format!("rootmode={:o}", mode & 0o170_000),
+        format!("user_id={}", rustix::process::geteuid().as_raw()),
+        format!("group_id={}", rustix::process::getegid().as_raw()),
+    ];
+    words.extend(fd.map(|fd| format!("fd={}", fd.as_raw_fd())));
+    words.extend(options.block.then(|| format!("blksize={BLOCK_BYTES}")));
+    words.extend(shared_words(options));
+    words
+}
+
+/// Whether this process may make mounts that are nowhere yet.
+pub(crate) fn may_mount_nowhere() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    root && fsopen(FS_KIND, FsOpenFlags::FSOPEN_CLOEXEC).is_ok()
+}
+
+/// A new connection and a mount of its top that is nowhere yet. Nobody can have used it when that is closed.
+pub(crate) fn connect_nowhere(
+    mountpoint: &Path,
+    options: &ConnectOptions,
+) -> Result<(Channel, OwnedFd), ConnectError> {
+    mode_of(mountpoint)?;
+    let fd = open_device()?;
+    let top = mount_nowhere(mountpoint, options, Some(fd.as_fd()))?;
+    Ok((Channel::new(fd), top))
+}
+
+/// A mount of the top of a connection, nowhere yet: `fd` is the /dev/fuse that it is served by. That of a device that the
+/// kernel has claimed it knows by the device, and without `fd` none can begin.
+pub(crate) fn mount_nowhere(
+    mountpoint: &Path,
+    options: &ConnectOptions,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, ConnectError> {
+    try_mount_nowhere(options, fd)
+        .map_err(|reason| ConnectError::Mount { path: mountpoint.to_owned(), reason })
+}
+
+fn try_mount_nowhere(
+    options: &ConnectOptions,
+    fd: Option<BorrowedFd<'_>>,
+) -> Result<OwnedFd, Errno> {
+    let kind = if options.block { FS_KIND_BLOCK } else { FS_KIND };
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_set_string(&context, "source", &options.source)?;
+    fsconfig_set_string(&context, "subtype", SUBTYPE)?;
+    for word in kernel_words(fd, DIRECTORY, options) {
+        match word.split_once('=') {
+            Some((name, value)) => fsconfig_set_string(&context, name, value)?,
+            None => fsconfig_set_flag(&context, word)?,
+        }
     }
-    for word in shared_words(options) {
-        data.push(',');
-        data.push_str(&word);
+    for (on, word) in [(options.synchronous, "sync"), (options.dirsync, "dirsync")] {
+        if on {
+            fsconfig_set_flag(&context, word)?;
+        }
     }
-    CString::new(data).ok()
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))
+}
+
+/// What the kernel keeps for each mount of a connection.
+fn attributes(options: &ConnectOptions) -> MountAttrFlags {
+    let mut flags = MountAttrFlags::empty();
+    flags.set(MountAttrFlags::MOUNT_ATTR_RDONLY, options.read_only);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOSUID, options.nosuid);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODEV, options.nodev);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOEXEC, options.noexec);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NODIRATIME, options.nodiratime);
+    flags.set(MountAttrFlags::MOUNT_ATTR_NOATIME, options.noatime);
+    flags.set(MountAttrFlags::MOUNT_ATTR_STRICTATIME, options.strictatime);
+    flags
+}
+
+/// Mounts on `mountpoint` the directory that `find` finds below a mount that is nowhere yet; `None`: the top itself.
+///
+/// Looking for it takes answers of the server, so it is not for the process that serves. Before Linux 6.15 a part can be taken
+/// only of a mount that is somewhere: there the top is on `mountpoint` for a moment.
+pub(crate) fn put<E: From<ConnectError>>(
+    top: &OwnedFd,
+    mountpoint: &Path,
+    find: impl Fn() -> Result<Option<OwnedFd>, E>,
+) -> Result<(), E> {
+    let failed = |reason| ConnectError::Mount { path: mountpoint.to_owned(), reason };
+    let place = |tree: &OwnedFd| {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(tree, "", rustix::fs::CWD, mountpoint, flags).map_err(failed)
+    };
+    let Some(directory) = find()? else { return Ok(place(top)?) };
+    match part(&directory) {
+        Ok(tree) => return Ok(place(&tree)?),
+        Err(Errno::INVAL) => {}
+        Err(reason) => return Err(failed(reason).into()),
+    }
+    place(top)?;
+    let tree = part(&directory).map_err(failed);
+    let off = disconnect(mountpoint, true);
+    let tree = tree?;
+    off?;
+    Ok(place(&tree)?)
+}
+
+/// A mount of a directory alone.
+fn part(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
+    open_tree(directory, "", flags)
 }
 
 /// Options that mount(2) and the helper spell alike.
@@ -260,7 +370,7 @@ fn helper_options(options: &ConnectOptions) -> OsString {
         (options.dirsync, "dirsync"),
     ];
     words.extend(switches.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned()));
-    words.push("subtype=buttress".to_owned());
+    words.push(format!("subtype={SUBTYPE}"));
     for word in words {
         text.push(",");
         text.push(word);

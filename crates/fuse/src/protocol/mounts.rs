@@ -17,8 +17,8 @@ pub struct MountEntry {
     pub id: u64,
     /// `st_dev` of the mount as major and minor number.
     pub device: (u32, u32),
-    /// The top of the filesystem is the top of the mount.
-    pub whole: bool,
+    /// The directory of the filesystem that is the top of the mount, from the filesystem's own top on: `/` where they are one.
+    pub root: PathBuf,
     /// Directory it is mounted on.
     pub mountpoint: PathBuf,
     /// File system type with its subtype.
@@ -42,7 +42,7 @@ impl MountEntry {
         let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
         let device = std::str::from_utf8(fields.nth(1)?).ok()?;
         let (major, minor) = device.split_once(':')?;
-        let whole = fields.next()? == b"/";
+        let root = unescape(fields.next()?);
         let mountpoint = unescape(fields.next()?);
         let own = fields.next()?;
         let mut tail = fields.skip_while(|field| *field != b"-").skip(1);
@@ -51,7 +51,7 @@ impl MountEntry {
         Some(Self {
             id,
             device: (major.parse().ok()?, minor.parse().ok()?),
-            whole,
+            root: root.into(),
             mountpoint: mountpoint.into(),
             fs_type,
             source: source.into(),
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(entry.source, Path::new("/a\\b.img"));
         assert!(entry.is_ours());
         assert_eq!(entry.owner, Some(7));
-        assert!(entry.whole && !entry.read_only);
+        assert!(entry.root == Path::new("/") && !entry.read_only);
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
@@ -32,7 +32,7 @@ use super::caller::{self, Caller, Capability};
 use super::permission::{READ, SEARCH, WRITE};
 use super::store::{Answer, NewInode, Store, Time};
 use super::{Mount, Notice};
-use crate::nodes::{Identity, SUBVOLUME_TOP, shown_ino};
+use crate::nodes::{Identity, SUBVOLUME_TOP};
 use crate::protocol::abi::opcode;
 use crate::protocol::channel::{Channel, Request};
 use crate::protocol::mounts;
@@ -282,7 +282,7 @@ impl<S: Control> Mount<S> {
         }
         let device = *self.device.get().ok_or(Errno::ROFS)?;
         // Of the top the kernel keeps the first number that it knew.
-        let inos = [request.nodeid(), shown_ino(request.nodeid())];
+        let inos = [request.nodeid(), self.shown_ino(request.nodeid())];
         match caller::opened_writable(request.pid(), device, inos) {
             true => Ok(()),
             false => Err(Errno::ROFS),
@@ -337,12 +337,15 @@ impl<S: Control> Mount<S> {
     /// counts as in use, and its space stays. By another process, since one that waits for its own answers could not be
     /// killed.
     fn have_looked_for(&self, directory: Identity, name: &OsStr) {
-        let top = mounts::all().ok().and_then(|all| {
+        let Some(path) = self.path_on_mount(directory) else { return };
+        let path = Path::new("/").join(path);
+        // Of a mount of a subvolume the top may be above it.
+        let found = mounts::all().ok().and_then(|all| {
             let device = self.device.get()?;
-            all.into_iter().find(|entry| entry.device == *device && entry.whole)
+            let mut ours = all.into_iter().filter(|entry| entry.device == *device);
+            ours.find_map(|it| Some(it.mountpoint.join(path.strip_prefix(&it.root).ok()?)))
         });
-        let Some((top, path)) = top.zip(self.path_on_mount(directory)) else { return };
-        let path = top.mountpoint.join(path).join(name);
+        let Some(path) = found.map(|directory| directory.join(name)) else { return };
         let look = move || {
             let mut command = Command::new("stat");
             command.arg("--").arg(path).stdin(Stdio::null());

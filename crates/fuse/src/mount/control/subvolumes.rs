@@ -15,7 +15,7 @@ use super::{Control, Mount, SubvolumeFacts, check_name};
 use crate::mount::caller::{self, Caller};
 use crate::mount::permission::{SEARCH, WRITE};
 use crate::mount::store::{Answer, Time};
-use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
+use crate::nodes::{Identity, SUBVOLUME_TOP};
 use crate::protocol::abi::opcode;
 use crate::protocol::channel::Request;
 
@@ -71,7 +71,7 @@ impl<S: Control> Mount<S> {
         self.require_writable_mount(request)?;
         let device = *self.device.get().ok_or(Errno::XDEV)?;
         let source = caller::file_of(request.pid(), arguments.fd, device)?;
-        let source = self.node(id_of_shown(source))?;
+        let source = self.node(self.id_of_shown(source))?;
         let read_only = arguments.flags & SUBVOL_RDONLY != 0;
         self.make_snapshot(request, &source, text(&arguments.name)?, read_only)
     }

@@ -14,6 +14,7 @@
 //! | `default-id` | | makes a subvolume the default; value: id |
 //! | `path` | path inside the subvolume | |
 //! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
+//! | `options` | those of the mount that are the same for all mounts of the filesystem, separated by commas | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
 //! | `label` | | the label |
@@ -34,7 +35,7 @@ use super::{Control, DeviceFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
 use crate::mount::caller::Caller;
 use crate::mount::permission::SEARCH;
 use crate::mount::store::{Answer, Time};
-use crate::nodes::{Identity, SUBVOLUME_TOP, id_of_shown};
+use crate::nodes::{Identity, SUBVOLUME_TOP};
 use crate::protocol::abi::{GetxattrIn, SetxattrIn, opcode};
 use crate::protocol::channel::Request;
 
@@ -94,6 +95,7 @@ impl<S: Control> Mount<S> {
                 self.store.commit()?;
                 Vec::new()
             }
+            ("options", None) => self.options.clone().into_bytes(),
             ("facts", None) => facts_record(&self.store.facts()?),
             ("stats", None) => {
                 let mut figures = self.store.stats()?;
@@ -190,7 +192,7 @@ impl<S: Control> Mount<S> {
         let mut next = || parts.next().ok_or(Errno::INVAL);
         let (source, kind, name) = (next()?, next()?, next()?);
         let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
-        let source = self.node(id_of_shown(source.ok_or(Errno::INVAL)?))?;
+        let source = self.node(self.id_of_shown(source.ok_or(Errno::INVAL)?))?;
         // A number is no proof of having found it.
         self.visible_subvolume(request, self.store.identity(&source).subvolume)?;
         let read_only = match kind {

@@ -1,0 +1,428 @@
+//! One filesystem mounted several times: by one daemon, which ends with the last of its mounts.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use buttress_fuse::protocol::mounts;
+use buttress_testkit::oracle::{self, LoopDevice};
+use rustix::fs::OFlags;
+use rustix::mount::UnmountFlags;
+use rustix::process::{Pid, Signal};
+
+use crate::daemon::{Place, buttress, try_buttress, umount, wait_until};
+
+/// What is mounted, and how it is said to be free again.
+enum Source {
+    Image(PathBuf),
+    Disk(LoopDevice),
+}
+
+impl Source {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Image(path) => path,
+            Self::Disk(disk) => disk.path(),
+        }
+    }
+
+    /// Whether neither a daemon nor the kernel has it.
+    fn is_free(&self, place: &Place) -> bool {
+        use std::os::unix::fs::OpenOptionsExt;
+        let flags = OFlags::EXCL.bits() as i32;
+        let claim = || File::options().read(true).custom_flags(flags).open(self.path());
+        place.is_free() && (matches!(self, Self::Image(_)) || claim().is_ok())
+    }
+}
+
+/// A filesystem with two subvolumes.
+struct Two {
+    place: Place,
+    source: Source,
+}
+
+impl Two {
+    /// As an image, and as a disk.
+    fn all() -> Vec<Two> {
+        if !oracle::root_or_skip() {
+            return Vec::new();
+        }
+        let mut all = Vec::new();
+        for disk in [false, true] {
+            let Some(place) = Place::new() else { return Vec::new() };
+            for name in ["@", "@home"] {
+                let path = format!("{}:/{name}", place.image().display());
+                buttress(&["subvolume", "create", "-q", &path], &[]);
+            }
+            let source = match disk {
+                true => Source::Disk(LoopDevice::attach(&place.image()).unwrap()),
+                false => Source::Image(place.image()),
+            };
+            all.push(Two { place, source });
+        }
+        all
+    }
+
+    /// A directory to mount on.
+    fn at(&self, name: &str) -> PathBuf {
+        let path = self.place.mountpoint().join(name);
+        let _there_or_a_dead_mount = fs::create_dir_all(&path);
+        path
+    }
+
+    fn mount(&self, options: &str, name: &str) -> PathBuf {
+        let path = self.at(name);
+        buttress(&["mount", "-o", options], &[self.source.path(), &path]);
+        path
+    }
+
+    fn fails(&self, options: &str, name: &str) -> String {
+        try_buttress(&["mount", "-o", options], &[self.source.path(), &self.at(name)]).unwrap_err()
+    }
+
+    /// In the foreground.
+    fn start(&self, options: &str, name: &str) -> Child {
+        let path = self.at(name);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        command.args(["mount", "-f", "-o", options]).arg(self.source.path()).arg(&path);
+        let mut child = command.stdin(Stdio::null()).spawn().unwrap();
+        wait_until("the mount", || {
+            assert!(child.try_wait().unwrap().is_none(), "no mount");
+            is_mounted(&path)
+        });
+        child
+    }
+
+    /// Nothing is mounted any more, and nobody has the image.
+    fn ended(&self) {
+        assert!(self.source.is_free(&self.place), "somebody still has it");
+        oracle::check(self.source.path(), true).unwrap();
+    }
+
+    /// Bytes of a file, by the command.
+    fn read(&self, path: &str) -> Vec<u8> {
+        let copy = self.place.image().with_extension("copy");
+        let from = format!("{}:{path}", self.source.path().display());
+        buttress(&["cp", &from], &[&copy]);
+        fs::read(copy).unwrap()
+    }
+}
+
+impl Drop for Two {
+    /// Takes off what a failed test has left.
+    fn drop(&mut self) {
+        let top = self.place.mountpoint();
+        for mount in mounts::all().unwrap_or_default() {
+            if mount.mountpoint.starts_with(&top) {
+                let _perhaps_gone = rustix::mount::unmount(&mount.mountpoint, UnmountFlags::DETACH);
+            }
+        }
+    }
+}
+
+fn is_mounted(path: &Path) -> bool {
+    mounts::at(path).unwrap().is_some_and(|mount| mount.is_ours())
+}
+
+fn signal(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn each_subvolume_has_its_mount() {
+    for two in Two::all() {
+        for first_goes_first in [true, false] {
+            let top = two.mount("subvol=@,commit=300", "top");
+            let home = two.mount("subvol=/@home", "home");
+            let whole = two.mount("subvolid=5", "whole");
+            fs::write(top.join("file"), "of the first").unwrap();
+            fs::write(home.join("file"), "of the second").unwrap();
+            assert_eq!(fs::read(whole.join("@/file")).unwrap(), b"of the first");
+            assert_eq!(fs::read(whole.join("@home/file")).unwrap(), b"of the second");
+            // Both ways, whatever the kernel remembers.
+            fs::write(whole.join("@/file"), "changed").unwrap();
+            assert_eq!(fs::read(top.join("file")).unwrap(), b"changed");
+            fs::rename(whole.join("@home/file"), whole.join("@home/other")).unwrap();
+            assert!(!home.join("file").exists() && home.join("other").exists());
+            fs::remove_file(whole.join("@/file")).unwrap();
+            assert!(!top.join("file").exists());
+            // No other number than where it is mounted alone.
+            assert_eq!(fs::metadata(&top).unwrap().ino(), 256);
+            assert!(!top.join("../@home").exists() && !home.join("@").exists());
+            umount(&whole);
+            let (first, last) = if first_goes_first { (&top, &home) } else { (&home, &top) };
+            umount(first);
+            assert!(!is_mounted(first) && is_mounted(last));
+            assert!(!two.source.is_free(&two.place));
+            fs::write(last.join("many"), vec![7; 24 << 20]).unwrap();
+            umount(last);
+            two.ended();
+            let path = if first_goes_first { "/@home/many" } else { "/@/many" };
+            assert!(two.read(path) == vec![7; 24 << 20]);
+        }
+    }
+}
+
+#[test]
+fn umount_of_the_system_waits_for_the_last_commit() {
+    for two in Two::all().into_iter().filter(|two| matches!(two.source, Source::Disk(_))) {
+        let top = two.mount("subvol=@,commit=300", "top");
+        let home = two.mount("subvol=@home", "home");
+        fs::write(top.join("first"), vec![1; 8 << 20]).unwrap();
+        fs::write(home.join("second"), vec![2; 8 << 20]).unwrap();
+        for path in [&top, &home] {
+            let mut command = Command::new("umount");
+            oracle::start_while("target is busy", command.arg("-i").arg(path)).unwrap();
+            assert!(!is_mounted(path));
+        }
+        // The kernel's own btrfs takes the disk at once.
+        let kernel = two.at("kernel");
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "btrfs", "-o", "subvol=@home"]).arg(two.source.path()).arg(&kernel);
+        assert!(mount.status().unwrap().success());
+        assert!(fs::read(kernel.join("second")).unwrap() == vec![2; 8 << 20]);
+        assert!(Command::new("umount").arg(&kernel).status().unwrap().success());
+        two.ended();
+    }
+}
+
+#[test]
+fn the_same_again_and_read_only() {
+    for two in Two::all() {
+        let first = two.mount("subvol=@", "first");
+        let second = two.mount("subvol=@", "second");
+        let read_only = two.mount("ro,nosuid,nodev,noexec,subvol=@", "third");
+        fs::write(second.join("file"), "x").unwrap();
+        for other in [&first, &read_only] {
+            assert_eq!(fs::read(other.join("file")).unwrap(), b"x");
+        }
+        let refused = fs::write(read_only.join("file"), "y").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(rustix::io::Errno::ROFS.raw_os_error()));
+        let refused = try_buttress(&["subvolume", "create"], &[&read_only.join("sub")]);
+        assert!(refused.unwrap_err().contains("Read-only file system"));
+        let text = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = |path: &Path| {
+            let path = format!(" {} ", path.display());
+            text.lines().find(|line| line.contains(&path)).unwrap().to_owned()
+        };
+        assert!(line(&read_only).contains(" ro,nosuid,nodev,noexec"), "{text}");
+        assert!(line(&second).contains(" rw,relatime"), "{text}");
+        for path in [&first, &read_only] {
+            umount(path);
+        }
+        assert_eq!(fs::read(second.join("file")).unwrap(), b"x");
+        umount(&second);
+        two.ended();
+    }
+}
+
+#[test]
+fn options_of_all_mounts_agree() {
+    for two in Two::all() {
+        let top = two.mount("subvol=@,commit=120,noatime,allow_other", "top");
+        for (options, word, how) in [
+            ("allow_other,commit=7", "commit=7", "without"),
+            ("allow_other,memory=64M", "memory=67108864", "without"),
+            ("allow_other,writeback_cache", "writeback_cache", "without"),
+            ("allow_other,strictatime", "strictatime", "without"),
+            ("noatime", "allow_other", "with"),
+        ] {
+            let said = two.fails(&format!("{options},subvol=@home"), "home");
+            let expected = format!(
+                "mount option `{word}`: the filesystem is mounted on {} {how} it",
+                top.display()
+            );
+            assert!(said.contains(&expected), "{said}");
+            assert!(!is_mounted(&two.at("home")));
+        }
+        for (options, why) in [
+            ("subvol=none", "subvolume none does not exist"),
+            ("subvolid=999", "subvolume 999 does not exist"),
+            ("subvol=@home,subvolid=256", "is not the one with id 256"),
+        ] {
+            let said = two.fails(&format!("allow_other,{options}"), "home");
+            assert!(said.contains(why), "{options}: {said}");
+        }
+        fs::create_dir(top.join("plain")).unwrap();
+        let said = two.fails("allow_other,subvol=@/plain", "home");
+        assert!(said.contains("@/plain is not a subvolume"), "{said}");
+        buttress(&["subvolume", "create", "-q"], &[&top.join("plain/deep")]);
+        for options in ["subvol=@/plain/deep", "subvolid=258", "subvolid=257,subvol=/@home"] {
+            let deep = two.mount(&format!("allow_other,commit=120,{options}"), "home");
+            umount(&deep);
+        }
+        umount(&top);
+        two.ended();
+    }
+}
+
+/// As at boot those of fstab.
+#[test]
+fn mounts_side_by_side() {
+    for two in Two::all() {
+        for _ in 0..5 {
+            let start = |subvolume: &str, number: u32| {
+                let path = two.at(&format!("{subvolume}{number}"));
+                let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+                command.args(["mount", "-o", &format!("subvol={subvolume}")]);
+                (command.arg(two.source.path()).arg(&path).spawn().unwrap(), path)
+            };
+            let started: Vec<_> =
+                (0..3).flat_map(|number| [start("@", number), start("@home", number)]).collect();
+            let mut paths = Vec::new();
+            for (mut child, path) in started {
+                assert!(child.wait().unwrap().success(), "{path:?}");
+                paths.push(path);
+            }
+            let devices: Vec<u64> =
+                paths.iter().map(|path| fs::metadata(path).unwrap().dev()).collect();
+            assert!(devices.iter().all(|device| *device == devices[0]), "{devices:?}");
+            for path in &paths {
+                umount(path);
+            }
+            two.ended();
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_all_mounts() {
+    for two in Two::all() {
+        let mut daemon = two.start("subvol=@,commit=300", "top");
+        let home = two.mount("subvol=@home", "home");
+        fs::write(home.join("file"), "kept").unwrap();
+        // A file that is open keeps nothing from ending.
+        let mut open = File::create(home.join("open")).unwrap();
+        open.write_all(b"too").unwrap();
+        signal(&daemon, Signal::TERM);
+        assert!(daemon.wait().unwrap().success());
+        assert!(!is_mounted(&two.at("top")) && !is_mounted(&home));
+        drop(open);
+        two.ended();
+        assert_eq!(two.read("/@home/file"), b"kept");
+        assert_eq!(two.read("/@home/open"), b"too");
+    }
+}
+
+#[test]
+fn a_later_mount_in_the_foreground_ends_by_itself() {
+    for two in Two::all() {
+        let top = two.mount("subvol=@,commit=300", "top");
+        for by_signal in [true, false] {
+            let mut joined = two.start("subvol=@home", "home");
+            let home = two.at("home");
+            fs::write(home.join("file"), "kept").unwrap();
+            match by_signal {
+                true => signal(&joined, Signal::INT),
+                false => umount(&home),
+            }
+            assert!(joined.wait().unwrap().success());
+            assert!(!is_mounted(&home) && is_mounted(&top));
+        }
+        // It serves nothing: when it dies, nobody else is the worse for it.
+        let mut joined = two.start("subvol=@home", "home");
+        joined.kill().unwrap();
+        joined.wait().unwrap();
+        assert_eq!(fs::read(two.at("home").join("file")).unwrap(), b"kept");
+        umount(&two.at("home"));
+        umount(&top);
+        two.ended();
+    }
+}
+
+#[test]
+fn all_mounts_die_with_their_daemon() {
+    for two in Two::all() {
+        let mut daemon = two.start("subvol=@,commit=300", "top");
+        let home = two.mount("subvol=@home", "home");
+        fs::write(home.join("file"), "kept").unwrap();
+        File::open(&home).unwrap().sync_all().unwrap();
+        fs::write(home.join("many"), vec![5; 24 << 20]).unwrap();
+        daemon.kill().unwrap();
+        daemon.wait().unwrap();
+        for path in [&two.at("top"), &home] {
+            let refused = rustix::fs::statvfs(path).err();
+            assert_eq!(refused, Some(rustix::io::Errno::NOTCONN));
+            buttress(&["umount", "-l"], &[path]);
+        }
+        wait_until("the image", || two.source.is_free(&two.place));
+        let home = two.mount("subvol=@home", "home");
+        assert_eq!(fs::read(home.join("file")).unwrap(), b"kept");
+        umount(&home);
+        two.ended();
+    }
+}
+
+/// Whoever serves a mount decides what is in it.
+#[test]
+fn nobody_joins_the_mount_of_another_user() {
+    const USER: &str = "1000";
+    let by_user = |path: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", USER, "--regid", USER, "--clear-groups", "--"]).arg(path);
+        command
+    };
+    let open = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    for two in Two::all().into_iter().filter(|two| matches!(two.source, Source::Image(_))) {
+        if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+            println!("skipped: /dev/fuse is closed to ordinary users");
+            return;
+        }
+        let above = two.place.mountpoint();
+        let program = above.with_file_name("buttress");
+        let copy = ["-p", env!("CARGO_BIN_EXE_buttress"), program.to_str().unwrap()];
+        assert!(Command::new("cp").args(copy).status().unwrap().success());
+        open(above.parent().unwrap(), 0o777);
+        open(&program, 0o755);
+        open(two.source.path(), 0o666);
+        let theirs = two.at("theirs");
+        std::os::unix::fs::chown(&theirs, Some(1000), Some(1000)).unwrap();
+        let try_user = || {
+            let mut command = by_user(&program);
+            command.args(["mount", "-o", "subvol=@home"]).arg(two.source.path()).arg(&theirs);
+            command.output().unwrap()
+        };
+        let ours = two.mount("subvol=@,allow_other", "ours");
+        let said = try_user();
+        assert!(!said.status.success());
+        assert!(String::from_utf8_lossy(&said.stderr).contains("is busy"), "{said:?}");
+        umount(&ours);
+        let said = try_user();
+        assert!(said.status.success(), "{said:?}");
+        let said = two.fails("subvol=@", "ours");
+        assert!(said.contains("is busy"), "{said}");
+        let said = by_user(&program).arg("umount").arg(&theirs).output().unwrap();
+        assert!(said.status.success(), "{said:?}");
+        two.ended();
+    }
+}
+
+/// What is asked of the whole filesystem is answered through each mount.
+#[test]
+fn a_snapshot_has_what_was_written_through_another_mount() {
+    for two in Two::all() {
+        let whole = two.mount("commit=300", "whole");
+        let home = two.mount("subvol=@home", "home");
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(home.join("mapped")).unwrap();
+        file.set_len(4096).unwrap();
+        let mapped = buttress_testkit::mapped::Mapped::shared(&file, 4096).unwrap();
+        mapped.write(5, b"dirty").unwrap();
+        buttress(&["subvolume", "snapshot"], &[&whole.join("@home"), &whole.join("snapshot")]);
+        assert_eq!(&fs::read(whole.join("snapshot/mapped")).unwrap()[5..10], b"dirty");
+        drop((mapped, file));
+        // A subvolume that is deleted is gone for each of them.
+        buttress(&["subvolume", "delete"], &[&whole.join("snapshot")]);
+        let path = two.at("gone");
+        let said = try_buttress(&["mount", "-o", "subvol=snapshot"], &[two.source.path(), &path]);
+        assert!(said.unwrap_err().contains("does not exist"));
+        umount(&whole);
+        umount(&home);
+        two.ended();
+    }
+}

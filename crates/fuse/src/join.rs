@@ -1,0 +1,288 @@
+//! A filesystem that is mounted already is mounted once more, as another subvolume perhaps: by the process that serves it.
+//!
+//! Linux knows one filesystem, however often it is mounted: each mount shows a directory of it. So it is here, where root mounts:
+//! the connection to the kernel has the top-level subvolume as its top, and a mount is of the directory that the subvolume has below
+//! it. Whoever mounts the filesystem again makes one more such mount, without a word to the process that serves: names,
+//! attributes and pages are those of one filesystem, and the kernel ends the connection with the last of the mounts. The first
+//! mount is no other than those that come later, so it may go before them.
+//!
+//! An ordinary user cannot do so: what he mounts, a program of the system mounts for him, and only a whole connection. Two connections
+//! would each remember what the other one changes. His second mount is refused.
+//!
+//! * **Who may join.** Root, what root has mounted: whoever serves a mount decides what is in it.
+//! * **Options** of the filesystem are those of the first mount. What a later one asks for besides is refused by name; so is one that
+//!   does not ask for what decides who sees what. Those that Linux keeps for each mount (`ro`, `nosuid`, `nodev`, `noexec`) each
+//!   mount has for itself.
+//! * **One at a time.** Programs start mounts of a disk side by side, as at boot those of fstab. Who comes second waits until the
+//!   first one is up ([`Turn`]).
+//! * **The device.** The kernel finds the connection of a disk that it has claimed by the disk; that of an image it finds by
+//!   the open /dev/fuse, which is borrowed from the process that serves, and only until the mount is made: as long as anybody has
+//!   it open, nobody is told that the process has died.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
+use rustix::io::Errno;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use crate::client;
+use crate::daemon::{MountError, Place, connect_options};
+use crate::holder::Server;
+use crate::options::{MountOptions, SubvolumeChoice};
+use crate::protocol::connect::{self, ConnectOptions, disconnect};
+use crate::protocol::mounts::{self, FS_TYPE_BLOCK, MountEntry};
+
+/// Id of the subvolume that has all others below it.
+pub(crate) const TOP_LEVEL: u64 = 5;
+/// How long one who mounts waits for another one who mounts the same. Behind it is one who hangs.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Between two looks at a mount that may stay for ever.
+const LONG_PAUSE: Duration = Duration::from_millis(200);
+/// A subvolume lies in so many others at most.
+const DEPTH_MAX: usize = 4096;
+
+/// The right to be the only one who begins to mount an image or a disk; others wait until it is dropped.
+pub(crate) struct Turn {
+    _name: Option<UnixDatagram>,
+}
+
+impl Turn {
+    /// Waits for it; not for ever, as anybody can take the name. Who goes on without it may find the device busy.
+    pub(crate) fn wait(source: &Path) -> Self {
+        let begun = Instant::now();
+        loop {
+            match Self::take(source) {
+                Err(error) if is_taken(&error) && begun.elapsed() < PATIENCE => {
+                    std::thread::sleep(PAUSE);
+                }
+                taken => return Self { _name: taken.ok() },
+            }
+        }
+    }
+
+    fn take(source: &Path) -> std::io::Result<UnixDatagram> {
+        let found = source.metadata()?;
+        let (device, number) = match found.rdev() {
+            0 => (found.dev(), found.ino()),
+            disk => (0, disk),
+        };
+        let name = format!("buttress-mounts-{device}-{number}");
+        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+    }
+}
+
+fn is_taken(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::AddrInUse
+}
+
+/// A filesystem that is mounted, and one more mount of its top, which is nowhere yet.
+pub(crate) struct Running {
+    at: PathBuf,
+    words: Vec<String>,
+    top: OwnedFd,
+}
+
+/// Finds the process that serves what is to be mounted.
+pub(crate) fn running(place: &Place, options: &MountOptions) -> Option<Running> {
+    if !connect::may_mount_nowhere() {
+        return None;
+    }
+    let all = mounts::all().ok()?;
+    let root = rustix::process::geteuid().as_raw();
+    let mut candidates = all.into_iter().filter(|entry| {
+        entry.is_ours() && entry.source == place.source && entry.owner == Some(root)
+    });
+    candidates.find_map(|entry| Running::of(&entry, place, options))
+}
+
+impl Running {
+    /// `None` where it does not answer, does not write, or is about another part of the image.
+    fn of(entry: &MountEntry, place: &Place, options: &MountOptions) -> Option<Self> {
+        let wanted = connect_options(place, options);
+        let top = top_of(entry, &place.mountpoint, &wanted)?;
+        let path = path_of(&top);
+        if device_of(&top).ok()? != entry.device {
+            return None;
+        }
+        let words = client::options(&path).ok()?;
+        let offset =
+            |words: &[String]| words.iter().find(|word| word.starts_with("offset=")).cloned();
+        let same = offset(&words) == offset(&options.shared_words());
+        let whole = client::subvolume(&path).ok()?.id == TOP_LEVEL;
+        let writes = !words.iter().any(|word| word == "ro");
+        (same && whole && writes).then(|| Self { at: entry.mountpoint.clone(), words, top })
+    }
+
+    /// Mounts.
+    pub(crate) fn join(self, place: &Place, options: &MountOptions) -> Result<(), MountError> {
+        self.agree(options)?;
+        put(self.top, place, options)
+    }
+
+    fn agree(&self, options: &MountOptions) -> Result<(), MountError> {
+        let wanted = options.shared_words();
+        // Read-only is each mount for itself.
+        let missing = wanted.iter().find(|word| *word != "ro" && !self.words.contains(word));
+        let decides = |word: &&String| {
+            let name = word.split('=').next().unwrap_or_default();
+            matches!(name, "allow_other" | "fakeroot" | "uid" | "gid")
+        };
+        let more = self.words.iter().filter(decides).find(|word| !wanted.contains(word));
+        let disagree = |word: &String, how| {
+            Err(MountError::Joined { word: word.clone(), how, at: self.at.clone() })
+        };
+        match (missing, more) {
+            (Some(word), _) => disagree(word, "without"),
+            (None, Some(word)) => disagree(word, "with"),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+/// One more mount of the top of what is mounted.
+fn top_of(entry: &MountEntry, mountpoint: &Path, wanted: &ConnectOptions) -> Option<OwnedFd> {
+    if entry.fs_type == FS_TYPE_BLOCK {
+        let wanted = ConnectOptions { block: true, ..wanted.clone() };
+        return connect::mount_nowhere(mountpoint, &wanted, None).ok();
+    }
+    let fuse = Server::of(entry)?.borrow_connection()?;
+    connect::mount_nowhere(mountpoint, wanted, Some(fuse.as_fd())).ok()
+}
+
+/// `st_dev` of a mount, by major and minor number. The server is not asked.
+pub(crate) fn device_of(top: &OwnedFd) -> Result<(u32, u32), Errno> {
+    let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let found = statx(top, "", how, StatxFlags::empty())?;
+    Ok((found.stx_dev_major, found.stx_dev_minor))
+}
+
+/// A path that leads to an open directory, for those who ask by path.
+fn path_of(directory: &OwnedFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
+}
+
+/// Puts a mount of the top of a filesystem, or of the subvolume of it that is asked for, where it belongs; lets go of it.
+pub(crate) fn put(top: OwnedFd, place: &Place, options: &MountOptions) -> Result<(), MountError> {
+    let find = || find(&top, place, options);
+    connect::put(&top, &place.mountpoint, find)
+}
+
+/// The directory to be mounted; `None`: the top.
+fn find(
+    top: &OwnedFd,
+    place: &Place,
+    options: &MountOptions,
+) -> Result<Option<OwnedFd>, MountError> {
+    let absent = |wanted: String, reason: String| MountError::NoSubvolume {
+        wanted,
+        reason,
+        device: place.source.clone(),
+    };
+    let by_id = |id: u64| match path_of_subvolume(&path_of(top), id) {
+        Err(Errno::NOENT) => Err(absent(format!("subvolume {id}"), "does not exist".into())),
+        found => found.map_err(|reason| MountError::Subvolume { id, reason }),
+    };
+    let (path, id) = match &options.subvolume {
+        SubvolumeChoice::Default => {
+            let id = client::default_subvolume(&path_of(top));
+            let id = id.map_err(|reason| MountError::Subvolume { id: 0, reason })?;
+            (by_id(id)?, Some(id))
+        }
+        SubvolumeChoice::Id(id) => (by_id(*id)?, Some(*id)),
+        SubvolumeChoice::Path(path) => (path.clone(), options.subvolume_id),
+    };
+    let wanted = || format!("subvolume {}", path.display());
+    let directory = match open_below(top, &path) {
+        Err(Errno::NOENT | Errno::NOTDIR) => return Err(absent(wanted(), "does not exist".into())),
+        found => found
+            .map_err(|reason| MountError::Path { path: path.clone(), source: reason.into() })?,
+    };
+    let found = subvolume_at(&directory)
+        .map_err(|reason| MountError::Path { path: path.clone(), source: reason.into() })?;
+    match (found, id) {
+        (None, _) => Err(absent(path.display().to_string(), "is not a subvolume".into())),
+        (Some(found), Some(id)) if found != id => {
+            Err(absent(wanted(), format!("is not the one with id {id}")))
+        }
+        (Some(TOP_LEVEL), _) => Ok(None),
+        _ => Ok(Some(directory)),
+    }
+}
+
+/// Opens a directory by its path from the top on, which symbolic links do not leave.
+fn open_below(top: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let path = if path.as_os_str().is_empty() { Path::new("/") } else { path };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    openat2(top, path, flags, Mode::empty(), resolve)
+}
+
+/// The subvolume whose top a directory is.
+fn subvolume_at(directory: &OwnedFd) -> Result<Option<u64>, Errno> {
+    let path = path_of(directory);
+    match client::path_in_subvolume(&path)?.is_empty() {
+        true => Ok(Some(client::subvolume(&path)?.id)),
+        false => Ok(None),
+    }
+}
+
+/// The path of a subvolume from the top on.
+fn path_of_subvolume(top: &Path, id: u64) -> Result<PathBuf, Errno> {
+    let (mut at, mut names) = (id, Vec::new());
+    for _ in 0..DEPTH_MAX {
+        if at == TOP_LEVEL {
+            return Ok(names.iter().rev().collect());
+        }
+        names.push(PathBuf::from(OsString::from_vec(client::place_of_subvolume(top, at)?)));
+        at = client::subvolume_by_id(top, at)?.parent;
+    }
+    Err(Errno::LOOP)
+}
+
+/// Returns when the mount that was made here has gone, by a signal to this process, too.
+pub(crate) fn watch(place: &Place) -> Result<(), MountError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT, SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let Some(own) = mounts::at(&place.mountpoint)? else { return Ok(()) };
+    while mounts::all()?.contains(&own) {
+        if stop.swap(false, Ordering::SeqCst) && mounts::at(&place.mountpoint)? == Some(own.clone())
+        {
+            let busy = disconnect(&place.mountpoint, false).is_err();
+            if busy {
+                disconnect(&place.mountpoint, true)?;
+            }
+        }
+        std::thread::sleep(LONG_PAUSE);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_at_a_time_mounts() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let first = Turn::wait(image.path());
+        let refused = Turn::take(image.path()).unwrap_err();
+        assert!(is_taken(&refused), "{refused}");
+        let other = tempfile::NamedTempFile::new().unwrap();
+        Turn::take(other.path()).unwrap();
+        drop(first);
+        Turn::take(image.path()).unwrap();
+    }
+}
