@@ -31,6 +31,25 @@ pub fn open(
     access: Access,
     globals: &Globals,
 ) -> Result<Arc<dyn BlockDevice>, Failure> {
+    open_in(Turn::Waits, path, access, globals)
+}
+
+/// Whether other commands that have an image are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// As long as it takes.
+    Waits,
+    /// Not where they might wait for this one.
+    IsNow,
+}
+
+/// The same with or without waiting for other commands.
+pub fn open_in(
+    turn: Turn,
+    path: &Path,
+    access: Access,
+    globals: &Globals,
+) -> Result<Arc<dyn BlockDevice>, Failure> {
     // Also who only reads looks whether it is locked, and is in the way of others for a moment.
     holder::announce_brief();
     if access == Access::ReadOnly {
@@ -39,7 +58,13 @@ pub fn open(
     }
     let device = match access {
         Access::ReadOnly => FileDevice::open(path, access),
-        Access::ReadWrite => patiently(path, globals, || FileDevice::open(path, access)),
+        Access::ReadWrite if turn == Turn::Waits => {
+            patiently(path, globals, || FileDevice::open(path, access))
+        }
+        Access::ReadWrite => {
+            let say = |text: &str| waiting(path, globals, text);
+            holder::out_of_turn(path, is_busy, say, || FileDevice::open(path, access))
+        }
     };
     let mut device = device.map_err(|error| failure(path, &error))?;
     if path.canonicalize().is_ok_and(|whole| mounted_on(&whole).is_some()) {
@@ -57,8 +82,11 @@ pub fn patiently(
     open: impl FnMut() -> Result<FileDevice, DeviceError>,
 ) -> Result<FileDevice, DeviceError> {
     holder::announce_brief();
-    let busy = |error: &DeviceError| matches!(error, DeviceError::Busy { .. });
-    holder::patiently(path, busy, |text| waiting(path, globals, text), open)
+    holder::patiently(path, is_busy, |text| waiting(path, globals, text), open)
+}
+
+fn is_busy(error: &DeviceError) -> bool {
+    matches!(error, DeviceError::Busy { .. })
 }
 
 /// Says what is waited for.

@@ -269,6 +269,17 @@ pub fn patiently<T, E>(
     patiently_for(PATIENCE, true, image, busy, say, open)
 }
 
+/// The same, but no command is waited for: for those that have an image already which others may wait for with another one in
+/// their hands.
+pub fn out_of_turn<T, E>(
+    image: &Path,
+    busy: impl Fn(&E) -> bool,
+    say: impl FnMut(&str),
+    open: impl FnMut() -> Result<T, E>,
+) -> Result<T, E> {
+    patiently_for(PATIENCE, false, image, busy, say, open)
+}
+
 /// With `in_turn`, commands are waited for, too.
 fn patiently_for<T, E>(
     limit: Duration,

@@ -39,9 +39,11 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadWrite, |session| {
         let last = Target::destination(last, globals);
+        let sources: Vec<Target> = sources.iter().map(|source| Target::path(source)).collect();
+        session.open_in_order(sources.iter().chain([&last]));
         let mut moving = Moving { args, globals, progress: &progress, copied: Vec::new() };
-        for source in sources {
-            let done = moving.one(&Target::path(source), &last, sources.len(), session, out);
+        for source in &sources {
+            let done = moving.one(source, &last, sources.len(), session, out);
             failures.note(done, out)?;
         }
         moving.finish(&mut failures, out)

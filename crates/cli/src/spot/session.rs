@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::guard::{holds_btrfs, is_device, named_may_be_overwritten};
 use super::{Image, Spot, Trouble};
 use crate::args::Globals;
-use crate::device;
+use crate::device::{self, Turn};
 use crate::error::Failure;
 use crate::output;
 use crate::quote;
@@ -132,6 +132,36 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Opens the images that targets are in, in an order that is the same for all commands: two that each have what the other one waits for
+    /// would wait for ever. What cannot be opened is told where it is used.
+    pub fn open_in_order<'t>(&mut self, targets: impl IntoIterator<Item = &'t Target>) {
+        let image = |target: &'t Target| match target {
+            Target::Image { device, .. } => Some((whole_path(device), device)),
+            Target::Host(_) => None,
+        };
+        let mut images: Vec<_> = targets.into_iter().filter_map(image).collect();
+        images.sort();
+        images.dedup_by(|one, other| one.0 == other.0);
+        // One alone waits where it is used.
+        if images.len() > 1 {
+            for (_, device) in images {
+                let _told_later = self.open(device);
+            }
+        }
+    }
+
+    /// Who has images for writing waits for those that come after all of them, in the order of their paths: nobody who has one of those
+    /// waits for his.
+    fn turn(&self, whole: &Path, access: Access) -> Turn {
+        let after = |(known, _): &(PathBuf, Image)| {
+            self.access(known) == Access::ReadOnly || known.as_path() < whole
+        };
+        match access == Access::ReadOnly || self.images.iter().all(after) {
+            true => Turn::Waits,
+            false => Turn::IsNow,
+        }
+    }
+
     /// The image at a path, opened if it is not yet.
     pub fn open(&mut self, path: &Path) -> Result<Image, Failure> {
         let whole = whole_path(path);
@@ -145,7 +175,7 @@ impl<'a> Session<'a> {
                 format!("it is mounted on {directory}, where what is not committed yet shows too");
             device::warn(self.globals, path, &note);
         }
-        let device = device::open(path, access, self.globals)?;
+        let device = device::open_in(self.turn(&whole, access), path, access, self.globals)?;
         let options = match access {
             Access::ReadOnly => Options::read_only(),
             Access::ReadWrite => {

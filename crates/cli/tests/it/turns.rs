@@ -80,6 +80,44 @@ fn rounds() -> u32 {
     if std::env::var_os("BUTTRESS_LONG").is_some() { 100 } else { 3 }
 }
 
+/// Two commands that each have an image which the other one wants must not wait for each other.
+#[test]
+fn commands_on_two_images_come_to_an_end() {
+    let place = image();
+    place.ok("mkfs -q --size 300M second.img");
+    let images = ["disk.img", "second.img"];
+    for number in 0..8 {
+        fs::write(place.join(&format!("file{number}")), "x").unwrap();
+        place.ok(&format!("cp file{number} {}:/", images[number % 2]));
+    }
+    let begun = Instant::now();
+    for round in 0..3 {
+        let moves: Vec<_> = (0..8)
+            .map(|number| {
+                let (from, to) = (images[(number + round) % 2], images[(number + round + 1) % 2]);
+                start(&place, &format!("mv {from}:/file{number} {to}:/"))
+            })
+            .collect();
+        for command in moves {
+            let output = command.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "round {round}: {said}");
+        }
+        // What names them one after the other gives up instead of waiting, or has both.
+        let lines = ["rm -f disk.img:/no second.img:/no", "rm -f second.img:/no disk.img:/no"];
+        let removals: Vec<_> = (0..8).map(|number| start(&place, lines[number % 2])).collect();
+        for command in removals {
+            let output = command.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() || said.contains("busy"), "round {round}: {said}");
+        }
+    }
+    // Nobody has waited until his patience ended.
+    assert!(begun.elapsed().as_secs() < 500);
+    let all = place.ok("ls disk.img second.img");
+    assert_eq!(all.lines().filter(|line| line.starts_with("file")).count(), 8);
+}
+
 #[test]
 fn who_waits_says_so_and_can_be_stopped() {
     let place = image();
