@@ -60,6 +60,8 @@ fn filled(folder: &std::path::Path) -> Vec<String> {
         .flat_map(|n| (n ^ 0x5bd1).wrapping_mul(0x9e37_79b1).to_le_bytes())
         .collect();
     let written = fs::write(point.join("noise"), noise);
+    // A mount namespace that somebody makes meanwhile may keep it mounted for a while.
+    run("sync", &["-f", point.to_str().unwrap()]);
     patiently("umount", &[point.to_str().unwrap()]).unwrap();
     run("btrfs", &[&["device", "scan", "--forget"], &devices[..]].concat());
     written.unwrap();

@@ -35,6 +35,10 @@ fn python(place: &Path, who: &[&str], wrapper: &str, script: &str) -> String {
     run(place, who, &format!("{wrapper} python3 {}", path.path().display()))
 }
 
+/// A mount namespace of its own, which hears when others unmount: in a private one, their filesystems would stay in use.
+const ELSEWHERE: &str = "unshare --mount --propagation slave";
+const ELSEWHERE_AS_ROOT: &str = "unshare --map-root-user --mount --propagation slave";
+
 fn has_python() -> bool {
     let has = exists(Command::new("python3").arg("-V"));
     if !has {
@@ -147,7 +151,7 @@ print(snapshot(top, os.open('source', 0), b'copy'), os.path.isdir('copy'))
 print(snapshot(top, os.open('/', 0), b'other'), snapshot(top, 1000, b'other'))
 "
     .replace("sys.argv[1]", &format!("{:?}", elsewhere.path()));
-    let said = python(&mount.path(), &["--reuid=0"], "unshare -m", &script);
+    let said = python(&mount.path(), &["--reuid=0"], ELSEWHERE, &script);
     assert_eq!(said, "done\ndone True\nInvalid cross-device link Invalid argument");
     mount.end();
 }
@@ -177,7 +181,7 @@ print(call(top, DELETE, '<q4088s', 0, b'sub')[0])
 libc.prctl(4, 0)
 print(call(top, DELETE, '<q4088s', 0, b'sub')[0])
 ";
-    let said = python(&place, &who, "unshare -rm", &format!("{bind}{tries}"));
+    let said = python(&place, &who, ELSEWHERE_AS_ROOT, &format!("{bind}{tries}"));
     let refused = "Read-only file system";
     assert_eq!(said, format!("{refused}\n{refused}\n{refused}"));
     let remove = r"print(call(os.open('.', 0), DELETE, '<q4088s', 0, b'sub')[0])";
