@@ -214,7 +214,7 @@ pub enum Parsed {
 }
 
 /// Understands the words of the command line, the first of which is the name we were called by.
-pub fn parse(mut words: Vec<OsString>) -> Parsed {
+pub fn parse(words: Vec<OsString>) -> Parsed {
     let called = called();
     if matches!(called.as_str(), "btrfs" | "mkfs.btrfs") {
         usage_is_failure();
@@ -224,12 +224,25 @@ pub fn parse(mut words: Vec<OsString>) -> Parsed {
         "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
         "mount.fuse.buttress" | "mount.buttress" => return helper(&words),
         "umount.fuse.buttress" | "umount.buttress" => return umount_helper(&words),
-        "mkfs.btrfs" | "mkfs.buttress" => {
-            words.insert(1, "mkfs".into());
-        }
+        "mkfs.btrfs" | "mkfs.buttress" => return parsed(mkfs(called, words)),
         _ => {}
     }
-    match command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)) {
+    parsed(command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)))
+}
+
+/// `mkfs` as a program of its own.
+fn mkfs(called: String, words: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let about = "Make a filesystem";
+    let command = clap::Command::new("mkfs").bin_name(called).about(about).version("");
+    let command = command.infer_long_args(true);
+    let command = cmd::mkfs::Mkfs::augment_args(Globals::augment_args(command));
+    let found = command.try_get_matches_from(words)?;
+    let command = Command::Mkfs(cmd::mkfs::Mkfs::from_arg_matches(&found)?);
+    Ok(Cli { globals: Globals::from_arg_matches(&found)?, command })
+}
+
+fn parsed(cli: Result<Cli, clap::Error>) -> Parsed {
+    match cli {
         Ok(cli) => Parsed::Command(Box::new(cli)),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             Parsed::Message { text: format!("{}\n", version()), code: 0 }

@@ -39,6 +39,9 @@ pub struct Mkfs {
     /// The image file or disk
     #[arg(value_name = "DEVICE", required_unless_present_any = ["features", "runtime_features"])]
     device: Option<PathBuf>,
+    /// More devices, which are refused in words
+    #[arg(hide = true)]
+    others: Vec<PathBuf>,
 
     /// Create the file with this many bytes, or make it longer (suffixes k, m, g, t)
     #[arg(long, value_parser = parse_size, value_name = "SIZE")]
@@ -120,6 +123,10 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     let Some(path) = &args.device else {
         return Err(Failure::usage("cannot make a filesystem", "no device was named"));
     };
+    if !args.others.is_empty() {
+        let why = "filesystems on several devices are not supported: name one";
+        return Err(Failure::usage("cannot make a filesystem", why));
+    }
     if let Some(source) = args.rootdir.as_deref().filter(|source| is_within(path, source)) {
         let what = format!("cannot fill {} from", path.display());
         let why = "it would be a part of itself";

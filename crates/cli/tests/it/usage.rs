@@ -70,6 +70,25 @@ fn help_and_version_go_to_standard_output() {
     }
 }
 
+#[test]
+fn mkfs_is_a_program_of_its_own() {
+    let place = Place::new();
+    let said = run_as("mkfs.btrfs", place.path(), &["--frob"]);
+    assert!(said.err.contains("Usage: mkfs.btrfs [OPTIONS] [DEVICE]"), "{}", said.err);
+    let help = run_as("mkfs.btrfs", place.path(), &["--help"]).text();
+    assert!(help.contains("Usage: mkfs.btrfs [OPTIONS] [DEVICE]"), "{help}");
+    for words in [&["-f", "a", "b"][..], &["a", "b", "-q"]] {
+        let said = run_as("mkfs.btrfs", place.path(), words);
+        assert_eq!(said.code, 1);
+        assert!(said.err.contains("several devices are not supported"), "{}", said.err);
+    }
+    assert_eq!(place.run("mkfs --size 300M a b").code, 2);
+    let said = run_as("mkfs.btrfs", place.path(), &["-q", "--si", "300M", "--offset", "1M", "a"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(place.ok("ls --offset 1M a"), "");
+    assert!(!place.join("b").exists());
+}
+
 /// As under the names of btrfs-progs: a word for the tool, `v` and the number.
 #[test]
 fn versions_under_all_names() {
