@@ -39,6 +39,7 @@ pub struct Counters {
     pub(crate) refs_logged: AtomicU64,
     pub(crate) refs_folded: AtomicU64,
     pub(crate) data_bytes: AtomicU64,
+    pub(crate) beyond: AtomicU64,
     phases: [AtomicU64; PHASES],
 }
 
@@ -79,6 +80,8 @@ pub struct Stats {
     pub refs_folded: u64,
     /// Bytes of file content written, without what is in items.
     pub data_bytes: u64,
+    /// Tree blocks that commits took beyond what they had promised: none.
+    pub beyond_promise: u64,
     /// Bytes of tree blocks written; copies on other devices or in other places are not counted.
     pub tree_bytes: u64,
     /// Tree blocks found in the cache.
@@ -108,6 +111,7 @@ impl Stats {
             ("refs_logged", self.refs_logged),
             ("refs_folded", self.refs_folded),
             ("data_bytes_written", self.data_bytes),
+            ("beyond_promise", self.beyond_promise),
             ("tree_bytes_written", self.tree_bytes),
             ("cache_hits", self.cache_hits),
             ("cache_misses", self.cache_misses),
@@ -132,6 +136,7 @@ impl Stats {
             refs_logged: read(&counters.refs_logged),
             refs_folded: read(&counters.refs_folded),
             data_bytes: read(&counters.data_bytes),
+            beyond_promise: read(&counters.beyond),
             tree_bytes: (leaves + nodes).saturating_mul(nodesize),
             cache_hits: cache.0,
             cache_misses: cache.1,

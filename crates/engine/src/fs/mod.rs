@@ -109,9 +109,9 @@ impl Inner {
         (bytes > 0).then(|| (self.core.txn.running(), bytes))
     }
 
-    /// Commits whether or not anything has changed: space that commits have freed comes back step by step with each.
+    /// Commits whether or not anything has changed: what commits have let go of is free then.
     fn commit_for_space(&self) -> Result<()> {
-        txn::commit(&self.core, &self.forest, true).map(|_| ())
+        txn::commit_for_space(&self.core, &self.forest).map(|_| ())
     }
 }
 

@@ -77,6 +77,10 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     let space = Space::load(&blocks, &trees, options.write)?;
     if options.write {
         space.set_trees(roots.sizes(&blocks, features.nodesize)?);
+        roots.count_if_tight(&blocks, &space);
+        if roots.have_snapshots(&blocks).unwrap_or(true) {
+            space.set_shared();
+        }
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.mark_quota_inconsistent = quota == Quota::On;

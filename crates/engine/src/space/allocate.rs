@@ -60,6 +60,7 @@ impl Space {
         loop {
             let seen = slot.grown.load(Relaxed);
             if let Some(start) = slot.set.lock().take_block(&slot.counters, self.node) {
+                self.placed.fetch_add(u64::from(class == Class::Metadata), Relaxed);
                 return Ok(start);
             }
             if !self.grow(class, seen) {
@@ -159,10 +160,23 @@ impl Space {
     /// At the freeze, when no operation runs and the last commit is durable: what it let go becomes
     /// allocatable, device space of removed chunks too, and promises move to the commit that starts.
     pub fn freeze(&self) {
-        self.pool.lock().freeze();
+        let mut pool = self.pool.lock();
+        pool.freeze();
+        self.start(&mut pool);
+        drop(pool);
         for slot in &self.slots {
             slot.set.lock().freeze(&slot.counters);
         }
+    }
+
+    /// Makes free what the last commit let go of, like the next freeze: it is durable, no operation runs, and no commit is under
+    /// way.
+    pub fn settle_freed(&self) {
+        self.pool.lock().put_back_returning();
+        for slot in &self.slots {
+            slot.set.lock().freeze(&slot.counters);
+        }
+        self.thaw();
     }
 
     /// Makes free what was pinned before the last freeze, a group at a time. Whether there was any.

@@ -5,22 +5,35 @@
 //! `N` is the size of a tree block, `E`, `F` and `C` are the blocks of the extent, free space and checksum trees.
 //!
 //! 1. **Subvolumes.** Each announced leaf is written anew, and so are the nodes above it: at most three times as many, and
-//!    no more than a tree of that size can have. A leaf that grows may split; beyond that, new items fill new leaves at least
-//!    to two fifths. Where leaves may be shared with snapshots, what is rewritten stays where it was, too.
-//! 2. **References.** A data extent that is gained or lost is one item, perhaps one leaf, of the extent tree. Copying a shared
-//!    leaf adds a reference for every extent that it names: as many as fit into a leaf. A tree block that is written or let go
-//!    of is an item, too; but the items of tree blocks are all together (metadata has groups of its own), in leaves whose number
-//!    follows from that of the tree blocks. The whole is never more than `E`: **rewriting the extent tree whole is the worst
-//!    that can happen**, however many operations there were. Leaves in which something is added may split.
-//! 3. **Free space and checksums** are the same in `F` and `C`.
+//!    no more than trees of that size can have: each that is open has a path of its own, and the root tree an item for it. A leaf
+//!    that grows may split; beyond that, new items fill new leaves at least to two fifths. Where leaves may be shared with
+//!    snapshots, what is rewritten stays where it was, too. A leaf that has become small takes in the one behind it: that is no
+//!    block more, but one more that is let go of.
+//! 2. **References.** A data extent that is gained or lost is one item and its references: perhaps two leaves of the extent tree.
+//!    Copying a shared leaf, and one that it takes in, adds a reference for every extent that they name: as many as fit into
+//!    them. A tree block that is written or let go of is an item, too; the items of tree blocks are all together (metadata has
+//!    groups of its own), in leaves whose number follows from that of the tree blocks. **All of these leaves may be rewritten by
+//!    any commit**, however little it changes: each of them that is rewritten changes the references of two addresses, which are
+//!    in two others. What goes and what comes are not in the same leaves, so that they may split: those between others that
+//!    stay, half of them; what is rewritten in a row is filled whole.
+//!    The whole is never more than `E`: **rewriting the extent tree whole is the worst that can happen**, however many
+//!    operations there were.
+//! 3. **Free space and checksums** are the same in `F` and `C`. The items of a block group may change their form, all at once;
+//!    the checksums of an extent may begin in one leaf and end in another.
 //! 4. What these trees rewrite of themselves are tree blocks again, which 2. has counted: all the leaves for tree blocks.
 //! 5. Trees whose changes are few (root tree, block groups, uuids, devices) have a fixed part.
 //!
 //! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
 //! The transaction that commits and the one that runs are bounded as one: what the first writes anew it also lets go of, and
 //! that is free for the second.
+//!
+//! `E`, `F` and `C` are what the root items say, and those are only somebody's word. No tree has more blocks than there are, and
+//! before space gets tight the trees are counted (`txn/settle.rs`).
+//!
+//! Each commit is held against its bound ([`super::Space::committed`]); what goes beyond it is counted, and tests fail.
 
 use super::reserve::{Need, Outlook};
+use super::set::Sums;
 
 /// Tree blocks that every commit may write beyond what operations announce: of the trees whose changes are few.
 const SLACK: u64 = 32;
@@ -36,6 +49,12 @@ const BLOCK_ITEM: u64 = 24 + 18 + 9 + 25;
 const REFERENCE: u64 = 28 + 25;
 /// Bytes that a new extent adds: its item, with one reference.
 const EXTENT: u64 = 24 + 29 + 25;
+/// Bytes of a root item with its header, and of the reference to the subvolume and back.
+const ROOT: u64 = 439 + 25 + 2 * (18 + 255 + 25);
+/// Bytes of a block group's item with its header.
+const GROUP: u64 = 24 + 25;
+/// Bytes of address space that one bitmap of the free space tree covers, and bytes of the bitmap with its header.
+const BITMAP: (u64, u64) = (8 << 20, 256 + 25);
 /// Bytes that a range adds to the free space tree, or to the checksum tree where it cuts an item in two.
 const RANGE: u64 = 25 + 4;
 
@@ -76,6 +95,16 @@ impl Total {
             nodes: need.nodes.into(),
             deletions: need.deleting.into(),
         }
+    }
+
+    /// The same with so many bytes of data.
+    pub fn of_data(self, data: u64) -> Total {
+        Total { data, ..self }
+    }
+
+    /// What dropping parts of a subvolume comes to: references that go, or are given from the tree to a block.
+    pub fn dropping(refs: u64, nodes: u64) -> Total {
+        Total { private: 1, refs, gains: refs, nodes, deletions: 1, ..Total::default() }
     }
 
     /// Both.
@@ -121,6 +150,18 @@ pub struct Trees {
     pub csum: u64,
 }
 
+impl Trees {
+    /// As far as it can be: no tree has more than all blocks.
+    fn at_most(self, blocks: u64) -> Trees {
+        let most = |size: u64| size.min(blocks);
+        Trees {
+            extent: most(self.extent),
+            free_space: most(self.free_space),
+            csum: most(self.csum),
+        }
+    }
+}
+
 /// Tree blocks that a commit writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Bound {
@@ -131,15 +172,21 @@ pub(crate) struct Bound {
 }
 
 impl Bound {
+    /// Leaves that split, and the nodes for them.
+    fn grown(leaves: u64) -> Bound {
+        let growth = if leaves > 0 { leaves.saturating_mul(33) / 32 + 2 } else { 0 };
+        Bound { blocks: growth, growth }
+    }
+
     fn and(self, other: Bound) -> Bound {
         let blocks = self.blocks.saturating_add(other.blocks);
         Bound { blocks, growth: self.growth.saturating_add(other.growth) }
     }
 }
 
-/// Nodes above so many leaves of a tree of `blocks` blocks.
-fn nodes_above(leaves: u64, blocks: u64) -> u64 {
-    leaves.saturating_mul(3).min(blocks / 32 + 3)
+/// Nodes above so many leaves of `trees` trees with `blocks` blocks.
+fn nodes_above(leaves: u64, blocks: u64, trees: u64) -> u64 {
+    leaves.min(trees.saturating_add(blocks / 96)).saturating_mul(3)
 }
 
 /// A tree of `blocks` blocks of which `leaves` leaves are rewritten, with `adds` additions of `bytes` bytes each among them.
@@ -147,9 +194,8 @@ fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Boun
     let leaves = leaves.min(blocks);
     let splits = adds.min(leaves);
     let filled = (adds.saturating_mul(bytes).saturating_mul(3) / 2).div_ceil(node);
-    let growth = splits.max(filled).saturating_mul(33) / 32;
-    let growth = if adds > 0 { growth + 2 } else { 0 };
-    Bound { blocks: leaves + nodes_above(leaves, blocks) + growth, growth }
+    let stays = Bound { blocks: leaves + nodes_above(leaves, blocks, 1), growth: 0 };
+    stays.and(Bound::grown(splits.max(filled)))
 }
 
 impl Outlook {
@@ -177,6 +223,12 @@ impl Outlook {
         (self.used().saturating_mul(3 * bytes) / self.node + groups + 4).min(blocks)
     }
 
+    /// Leaves that the items of one of these block groups may be in, in the free space tree, when they are many.
+    fn of_group(&self, sums: &Sums) -> u64 {
+        let len = sums.total / sums.groups.max(1);
+        (len / BITMAP.0 + 1).saturating_mul(2 * BITMAP.1) / self.node + 2
+    }
+
     /// Pieces that promised data may fall into, when there is no long run of free space: the longest are taken first, so they
     /// hold more than the average.
     fn pieces(&self, data: u64) -> u64 {
@@ -188,10 +240,12 @@ impl Outlook {
     /// What the commits of these needs may write, together.
     pub fn bound(&self, total: Total) -> Bound {
         let (node, used) = (self.node, self.used());
+        let trees = self.trees.at_most(used);
         let pieces = self.pieces(total.data);
         let leaves = total.leaves.min(used);
-        let above = nodes_above(leaves, used);
-        let private = total.private.min(used);
+        let above = nodes_above(leaves, used, self.volumes);
+        let roots = leaves.min(self.volumes).min(self.volumes.saturating_mul(2 * ROOT) / node + 2);
+        let private = total.private.saturating_add(roots).min(used);
         let touched = (leaves + above + 2 * private).min(used);
         let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
         let added = total.growing.min(used) + bytes.saturating_mul(5).div_ceil(2 * node);
@@ -201,28 +255,37 @@ impl Outlook {
         // Copies of shared leaves and nodes refer to what the old ones refer to: to each thing once for a tree.
         let (mut copied, mut children) = (0, 0);
         if self.shared {
-            let items = self.trees.extent.saturating_mul(node / EXTENT).saturating_mul(2);
-            copied = leaves.saturating_mul(self.extents_of_leaf()).min(items);
-            children = above.saturating_mul(self.children_of_node());
+            let items = trees.extent.saturating_mul(node / EXTENT).saturating_mul(2);
+            copied = leaves.saturating_mul(2 * self.extents_of_leaf()).min(items);
+            children =
+                above.saturating_mul(2 * self.children_of_node()).min(used.saturating_mul(2));
         }
-        let changed = total.nodes.saturating_add(children);
-        let blocks = changed.saturating_add(2 * touched + added);
         let data = total.refs.saturating_add(pieces);
         let new = total.gains.saturating_add(pieces);
         let groups = self.data.groups.min(data.saturating_add(4));
 
-        let trees = self.trees;
+        // What comes to the items of tree blocks: each block that is written, those of these trees, too.
         let metadata = self.of_blocks(trees.extent, BLOCK_ITEM);
-        let leaves = blocks.min(metadata).saturating_add(data).saturating_add(copied);
-        let adds = copied.saturating_add(children).min(leaves).saturating_add(new);
-        let extent = rewritten(trees.extent, node, leaves.saturating_add(groups), adds, REFERENCE);
+        let spans = self.of_blocks(trees.free_space, RANGE);
+        let spans = spans
+            .saturating_add(self.metadata.groups.saturating_mul(self.of_group(&self.metadata)));
+        let spans = spans.min(trees.free_space);
+        let written = (touched + added).saturating_add(SLACK + 4 * data + 2 * (metadata + spans));
+        let leaves =
+            metadata.saturating_add(2 * data).saturating_add(copied).saturating_add(groups);
+        let gained =
+            copied.saturating_add(children).saturating_add(total.nodes).saturating_add(new);
+        let extent = rewritten(trees.extent, node, leaves, gained, REFERENCE);
+        let split = Bound::grown(written.min(metadata / 2));
         let fresh = rewritten(0, node, 0, new.saturating_add(added), EXTENT);
-        let metadata = self.of_blocks(trees.free_space, RANGE);
-        let leaves = metadata.saturating_add(data).saturating_add(groups);
+        let forms = groups.saturating_mul(self.of_group(&self.data));
+        let leaves = spans.saturating_add(data).saturating_add(forms);
         let free_space =
-            rewritten(trees.free_space, node, leaves, data + blocks.min(metadata), RANGE);
-        let csum = rewritten(trees.csum, node, data.saturating_add(total.growing), data, RANGE);
-        let fixed = Bound { blocks: SLACK, growth: 0 };
-        [extent, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and)
+            rewritten(trees.free_space, node, leaves, data + written.min(spans / 2), RANGE);
+        let leaves = (2 * data).saturating_add(total.growing);
+        let csum = rewritten(trees.csum, node, leaves, data.saturating_add(total.growing), RANGE);
+        let groups = self.data.groups.saturating_add(self.metadata.groups);
+        let fixed = Bound { blocks: SLACK + groups.saturating_mul(3 * GROUP) / node, growth: 2 };
+        [extent, split, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and)
     }
 }

@@ -16,7 +16,7 @@ use buttress_volume::{Chunk, Stripe};
 
 use super::bound::Trees;
 use super::device::{Device, GRAIN, copies, device_ranges};
-use super::reserve::{Credit, Promises};
+use super::reserve::{Credit, Promises, Start};
 use super::{CLASSES, Class};
 
 /// Data chunks have at most this many bytes.
@@ -42,6 +42,8 @@ pub(crate) struct Pool {
     pub chunks: BTreeMap<u64, Chunk>,
     /// What running and committing operations were promised.
     pub promises: Promises,
+    /// How things were at the last freeze, until its commit is done.
+    pub start: Option<Start>,
     /// What can be promised without looking at everything.
     pub credit: Credit,
     /// How large the trees are that describe space.
@@ -83,6 +85,7 @@ impl Pool {
             device,
             chunks,
             promises: Promises::default(),
+            start: None,
             credit: Credit::default(),
             trees: Trees::default(),
             types,
@@ -194,14 +197,19 @@ impl Pool {
 
     /// At the freeze: removals are durable.
     pub fn freeze(&mut self) {
+        self.put_back_returning();
+        self.plan_removals = true;
+        self.promises.freeze();
+    }
+
+    /// The device space of chunks whose removal is durable is free.
+    pub fn put_back_returning(&mut self) {
         for chunk in std::mem::take(&mut self.returning) {
             for range in device_ranges(&chunk) {
                 self.device.put_back(range);
             }
         }
-        self.plan_removals = true;
         self.credit = Credit::default();
-        self.promises.freeze();
     }
 
     /// Bytes of the device that chunks on their way out still have: commits make them free.

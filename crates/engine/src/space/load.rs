@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use buttress_ondisk::item::{BlockGroupItem, DevExtent, DevItem, chunk_type};
 use buttress_ondisk::{Key, SECTOR, kind, objectid};
@@ -115,6 +115,9 @@ impl Space {
             mixed,
             free_known: writable,
             shared: AtomicBool::new(false),
+            volumes: AtomicU64::new(0),
+            counted: AtomicBool::new(false),
+            placed: AtomicU64::new(0),
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));

@@ -138,6 +138,12 @@ pub struct Space {
     free_known: bool,
     /// Leaves of files may be shared with snapshots.
     shared: AtomicBool,
+    /// Subvolumes that were opened.
+    volumes: AtomicU64,
+    /// The trees that describe space were counted.
+    counted: AtomicBool,
+    /// Tree blocks of metadata that were taken since the last freeze, and not given back.
+    placed: AtomicU64,
 }
 
 impl fmt::Debug for Space {

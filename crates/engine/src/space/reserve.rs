@@ -40,6 +40,8 @@ pub struct Need {
     pub data: u64,
     /// It gives space back: it may use the global reserve.
     pub deleting: bool,
+    /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
+    pub sharing: bool,
 }
 
 /// Why an operation was not let in.
@@ -70,6 +72,11 @@ impl Promises {
         self.running.and(self.committing)
     }
 
+    /// Bytes of data that the commit was promised.
+    fn frozen_data(&self) -> u64 {
+        self.committing.data
+    }
+
     fn data(&self) -> u64 {
         self.running.data.saturating_add(self.committing.data)
     }
@@ -82,24 +89,33 @@ impl Promises {
     }
 }
 
+/// How things were when a transaction was frozen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Start {
+    pub outlook: Outlook,
+    /// Bytes of data that it was promised.
+    pub data: u64,
+}
+
 /// The global reserve has at least this many tree blocks more than one deletion takes, if metadata is large enough.
 const RESERVE_MIN: u64 = 128;
 /// And at most this many bytes.
 const RESERVE_MAX: u64 = 512 << 20;
 
-const NOTHING: Need =
-    Need { leaves: 0, private: 0, bytes: 0, refs: 0, nodes: 0, data: 0, deleting: false };
+const NOTHING: Need = Need {
+    leaves: 0,
+    private: 0,
+    bytes: 0,
+    refs: 0,
+    nodes: 0,
+    data: 0,
+    deleting: false,
+    sharing: false,
+};
 /// What the usual deletion needs.
 const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
 /// What an extent needs that there would not be if free space were not in pieces.
 const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
-
-/// What dropping parts of a subvolume comes to.
-fn dropping(refs: u64, nodes: u64) -> Total {
-    let number = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-    let (refs, nodes) = (number(refs), number(nodes));
-    Total::default().plus(Need { private: 1, refs, nodes, deleting: true, ..NOTHING })
-}
 
 /// What somebody who wants room must leave to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +143,9 @@ pub(crate) struct Outlook {
     pub data_copies: u64,
     /// Copies that new metadata chunks take.
     pub metadata_copies: u64,
-    /// Bytes of the device that chunks could take.
+    /// Bytes of the device.
+    pub device: u64,
+    /// Bytes of it that chunks could take.
     pub room: u64,
     /// Device bytes to leave for a metadata chunk when a data chunk is made.
     pub headroom: u64,
@@ -135,12 +153,14 @@ pub(crate) struct Outlook {
     pub trees: Trees,
     /// Leaves of files may be shared with snapshots.
     pub shared: bool,
+    /// Trees that operations may be at: subvolumes that are or were open.
+    pub volumes: u64,
 }
 
 impl Outlook {
     /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
     fn floor(&self) -> u64 {
-        self.bound(dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
+        self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
@@ -152,8 +172,12 @@ impl Outlook {
     pub fn global_reserve(&self) -> u64 {
         let deletion = self.bound(Total::default().plus(DELETION));
         let blocks = deletion.blocks.max(deletion.growth + self.floor()) + RESERVE_MIN;
-        let most = (self.metadata.total / if self.mixed { 16 } else { 3 }).min(RESERVE_MAX);
-        blocks.saturating_mul(self.node).min(most)
+        // Where metadata has no chunk that large yet, there is room for one: data leaves as much.
+        let most = match self.mixed {
+            true => self.metadata.total / 16,
+            false => (self.metadata.total / 3).max(self.device / 8 / self.metadata_copies.max(1)),
+        };
+        blocks.saturating_mul(self.node).min(most.min(RESERVE_MAX))
     }
 
     fn left(&self, leave: Leave) -> u64 {
@@ -260,7 +284,7 @@ impl Credit {
     fn pays(&mut self, need: Need, node: u64) -> bool {
         let pieces = if need.data > 0 { need.data / self.run.max(1) + 1 } else { 0 };
         let leaves = u64::from(need.leaves) * self.leaf + 64 * u64::from(need.private);
-        let references = 16 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
+        let references = 32 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
         let nodes = leaves + references + 8 * u64::from(need.bytes) / node + 16;
         if nodes > self.nodes || need.data > self.data {
             return false;
@@ -280,7 +304,7 @@ impl Outlook {
         let metadata = Sums { nodes: 0, ..self.metadata };
         let (_, metadata) = Outlook { metadata, ..*self }.short(promises, Leave::Reserve);
         let copied =
-            if self.shared { 8 * self.extents_of_leaf() + 4 * self.children_of_node() } else { 0 };
+            if self.shared { 16 * self.extents_of_leaf() + 8 * self.children_of_node() } else { 0 };
         Credit {
             nodes: self.metadata.nodes.saturating_sub(metadata / self.node),
             data: self.data.free.saturating_sub(promises.data()),
@@ -310,10 +334,12 @@ impl Space {
             metadata,
             data_copies,
             metadata_copies,
+            device: pool.device.total(),
             room: if device { pool.device.room(data_copies.max(metadata_copies)) } else { 0 },
             headroom,
             trees: pool.trees,
             shared: self.shared.load(Ordering::Relaxed),
+            volumes: self.volumes.load(Ordering::Relaxed).max(1),
         }
     }
 
@@ -328,6 +354,13 @@ impl Space {
         sums
     }
 
+    /// At the freeze: what the commit will be judged by.
+    pub(crate) fn start(&self, pool: &mut Pool) {
+        let data = pool.promises.frozen_data();
+        pool.start = Some(Start { outlook: self.outlook(pool, false), data });
+        self.placed.store(0, Ordering::Relaxed);
+    }
+
     /// Lets an operation in, before it changes anything. What it was promised counts until the
     /// commit of its transaction is done; call [`Space::unreserve`] when it changes nothing.
     ///
@@ -335,17 +368,27 @@ impl Space {
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
         let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
+        let sharing = need.sharing && !self.shared.load(Ordering::Relaxed);
+        if sharing {
+            // All that was promised so far costs more from now on.
+            pool.credit = Credit::default();
+        }
         if pool.credit.pays(need, self.node) {
             pool.promises = wanted;
             return Ok(());
         }
         let leave = if need.deleting { Leave::Floor } else { Leave::Reserve };
-        let mut outlook = self.outlook(&pool, false);
+        let look = |pool: &Pool, device| {
+            let outlook = self.outlook(pool, device);
+            Outlook { shared: outlook.shared || need.sharing, ..outlook }
+        };
+        let mut outlook = look(&pool, false);
         pool.credit = outlook.credit(wanted);
         if !outlook.fits(wanted, leave) {
             self.thaw();
-            outlook = self.outlook(&pool, true);
+            outlook = look(&pool, true);
             if !outlook.fits(wanted, leave) {
+                pool.credit = Credit::default();
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };
                 outlook.room += pool.leaving();
                 // What was deleted and not committed yet is not counted anywhere: how much of it nobody else has is known
@@ -356,6 +399,7 @@ impl Space {
             }
         }
         pool.promises = wanted;
+        self.shared.store(outlook.shared, Ordering::Relaxed);
         Ok(())
     }
 
@@ -367,7 +411,7 @@ impl Space {
         let outlook = self.outlook(&pool, true);
         let mut refs = refs;
         while refs >= least {
-            let total = dropping(refs, refs.max(outlook.nodes_of_step()));
+            let total = Total::dropping(refs, refs.max(outlook.nodes_of_step()));
             let wanted =
                 Promises { committing: pool.promises.committing.and(total), ..pool.promises };
             if outlook.fits(wanted, Leave::Nothing) {
@@ -398,6 +442,7 @@ impl Space {
             bytes: 700,
             refs: number(outlook.extents_of_leaf()),
             nodes: number(outlook.children_of_node()),
+            sharing: true,
             ..Need::default()
         }
     }
@@ -421,6 +466,34 @@ impl Space {
         }
     }
 
+    /// One more subvolume is open.
+    pub fn note_volume(&self) {
+        self.volumes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Whether metadata could not become several times as large as it is.
+    pub fn is_tight(&self) -> bool {
+        let outlook = self.outlook(&self.pool.lock(), true);
+        let more = outlook.metadata.free + outlook.metadata.pinned;
+        more + outlook.room / outlook.metadata_copies.max(1)
+            < outlook.metadata.used.saturating_mul(4)
+    }
+
+    /// Whether somebody has counted the trees that describe space.
+    pub fn trees_are_counted(&self) -> bool {
+        self.counted.load(Ordering::Relaxed)
+    }
+
+    /// From now on [`Space::set_trees`] says what was counted.
+    pub fn note_trees_counted(&self) {
+        self.counted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether leaves of files may be shared with snapshots.
+    pub fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+
     /// The operation that reserved this in the running transaction has changed nothing.
     pub fn unreserve(&self, need: Need) {
         let mut pool = self.pool.lock();
@@ -428,9 +501,18 @@ impl Space {
     }
 
     /// The commit is done: what its transaction was promised has been used or is not needed. Without
-    /// this call the promises last until the next freeze.
-    pub fn committed(&self) {
-        self.pool.lock().promises.committing = Total::default();
+    /// this call the promises last until the next freeze. By how many tree blocks it took more than that, or
+    /// has grown by more, is answered: none, ever.
+    pub fn committed(&self) -> u64 {
+        let mut pool = self.pool.lock();
+        let promised = std::mem::take(&mut pool.promises.committing);
+        let Some(start) = pool.start.take() else { return 0 };
+        let bound = start.outlook.bound(promised.of_data(start.data));
+        let placed = self.placed.load(Ordering::Relaxed);
+        let used = self.slot(Class::Metadata).counters.read().used / self.node;
+        let grown = used.saturating_sub(start.outlook.metadata.used / self.node);
+        let grown = if self.mixed { 0 } else { grown.saturating_sub(bound.growth) };
+        placed.saturating_sub(bound.blocks).max(grown)
     }
 
     /// Promised data was allocated: `piece` when it got less than was wanted, and the rest becomes an extent of its own.

@@ -61,9 +61,7 @@ impl Subvolume {
         };
         let root = (root.bytenr != 0).then_some(root);
         let tree = FileTree::open(core, key.objectid, root, read_only)?;
-        if item.last_snapshot.get() != 0 || key.offset != 0 {
-            core.space.set_shared();
-        }
+        core.space.note_volume();
         tree.note_snapshot(item.last_snapshot.get());
         Ok(Subvolume {
             id: key.objectid,

@@ -75,6 +75,22 @@ impl<'a> View<'a> {
         read_child(self.blocks, self.owner, node, slot, bound)
     }
 
+    /// How many blocks the tree has. Leaves are not read.
+    pub fn count(&self) -> Result<u64> {
+        self.count_below(&*self.root_block()?)
+    }
+
+    /// As deep as the tree has levels.
+    fn count_below(&self, block: &TreeBlock) -> Result<u64> {
+        match block.level() {
+            0 => Ok(1),
+            1 => Ok(1 + block.len() as u64),
+            _ => (0..block.len()).try_fold(1, |sum: u64, slot| {
+                Ok(sum.saturating_add(self.count_below(&*self.child(block, slot)?)?))
+            }),
+        }
+    }
+
     fn leaf_for(&self, key: &Key) -> Result<Arc<TreeBlock>> {
         let mut block = self.root_block()?;
         while !block.is_leaf() {

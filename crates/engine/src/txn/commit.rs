@@ -226,6 +226,21 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
     let turn = core.txn.begin_commit(covered);
     core.txn.check()?;
     let Some(_turn) = turn else { return Ok(core.txn.committed()) };
+    commit_alone(core, participant, force)
+}
+
+/// Commits whether or not anything has changed; what was let go of is free at once, and not after the next freeze only.
+pub fn commit_for_space(core: &Core, participant: &dyn Participant) -> Result<u64> {
+    core.check_writable()?;
+    let _turn = core.txn.begin_commit(None);
+    core.txn.check()?;
+    let transid = commit_alone(core, participant, true)?;
+    core.txn.pause(|| core.space.settle_freed())?;
+    Ok(transid)
+}
+
+/// A commit, and no other beside it.
+fn commit_alone(core: &Core, participant: &dyn Participant, force: bool) -> Result<u64> {
     if !force && !participant.is_dirty() {
         core.waiting.nothing();
         return Ok(core.txn.committed());
@@ -292,7 +307,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
         core.txn.durable(transid);
         participant.published(core);
         step("layers are dropped");
-        core.space.committed();
+        stats::add(&core.counters.beyond, core.space.committed());
         step("space is free");
         core.waiting.settled();
         core.share_memory();

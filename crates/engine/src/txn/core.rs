@@ -147,6 +147,49 @@ impl Roots {
         })
     }
 
+    /// Has `space` know how large the trees are in truth, where that matters: what root items say is only somebody's word, and
+    /// a commit that is promised too little fails. As long as there is room for several times of all trees, the word will do.
+    /// So it does where they cannot be counted.
+    pub fn count_if_tight(&self, blocks: &Blocks, space: &Space) {
+        if !space.trees_are_counted()
+            && space.is_tight()
+            && let Ok(counted) = self.count(blocks)
+        {
+            space.set_trees(counted);
+            space.note_trees_counted();
+        }
+    }
+
+    /// How large they are: all nodes are read, and no leaf.
+    fn count(&self, blocks: &Blocks) -> Result<Trees> {
+        let count = |id, root| View::new(blocks, id, root).count();
+        let extent = count(objectid::EXTENT_TREE, self.extent)?;
+        let free_space = match self.free_space {
+            Some(root) => count(objectid::FREE_SPACE_TREE, root)?,
+            None => extent,
+        };
+        Ok(Trees { extent, free_space, csum: count(objectid::CSUM_TREE, self.csum)? })
+    }
+
+    /// Whether leaves of files may be shared: a subvolume is a snapshot, or one was taken of it.
+    pub fn have_snapshots(&self, blocks: &Blocks) -> Result<bool> {
+        let view = View::new(blocks, objectid::ROOT_TREE, self.root);
+        let from = Key::new(objectid::FS_TREE, kind::ROOT_ITEM, 0);
+        let mut items = view.range(from, Key::new(objectid::LAST_FREE, kind::ROOT_ITEM, u64::MAX));
+        while let Some(item) = items.next()? {
+            let id = item.key().objectid;
+            let subvolume = id == objectid::FS_TREE || id >= objectid::FIRST_FREE;
+            if item.key().kind == kind::ROOT_ITEM
+                && subvolume
+                && let Some(found) = RootItem::read(item.data())
+                && (found.last_snapshot.get() != 0 || item.key().offset != 0)
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// The trees with a root item, by id.
     pub fn by_id(&self) -> [(u64, Option<Root>); 7] {
         [

@@ -25,7 +25,7 @@ mod settle;
 mod superblock;
 mod waiting;
 
-pub use self::commit::{Commit, Participant, UuidChange, commit};
+pub use self::commit::{Commit, Participant, UuidChange, commit, commit_for_space};
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
@@ -226,6 +226,14 @@ impl Transactions {
         let transid = self.running.fetch_add(1, Ordering::AcqRel);
         frozen(transid);
         Ok(transid)
+    }
+
+    /// Has the gate alone, as nothing is under way: what was let go of before is read by nobody any more.
+    fn pause(&self, quiet: impl FnOnce()) -> Result<()> {
+        let _gate = self.gate.write();
+        self.check()?;
+        quiet();
+        Ok(())
     }
 
     fn durable(&self, transid: u64) {

@@ -35,18 +35,26 @@ struct Settler<'c, 'a> {
     noted: BTreeMap<u64, (Root, i64)>,
     todo: Gathered,
     sizes: Trees,
+    /// The same ahead of this commit.
+    before: Trees,
 }
 
 /// Merges everything that is not a subvolume; answers where the trees are, and how large those that describe space.
 pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     let roots = commit.core().roots();
+    roots.count_if_tight(&commit.core().blocks, &commit.core().space);
+    let mut sizes = commit.core().space.trees();
+    if roots.free_space.is_none() {
+        sizes.free_space = 0;
+    }
     let mut settler = Settler {
         commit,
         trees: BTreeMap::new(),
         roots,
         noted: roots.by_id().iter().filter_map(|(id, root)| Some((*id, ((*root)?, 0)))).collect(),
         todo: commit.take_gathered(),
-        sizes: commit.core().space.trees(),
+        sizes,
+        before: sizes,
     };
     settler.settle_uuids()?;
     settler.settle_quotas()?;
@@ -248,11 +256,12 @@ impl<'c, 'a> Settler<'c, 'a> {
         if let Some(tree) = self.trees.get(&id) {
             item.bytes_used = tree.bytes_used(item.bytes_used.get()).into();
         }
-        let blocks = item.bytes_used.get() / core.features.nodesize as u64;
+        let grown = self.trees.get(&id).map_or(0, TreeCommit::grown);
+        let now = |before: u64| before.saturating_add_signed(grown).max(1);
         match id {
-            objectid::EXTENT_TREE => self.sizes.extent = blocks,
-            objectid::FREE_SPACE_TREE => self.sizes.free_space = blocks,
-            objectid::CSUM_TREE => self.sizes.csum = blocks,
+            objectid::EXTENT_TREE => self.sizes.extent = now(self.before.extent),
+            objectid::FREE_SPACE_TREE => self.sizes.free_space = now(self.before.free_space),
+            objectid::CSUM_TREE => self.sizes.csum = now(self.before.csum),
             _ => {}
         }
         Ok(item.as_bytes().to_vec())

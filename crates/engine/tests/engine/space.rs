@@ -168,6 +168,60 @@ pub fn fill_file(fs: &Filesystem, name: &[u8]) -> u64 {
     at
 }
 
+/// What a commit has let go of is there for whoever has waited for it, without another commit.
+#[test]
+fn one_commit_makes_what_was_deleted_free() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    fill_file(&fs, b"one");
+    fill_file(&fs, b"rest");
+    let node = fs.create(Node::ROOT, b"new", &New::file(0o644)).unwrap().node;
+    let generation = fs.commit().unwrap();
+    fs.unlink(Node::ROOT, b"one").unwrap();
+    assert_eq!(fs.write(node, 0, &bytes(4 << 20, 9)).unwrap(), 4 << 20);
+    assert_eq!(fs.info().generation, generation + 1);
+    fs.close().unwrap();
+    image.check();
+}
+
+/// That leaves may be shared is known before anything is promised.
+#[test]
+fn snapshots_are_known_when_it_is_opened() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+    fs.close().unwrap();
+    let fs = image.open();
+    assert!(!fs.core().space.is_shared());
+    fs.snapshot(sub, Node::ROOT, b"snapshot", false).unwrap();
+    assert!(fs.core().space.is_shared());
+    fs.close().unwrap();
+    assert!(image.open().core().space.is_shared());
+}
+
+/// What is kept back for deletions and commits is little: data get nearly as much of a filesystem as Linux gives them, which
+/// stored 183.5, 544.2 and 1915.0 MB.
+#[test]
+fn data_get_nearly_what_linux_gives_them() {
+    let mega = 1_000_000;
+    for (size, least) in [(256 << 20, 182), (600 << 20, 543), (2 << 30, 1914)] {
+        let image = Image::by_us(size);
+        let fs = image.open();
+        let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+        let (mut at, mut len) = (0, size);
+        while len >= 4096 {
+            match fs.fallocate(node, Allocate::Reserve { keep_size: false }, at, len) {
+                Ok(()) => at += len,
+                Err(Error::NoSpace) => len /= 2,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(at >= least * mega, "{at} bytes of {size}");
+        fs.close().unwrap();
+        image.check();
+    }
+}
+
 /// A range that there is no room for is refused before anything changes, however many steps it would take.
 #[test]
 fn what_cannot_be_allocated_changes_nothing() {

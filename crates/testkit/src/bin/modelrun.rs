@@ -1,7 +1,7 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
 //! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--out FILE]`, or
-//! `modelrun --brim 1` on filesystems that are full (see `ops::brim`), or
+//! `modelrun --brim 1 [--threads N]` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
-use buttress_testkit::ops::run::{Config, Failure, Runner};
+use buttress_testkit::ops::run::{Config, Counts, Failure, Runner};
 use buttress_testkit::ops::{Op, parse_all, shrink, threads};
 
 struct Arguments {
@@ -103,17 +103,33 @@ fn main() -> ExitCode {
 
 fn brim(config: &Config, filling: Brim, arguments: &Arguments) -> Result<String, Failure> {
     println!("{filling:?}");
+    if arguments.threads > 0 {
+        let (seed, threads) = (arguments.seed, arguments.threads);
+        let counts = brim::in_threads(seed, config, filling, threads, arguments.ops)?;
+        return Ok(format!("{} operations when full, {counts:?}", arguments.ops));
+    }
     let mut run = brim::Run::new(arguments.seed, config, filling)?;
     let outcome = run.fill().and_then(|()| {
-        println!("filled: {:?}", run.runner().counts);
+        let filled = run.runner().counts;
+        println!("filled: {filled:?}");
         for number in 1..=arguments.ops {
             run.random()?;
             if number.is_multiple_of(arguments.check_every) {
                 run.runner().check()?;
             }
         }
+        let all = run.runner().counts;
         run.finish()?;
-        Ok(format!("{:?}", run.runner().counts))
+        let full = |count: fn(&Counts) -> u64| count(&all) - count(&filled);
+        Ok(format!(
+            "{} operations when full: {} done, {} found no space, {} deletions found none, {} were refused otherwise; {:?}",
+            arguments.ops,
+            full(|it| it.done),
+            full(|it| it.no_space),
+            full(|it| it.stuck),
+            full(|it| it.refused),
+            run.runner().counts
+        ))
     });
     outcome.inspect_err(|_| {
         let text: String = run.done.iter().map(|op| format!("{op}\n")).collect();

@@ -31,6 +31,12 @@ impl Content {
         self.pages.keys().copied()
     }
 
+    /// Numbers of those that reach into a range, in order.
+    pub fn pages_in(&self, start: u64, end: u64) -> impl Iterator<Item = u64> {
+        let range = start / PAGE..end.div_ceil(PAGE).max(start / PAGE);
+        self.pages.range(range).map(|(number, _)| *number)
+    }
+
     /// Fills `out` with the bytes from `offset` on, zeros after the end.
     pub fn read(&self, offset: u64, out: &mut [u8]) {
         let mut done = 0;

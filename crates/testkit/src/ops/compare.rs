@@ -1,6 +1,7 @@
 //! Everything the engine holds against everything the model holds.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use buttress::{Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
 
@@ -211,6 +212,16 @@ pub fn bytes(node: Node, offset: u64, found: &[u8], expected: &[u8]) -> Result<(
     ))
 }
 
+/// Compares attributes, and what is a little before and behind a range.
+pub fn near(fs: &Filesystem, model: &Model, node: Node, range: Range<u64>) -> Result<()> {
+    attributes(fs, model, node)?;
+    let Some(expected) = model.content(node) else { return Ok(()) };
+    let start = range.start.saturating_sub(READ_LEN);
+    let end = range.end.saturating_add(READ_LEN).min(expected.size());
+    data(fs, expected, node, start..end.min(range.start).max(start))?;
+    data(fs, expected, node, range.end.min(end)..end)
+}
+
 /// Compares bytes, and that all that is not zero is where the engine says that data is.
 fn content(fs: &Filesystem, expected: &Content, node: Node) -> Result<()> {
     let mut at = 0;
@@ -236,7 +247,7 @@ fn seek(fs: &Filesystem, node: Node, at: u64, what: Seek) -> Result<Option<u64>>
 }
 
 fn no_data(expected: &Content, node: Node, from: u64, to: u64) -> Result<()> {
-    let page = expected.pages().find(|page| {
+    let page = expected.pages_in(from, to).find(|page| {
         let (start, end) = (page * PAGE, (page + 1) * PAGE);
         let (start, end) = (start.max(from), end.min(to));
         let mut bytes = vec![0; end.saturating_sub(start) as usize];
@@ -251,12 +262,7 @@ fn no_data(expected: &Content, node: Node, from: u64, to: u64) -> Result<()> {
     }
 }
 
-fn data(
-    fs: &Filesystem,
-    expected: &Content,
-    node: Node,
-    range: std::ops::Range<u64>,
-) -> Result<()> {
+fn data(fs: &Filesystem, expected: &Content, node: Node, range: Range<u64>) -> Result<()> {
     let mut at = range.start;
     while at < range.end {
         let len = (range.end - at).min(READ_LEN) as usize;

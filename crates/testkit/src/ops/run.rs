@@ -205,7 +205,7 @@ pub struct Counts {
     pub refused: u64,
     /// Operations that had nothing to work on.
     pub skipped: u64,
-    /// Operations that found no space.
+    /// Operations that found no space: what they were about is compared.
     pub no_space: u64,
     /// Deletions that found no space.
     pub stuck: u64,
@@ -213,6 +213,21 @@ pub struct Counts {
     pub compared: u64,
     /// Runs of `btrfs check`.
     pub checked: u64,
+}
+
+impl Counts {
+    /// Both.
+    pub fn and(self, other: Counts) -> Counts {
+        Counts {
+            done: self.done + other.done,
+            refused: self.refused + other.refused,
+            skipped: self.skipped + other.skipped,
+            no_space: self.no_space + other.no_space,
+            stuck: self.stuck + other.stuck,
+            compared: self.compared + other.compared,
+            checked: self.checked + other.checked,
+        }
+    }
 }
 
 /// The engine beside the model.
@@ -228,6 +243,8 @@ pub struct Runner {
     /// What has happened so far.
     pub counts: Counts,
     before: Time,
+    /// Ranges that were read again after a refusal.
+    resyncs: u64,
 }
 
 impl Runner {
@@ -261,7 +278,17 @@ impl Runner {
         model: Model,
     ) -> Runner {
         let (before, counts, disk) = (clock.now(), Counts::default(), Some(disk));
-        Runner { config: *config, device: None, disk, fs: Some(fs), clock, model, counts, before }
+        Runner {
+            config: *config,
+            device: None,
+            disk,
+            fs: Some(fs),
+            clock,
+            model,
+            counts,
+            before,
+            resyncs: 0,
+        }
     }
 
     /// A part of a filesystem: what is below `root`, an empty directory that nobody else uses.
@@ -270,7 +297,8 @@ impl Runner {
         let model = Model::new(root, top, config.nodesize);
         let (before, counts) = (clock.now(), Counts::default());
         let (device, disk, config) = (None, None, *config);
-        Ok(Runner { config, device, disk, fs: Some(fs), clock, model, counts, before })
+        let fs = Some(fs);
+        Ok(Runner { config, device, disk, fs, clock, model, counts, before, resyncs: 0 })
     }
 
     /// What the filesystem was made as.
@@ -306,7 +334,7 @@ impl Runner {
     /// Does an operation on both sides.
     pub fn step(&mut self, op: &Op) -> Result<()> {
         self.before = self.clock.now();
-        let done = self.dispatch(op);
+        let done = self.dispatch(op).and_then(|()| self.within_promises());
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))
     }
 
@@ -336,6 +364,14 @@ impl Runner {
         }
     }
 
+    /// No commit has written more tree blocks than operations were promised.
+    fn within_promises(&self) -> Result<()> {
+        match self.fs.as_ref().map_or(0, |fs| fs.stats().beyond_promise) {
+            0 => Ok(()),
+            blocks => fail(format!("a commit has written {blocks} blocks more than were promised")),
+        }
+    }
+
     /// Closes the filesystem, files that are held and all, opens it and compares everything.
     fn reopen(&mut self) -> Result<()> {
         let Some(disk) = self.disk.clone() else { return Ok(()) };
@@ -345,6 +381,12 @@ impl Runner {
         self.model.close();
         self.fs = Some(engine("open", open(&disk, &self.config, &self.clock))?);
         self.compare()
+    }
+
+    /// Closes it, opens it, and compares everything; `btrfs check` judges the image in between.
+    pub fn reopen_and_check(&mut self) -> Result<()> {
+        self.check()?;
+        self.reopen()
     }
 
     /// Compares all that the engine and the model hold.
@@ -363,15 +405,19 @@ impl Runner {
 
     /// Closes the filesystem and lets `btrfs check` and, for root, Linux judge the image.
     pub fn finish(&mut self) -> Result<()> {
+        self.finish_unmounted()?;
+        self.device.as_ref().map_or(Ok(()), |device| kernel::mounted(device, &self.model))
+    }
+
+    /// The same without Linux.
+    pub fn finish_unmounted(&mut self) -> Result<()> {
         if self.fs.is_some() {
             self.reopen()?;
         }
         if let Some(fs) = self.fs.take() {
             engine("close", fs.close())?;
         }
-        let Some(device) = &self.device else { return Ok(()) };
-        kernel::check(device)?;
-        kernel::mounted(device, &self.model)
+        self.device.as_ref().map_or(Ok(()), |device| kernel::check(device))
     }
 
     // ---- judging ----

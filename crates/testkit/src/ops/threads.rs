@@ -46,12 +46,7 @@ pub fn run(config: &Config, seed: u64, threads: u64, count: u64) -> Result<Count
     let mut counts = Counts::default();
     for runner in &mut runners {
         runner.compare()?;
-        let more = runner.counts;
-        counts.done += more.done;
-        counts.refused += more.refused;
-        counts.skipped += more.skipped;
-        counts.no_space += more.no_space;
-        counts.compared += more.compared;
+        counts = counts.and(runner.counts);
     }
     let models: Vec<_> = runners.iter().map(|runner| runner.model().clone()).collect();
     drop(runners);
@@ -65,7 +60,7 @@ pub fn run(config: &Config, seed: u64, threads: u64, count: u64) -> Result<Count
 }
 
 /// Opens the image again, and compares all models.
-fn again(
+pub(super) fn again(
     device: &Arc<buttress_device::MemoryDevice>,
     models: &[crate::model::Model],
     roots: &[Node],
@@ -91,12 +86,12 @@ fn root_of(fs: &Filesystem, number: u64) -> Result<Node> {
     engine("subvolume", id).map(Node::top)
 }
 
-fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     let outcome = catch_unwind(AssertUnwindSafe(work));
     outcome.unwrap_or_else(|panic| fail(format!("panic: {}", message(&*panic))))
 }
 
-fn joined<T>(handle: std::thread::JoinHandle<Result<T>>) -> Result<T> {
+pub(super) fn joined<T>(handle: std::thread::JoinHandle<Result<T>>) -> Result<T> {
     handle.join().unwrap_or_else(|panic| Err(Failure(format!("panic: {}", message(&*panic)))))
 }
 

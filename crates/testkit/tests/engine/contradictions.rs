@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
-use buttress::ondisk::item::{DirItem, FileExtent, FreeSpaceHeader, InodeRef};
+use buttress::ondisk::item::{DirItem, FileExtent, FreeSpaceHeader, InodeRef, RootItem};
 use buttress::ondisk::{Key, kind, objectid};
-use buttress::{Filesystem, New, Node, OpenMode, Options, Owner, Rename};
+use buttress::{Allocate, Filesystem, New, Node, OpenMode, Options, Owner, Rename};
 use buttress_testkit::corpus::build;
 use buttress_testkit::damage::{Patient, TOP};
 use buttress_testkit::oracle::root_or_skip;
@@ -34,6 +34,54 @@ fn open(device: &Arc<MemoryDevice>) -> Filesystem {
 
 fn file(fs: &Filesystem, dir: Node, name: &str) -> Node {
     fs.create(dir, name.as_bytes(), &New::file(0o644)).unwrap().node
+}
+
+/// What root items say of the sizes of trees is somebody's word. Where it is too little, commits would be promised too little;
+/// where it is too much, there would be no room for anything.
+#[test]
+fn sizes_of_trees_that_are_lies_harm_nobody() {
+    for (lie, full) in [(1, true), (u64::MAX / 2, true), (u64::MAX / 2, false)] {
+        let mut truth = 0;
+        let patient = made(|fs| {
+            let (one, other) = (file(fs, Node::ROOT, "one"), file(fs, Node::ROOT, "other"));
+            for at in 0..3000 {
+                for node in [one, other] {
+                    fs.write(node, at * 8192, &[5; 4096]).unwrap();
+                }
+                if at % 100 == 0 {
+                    fs.commit().unwrap();
+                }
+            }
+            let reserve = Allocate::Reserve { keep_size: false };
+            let mut len = if full { 1 << 40 } else { 0 };
+            while len >= 4096 {
+                if fs.fallocate(other, reserve, 1 << 41, len).is_err() {
+                    len /= 2;
+                }
+            }
+            fs.commit().unwrap();
+            truth = fs.core().space.trees().extent;
+        });
+        assert!(truth > 20, "{truth}");
+        for tree in [objectid::EXTENT_TREE, objectid::FREE_SPACE_TREE, objectid::CSUM_TREE] {
+            let key = patient.key(objectid::ROOT_TREE, tree, kind::ROOT_ITEM).unwrap();
+            patient
+                .edit(objectid::ROOT_TREE, key, |item: &mut RootItem| item.bytes_used = lie.into())
+                .unwrap();
+        }
+        let fs = open(patient.device());
+        let found = fs.core().space.trees().extent;
+        assert!(!full || found == truth, "{found} blocks instead of {truth}");
+        if !full {
+            file(&fs, Node::ROOT, "new");
+        }
+        fs.unlink(Node::ROOT, b"other").unwrap();
+        fs.close().unwrap();
+        let fs = open(patient.device());
+        let again = fs.core().space.trees();
+        fs.commit().unwrap();
+        assert!(again.extent <= 2 * truth, "{again:?}");
+    }
 }
 
 #[test]

@@ -120,3 +120,39 @@ fn data_leaves_room_for_a_metadata_chunk() {
     assert_eq!(usage.data.flags, DATA);
     assert!(usage.metadata.total + usage.unallocated > 100 << 20, "{usage:?}");
 }
+
+#[test]
+fn a_snapshot_is_promised_what_it_costs_those_who_came_before() {
+    let (_, space) = space(400 << 20, DUP);
+    let small = Need { leaves: 2, bytes: 100, ..Need::default() };
+    while space.reserve(small).is_ok() {}
+    for _ in 0..20 {
+        space.unreserve(small);
+    }
+    // There is room for what it writes itself; but each leaf that was promised would have to be copied.
+    let request = Need { private: 6, bytes: 700, ..Need::default() };
+    assert_eq!(space.reserve(request), Ok(()));
+    space.unreserve(request);
+    assert!(space.reserve(Need { sharing: true, ..request }).is_err());
+    assert!(!space.is_shared());
+    assert_eq!(space.reserve(small), Ok(()));
+    for _ in 0..4000 {
+        space.unreserve(small);
+    }
+    assert_eq!(space.reserve(Need { sharing: true, ..request }), Ok(()));
+    assert!(space.is_shared());
+}
+
+/// Settling goes from one leaf for tree blocks to the next, whatever the commit began with.
+#[test]
+fn a_commit_that_changes_nothing_is_promised_all_leaves_for_tree_blocks() {
+    let (_, space) = space(400 << 20, DUP);
+    for _ in 0..2000 {
+        space.allocate_block(Class::Metadata).unwrap();
+    }
+    let blocks = |extent| {
+        space.set_trees(super::super::Trees { extent, free_space: 1, csum: 1 });
+        space.outlook(&space.pool.lock(), false).bound(Default::default()).blocks
+    };
+    assert!(blocks(20) >= blocks(1) + 19);
+}

@@ -33,6 +33,7 @@ impl Runner {
         let Some(source) = self.find(from) else { return Ok(()) };
         let Some((dir, name)) = self.find_parent(to) else { return Ok(()) };
         if !source.is_top() || !self.model.volumes.contains_key(&source.subvolume) {
+            self.counts.skipped += 1;
             return Ok(());
         }
         let refusal = self.model.refuse_subvolume(dir, name);
@@ -62,6 +63,7 @@ impl Runner {
         let Some(node) = self.find(at) else { return Ok(()) };
         let id = node.subvolume;
         if !node.is_top() || id == self.model.root.subvolume {
+            self.counts.skipped += 1;
             return Ok(());
         }
         let answer = self.fs().set_subvolume_read_only(id, on);
