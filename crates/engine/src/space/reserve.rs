@@ -251,19 +251,17 @@ impl Outlook {
         Outlook { data: settle(self.data), metadata: settle(self.metadata), ..*self }
     }
 
-    /// Device bytes that a new chunk of a class may take, so that other promises stay good.
+    /// Device bytes that a new chunk of a class may take, so that other promises stay good. What was promised is kept, even out of
+    /// the headroom and out of what is left for deletions: these may have used it.
     pub fn limit(&self, class: Class, promises: Promises) -> u64 {
-        let short = self.short(promises, Leave::Reserve);
-        let (data, metadata) = self.device_need(short);
+        let polite = self.device_need(self.short(promises, Leave::Reserve));
+        let (data, metadata) = self.device_need(self.short(promises, Leave::Nothing));
+        let without = |bytes: u64| self.room.saturating_sub(bytes);
         match class {
             Class::Data | Class::Metadata if self.mixed => self.room,
-            Class::Data => {
-                let polite = self.room.saturating_sub(metadata.max(self.headroom));
-                // What was promised is kept, even out of the headroom.
-                polite.max(data.min(self.room.saturating_sub(metadata)))
-            }
-            Class::Metadata => self.room.saturating_sub(data).max(metadata.min(self.room)),
-            Class::System => self.room.saturating_sub(data.saturating_add(metadata)),
+            Class::Data => without(polite.1.max(self.headroom)).max(data.min(without(metadata))),
+            Class::Metadata => without(data).max(metadata.min(self.room)),
+            Class::System => without(data.saturating_add(polite.1)),
         }
     }
 }

@@ -53,10 +53,11 @@ fn sizes_of_trees_that_are_lies_harm_nobody() {
                 }
             }
             let reserve = Allocate::Reserve { keep_size: false };
-            let mut len = if full { 1 << 40 } else { 0 };
+            let (mut at, mut len) = (1 << 30, if full { 1 << 40 } else { 0 });
             while len >= 4096 {
-                if fs.fallocate(other, reserve, 1 << 41, len).is_err() {
-                    len /= 2;
+                match fs.fallocate(other, reserve, at, len) {
+                    Ok(()) => at += len,
+                    Err(_) => len /= 2,
                 }
             }
             fs.commit().unwrap();
