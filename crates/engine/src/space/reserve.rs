@@ -68,7 +68,7 @@ impl Promises {
     }
 
     /// What both transactions were promised.
-    fn all(&self) -> Total {
+    pub fn all(&self) -> Total {
         self.running.and(self.committing)
     }
 
