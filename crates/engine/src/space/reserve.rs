@@ -474,7 +474,7 @@ impl Space {
         let outlook = self.outlook(&self.pool.lock(), true);
         let more = outlook.metadata.free + outlook.metadata.pinned;
         more + outlook.room / outlook.metadata_copies.max(1)
-            < outlook.metadata.used.saturating_mul(4)
+            < outlook.metadata.used.saturating_mul(8)
     }
 
     /// Whether somebody has counted the trees that describe space.

@@ -52,6 +52,18 @@ fn sizes_of_trees_that_are_lies_harm_nobody() {
                     fs.commit().unwrap();
                 }
             }
+            // Small contents are metadata.
+            for number in 0.. {
+                let metadata = fs.usage().metadata;
+                if !full || metadata.used * 4 > metadata.total {
+                    break;
+                }
+                for part in 0..100 {
+                    let small = file(fs, Node::ROOT, &format!("small {number} {part}"));
+                    fs.write(small, 0, &[7; 2000]).unwrap();
+                }
+                fs.commit().unwrap();
+            }
             let reserve = Allocate::Reserve { keep_size: false };
             let (mut at, mut len) = (1 << 30, if full { 1 << 40 } else { 0 });
             while len >= 4096 {
