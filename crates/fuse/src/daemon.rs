@@ -341,6 +341,8 @@ fn serve_until_end<S: Control>(
     }
     // Others may have mounted it again meanwhile, whatever has become of the first mount.
     serving.session.wait();
+    // A signal may have come while it was being put.
+    serving.session.leave_nothing();
     holder::announce_end();
     mount.release();
     Ok((served, serving))

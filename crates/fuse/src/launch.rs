@@ -80,8 +80,11 @@ pub(crate) fn have_put(top: OwnedFd) -> Result<(), LaunchError> {
     done
 }
 
-/// Puts the mount that is this process's standard input where it belongs, says how that went, and ends.
+/// Puts the mount that is this process's standard input where it belongs, says how that went, and ends: with the process that
+/// serves the mount, if that ends first.
 pub(crate) fn put_and_exit<E: std::fmt::Display>(put: impl FnOnce(OwnedFd) -> Result<(), E>) -> ! {
+    let _as_far_as_the_system_has_it =
+        rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let done = take_stdin().and_then(|top| Ok((Readiness::take()?, top)));
     let code = match done.map(|(mut readiness, top)| match put(top) {
         Ok(()) => readiness.pipe.write_all(&[READY]).is_ok(),

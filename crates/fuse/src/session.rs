@@ -250,6 +250,13 @@ impl Session {
         self.shared.is_used();
     }
 
+    /// Takes off, now that serving has ended, whatever is mounted all the same.
+    pub(crate) fn leave_nothing(&self) {
+        if self.shared.device.is_some() {
+            let _what_can_be_taken_off = self.shared.withdraw(true);
+        }
+    }
+
     /// The INIT bits both sides agreed on.
     pub fn flags(&self) -> u64 {
         self.flags
@@ -307,8 +314,11 @@ impl Stopper {
                 let _what_can_be_saved = shared.write_back();
                 shared.withdraw(true)?;
             }
-            // Where it cannot be taken off, serving ends all the same.
-            Ok(_) | Err(_) => drop(shared.write_back()),
+            // It may have been put somewhere meanwhile. Where it cannot be taken off, serving ends all the same.
+            Ok(_) | Err(_) => {
+                let _what_can_be_saved = shared.write_back();
+                let _what_can_be_taken_off = shared.withdraw(true);
+            }
         }
         shared.stopping.store(true, Ordering::SeqCst);
         shared.end();
@@ -317,14 +327,26 @@ impl Stopper {
 }
 
 impl Shared {
-    /// Takes the mount off wherever it is, except where another one covers it; `true` if it is gone everywhere.
+    /// Takes the mount off wherever it is, except where another one covers it; `true` if it is gone everywhere. One place that
+    /// it cannot be taken off keeps it in no other.
     fn withdraw(&self, lazy: bool) -> Result<bool, ConnectError> {
         let Some(device) = self.device else {
             return connect::disconnect_apart(&self.mountpoint, lazy).map(|()| true);
         };
         let (places, covered) = mounts::of_device(device).unwrap_or_default();
+        // The next mount may get the number of one that is gone. This one was not gone when the places were read.
+        if !self.channel.is_connected() {
+            return Ok(true);
+        }
+        let mut failed: Option<ConnectError> = None;
         for place in places {
-            connect::disconnect_apart(&place.mountpoint, lazy)?;
+            let Err(error) = connect::disconnect_apart(&place.mountpoint, lazy) else { continue };
+            if failed.as_ref().is_none_or(|before| !before.is_busy()) {
+                failed = Some(error);
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
         }
         if covered {
             let path = self.mountpoint.display();

@@ -1,5 +1,9 @@
 //! Making an empty filesystem: plan, wipe, tree blocks, superblocks.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
 use buttress_codec::ChecksumKind;
 use buttress_device::BlockDevice;
 use buttress_ondisk::build::Stamp;
@@ -10,7 +14,7 @@ use buttress_ondisk::superblock::{
     super_flags,
 };
 use buttress_ondisk::{BlockHead, Key, SECTOR, TreeBlock, kind, objectid};
-use zerocopy::{FromZeros, IntoBytes};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use crate::environment::Environment;
 use crate::error::MkfsError;
@@ -72,6 +76,7 @@ pub fn check(device: &dyn BlockDevice, size: u64, options: &Options) -> Result<(
     }
     let own = options.byte_count.map_or(size, |_| total);
     within_partition(device, own)?;
+    within_filesystem(device)?;
     // Inside a larger disk, what follows the filesystem is somebody else's. Otherwise the disk is looked at as a whole: a
     // member of an array, or a partition table, may say so at its end only.
     let inside = device.place().is_some_and(|(_, offset)| offset > 0);
@@ -102,6 +107,29 @@ fn within_partition(device: &dyn BlockDevice, size: u64) -> Result<(), MkfsError
         number: *number,
         here,
     })
+}
+
+/// Refuses a filesystem in the middle of another one that begins where the disk does, unless partitions tell them apart.
+fn within_filesystem(device: &dyn BlockDevice) -> Result<(), MkfsError> {
+    let Some((path, start)) = device.place().filter(|(_, offset)| *offset > 0) else {
+        return Ok(());
+    };
+    if !util_linux::partitions(&path).is_empty() {
+        return Ok(());
+    }
+    let Some(what) = util_linux::filesystem(&path) else { return Ok(()) };
+    if what == "btrfs" && end_of_btrfs(&path).is_some_and(|end| end <= start) {
+        return Ok(());
+    }
+    let what = format!("{what}, which begins with the first byte of {}", path.display());
+    Err(MkfsError::Exists { device: device.name().into(), what })
+}
+
+/// Where a btrfs filesystem of one device ends that begins with the first byte.
+fn end_of_btrfs(path: &Path) -> Option<u64> {
+    let mut bytes = vec![0; SUPERBLOCK_LEN];
+    File::open(path).ok()?.read_exact_at(&mut bytes, SUPERBLOCK_OFFSETS[0]).ok()?;
+    Superblock::read_from_bytes(&bytes).ok().map(|superblock| superblock.total_bytes.get())
 }
 
 /// Bytes of the filesystem: what was asked for or all there is, in whole sectors.

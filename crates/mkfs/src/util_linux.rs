@@ -32,6 +32,15 @@ pub(crate) fn probe(device: &dyn BlockDevice, size: u64) -> Option<String> {
     }
 }
 
+/// The filesystem, or what is used like one, that a disk or file begins with; partition tables are none.
+pub(crate) fn filesystem(path: &Path) -> Option<String> {
+    let (code, said) = ask("blkid", &["--probe", "--no-part-details", "--output", "export"], path)?;
+    said.lines()
+        .find_map(|line| line.strip_prefix("TYPE="))
+        .filter(|_| code == 0)
+        .map(str::to_owned)
+}
+
 /// The partitions of a whole disk or its image, by number, with their bytes; none where `partx` is missing.
 pub(crate) fn partitions(path: &Path) -> Vec<(u32, Range<u64>)> {
     let options = ["--raw", "--noheadings", "--output", "NR,START,SECTORS"];

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::time::Duration;
 
 use buttress_testkit::oracle;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -80,6 +81,32 @@ fn a_signal_unmounts_nothing_but_ours() {
     assert_eq!(devices, [fs::metadata(place.image()).unwrap().dev(); 2]);
     assert_eq!(on_image(&place, "second"), b"kept");
     oracle::check(&place.image(), true).unwrap();
+}
+
+/// A mount that is gone leaves its number to the next one, which a signal for the first does not take off.
+#[test]
+fn a_signal_takes_off_no_mount_that_comes_meanwhile() {
+    let Some(place) = Place::new() else { return };
+    if !oracle::root_or_skip() {
+        return;
+    }
+    let (image, top) = (place.image(), place.mountpoint());
+    let next = image.with_extension("next");
+    fs::copy(&image, &next).unwrap();
+    for round in 0..20 {
+        let daemon = place.mount("commit=300");
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                rustix::mount::unmount(&top, UnmountFlags::NOFOLLOW).unwrap();
+                buttress(&["mount"], &[&next, &top]);
+            });
+            std::thread::sleep(Duration::from_millis(2 * round));
+            // It may have ended by itself.
+            let _code = daemon.signal(Signal::TERM);
+        });
+        // Would fail, were nothing mounted.
+        umount(&top);
+    }
 }
 
 #[test]

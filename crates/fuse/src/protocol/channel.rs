@@ -9,6 +9,7 @@ use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -31,6 +32,14 @@ impl Channel {
     /// Takes an open /dev/fuse that a mount is attached to.
     pub fn new(fd: OwnedFd) -> Self {
         Self { fd }
+    }
+
+    /// Whether the kernel still has a superblock, mounted or about to be, that asks here.
+    pub fn is_connected(&self) -> bool {
+        let mut asked = [PollFd::new(&self.fd, PollFlags::empty())];
+        let now = Timespec::default();
+        rustix::event::poll(&mut asked, Some(&now)).is_ok()
+            && !asked[0].revents().intersects(PollFlags::ERR)
     }
 
     /// Waits for the next request. `None`: unmounted, or the connection was aborted.

@@ -188,6 +188,7 @@ pub fn disconnect_apart(mountpoint: &Path, lazy: bool) -> Result<(), ConnectErro
     }
     let mut command = Command::new("umount");
     // No helper of umount(8), which would come back to us, and no look at a path whose server is busy.
+    command.env("LC_ALL", "C");
     command.args(["-i", "-c"]).args(lazy.then_some("-l")).arg(mountpoint);
     match run_helper(command.stdin(Stdio::null())) {
         Err(ConnectError::NoHelper { .. }) => disconnect(mountpoint, lazy),
@@ -197,6 +198,7 @@ pub fn disconnect_apart(mountpoint: &Path, lazy: bool) -> Result<(), ConnectErro
 
 fn unmounting_helper(mountpoint: &Path, lazy: bool) -> Command {
     let mut command = Command::new(HELPER);
+    command.env("LC_ALL", "C");
     command.arg("-u").args(lazy.then_some("-z")).arg("--").arg(mountpoint).stdin(Stdio::null());
     command
 }

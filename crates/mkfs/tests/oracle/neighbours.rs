@@ -109,6 +109,39 @@ fn make(path: &Path, offset: u64, size: u64) {
     buttress_mkfs::make(&window, &options, &mut Environment::seeded(3)).unwrap();
 }
 
+/// A filesystem that begins with the disk is not overwritten in its middle by mistake; behind its end another one may be made.
+#[test]
+fn a_filesystem_around_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("disk.img");
+    let tried = |offset: u64, overwrite: bool| {
+        let device = Arc::new(FileDevice::open(&path, Access::ReadWrite).unwrap());
+        let window = OffsetDevice::new(device, offset, None).unwrap();
+        let options = options(None, overwrite, true);
+        buttress_mkfs::make(&window, &options, &mut Environment::seeded(3)).map(|it| it.size)
+    };
+    let refused = |offset: u64| match tried(offset, false) {
+        Err(MkfsError::Exists { what, .. }) => what,
+        other => panic!("{other:?}"),
+    };
+    std::fs::File::create(&path).unwrap().set_len(DEVICE).unwrap();
+    make(&path, 0, 40 * MIB);
+    if std::process::Command::new("blkid").arg("--version").output().is_err() {
+        println!("skipped: no blkid");
+        return;
+    }
+    for offset in [MIB, 30 * MIB] {
+        assert!(refused(offset).starts_with("btrfs, which begins"));
+    }
+    assert_eq!(tried(40 * MIB, false).unwrap(), DEVICE - 40 * MIB);
+    assert_eq!(tried(MIB, true).unwrap(), DEVICE - MIB);
+    std::fs::File::create(&path).unwrap().set_len(DEVICE).unwrap();
+    let made = std::process::Command::new("mkfs.ext4").args(["-q", "-F"]).arg(&path).status();
+    if made.is_ok_and(|status| status.success()) {
+        assert!(refused(MIB).starts_with("ext4, which begins"));
+    }
+}
+
 /// Two partitions and the backup of their table behind them: none of them is overwritten by mistake, and with a size none is
 /// touched.
 #[test]
