@@ -426,3 +426,96 @@ fn a_snapshot_has_what_was_written_through_another_mount() {
         two.ended();
     }
 }
+
+/// Whoever has no right to the whole filesystem knows what he could find on the mounts that he sees, and no more.
+#[test]
+fn what_is_not_mounted_is_not_to_be_found() {
+    const BARE: &[&str] = &["--bounding-set=-all", "--inh-caps=-all"];
+    const USER: &[&str] = &["--reuid=1000", "--regid=1000", "--clear-groups"];
+    let run = |place: &Path, before: &str, who: &[&str], script: &str| {
+        let who = who.join(" ");
+        let script = format!("exec 2>&1; {before} exec setpriv {who} sh -c '{script}'");
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", &script]).current_dir(place).stdin(Stdio::null());
+        String::from_utf8(command.output().unwrap().stdout).unwrap().trim().to_owned()
+    };
+    let names = |place: &Path, before: &str, who: &[&str]| {
+        let list = "getfattr --only-values -n buttress.subvolumes.0 .";
+        let said = run(place, before, who, list);
+        let names: Vec<_> = said.lines().filter_map(|line| line.strip_prefix("name=")).collect();
+        names.join(" ")
+    };
+    for two in Two::all() {
+        let whole = two.mount("subvolid=5", "whole");
+        fs::create_dir(whole.join("@home/u")).unwrap();
+        for path in ["@/of-user", "@home/u/mine"] {
+            buttress(&["subvolume", "create", "-q"], &[&whole.join(path)]);
+        }
+        for path in ["@/of-user", "@home/u", "@home/u/mine"] {
+            std::os::unix::fs::chown(whole.join(path), Some(1000), Some(1000)).unwrap();
+        }
+        fs::write(whole.join("@/secret"), "of root").unwrap();
+        let id = |path: &str| buttress_fuse::client::subvolume(&whole.join(path)).unwrap().id;
+        let (root, of_user) = (id("@"), id("@/of-user"));
+        let closed = |path: &str, mode| {
+            fs::set_permissions(whole.join(path), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        closed("@/secret", 0o600);
+        umount(&whole);
+
+        let home = two.mount("subvol=@home,allow_other", "home");
+        let snapshot = |before: &str, who: &[&str], source: u64| {
+            let value = format!("{} ro s", source << 40 | 256);
+            let word = format!("setfattr -n buttress.snapshot -v \"{value}\" .");
+            run(&home.join("u"), before, who, &word)
+        };
+        let refused = "setfattr: .: Permission denied";
+        let hides = |before: &str| {
+            for source in [root, 5] {
+                // The directory is not to be what refuses.
+                std::os::unix::fs::chown(home.join("u"), Some(0), Some(0)).unwrap();
+                assert_eq!(snapshot(before, BARE, source), refused, "{source} {before}");
+                std::os::unix::fs::chown(home.join("u"), Some(1000), Some(1000)).unwrap();
+            }
+            assert_eq!(snapshot(before, USER, of_user), refused, "{before}");
+            for who in [BARE, USER] {
+                assert_eq!(names(&home, before, who), " @home mine", "{who:?} {before}");
+                for word in ["subvolume", "place"] {
+                    let script = format!("getfattr -n buttress.{word}.{root} .");
+                    let said = run(&home, before, who, &script);
+                    assert!(said.contains("Permission denied"), "{said}");
+                }
+            }
+            assert!(!home.join("u/s").exists());
+        };
+        hides("");
+        assert_eq!(names(&home, "", &["--reuid=0"]), " @ @home of-user mine");
+
+        // Who sees it mounted may find it, if nothing covers it.
+        let top = two.mount("subvol=@,allow_other", "top");
+        for who in [BARE, USER] {
+            assert_eq!(names(&home, "", who), " @ @home of-user mine", "{who:?}");
+        }
+        assert_eq!(snapshot("", USER, of_user), "");
+        buttress(&["subvolume", "delete"], &[&home.join("u/s")]);
+        hides(&format!("umount -i {} || exit;", top.display()));
+        hides(&format!("mount -t tmpfs none {} || exit;", top.display()));
+        // Of a directory of it what lies below.
+        let [top_path, home_path] = [&top, &home].map(|path| path.display());
+        let bind = format!("mount --bind {home_path}/u {top_path} && cd {top_path} || exit;");
+        assert_eq!(names(&home, &format!("{bind} umount -l {home_path};"), USER), " mine");
+        let none = format!("umount -l {top_path}; umount -l {home_path};");
+        assert_eq!(names(&home, &none, USER), "");
+        umount(&top);
+
+        // What lies above the mount is not asked for a permission.
+        let whole = two.mount("subvolid=5,allow_other", "whole");
+        fs::set_permissions(&whole, fs::Permissions::from_mode(0o700)).unwrap();
+        umount(&whole);
+        let own = "setfattr -n buttress.snapshot -v \"$(stat -c %i mine) rw copy\" .";
+        assert_eq!(run(&home.join("u"), "", USER, own), "");
+        assert_eq!(names(&home, "", USER), " @home mine copy");
+        umount(&home);
+        two.ended();
+    }
+}

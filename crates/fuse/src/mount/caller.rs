@@ -6,12 +6,12 @@
 //! to be those of the request.
 //!
 //! What cannot be read is not granted: a caller whose thread is not visible has no groups but its own, no capabilities, and
-//! came through a mount that may not be written to. The same goes for a /proc of another PID namespace than this process's:
+//! sees no mount, and came through one that may not be written to. The same goes for a /proc of another PID namespace than this process's:
 //! there the number of the caller belongs to somebody else.
 
 use std::fs;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags};
@@ -39,6 +39,8 @@ pub(super) enum Capability {
 /// The credentials of a thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Caller {
+    /// By its number in /proc; 0 where it is not known there.
+    thread: u32,
     pub(super) uid: u32,
     gid: u32,
     groups: Vec<u32>,
@@ -63,6 +65,7 @@ impl Caller {
         };
         match Self::parse(&status) {
             Some(found) if (found.uid, found.gid) == (bare.uid, bare.gid) => {
+                let found = Self { thread: pid, ..found };
                 match shares_user_namespace(pid) {
                     true => Self { among_us: true, ..found },
                     false => Self { known: ["uid", "gid"].map(|ids| known_ids(pid, ids)), ..found },
@@ -101,6 +104,15 @@ impl Caller {
             pairs.all(|(ranges, id)| ranges.iter().any(|range| range.contains(&id.into())))
         };
         self.has_at_home(capability) && (self.among_us || known())
+    }
+
+    /// The directories of the filesystem with this `st_dev` that it sees mounted.
+    pub(super) fn tops(&self, device: (u32, u32)) -> Vec<PathBuf> {
+        let seen = match self.thread {
+            0 => Vec::new(),
+            thread => mounts::seen_by(&thread.to_string()).unwrap_or_default(),
+        };
+        mounts::tops(&seen, device).into_iter().map(Path::to_owned).collect()
     }
 
     pub(super) fn is_in_group(&self, gid: u32) -> bool {

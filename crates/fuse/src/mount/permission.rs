@@ -95,19 +95,19 @@ impl<S: Store> Mount<S> {
         Ok(())
     }
 
-    /// Refuses a caller who could not find `directory` by listing those above it, up to `top`, whose own permissions are not
-    /// asked.
+    /// Refuses a caller who could not find `directory` by listing those above it, up to the first of `tops`. That one is
+    /// answered; its own permissions are not asked.
     pub(super) fn may_reach(
         &self,
         caller: &Caller,
-        top: Identity,
+        tops: &[Identity],
         directory: &S::Node,
-    ) -> Answer<()> {
+    ) -> Answer<S::Node> {
         let mut at = directory.clone();
         for _ in 0..DEPTH_MAX {
             let here = self.store.identity(&at);
-            if here == top {
-                return Ok(());
+            if tops.contains(&here) {
+                return Ok(at);
             }
             self.may(caller, &at, READ | SEARCH)?;
             let above = self.store.parent(&at)?;

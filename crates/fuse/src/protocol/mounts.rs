@@ -15,6 +15,8 @@ pub const FS_TYPE_BLOCK: &str = "fuseblk.buttress";
 pub struct MountEntry {
     /// Number of this mount, as /proc/PID/fdinfo shows it.
     pub id: u64,
+    /// That of the mount it is mounted on.
+    pub parent: u64,
     /// `st_dev` of the mount as major and minor number.
     pub device: (u32, u32),
     /// The directory of the filesystem that is the top of the mount, from the filesystem's own top on: `/` where they are one.
@@ -39,8 +41,9 @@ impl MountEntry {
 
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
-        let device = std::str::from_utf8(fields.nth(1)?).ok()?;
+        let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
+        let (id, parent) = (number()?, number()?);
+        let device = std::str::from_utf8(fields.next()?).ok()?;
         let (major, minor) = device.split_once(':')?;
         let root = unescape(fields.next()?);
         let mountpoint = unescape(fields.next()?);
@@ -50,6 +53,7 @@ impl MountEntry {
         let shared = tail.next().unwrap_or_default();
         Some(Self {
             id,
+            parent,
             device: (major.parse().ok()?, minor.parse().ok()?),
             root: root.into(),
             mountpoint: mountpoint.into(),
@@ -94,6 +98,42 @@ pub fn of_device(device: (u32, u32)) -> std::io::Result<(Vec<MountEntry>, bool)>
     };
     let (reachable, covered): (Vec<_>, Vec<_>) = ours.partition(on_top);
     Ok((reachable.into_iter().cloned().collect(), !covered.is_empty()))
+}
+
+/// The directories of the filesystem with this `st_dev` that are the tops of mounts among `all`, from the filesystem's own top on.
+/// Without those that are deleted, and those that no path leads to, as another mount covers them.
+pub fn tops(all: &[MountEntry], device: (u32, u32)) -> Vec<&Path> {
+    let ours = all.iter().filter(|entry| entry.device == device && !is_covered(all, entry));
+    let mut tops: Vec<&Path> = ours.map(|entry| entry.root.as_path()).collect();
+    // What is deleted is shown with `//deleted` at its end.
+    tops.retain(|top| !top.as_os_str().as_bytes().windows(2).any(|two| two == b"//"));
+    tops.sort_unstable();
+    tops.dedup();
+    tops
+}
+
+/// Whether a mount lies below another one: on its top, or on a directory that leads to it.
+fn is_covered(all: &[MountEntry], entry: &MountEntry) -> bool {
+    // The first mount of all is mounted on itself.
+    let others = || all.iter().filter(|it| it.id != it.parent);
+    let beside = |at: &MountEntry, other: &MountEntry| {
+        other.parent == at.parent
+            && other.mountpoint != at.mountpoint
+            && at.mountpoint.starts_with(&other.mountpoint)
+    };
+    if others().any(|it| it.parent == entry.id && it.mountpoint == entry.mountpoint) {
+        return true;
+    }
+    let mut at = Some(entry);
+    // Each step leads to the mount that it is mounted on; the last one is on none that is shown.
+    for _ in 0..all.len() {
+        let Some(here) = at else { return false };
+        if others().any(|other| beside(here, other)) {
+            return true;
+        }
+        at = all.iter().find(|it| it.id == here.parent && it.id != here.id);
+    }
+    at.is_some()
 }
 
 /// The topmost mount whose mount point is exactly `mountpoint` (an absolute path).
@@ -154,6 +194,43 @@ mod tests {
             let line = format!("36 35 0:42 / /mnt {own} - fuse.buttress /a {shared}");
             assert_eq!(MountEntry::parse(line.as_bytes()).unwrap().read_only, is);
         }
+    }
+
+    #[test]
+    fn tops_are_those_that_a_path_leads_to() {
+        let shown = |lines: &[&str]| {
+            let all: Vec<_> =
+                lines.iter().map(|line| MountEntry::parse(line.as_bytes()).unwrap()).collect();
+            tops(&all, (0, 42)).into_iter().map(Path::to_owned).collect::<Vec<_>>()
+        };
+        let on = |id: u32, parent: u32, device: u32, root: &str, at: &str| {
+            format!("{id} {parent} 0:{device} {root} {at} rw - fuse.buttress /a rw")
+        };
+        let root = on(1, 1, 1, "/", "/");
+        let home = on(2, 1, 42, "/@home", "/a/home");
+        let below = on(3, 2, 42, "/@/x", "/a/home/x");
+        let same = on(4, 1, 42, "/@home", "/b");
+        let gone = on(5, 1, 42, "/@/y//deleted", "/c");
+        let all = [root.as_str(), &home, &below, &same, &gone];
+        assert_eq!(shown(&all), [Path::new("/@/x"), Path::new("/@home")]);
+        assert_eq!(shown(&all[..2]), [Path::new("/@home")]);
+        assert!(shown(&all[..1]).is_empty());
+        // On its top; on a directory above it; neither.
+        for (at, parent, covers) in [
+            ("/a/home", 2, true),
+            ("/a", 1, true),
+            ("/", 1, true),
+            ("/a/h", 1, false),
+            ("/a/home/y", 2, false),
+        ] {
+            let other = on(9, parent, 7, "/", at);
+            assert_eq!(shown(&[&root, &home, &other]).is_empty(), covers, "{at}");
+        }
+        // What covers the mount that it is mounted on covers it too.
+        let other = on(9, 1, 7, "/", "/a");
+        assert!(shown(&[&root, &home, &below, &other]).is_empty());
+        // Numbers that lead in a circle lead nowhere.
+        assert!(shown(&[&on(2, 3, 42, "/", "/a"), &on(3, 2, 1, "/", "/b")]).is_empty());
     }
 
     #[test]

@@ -10,7 +10,8 @@
 //! Permissions here are the server's business, as the kernel cannot know what an ioctl does. They are those of Linux:
 //! subvolumes are made and deleted by who may change the directory, snapshots are made of one's own, the whole filesystem is
 //! for CAP_SYS_ADMIN, and nothing changes through a read-only mount. The user who mounted counts as the administrator of
-//! what he has mounted. Names and paths of subvolumes are told to those who could find them.
+//! what he has mounted. Names and paths of subvolumes are told to those who could find them: the connection may have more than
+//! anybody has mounted of it, so it is asked which of its directories the caller sees mounted, and what lies below those.
 
 mod abi;
 mod facts;
@@ -229,6 +230,15 @@ pub trait Control: Store {
     }
 }
 
+/// A caller, and what he sees of the filesystem.
+struct View {
+    caller: Caller,
+    /// Whether he may do what concerns the whole filesystem. Then nothing is hidden from him.
+    master: bool,
+    /// Directories that are mounted where he sees it.
+    tops: Vec<Identity>,
+}
+
 impl<S: Control> Mount<S> {
     /// Whether the caller may do what concerns the whole filesystem: with CAP_SYS_ADMIN, as in Linux, or as the ordinary
     /// user whose mount it is, who can write to the device.
@@ -289,26 +299,46 @@ impl<S: Control> Mount<S> {
         }
     }
 
-    /// The top of the mount.
-    fn mounted_top(&self) -> Identity {
-        Identity { subvolume: self.nodes.mounted(), ino: SUBVOLUME_TOP }
+    /// Who asks, and from where on he could look around. A mount whose mount point he may not get to counts as well: only he
+    /// himself could try.
+    fn view_of(&self, request: &Request<'_>) -> View {
+        let caller = Caller::of(request);
+        let master = self.is_master(&caller);
+        let paths = match self.device.get() {
+            Some(device) if !master => caller.tops(*device),
+            _ => Vec::new(),
+        };
+        let tops = paths.iter().filter_map(|path| self.directory_at(path)).collect();
+        View { caller, master, tops }
     }
 
-    /// Refuses to tell of a subvolume to those who could not find it by its path on this mount. That of the mount itself,
-    /// and the one without a name, are no secrets.
-    fn may_see(&self, caller: &Caller, facts: &SubvolumeFacts) -> Answer<()> {
-        if facts.parent == 0 || facts.id == self.nodes.mounted() || self.is_master(caller) {
+    /// The directory that has a path from the top of the connection on, as the kernel tells of mounts.
+    fn directory_at(&self, path: &Path) -> Option<Identity> {
+        let top = Identity { subvolume: self.nodes.mounted(), ino: SUBVOLUME_TOP };
+        let mut at = self.store.load(top).ok()?;
+        for name in path.strip_prefix("/").ok()? {
+            at = self.store.lookup(&at, name).ok()??;
+        }
+        Some(self.store.identity(&at))
+    }
+
+    /// Refuses to tell of a subvolume to those who could not find it. That without a name is no secret.
+    fn may_see(&self, view: &View, facts: &SubvolumeFacts) -> Answer<()> {
+        if facts.parent == 0 { Ok(()) } else { self.may_find(view, facts) }
+    }
+
+    /// Refuses a caller who could not find a subvolume by a path on a mount that he sees.
+    fn may_find(&self, view: &View, facts: &SubvolumeFacts) -> Answer<()> {
+        let top = Identity { subvolume: facts.id, ino: SUBVOLUME_TOP };
+        if view.master || view.tops.contains(&top) {
             return Ok(());
         }
+        if facts.parent == 0 || view.tops.is_empty() {
+            return Err(Errno::ACCESS);
+        }
         let directory = Identity { subvolume: facts.parent, ino: facts.directory };
-        self.may_find(caller, &self.store.load(directory)?)
-    }
-
-    /// Refuses a caller who could not find a directory by its path on this mount.
-    fn may_find(&self, caller: &Caller, directory: &S::Node) -> Answer<()> {
-        let top = self.mounted_top();
-        self.may(caller, &self.store.load(top)?, READ | SEARCH)?;
-        self.may_reach(caller, top, directory)
+        let above = self.may_reach(&view.caller, &view.tops, &self.store.load(directory)?)?;
+        self.may(&view.caller, &above, READ | SEARCH)
     }
 
     /// The subvolume whose top `node` is.
@@ -317,7 +347,7 @@ impl<S: Control> Mount<S> {
         if ino == SUBVOLUME_TOP { Ok(subvolume) } else { Err(Errno::INVAL) }
     }
 
-    /// The path of a directory from the top of the mount.
+    /// The path of a directory from the top of the connection.
     fn path_on_mount(&self, directory: Identity) -> Option<PathBuf> {
         let (mut at, mut names) = (directory, Vec::new());
         // Each step leads to another subvolume.

@@ -249,7 +249,7 @@ impl<S: Control> Mount<S> {
         if directory.ino == SUBVOLUME_TOP && here != directory {
             return Err(Errno::ACCESS);
         }
-        self.may_reach(&Caller::of(request), here, &self.store.load(directory)?)?;
+        self.may_reach(&Caller::of(request), &[here], &self.store.load(directory)?)?;
         let facts = self.store.subvolume(answer.treeid)?;
         match facts.parent == here.subvolume {
             true if facts.directory == answer.dirid => {}

@@ -126,7 +126,7 @@ impl<S: Control> Mount<S> {
 
     fn visible_subvolume(&self, request: &Request<'_>, id: u64) -> Answer<SubvolumeFacts> {
         let facts = self.store.subvolume(id)?;
-        self.may_see(&Caller::of(request), &facts)?;
+        self.may_see(&self.view_of(request), &facts)?;
         Ok(facts)
     }
 
@@ -150,10 +150,10 @@ impl<S: Control> Mount<S> {
 
     /// Those that the caller may see.
     fn list_subvolumes(&self, request: &Request<'_>, from: u64) -> Answer<Vec<u8>> {
-        let caller = Caller::of(request);
+        let view = self.view_of(request);
         let all = self.store.subvolumes(from)?.into_iter().map(|id| self.store.subvolume(id));
         let hidden = |facts: &Answer<SubvolumeFacts>| match facts {
-            Ok(facts) => self.may_see(&caller, facts) == Err(Errno::ACCESS),
+            Ok(facts) => self.may_see(&view, facts) == Err(Errno::ACCESS),
             Err(_) => false,
         };
         records_that_fit(all.filter(|facts| !hidden(facts)))
@@ -194,7 +194,8 @@ impl<S: Control> Mount<S> {
         let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
         let source = self.node(self.id_of_shown(source.ok_or(Errno::INVAL)?))?;
         // A number is no proof of having found it.
-        self.visible_subvolume(request, self.store.identity(&source).subvolume)?;
+        let facts = self.store.subvolume(self.store.identity(&source).subvolume)?;
+        self.may_find(&self.view_of(request), &facts)?;
         let read_only = match kind {
             b"ro" => true,
             b"rw" => false,
