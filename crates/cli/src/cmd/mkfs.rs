@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
@@ -147,8 +148,11 @@ pub fn run(args: &Mkfs, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     }
 }
 
-/// Whether a file, which may have to be made, is somewhere in a directory.
+/// Whether a file, which may have to be made, is somewhere in a directory. Of a disk only its name is.
 fn is_within(path: &Path, directory: &Path) -> bool {
+    if path.metadata().is_ok_and(|found| found.file_type().is_block_device()) {
+        return false;
+    }
     let whole = path.canonicalize().or_else(|_| {
         let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         parent.unwrap_or(Path::new(".")).canonicalize()

@@ -7,6 +7,7 @@
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use buttress_device::Access;
@@ -108,8 +109,8 @@ pub struct Session<'a> {
     globals: &'a Globals,
     access: Access,
     /// The one image that is written, if not all of them are.
-    written: Option<PathBuf>,
-    images: Vec<(PathBuf, Image)>,
+    written: Option<Identity>,
+    images: Vec<(Identity, PathBuf, Image)>,
 }
 
 impl<'a> Session<'a> {
@@ -121,11 +122,11 @@ impl<'a> Session<'a> {
     /// From here on no image is opened for writing but the one that a target is in.
     pub fn write_only_to(&mut self, target: &Target) {
         if let Target::Image { device, .. } = target {
-            self.written = Some(whole_path(device));
+            self.written = Some(Identity::of(device));
         }
     }
 
-    fn access(&self, whole: &Path) -> Access {
+    fn access(&self, whole: &Identity) -> Access {
         match &self.written {
             Some(written) if written != whole => Access::ReadOnly,
             _ => self.access,
@@ -136,7 +137,7 @@ impl<'a> Session<'a> {
     /// would wait for ever. What cannot be opened is told where it is used.
     pub fn open_in_order<'t>(&mut self, targets: impl IntoIterator<Item = &'t Target>) {
         let image = |target: &'t Target| match target {
-            Target::Image { device, .. } => Some((whole_path(device), device)),
+            Target::Image { device, .. } => Some((Identity::of(device), device)),
             Target::Host(_) => None,
         };
         let mut images: Vec<_> = targets.into_iter().filter_map(image).collect();
@@ -150,11 +151,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Who has images for writing waits for those that come after all of them, in the order of their paths: nobody who has one of those
+    /// Who has images for writing waits for those that come after all of them, in the order of their numbers: nobody who has one of those
     /// waits for his.
-    fn turn(&self, whole: &Path, access: Access) -> Turn {
-        let after = |(known, _): &(PathBuf, Image)| {
-            self.access(known) == Access::ReadOnly || known.as_path() < whole
+    fn turn(&self, whole: &Identity, access: Access) -> Turn {
+        let after = |(known, _, _): &(Identity, PathBuf, Image)| {
+            self.access(known) == Access::ReadOnly || known < whole
         };
         match access == Access::ReadOnly || self.images.iter().all(after) {
             true => Turn::Waits,
@@ -164,18 +165,19 @@ impl<'a> Session<'a> {
 
     /// The image at a path, opened if it is not yet.
     pub fn open(&mut self, path: &Path) -> Result<Image, Failure> {
-        let whole = whole_path(path);
-        if let Some((_, image)) = self.images.iter().find(|(known, _)| *known == whole) {
+        let identity = Identity::of(path);
+        if let Some((_, _, image)) = self.images.iter().find(|(known, _, _)| *known == identity) {
             return Ok(image.clone());
         }
-        let access = self.access(&whole);
+        let whole = whole_path(path);
+        let access = self.access(&identity);
         if let (Access::ReadOnly, Some(directory)) = (access, device::mounted_on(&whole)) {
             let directory = directory.display();
             let note =
                 format!("it is mounted on {directory}, where what is not committed yet shows too");
             device::warn(self.globals, path, &note);
         }
-        let device = device::open_in(self.turn(&whole, access), path, access, self.globals)?;
+        let device = device::open_in(self.turn(&identity, access), path, access, self.globals)?;
         let options = match access {
             Access::ReadOnly => Options::read_only(),
             Access::ReadWrite => {
@@ -188,7 +190,7 @@ impl<'a> Session<'a> {
             device::warn(self.globals, path, &warning);
         }
         let image = Image::new(fs, path);
-        self.images.push((whole, image.clone()));
+        self.images.push((identity, whole, image.clone()));
         Ok(image)
     }
 
@@ -285,7 +287,7 @@ impl<'a> Session<'a> {
 
     /// Makes what was done durable, and says so when it cannot be.
     pub fn close(self) -> Result<(), Failure> {
-        for (path, image) in self.images {
+        for (_, path, image) in self.images {
             let refuse = |error| Failure::new("cannot write", path.display(), Trouble::from(error));
             if self.globals.stats {
                 image.fs().commit().map_err(refuse)?;
@@ -297,7 +299,26 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The path by which an image is known.
+/// What an image is known by, whatever names it has; the same for all commands.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Identity {
+    /// Where a file lies, or a disk's number.
+    Numbers(u64, u64),
+    /// What is not there.
+    Path(PathBuf),
+}
+
+impl Identity {
+    fn of(path: &Path) -> Identity {
+        match path.metadata() {
+            Ok(found) if found.rdev() != 0 => Identity::Numbers(0, found.rdev()),
+            Ok(found) => Identity::Numbers(found.dev(), found.ino()),
+            Err(_) => Identity::Path(path.into()),
+        }
+    }
+}
+
+/// The path by which an image is shown.
 fn whole_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.into())
 }

@@ -118,6 +118,43 @@ fn commands_on_two_images_come_to_an_end() {
     assert_eq!(all.lines().filter(|line| line.starts_with("file")).count(), 8);
 }
 
+/// Whatever names they use.
+#[test]
+fn commands_on_two_images_by_other_names_come_to_an_end() {
+    let place = image();
+    place.ok("mkfs -q --size 300M second.img");
+    for (from, to) in [("disk.img", "z.img"), ("second.img", "y.img")] {
+        fs::hard_link(place.join(from), place.join(to)).unwrap();
+    }
+    // The first names them in one order of their names, the second in the other.
+    for number in 0..8 {
+        fs::write(place.join(&format!("file{number}")), "x").unwrap();
+        place.ok(&format!("cp file{number} {}:/", ["disk.img", "y.img"][number % 2]));
+    }
+    let begun = Instant::now();
+    let names = [["disk.img", "second.img"], ["y.img", "z.img"]];
+    for round in 0..6 {
+        let moves: Vec<_> = (0..8)
+            .map(|number| {
+                let [mut from, mut to] = names[number % 2];
+                if round % 2 == 1 {
+                    std::mem::swap(&mut from, &mut to);
+                }
+                start(&place, &format!("mv {from}:/file{number} {to}:/"))
+            })
+            .collect();
+        for command in moves {
+            let output = command.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "round {round}: {said}");
+        }
+    }
+    assert!(begun.elapsed().as_secs() < 500);
+    // One image by two names is one.
+    place.ok("mv disk.img:/file0 z.img:/other");
+    assert_eq!(place.ok("ls disk.img").lines().filter(|line| *line == "other").count(), 1);
+}
+
 #[test]
 fn who_waits_says_so_and_can_be_stopped() {
     let place = image();
@@ -407,6 +444,17 @@ fn an_image_is_not_made_within_what_it_is_filled_from() {
     assert!(!place.join("tree/disk.img").exists() && !place.join("disk.img").exists());
     place.ok("mkfs -q --size 300M --rootdir tree tree.img");
     place.ok("mkfs -q --size 300M --rootdir tree treeing.img");
+    if oracle::root_or_skip() {
+        // Only the name of a disk lies there.
+        let device = LoopDevice::attach(&place.join("treeing.img")).unwrap();
+        let number = fs::metadata(device.path()).unwrap().rdev();
+        let (node, mode) = (place.join("tree/disk"), rustix::fs::Mode::from_raw_mode(0o600));
+        let kind = rustix::fs::FileType::BlockDevice;
+        rustix::fs::mknodat(rustix::fs::CWD, &node, kind, mode, number).unwrap();
+        place.ok("mkfs -q -f --rootdir tree tree/disk");
+        assert_eq!(place.ok("ls tree/disk"), "dir\ndisk\n");
+        fs::remove_file(node).unwrap();
+    }
     assert_eq!(place.ok("ls tree.img"), "dir\n");
 }
 
