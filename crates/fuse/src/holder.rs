@@ -159,6 +159,20 @@ fn holder(pid: u32, image: &Image) -> Option<Holder> {
     Some(Holder { pid, fuse, connection: connection.and_then(|text| text.trim().parse().ok()) })
 }
 
+/// The user whose process it is.
+fn owner_of(pid: u32) -> Option<u32> {
+    fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
+}
+
+/// The one among holders that serves the mount with this number. Where the kernel tells no connection's number, any may be it; where it
+/// tells one, who has none is not connected.
+fn serving(found: &[Holder], device: u32) -> Option<Holder> {
+    if found.iter().any(|holder| holder.connection.is_some()) {
+        return found.iter().find(|holder| holder.connection == Some(device)).copied();
+    }
+    found.last().copied()
+}
+
 /// The server of a mount, to be waited for after the unmount.
 pub(crate) struct Server {
     pid: u32,
@@ -170,12 +184,13 @@ impl Server {
     /// Finds it while it is mounted.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
         let image = Image::at(&mount.source)?;
-        let found = processes().filter_map(|pid| holder(pid, &image));
+        let owner = mount.owner?;
+        // Anybody who may read the image can have it and /dev/fuse open.
+        let theirs = processes().filter(|pid| owner_of(*pid) == Some(owner));
+        let found: Vec<_> = theirs.filter_map(|pid| holder(pid, &image)).collect();
         let (major, minor) = mount.device;
-        let device = major << MINOR_BITS | minor;
-        let is_it = |holder: &Holder| holder.connection.is_none_or(|number| number == device);
-        let found = found.filter(is_it).last();
-        found.map(|holder| Self { pid: holder.pid, fuse: holder.fuse, image })
+        let holder = serving(&found, major << MINOR_BITS | minor)?;
+        Some(Self { pid: holder.pid, fuse: holder.fuse, image })
     }
 
     /// Its open /dev/fuse, for those who may trace it, of a process of this user alone. To be closed at once: who waits for an
@@ -183,8 +198,7 @@ impl Server {
     pub(crate) fn borrow_connection(&self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
         let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
-        let owner = fs::metadata(format!("/proc/{}", self.pid)).ok()?.uid();
-        if owner != rustix::process::geteuid().as_raw() {
+        if owner_of(self.pid)? != rustix::process::geteuid().as_raw() {
             return None;
         }
         pidfd_getfd(process, self.fuse, PidfdGetfdFlags::empty()).ok()
@@ -308,7 +322,7 @@ fn patiently_for<T, E>(
             nobody_since = Instant::now();
         }
         match has {
-            Has::Ours(_) if begun.elapsed() > limit => return Err(error),
+            _ if begun.elapsed() > limit => return Err(error),
             Has::Ours(turn) => tell(&mut told, begun, turn, &mut say),
             Has::Stranger if strange == LOOKS => return Err(error),
             Has::Nobody if nobody > EMPTY_LOOKS && nobody_since.elapsed() > NOBODY => {
@@ -456,6 +470,36 @@ mod tests {
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::StillWrites(hung.0.id()));
         drop(hung);
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::Closed);
+    }
+
+    #[test]
+    fn who_is_not_connected_does_not_serve() {
+        let holder = |pid, connection| Holder { pid, fuse: 3, connection };
+        let (server, other) = (holder(1, Some(7)), holder(2, Some(8)));
+        let (stranger, last) = (holder(3, None), holder(4, None));
+        assert_eq!(serving(&[server, other, stranger], 7), Some(server));
+        assert_eq!(serving(&[stranger, other, server], 7), Some(server));
+        assert_eq!(serving(&[other, stranger], 7), None);
+        // The kernel tells no numbers.
+        assert_eq!(serving(&[stranger, last], 7), Some(last));
+        assert_eq!(serving(&[], 7), None);
+    }
+
+    #[test]
+    fn who_comes_and_goes_is_not_waited_for_for_ever() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let redirections = format!("3<{}; flock -n 3", image.path().display());
+        let (begun, limit, mut stranger) = (Instant::now(), TELL, None);
+        // A stranger and nobody in turns; in the end not busy any more.
+        let open = || {
+            stranger = match stranger.take() {
+                None => Some(Ending::called("somebody", &redirections)),
+                Some(_) => None,
+            };
+            Err::<(), bool>(begun.elapsed() < limit * 20)
+        };
+        let done = patiently_for(limit, true, image.path(), |busy: &bool| *busy, |_| {}, open);
+        assert_eq!(done, Err(true));
     }
 
     /// A file that a process with this name has locked.

@@ -20,11 +20,10 @@
 //!   it open, nobody is told that the process has died.
 
 use std::ffi::OsString;
+use std::fs::{File, Metadata, TryLockError};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,8 +42,11 @@ use crate::protocol::mounts::{self, FS_TYPE_BLOCK, MountEntry};
 
 /// Id of the subvolume that has all others below it.
 pub(crate) const TOP_LEVEL: u64 = 5;
-/// How long one who mounts waits for another one who mounts the same. Behind it is one who hangs.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one who mounts waits for another one who mounts the same, and who may wait as long for a mount that has gone. Behind it
+/// is one who hangs.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Where programs of root have files while they run. Nobody else can make one there, or lock it.
+const RUN: &str = "/run";
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks at a mount that may stay for ever.
@@ -52,38 +54,73 @@ const LONG_PAUSE: Duration = Duration::from_millis(200);
 /// A subvolume lies in so many others at most.
 const DEPTH_MAX: usize = 4096;
 
-/// The right to be the only one who begins to mount an image or a disk; others wait until it is dropped.
+/// The right of root's process to be the only one that begins to mount an image or a disk; others wait until it is dropped. Other users, who
+/// cannot join, take none.
 pub(crate) struct Turn {
-    _name: Option<UnixDatagram>,
+    locked: Option<(PathBuf, File)>,
 }
 
 impl Turn {
-    /// Waits for it; not for ever, as anybody can take the name. Who goes on without it may find the device busy.
+    /// Waits for it, but not for ever. Who goes on without it may find the device busy.
     pub(crate) fn wait(source: &Path) -> Self {
-        let begun = Instant::now();
-        loop {
-            match Self::take(source) {
-                Err(error) if is_taken(&error) && begun.elapsed() < PATIENCE => {
-                    std::thread::sleep(PAUSE);
-                }
-                taken => return Self { _name: taken.ok() },
-            }
-        }
+        let file = match rustix::process::geteuid().is_root() {
+            true => Self::file(Path::new(RUN), source),
+            false => None,
+        };
+        Self { locked: file.and_then(|path| Self::wait_for(path, PATIENCE)) }
     }
 
-    fn take(source: &Path) -> std::io::Result<UnixDatagram> {
-        let found = source.metadata()?;
+    /// The file of an image or disk in a directory that is root's alone.
+    fn file(directory: &Path, source: &Path) -> Option<PathBuf> {
+        let found = source.metadata().ok()?;
         let (device, number) = match found.rdev() {
             0 => (found.dev(), found.ino()),
             disk => (0, disk),
         };
-        let name = format!("buttress-mounts-{device}-{number}");
-        UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(name)?)
+        Some(directory.join(format!("buttress-{device}-{number}.turn")))
+    }
+
+    fn wait_for(path: PathBuf, limit: Duration) -> Option<(PathBuf, File)> {
+        let begun = Instant::now();
+        loop {
+            match Self::take(&path) {
+                Ok(Some(file)) => return Some((path, file)),
+                Ok(None) if begun.elapsed() < limit => std::thread::sleep(PAUSE),
+                // Nothing can be written there, say.
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
+    /// `None`: another process has it.
+    fn take(path: &Path) -> std::io::Result<Option<File>> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut options = File::options();
+        let options =
+            options.write(true).create(true).mode(0o600).custom_flags(flags.bits() as i32);
+        let file = options.open(path)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(error),
+            Ok(()) => {}
+        }
+        // Who had it before has removed it meanwhile.
+        let same = |at: Metadata, own: Metadata| (at.dev(), at.ino()) == (own.dev(), own.ino());
+        let is_there =
+            path.symlink_metadata().is_ok_and(|at| file.metadata().is_ok_and(|own| same(at, own)));
+        Ok(is_there.then_some(file))
     }
 }
 
-fn is_taken(error: &std::io::Error) -> bool {
-    error.kind() == std::io::ErrorKind::AddrInUse
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some((path, file)) = self.locked.take() {
+            // While it is locked, so that nobody's is removed.
+            let _stays_for_the_next = std::fs::remove_file(path);
+            // A process that was started meanwhile may have it open for a moment.
+            let _at_its_close_at_last = file.unlock();
+        }
+    }
 }
 
 /// A filesystem that is mounted, and one more mount of its top, which is nowhere yet.
@@ -257,12 +294,11 @@ pub(crate) fn watch(place: &Place) -> Result<(), MountError> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let Some(own) = mounts::at(&place.mountpoint)? else { return Ok(()) };
-    while mounts::all()?.contains(&own) {
-        if stop.swap(false, Ordering::SeqCst) && mounts::at(&place.mountpoint)? == Some(own.clone())
-        {
-            let busy = disconnect(&place.mountpoint, false).is_err();
+    while let Some(now) = mounts::all()?.into_iter().find(|mount| mount.is(&own)) {
+        if stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
+            let busy = disconnect(&now.mountpoint, false).is_err();
             if busy {
-                disconnect(&place.mountpoint, true)?;
+                disconnect(&now.mountpoint, true)?;
             }
         }
         std::thread::sleep(LONG_PAUSE);
@@ -270,19 +306,50 @@ pub(crate) fn watch(place: &Place) -> Result<(), MountError> {
     Ok(())
 }
 
+/// Whether no other mount covers it.
+fn is_on_top(mount: &MountEntry) -> std::io::Result<bool> {
+    Ok(mounts::at(&mount.mountpoint)?.is_some_and(|top| top.is(mount)))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
+
+    fn turn(directory: &Path, image: &Path, limit: Duration) -> Turn {
+        let path = Turn::file(directory, image).unwrap();
+        Turn { locked: Turn::wait_for(path, limit) }
+    }
 
     #[test]
     fn one_at_a_time_mounts() {
+        let run = tempfile::tempdir().unwrap();
+        let [image, other] = [(); 2].map(|()| tempfile::NamedTempFile::new().unwrap());
+        let take = |of: &tempfile::NamedTempFile| turn(run.path(), of.path(), PAUSE);
+        let first = take(&image);
+        let file = Turn::file(run.path(), image.path()).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(first.locked.is_some() && take(&image).locked.is_none());
+        assert!(take(&other).locked.is_some());
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| turn(run.path(), image.path(), PATIENCE));
+            std::thread::sleep(PAUSE * 10);
+            drop(first);
+            let second = second.join().unwrap();
+            assert!(second.locked.is_some() && take(&image).locked.is_none());
+        });
+        assert!(std::fs::read_dir(run.path()).unwrap().next().is_none());
+    }
+
+    #[test]
+    fn who_cannot_take_a_turn_goes_on_without() {
+        let run = tempfile::tempdir().unwrap();
         let image = tempfile::NamedTempFile::new().unwrap();
-        let first = Turn::wait(image.path());
-        let refused = Turn::take(image.path()).unwrap_err();
-        assert!(is_taken(&refused), "{refused}");
-        let other = tempfile::NamedTempFile::new().unwrap();
-        Turn::take(other.path()).unwrap();
-        drop(first);
-        Turn::take(image.path()).unwrap();
+        let file = Turn::file(run.path(), image.path()).unwrap();
+        std::os::unix::fs::symlink(run.path().join("elsewhere"), &file).unwrap();
+        assert!(turn(run.path(), image.path(), PATIENCE).locked.is_none());
+        assert!(file.is_symlink() && !run.path().join("elsewhere").exists());
+        assert!(turn(&run.path().join("none"), image.path(), PATIENCE).locked.is_none());
     }
 }

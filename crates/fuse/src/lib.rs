@@ -25,4 +25,4 @@ mod will;
 
 pub use daemon::{Ground, MountError, mount};
 pub use options::MountOptions;
-pub use unmount::unmount;
+pub use unmount::{Unmounted, unmount, unmount_all};

@@ -1,10 +1,12 @@
 //! The end of a mount, as whoever ends it sees it.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use crate::daemon::MountError;
 use crate::holder::{Outcome, Server, wait_for_last_commit};
-use crate::protocol::connect::disconnect;
+use crate::protocol::connect::{ConnectError, disconnect};
 use crate::protocol::mounts::{self, MountEntry};
 use crate::will::Will;
 
@@ -18,24 +20,63 @@ pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountErr
     if !wait || lazy {
         return Ok(disconnect(&path, lazy)?);
     }
-    let server = Server::of(&entry);
-    disconnect(&path, false)?;
-    wait_for_end(&entry, server.as_ref())?;
-    match Will::of(&entry).as_ref().and_then(Will::take) {
+    take_off(&entry, true)
+}
+
+/// Takes off all mounts of an image or disk, given by its whole path, the newest first. Each one's directory, and how it went: what is busy stays, and
+/// the others go. With the last one it is waited for as by [`unmount`].
+pub fn unmount_all(source: &Path, lazy: bool) -> Result<Vec<Unmounted>, MountError> {
+    let is_it = |entry: &MountEntry| entry.is_ours() && entry.source == source;
+    let all: Vec<_> = mounts::all()?.into_iter().filter(is_it).collect();
+    let mut ended = Vec::new();
+    for entry in all.into_iter().rev() {
+        // It may have gone with another one, of which it was a copy.
+        if mounts::all()?.iter().any(|other| other.is(&entry)) {
+            let done = take_off_this(&entry, lazy);
+            ended.push((entry.mountpoint, done));
+        }
+    }
+    Ok(ended)
+}
+
+/// A directory that was a mount point, and whether it still is.
+pub type Unmounted = (PathBuf, Result<(), MountError>);
+
+/// Takes off this mount and no other that covers it.
+fn take_off_this(entry: &MountEntry, lazy: bool) -> Result<(), MountError> {
+    let path = entry.mountpoint.clone();
+    if !mounts::at(&path)?.is_some_and(|top| top.is(entry)) {
+        return Err(ConnectError::Unmount { path, reason: Errno::BUSY }.into());
+    }
+    match lazy {
+        true => Ok(disconnect(&path, true)?),
+        false => take_off(entry, false),
+    }
+}
+
+/// Takes it off and waits. `tells`: also says where the same stays mounted.
+fn take_off(entry: &MountEntry, tells: bool) -> Result<(), MountError> {
+    let server = Server::of(entry);
+    disconnect(&entry.mountpoint, false)?;
+    wait_for_end(entry, server.as_ref(), tells)?;
+    match Will::of(entry).as_ref().and_then(Will::take) {
         Some(said) => Err(MountError::LastCommit { said }),
         None => Ok(()),
     }
 }
 
 /// Waits until the process of a mount that has gone has let go of the device.
-fn wait_for_end(entry: &MountEntry, server: Option<&Server>) -> Result<(), MountError> {
+fn wait_for_end(
+    entry: &MountEntry,
+    server: Option<&Server>,
+    tells: bool,
+) -> Result<(), MountError> {
     let say = |text: &str| eprintln!("buttress: {}: {text}", entry.mountpoint.display());
     if let Some(at) = elsewhere(entry) {
         // Another subvolume goes on by itself.
-        if at.root != entry.root {
-            return Ok(());
+        if tells && at.root == entry.root {
+            say(&format!("it stays mounted on {}", at.mountpoint.display()));
         }
-        say(&format!("it stays mounted on {}", at.mountpoint.display()));
         return Ok(());
     }
     let Some(server) = server else {

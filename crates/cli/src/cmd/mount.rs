@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use buttress_fuse::protocol::mounts;
-use buttress_fuse::{Ground, MountError, MountOptions};
+use buttress_fuse::{Ground, MountError, MountOptions, Unmounted};
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -39,7 +39,7 @@ pub struct Mount {
 /// Arguments of `umount`.
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// The directory, or the image or disk that is mounted there
+    /// The directory; or the image or disk, which is taken off wherever it is mounted
     #[arg(required = true, value_name = "DIRECTORY")]
     targets: Vec<PathBuf>,
     /// Take it off now although files are open; it ends when they are closed
@@ -189,18 +189,22 @@ fn list(globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
 pub fn umount(args: &Umount, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failures = super::files::Failures::new(globals);
     for target in &args.targets {
-        let directory = directory_of(target);
-        let done = buttress_fuse::unmount(&directory, args.lazy, true);
-        let done = done.map_err(|error| umount_failure(&directory, &error));
-        failures.note(done, out)?;
+        for (directory, done) in unmounted(target, args.lazy) {
+            let done = done.map_err(|error| umount_failure(&directory, &error));
+            failures.note(done, out)?;
+        }
     }
     failures.end()
 }
 
-/// The directory where an image or disk is mounted; any other path as it is.
-fn directory_of(target: &Path) -> PathBuf {
+/// Takes an image or disk off wherever it is mounted; else what is mounted on a directory.
+fn unmounted(target: &Path, lazy: bool) -> Vec<Unmounted> {
     let source = target.canonicalize().unwrap_or_else(|_| target.into());
-    device::mounted_on(&source).unwrap_or_else(|| target.into())
+    match buttress_fuse::unmount_all(&source, lazy) {
+        Ok(all) if !all.is_empty() => all,
+        Ok(_) => vec![(target.into(), buttress_fuse::unmount(target, lazy, true))],
+        Err(error) => vec![(target.into(), Err(error))],
+    }
 }
 
 fn umount_failure(directory: &Path, error: &MountError) -> Failure {

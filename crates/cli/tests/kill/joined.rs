@@ -401,6 +401,104 @@ fn nobody_joins_the_mount_of_another_user() {
     }
 }
 
+/// A process of an ordinary user that has the image and /dev/fuse open.
+struct Reader(Child);
+
+impl Reader {
+    fn of(image: &Path) -> Self {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "1000", "--regid", "1000", "--clear-groups", "--", "sh", "-c"]);
+        command.arg(r#"exec 3<>/dev/fuse 4<"$0"; echo; exec cat"#).arg(image);
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let out = child.stdout.as_mut().unwrap();
+        std::io::Read::read_exact(out, &mut [0]).unwrap();
+        Self(child)
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ended = self.0.wait();
+    }
+}
+
+#[test]
+fn a_reader_of_the_image_is_not_taken_for_its_daemon() {
+    for two in Two::all().into_iter().filter(|two| matches!(two.source, Source::Image(_))) {
+        if fs::metadata("/dev/fuse").unwrap().mode() & 0o006 != 0o006 {
+            println!("skipped: /dev/fuse is closed to ordinary users");
+            return;
+        }
+        let above = two.place.image().parent().unwrap().to_owned();
+        fs::set_permissions(above, fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(two.source.path(), fs::Permissions::from_mode(0o644)).unwrap();
+        let top = two.mount("subvol=@,commit=300", "top");
+        let reader = Reader::of(two.source.path());
+        let home = two.mount("subvol=@home", "home");
+        umount(&home);
+        fs::write(top.join("many"), vec![7; 24 << 20]).unwrap();
+        let output =
+            Command::new(env!("CARGO_BIN_EXE_buttress")).arg("umount").arg(&top).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && !said.contains("stays mounted"), "{said}");
+        assert!(two.source.is_free(&two.place), "umount has not waited");
+        drop(reader);
+        two.ended();
+    }
+}
+
+#[test]
+fn umount_of_the_source_takes_off_all_its_mounts() {
+    for two in Two::all() {
+        let top = two.mount("subvol=@,commit=300", "top");
+        let home = two.mount("subvol=@home", "home");
+        let again = two.mount("subvol=@", "again");
+        let below = two.mount("subvol=@home", "again/below");
+        fs::write(home.join("many"), vec![7; 24 << 20]).unwrap();
+        umount(two.source.path());
+        for path in [&top, &home, &again, &below] {
+            assert!(!is_mounted(path), "{path:?}");
+        }
+        two.ended();
+        // What is busy stays.
+        let top = two.mount("subvol=@,commit=300", "top");
+        let home = two.mount("subvol=@home", "home");
+        let open = File::create(top.join("open")).unwrap();
+        let said = try_buttress(&["umount"], &[two.source.path()]).unwrap_err();
+        assert!(said.contains(&format!("cannot unmount {}: it is busy", top.display())), "{said}");
+        assert!(is_mounted(&top) && !is_mounted(&home));
+        drop(open);
+        umount(two.source.path());
+        two.ended();
+    }
+}
+
+/// Whatever else is done to it.
+#[test]
+fn a_later_mount_in_the_foreground_ends_when_it_is_taken_off() {
+    use rustix::mount::{MountFlags, mount_move, mount_remount};
+    for two in Two::all() {
+        let whole = two.mount("subvolid=5,commit=300", "whole");
+        let mut joined = two.start("subvol=@home", "home");
+        let mut home = two.at("home");
+        fs::rename(whole.join("@home"), whole.join("@other")).unwrap();
+        mount_remount(&home, MountFlags::BIND | MountFlags::RDONLY, "").unwrap();
+        // Not where copies of mounts are made below its directory.
+        let moved = two.at("moved");
+        if mount_move(&home, &moved).is_ok() {
+            home = moved;
+        }
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        assert!(joined.try_wait().unwrap().is_none() && is_mounted(&home));
+        signal(&joined, Signal::INT);
+        assert!(joined.wait().unwrap().success());
+        assert!(!is_mounted(&home) && is_mounted(&whole));
+        umount(&whole);
+        two.ended();
+    }
+}
+
 /// What is asked of the whole filesystem is answered through each mount.
 #[test]
 fn a_snapshot_has_what_was_written_through_another_mount() {

@@ -39,6 +39,11 @@ impl MountEntry {
         self.fs_type == FS_TYPE || self.fs_type == FS_TYPE_BLOCK
     }
 
+    /// Whether it is the same mount, which may have moved meanwhile, or shows a directory that was renamed.
+    pub fn is(&self, other: &MountEntry) -> bool {
+        (self.id, self.device) == (other.id, other.device)
+    }
+
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         let mut number = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
