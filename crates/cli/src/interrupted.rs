@@ -8,25 +8,37 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
 
+/// What a signal finds.
+enum Made {
+    Nothing,
+    /// A file that is not whole yet.
+    Part(PathBuf),
+    /// All is done: the command ends well, and nobody may hear that of one that has lost its file.
+    Whole,
+}
+
 /// While it lives, a signal that ends the command removes what was made first.
 pub struct Removal {
-    made: Arc<Mutex<Option<PathBuf>>>,
+    made: Arc<Mutex<Made>>,
     signals: Option<Handle>,
 }
 
 impl Removal {
     /// Nothing was made yet. Where no thread is to be had, signals do what they always do.
     pub fn watch() -> Removal {
-        let made = Arc::new(Mutex::new(None::<PathBuf>));
+        let made = Arc::new(Mutex::new(Made::Nothing));
         let (tell, told) = channel();
-        let path = made.clone();
+        let found = made.clone();
         let watch = move || {
             let Ok(mut signals) = Signals::new([SIGTERM, SIGINT, SIGHUP]) else { return };
             let _received = tell.send(signals.handle());
             if let Some(signal) = signals.forever().next() {
-                let path = path.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(path) = &*path {
-                    let _gone_is_gone = std::fs::remove_file(path);
+                // Held to the end: who has finished meanwhile waits, and ends here, too.
+                let found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                match &*found {
+                    Made::Nothing => {}
+                    Made::Part(path) => drop(std::fs::remove_file(path)),
+                    Made::Whole => return,
                 }
                 let _ends_here = emulate_default_handler(signal);
             }
@@ -39,13 +51,14 @@ impl Removal {
     pub fn making<T, E>(&self, path: &Path, make: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let done = make()?;
-        *made = Some(path.to_owned());
+        *made = Made::Part(path.to_owned());
         Ok(done)
     }
 }
 
 impl Drop for Removal {
     fn drop(&mut self) {
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made::Whole;
         if let Some(signals) = &self.signals {
             signals.close();
         }

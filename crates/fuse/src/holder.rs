@@ -180,6 +180,17 @@ pub(crate) struct Server {
     image: Image,
 }
 
+/// How long a process that has closed the image may take to end.
+const LAST_STEPS: Duration = Duration::from_secs(1);
+
+/// Whether there is such a process that has not ended.
+fn runs(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have any characters.
+    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
+}
+
 impl Server {
     /// Finds it while it is mounted.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
@@ -219,6 +230,11 @@ impl Server {
                 _ => {}
             }
             tell(&mut told, begun, Turn::Ending(self.pid), &mut say);
+            std::thread::sleep(PAUSE);
+        }
+        // What it no longer shows the kernel may be about to close: its lock is gone for sure when the process is.
+        let closed = Instant::now();
+        while runs(self.pid) && closed.elapsed() < LAST_STEPS {
             std::thread::sleep(PAUSE);
         }
         Outcome::Closed
