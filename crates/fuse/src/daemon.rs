@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use crate::budget::Budget;
 use crate::holder;
-use crate::join::{self, TOP_LEVEL, Turn};
+use crate::join::{self, TOP_LEVEL, Turn, Watch};
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
@@ -178,11 +178,12 @@ fn mount_here(
     let place = Place::new(device, mountpoint)?;
     let turn = Turn::wait(&place.source);
     if let Some(running) = join::running(&place, options) {
+        let watch = Watch::begin()?;
         running.join(&place, options)?;
         drop(turn);
         return match readiness.take() {
             Some(readiness) => Ok(readiness.ready()?),
-            None => join::watch(&place),
+            None => watch.until_gone(&place),
         };
     }
     let mut opened = Opened::new(&place, options)?;

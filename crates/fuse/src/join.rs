@@ -287,23 +287,34 @@ fn path_of_subvolume(top: &Path, id: u64) -> Result<PathBuf, Errno> {
     Err(Errno::LOOP)
 }
 
-/// Returns when the mount that was made here has gone, by a signal to this process, too.
-pub(crate) fn watch(place: &Place) -> Result<(), MountError> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGTERM, SIGINT, SIGHUP] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))?;
-    }
-    let Some(own) = mounts::at(&place.mountpoint)? else { return Ok(()) };
-    while let Some(now) = mounts::all()?.into_iter().find(|mount| mount.is(&own)) {
-        if stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
-            let busy = disconnect(&now.mountpoint, false).is_err();
-            if busy {
-                disconnect(&now.mountpoint, true)?;
-            }
+/// Signals for a mount in the foreground that another process serves: heard from before it is made, so that none leaves it behind.
+pub(crate) struct Watch {
+    stop: Arc<AtomicBool>,
+}
+
+impl Watch {
+    pub(crate) fn begin() -> Result<Watch, MountError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        for signal in [SIGTERM, SIGINT, SIGHUP] {
+            signal_hook::flag::register(signal, Arc::clone(&stop))?;
         }
-        std::thread::sleep(LONG_PAUSE);
+        Ok(Watch { stop })
     }
-    Ok(())
+
+    /// Returns when the mount that was made here has gone, by a signal to this process, too.
+    pub(crate) fn until_gone(&self, place: &Place) -> Result<(), MountError> {
+        let Some(own) = mounts::at(&place.mountpoint)? else { return Ok(()) };
+        while let Some(now) = mounts::all()?.into_iter().find(|mount| mount.is(&own)) {
+            if self.stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
+                let busy = disconnect(&now.mountpoint, false).is_err();
+                if busy {
+                    disconnect(&now.mountpoint, true)?;
+                }
+            }
+            std::thread::sleep(LONG_PAUSE);
+        }
+        Ok(())
+    }
 }
 
 /// Whether no other mount covers it.
