@@ -53,18 +53,10 @@ impl Place {
         self.directory.path().join("mnt")
     }
 
-    /// Whether nobody holds the image now, or in a moment: on a busy machine the lock of a process that has just ended was met.
+    /// Whether nobody holds the image now.
     pub fn is_free(&self) -> bool {
         let image = File::open(self.image()).unwrap();
-        let free = (0..100).any(|tries: u32| {
-            let free = image.try_lock().is_ok();
-            if !free {
-                std::thread::sleep(Duration::from_millis(10));
-            } else if tries > 0 {
-                println!("the image was held for some {} ms more", tries * 10);
-            }
-            free
-        });
+        let free = image.try_lock().is_ok();
         // Else a child that another test has forked would keep the lock until it runs its program.
         image.unlock().unwrap();
         free

@@ -542,7 +542,9 @@ fn what_is_not_mounted_is_not_to_be_found() {
         let who = who.join(" ");
         let script = format!("exec 2>&1; {before} exec setpriv {who} sh -c '{script}'");
         let mut command = Command::new("unshare");
-        command.args(["-m", "sh", "-c", &script]).current_dir(place).stdin(Stdio::null());
+        // A private one would keep what other tests unmount.
+        let elsewhere = ["--mount", "--propagation", "slave", "sh", "-c", &script];
+        command.args(elsewhere).current_dir(place).stdin(Stdio::null());
         String::from_utf8(command.output().unwrap().stdout).unwrap().trim().to_owned()
     };
     let names = |place: &Path, before: &str, who: &[&str]| {
