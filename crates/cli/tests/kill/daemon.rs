@@ -53,10 +53,17 @@ impl Place {
         self.directory.path().join("mnt")
     }
 
-    /// Whether nobody holds the image now.
+    /// Whether nobody holds the image now, or in a moment: a mount namespace that another test has just made keeps all mounts until
+    /// that has taken them off there.
     pub fn is_free(&self) -> bool {
         let image = File::open(self.image()).unwrap();
-        let free = image.try_lock().is_ok();
+        let free = (0..100).any(|_| {
+            let free = image.try_lock().is_ok();
+            if !free {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            free
+        });
         // Else a child that another test has forked would keep the lock until it runs its program.
         image.unlock().unwrap();
         free

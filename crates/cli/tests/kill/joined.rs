@@ -540,7 +540,17 @@ fn what_is_not_mounted_is_not_to_be_found() {
     const USER: &[&str] = &["--reuid=1000", "--regid=1000", "--clear-groups"];
     let run = |place: &Path, before: &str, who: &[&str], script: &str| {
         let who = who.join(" ");
-        let script = format!("exec 2>&1; {before} exec setpriv {who} sh -c '{script}'");
+        let made = |path: &&Path| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(".tmp"))
+        };
+        let own = place.ancestors().find(made).unwrap().display();
+        // What other tests have mounted would be kept here when they unmount it.
+        let others = format!(
+            "grep -E \" - (fuse|btrfs)\" /proc/self/mountinfo | cut -d\" \" -f5 | grep -v \"^{own}/\" | xargs -r umount -l"
+        );
+        let script = format!(
+            "{others} >/dev/null 2>&1; exec 2>&1; {before} exec setpriv {who} sh -c '{script}'"
+        );
         let mut command = Command::new("unshare");
         // A private one would keep what other tests unmount.
         let elsewhere = ["--mount", "--propagation", "slave", "sh", "-c", &script];
