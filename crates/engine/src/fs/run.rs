@@ -72,11 +72,10 @@ impl Inner {
                 (0..LEAVING_COMMITS).try_for_each(|_| self.commit_for_space())?;
                 continue;
             }
-            if shortage == Shortage::NoSpace && commits > 0 || commits == COMMITS_MAX {
-                return Err(Error::NoSpace);
-            }
-            // Deleted subvolumes give space back, too.
-            if shortage == Shortage::NoSpace && !self.forest.has_dead() {
+            // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
+            let hopeless = commits > 0 || !self.forest.has_dead();
+            if shortage == Shortage::NoSpace && hopeless && !need.deleting || commits == COMMITS_MAX
+            {
                 return Err(Error::NoSpace);
             }
             self.commit_for_space()?;
