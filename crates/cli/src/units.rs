@@ -4,12 +4,13 @@ use clap::Args;
 
 /// The options of btrfs-progs that choose a unit.
 #[derive(Clone, Copy, Debug, Default, Args)]
+#[command(disable_help_flag = true)]
 pub struct UnitArgs {
     /// Bytes
     #[arg(short = 'b', long, visible_alias = "bytes", help_heading = "Units")]
     raw: bool,
     /// Powers of 1024, each size in the unit that fits it (the default)
-    #[arg(long, visible_alias = "iec", help_heading = "Units")]
+    #[arg(short = 'h', long, visible_alias = "iec", help_heading = "Units")]
     human_readable: bool,
     /// Powers of 1000
     #[arg(short = 'H', long, help_heading = "Units")]
@@ -26,6 +27,9 @@ pub struct UnitArgs {
     /// TiB
     #[arg(short, long, help_heading = "Units")]
     tbytes: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
 }
 
 /// How sizes are printed.

@@ -34,7 +34,7 @@ pub struct Check {
     /// Use this copy of the superblock: 0 (the primary), 1 or 2
     #[arg(short, long = "super", value_name = "COPY", value_parser = clap::value_parser!(u8).range(0..3))]
     superblock: Option<u8>,
-    /// Read all data and all copies of tree blocks too, and compare data with its checksums and compare it with its checksums
+    /// Read all data and all copies of tree blocks too, and compare data with its checksums
     #[arg(long)]
     check_data_csum: bool,
     /// Check even what is mounted or in use; what changes meanwhile looks like damage

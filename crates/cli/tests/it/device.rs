@@ -217,9 +217,8 @@ fn the_top_directory_is_its_makers() {
     }
 }
 
-/// An ordinary user writes to the filesystem that he has just made, through a mount as well.
 /// Opens a place to everybody; the program in it, for whoever cannot reach the directory in which it was built.
-fn for_everybody(place: &Place) -> PathBuf {
+pub fn for_everybody(place: &Place) -> PathBuf {
     let open = |path: &Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };

@@ -12,6 +12,7 @@ mod mkfs;
 mod modes;
 mod moving;
 mod operands;
+mod readme;
 mod refused;
 mod run;
 mod stats;

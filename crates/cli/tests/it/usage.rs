@@ -62,6 +62,118 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
     }
 }
 
+/// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
+const OPTIONS: [(&str, &str); 20] = [
+    ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
+    (
+        "subvolume delete",
+        "-c --commit-after -C --commit-each -i= --subvolid= -v --verbose -q --quiet",
+    ),
+    ("subvolume snapshot", "-r -q --quiet"),
+    ("subvolume create", "-q --quiet"),
+    (
+        "subvolume show",
+        "-r= --rootid= -u= --uuid= -b --raw -h --human-readable -H --iec --si -k --kbytes -m --mbytes -g --gbytes -t --tbytes",
+    ),
+    ("subvolume get-default", ""),
+    ("subvolume set-default", ""),
+    (
+        "filesystem usage",
+        "-b --raw -h --human-readable -H --iec --si -k --kbytes -m --mbytes -g --gbytes -t --tbytes -T",
+    ),
+    (
+        "filesystem df",
+        "-b --raw -h --human-readable -H --iec --si -k --kbytes -m --mbytes -g --gbytes -t --tbytes",
+    ),
+    (
+        "filesystem show",
+        "-d --all-devices -m --mounted --raw --human-readable --iec --si --kbytes --mbytes --gbytes --tbytes",
+    ),
+    ("filesystem label", ""),
+    ("filesystem sync", ""),
+    ("property get", "-t="),
+    ("property set", "-t= -f"),
+    ("property list", "-t="),
+    (
+        "inspect-internal dump-tree",
+        "-e --extents -d --device -r --roots -R --backups -u --uuid -b= --block= -t= --tree= --follow --noscan --bfs --dfs \
+         --hide-names --csum-headers --csum-items",
+    ),
+    ("inspect-internal dump-super", "-f --full -a --all -s= --super= -F --force --bytenr="),
+    ("check", "-s= --super= --readonly --force --mode= --check-data-csum -p --progress"),
+    ("version", ""),
+    (
+        "",
+        "-d= --data= -m= --metadata= -M --mixed --csum= --checksum= -n= --nodesize= -s= --sectorsize= -O= --features= -R= \
+         --runtime-features= -L= --label= -U= --uuid= -b= --byte-count= -r= --rootdir= -K --nodiscard -f --force -q --quiet -v \
+         --verbose",
+    ),
+];
+
+/// What btrfs-progs takes and we do not: quotas, repair, several devices and older roots for a check, and what is obsolete.
+const REFUSED: [(&str, &str); 5] = [
+    ("subvolume snapshot", "-i"),
+    ("subvolume create", "-i"),
+    (
+        "check",
+        "-b --backup -r --tree-root --chunk-root --repair --init-csum-tree --init-extent-tree --clear-space-cache \
+         --clear-ino-cache -Q --qgroup-report -E --subvol-extents",
+    ),
+    ("inspect-internal dump-super", "-i"),
+    ("", "--shrink -l --leafsize"),
+];
+
+/// The options that a tool's help tells of; none where there is no such tool.
+fn told(name: &str, command: &str) -> Vec<String> {
+    let mut words: Vec<_> = command.split_whitespace().collect();
+    words.push("--help");
+    let Ok(output) = std::process::Command::new(name).args(words).output() else {
+        return Vec::new();
+    };
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let first =
+        text.lines().filter_map(|line| line.strip_prefix("    ")?.split_whitespace().next());
+    let options = first.filter(|word| word.starts_with('-')).flat_map(|word| word.split('|'));
+    options.map(|word| word.split('=').next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn options_of_btrfs_progs_are_taken() {
+    let place = Place::new();
+    // Of another version the help may tell of more.
+    let theirs = std::process::Command::new("btrfs").arg("--version").output();
+    let is_known =
+        theirs.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("v6.2\n"));
+    for (command, options) in OPTIONS {
+        let name = if command.is_empty() { "mkfs.btrfs" } else { "btrfs" };
+        for option in options.split_whitespace() {
+            let mut words: Vec<_> = command.split_whitespace().collect();
+            let bare = option.trim_end_matches('=');
+            // Help ends a command whose words before it are understood.
+            words.extend([bare, "--help"]);
+            let said = run_as(name, place.path(), &words);
+            let expected = if bare == option { 0 } else { 1 };
+            assert_eq!(said.code, expected, "{name} {words:?}: {}", said.err);
+            assert!(bare == option || said.err.contains("value"), "{}", said.err);
+        }
+        let refused = REFUSED.iter().find(|(of, _)| *of == command).map_or("", |(_, words)| *words);
+        for option in refused.split_whitespace() {
+            let mut words: Vec<_> = command.split_whitespace().collect();
+            words.extend([option, "--help"]);
+            let said = run_as(name, place.path(), &words);
+            let named = said.err.contains(&format!("'{option}'"));
+            assert!(said.code == 1 && named, "{name} {words:?}: {}", said.err);
+        }
+        let all: Vec<_> = options.split_whitespace().chain(refused.split_whitespace()).collect();
+        let own = ["--help", "-V", "--version", "--format"];
+        let missing = told(name, command).into_iter().filter(|told| {
+            !own.contains(&told.as_str()) && !all.iter().any(|it| it.trim_end_matches('=') == told)
+        });
+        let missing: Vec<_> = missing.collect();
+        assert!(!is_known || missing.is_empty(), "{name} {command}: {missing:?}");
+    }
+}
+
 #[test]
 fn help_and_version_go_to_standard_output() {
     let place = Place::new();

@@ -74,6 +74,7 @@ fn subvolumes_are_shown_as_btrfs_progs_does() {
     let lines = ["", "one", "dir/two", "dir/one", "one/nested"];
     let lines = lines.map(|path| format!("subvolume show @{path}"));
     same_text(&place, &lines.each_ref().map(String::as_str), even);
+    same_text(&place, &["subvolume show -h @one", "subvolume show --raw @one"], even);
 }
 
 #[test]
@@ -102,7 +103,10 @@ fn space_is_shown_as_btrfs_progs_does() {
         "filesystem usage @",
         "filesystem usage -b @",
         "filesystem usage -m @",
+        "filesystem usage -h @",
+        "filesystem df -h @",
         "filesystem show @",
+        "filesystem show -m @",
         "filesystem show --raw @",
         "filesystem label @",
     ];

@@ -14,10 +14,17 @@ use crate::whole::Info;
 
 /// Arguments of `filesystem show`.
 #[derive(Debug, Args)]
+#[command(mut_arg("mbytes", |arg| arg.short(None)))]
 pub struct Show {
     /// DEVICE or a path on a live mount
     #[arg(value_name = "TARGET")]
     targets: Vec<OsString>,
+    /// Accepted: only what is named is shown anyway
+    #[arg(short = 'd', long)]
+    all_devices: bool,
+    /// Accepted: only what is named is shown anyway
+    #[arg(short, long)]
+    mounted: bool,
     #[command(flatten)]
     units: UnitArgs,
 }

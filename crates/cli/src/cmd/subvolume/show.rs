@@ -15,6 +15,7 @@ use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::{Target, Time};
+use crate::units::UnitArgs;
 use crate::whole::{Subvolume, Whole};
 
 /// Arguments of `subvolume show`.
@@ -29,6 +30,9 @@ pub struct Show {
     /// The subvolume with this uuid of the filesystem at TARGET
     #[arg(short, long, value_name = "UUID", conflicts_with = "rootid")]
     uuid: Option<Uuid>,
+    /// Accepted: only quotas have sizes here.
+    #[command(flatten)]
+    units: UnitArgs,
 }
 
 /// Prints what there is to know about a subvolume.
