@@ -3,4 +3,5 @@
 
 mod corpus;
 mod facts;
+mod figures;
 mod oracle;
