@@ -77,15 +77,18 @@ impl Units {
         };
         let names = if base == 1000 { &SI } else { &IEC };
         let unit = names.get(power).copied().unwrap_or("B");
-        // Sizes are shown with two decimals: what a float loses is far behind them.
-        let divisor = (0..power).fold(1.0, |divisor, _| divisor * base as f64);
-        format!("{:.2}{unit}", bytes as f64 / divisor)
+        if power == 0 {
+            return format!("{bytes}.00{unit}");
+        }
+        // btrfs-progs rounds what is whole in the next smaller unit, and has no more than a float for it.
+        let whole = (1..power).fold(bytes, |bytes, _| bytes / base);
+        format!("{:.2}{unit}", whole as f32 / base as f32)
     }
 
     /// How wide `filesystem usage` prints a size.
     pub fn width(self) -> usize {
         match self {
-            Units::Fitting { .. } => 10,
+            Units::Fitting { base: 1024 } => 10,
             _ => 18,
         }
     }
@@ -114,6 +117,7 @@ mod tests {
         assert_eq!(human.show(53_673_984), "51.19MiB");
         assert_eq!(human.show(u64::MAX), "16.00EiB");
         assert_eq!(Units::Fitting { base: 1000 }.show(16384), "16.38kB");
+        assert_eq!(Units::Fitting { base: 1000 }.show(327_155_712), "327.15MB");
         assert_eq!(Units::Fixed { base: 1024, power: 1 }.show(8 << 20), "8192.00KiB");
         assert_eq!(Units::Fixed { base: 1024, power: 3 }.show(132_513_792), "0.12GiB");
         assert_eq!(Units::Raw.show(16384), "16384");

@@ -1,7 +1,7 @@
 //! `ls`, `cat`, `cp`, `mkdir`, `rm`, `mv`, `ln` and `stat` on unmounted images.
 
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use crate::run::{KernelMount, Place, have_progs};
@@ -111,6 +111,50 @@ fn listings() {
     assert!(stat.starts_with("  File: disk.img:/link -> dir/file\n"), "{stat}");
     assert_eq!(place.json("stat -L disk.img:/link")[0]["size"], 5);
     assert_eq!(place.json("stat disk.img:/dir")[0]["mode"], "0750");
+}
+
+/// Options of `cp`, `mv`, `ls`, `rm` and `ln` that no other test is about.
+#[test]
+fn options_of_files() {
+    let place = image();
+    let old = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+    std::fs::write(place.join("file"), "content").unwrap();
+    let file = std::fs::File::options().write(true).open(place.join("file")).unwrap();
+    file.set_modified(old).unwrap();
+    file.set_permissions(std::fs::Permissions::from_mode(0o604)).unwrap();
+    std::os::unix::fs::symlink("file", place.join("link")).unwrap();
+
+    for (option, kept) in [("-p", true), ("-a", true), ("", false)] {
+        place.ok(&format!("cp {option} file disk.img:/file"));
+        place.ok(&format!("cp {option} disk.img:/file back"));
+        let back = place.join("back").metadata().unwrap();
+        assert_eq!(back.modified().unwrap() == old, kept, "{option}");
+        std::fs::remove_file(place.join("back")).unwrap();
+    }
+    place.ok("cp -p file disk.img:/kept");
+    assert_eq!(place.json("stat disk.img:/kept")[0]["mode"], "0604");
+
+    place.ok("cp -a link disk.img:/as-link");
+    place.ok("cp -aL link disk.img:/as-file");
+    let kinds = place.json("ls -d disk.img:/as-link disk.img:/as-file");
+    assert_eq!((&kinds[0]["type"], &kinds[1]["type"]), (&"symlink".into(), &"file".into()));
+
+    std::fs::write(place.join("other"), "other").unwrap();
+    place.ok("mv -n other disk.img:/kept");
+    assert!(place.join("other").exists());
+    assert_eq!(place.ok("cat disk.img:/kept"), "content");
+
+    place.ok("mkdir -p disk.img:/full/empty");
+    assert_eq!(place.ok("ls -d disk.img:/full"), "disk.img:/full\n");
+    assert!(place.fails("rm disk.img:/full/empty").contains("Is a directory"));
+    assert!(place.fails("rm -d disk.img:/full").contains("Directory not empty"));
+    place.ok("rm -d disk.img:/full/empty");
+    place.ok("rm -d disk.img:/full");
+
+    assert!(place.fails("ln -s elsewhere disk.img:/kept").contains("File exists"));
+    place.ok("ln -sf elsewhere disk.img:/kept");
+    assert!(place.ok("stat disk.img:/kept").contains("kept -> elsewhere"));
+    check(&place);
 }
 
 #[test]

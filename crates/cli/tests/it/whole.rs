@@ -75,6 +75,12 @@ fn subvolumes_are_shown_as_btrfs_progs_does() {
     let lines = lines.map(|path| format!("subvolume show @{path}"));
     same_text(&place, &lines.each_ref().map(String::as_str), even);
     same_text(&place, &["subvolume show -h @one", "subvolume show --raw @one"], even);
+    let list = place.json("subvolume list -u disk.img");
+    let one = list.as_array().unwrap().iter().find(|it| it["path"] == "one").unwrap();
+    let (id, uuid) = (&one["ID"], one["uuid"].as_str().unwrap());
+    let lines = [format!("subvolume show -r {id} @"), format!("subvolume show -u {uuid} @")];
+    assert_eq!(place.ok(&at(&lines[0], "disk.img:")), place.ok("subvolume show disk.img:/one"));
+    same_text(&place, &lines.each_ref().map(String::as_str), even);
 }
 
 #[test]
@@ -104,10 +110,17 @@ fn space_is_shown_as_btrfs_progs_does() {
         "filesystem usage -b @",
         "filesystem usage -m @",
         "filesystem usage -h @",
+        "filesystem usage --iec @",
+        "filesystem usage -H @",
+        "filesystem usage -g @",
+        "filesystem usage --si -k @",
+        "filesystem usage --tbytes @",
         "filesystem df -h @",
         "filesystem show @",
         "filesystem show -m @",
         "filesystem show --raw @",
+        "filesystem show --si @",
+        "filesystem show --kbytes @",
         "filesystem label @",
     ];
     same_text(&place, &lines, even);
@@ -133,6 +146,9 @@ fn space_is_shown_in_a_table_as_btrfs_progs_does() {
 #[test]
 fn what_is_made_and_deleted_is_so_for_the_kernel() {
     let place = image();
+    assert!(place.fails("subvolume create disk.img:/no/such/dir").contains("No such file"));
+    place.ok("subvolume create -q -p disk.img:/new/dir/sub");
+    place.ok("subvolume delete -q disk.img:/new/dir/sub");
     let said = place.fails("subvolume delete disk.img:/one");
     assert!(
         said.contains("cannot delete disk.img:/one: Directory not empty\n  It holds other"),
@@ -170,6 +186,9 @@ fn properties() {
     assert!(place.fails("mkdir disk.img:/dir/one/x").contains("Read-only file system"));
     place.ok("property set disk.img:/dir/one ro false");
     place.ok("mkdir disk.img:/dir/one/x");
+    assert_eq!(place.ok("property get -t subvol disk.img"), "ro=false\n");
+    assert_eq!(place.ok("property get -t f disk.img"), "label=first\n");
+    assert_eq!(place.ok("property get -t device disk.img label"), "label=first\n");
     place.ok("property set disk.img label second");
     // Nothing but the label changes here, which once made an image that could not be opened again.
     place.ok("filesystem label disk.img third");
