@@ -9,7 +9,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::cmd::mount::Helper;
-use crate::error::{USAGE, usage_code, usage_is_failure};
+use crate::error::{Failure, USAGE, usage_code, usage_is_failure};
 use crate::output::Format;
 
 /// Reads and writes btrfs filesystems in image files and on disks, without mounting them and without being root.
@@ -224,10 +224,37 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
         "btrfs" => command = command.name("btrfs").bin_name("btrfs"),
         "mount.fuse.buttress" | "mount.buttress" => return helper(&words),
         "umount.fuse.buttress" | "umount.buttress" => return umount_helper(&words),
-        "mkfs.btrfs" | "mkfs.buttress" => return parsed(mkfs(called, words)),
+        "mkfs.btrfs" | "mkfs.buttress" => {
+            let format = format_of(&words);
+            return parsed(mkfs(called, words), format);
+        }
         _ => {}
     }
-    parsed(command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found)))
+    let format = format_of(&words);
+    let found = command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    parsed(found, format)
+}
+
+/// The format that is asked for, also where the rest of the words is not understood.
+fn format_of(words: &[OsString]) -> Format {
+    let mut words = words.iter().map(|word| word.to_string_lossy()).take_while(|it| it != "--");
+    let mut format = Format::Text;
+    while let Some(word) = words.next() {
+        let Some(option) = word.strip_prefix("--") else { continue };
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value.to_owned())),
+            None => (option, None),
+        };
+        // As short as it stays unambiguous for all commands.
+        if name.len() < "form".len() || !"format".starts_with(name) {
+            continue;
+        }
+        format = match value.or_else(|| words.next().map(Into::into)).as_deref() {
+            Some("json") => Format::Json,
+            _ => Format::Text,
+        };
+    }
+    format
 }
 
 /// `mkfs` as a program of its own.
@@ -241,13 +268,13 @@ fn mkfs(called: String, words: Vec<OsString>) -> Result<Cli, clap::Error> {
     Ok(Cli { globals: Globals::from_arg_matches(&found)?, command })
 }
 
-fn parsed(cli: Result<Cli, clap::Error>) -> Parsed {
+fn parsed(cli: Result<Cli, clap::Error>, format: Format) -> Parsed {
     match cli {
         Ok(cli) => Parsed::Command(Box::new(cli)),
         Err(error) if error.kind() == ErrorKind::DisplayVersion => {
             Parsed::Message { text: format!("{}\n", version()), code: 0 }
         }
-        Err(error) => message(&error),
+        Err(error) => message(&error, format),
     }
 }
 
@@ -294,16 +321,33 @@ fn base_name(word: &OsStr) -> String {
 }
 
 /// Clap's words with our name before them.
-fn message(error: &clap::Error) -> Parsed {
+fn message(error: &clap::Error, format: Format) -> Parsed {
     let text = error.render().to_string();
     if !error.use_stderr() {
         return Parsed::Message { text, code: 0 };
+    }
+    if format == Format::Json {
+        let failure = misunderstood(error, &text);
+        return Parsed::Message { text: failure.json(), code: failure.code() };
     }
     let text = match text.strip_prefix("error: ") {
         Some(rest) => format!("buttress: {rest}"),
         None => text,
     };
     Parsed::Message { text, code: usage_code() }
+}
+
+/// Clap's words as a failure: the first paragraph says what is wrong, the others what would be right.
+fn misunderstood(error: &clap::Error, text: &str) -> Failure {
+    let what = "cannot understand";
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        return Failure::usage(what, "a command is missing").hint("`--help` says what there is.");
+    }
+    let in_line = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = text.strip_prefix("error: ").unwrap_or(text);
+    let (why, rest) = text.split_once("\n\n").unwrap_or((text, ""));
+    let hint: Vec<_> = rest.split("\n\n").map(in_line).filter(|part| !part.is_empty()).collect();
+    Failure::usage(what, in_line(why)).hint(hint.join("; "))
 }
 
 #[cfg(test)]

@@ -5,13 +5,15 @@ use std::sync::Arc;
 
 use buttress::Options;
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_fuse::client;
 use buttress_fuse::holder;
-use buttress_fuse::protocol::mounts;
+use buttress_fuse::protocol::mounts::MountEntry;
 use buttress_volume::{Opened, Volume, VolumeError};
 
 use crate::args::Globals;
 use crate::error::{self, Failure};
 use crate::quote::harmless;
+use crate::units::Units;
 
 /// What to do about a filesystem with quotas.
 pub const QUOTAS: &str = "With --mark-quota-inconsistent it is written to all the same; the quotas \
@@ -122,9 +124,20 @@ pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
 
 /// Where one of our daemons has mounted a device, given by its whole path.
 pub fn mounted_on(device: &Path) -> Option<PathBuf> {
-    let all = mounts::all().unwrap_or_default();
-    let found = all.into_iter().rev().find(|entry| entry.is_ours() && entry.source == device);
-    found.map(|entry| entry.mountpoint)
+    holder::mounts_of(device).pop().map(|entry| entry.mountpoint)
+}
+
+/// The same of the filesystem at an offset in it.
+fn mounted_at(device: &Path, offset: u64) -> Option<PathBuf> {
+    let is_it = |entry: &MountEntry| match client::options(&entry.mountpoint) {
+        Ok(words) => {
+            let word = words.iter().find_map(|word| word.strip_prefix("offset="));
+            word.unwrap_or("0").parse() == Ok(offset)
+        }
+        // Whoever may not ask does not know.
+        Err(_) => true,
+    };
+    holder::mounts_of(device).into_iter().rev().find(is_it).map(|entry| entry.mountpoint)
 }
 
 /// Says what did not prevent the command and is good to know.
@@ -156,12 +169,54 @@ pub fn instead_of_busy(path: &Path) -> String {
     }
 }
 
+/// What to do instead of mounting what somebody else has.
+pub fn instead_of_mount(path: &Path, offset: u64) -> String {
+    let Ok(whole) = path.canonicalize() else { return instead_of_busy(path) };
+    let Some(at) = mounted_at(&whole, offset) else {
+        return match mounted_on(&whole) {
+            Some(other) => format!(
+                "Another filesystem in it is mounted on {}: unmount that first, or make loop devices of both parts.",
+                other.display()
+            ),
+            None => instead_of_busy(path),
+        };
+    };
+    let at_display = at.display();
+    // Who may not ask is not the one who mounted it.
+    match client::subvolume(&at).map(|it| it.id) {
+        Ok(TOP_LEVEL) => format!(
+            "It is mounted on {at_display}: its subvolumes are directories there; or unmount it first."
+        ),
+        Ok(_) => format!(
+            "It is mounted on {at_display}, as one of its subvolumes: unmount it, and mount all of it with -o subvolid=5."
+        ),
+        Err(_) => instead_of_busy(path),
+    }
+}
+
+/// Id of the subvolume that has all others below it.
+const TOP_LEVEL: u64 = 5;
+
+/// What to do about a partition that is not there.
+pub fn of_partition(path: &Path) -> Option<String> {
+    let text = path.to_str()?.split(':').next()?;
+    let (disk, number) = text.rsplit_once('p')?;
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_partition = disk.strip_prefix("/dev/loop").is_some_and(digits) && digits(number);
+    (is_partition && !Path::new(text).exists()).then(|| {
+        format!("A loop device has partitions after `losetup -P` or `partx -a {disk}`; or name the image, with --offset.")
+    })
+}
+
 /// A device's failure as ours: what, where, why, and what to do next.
 pub fn failure(path: &Path, error: &DeviceError) -> Failure {
     let place = path.display();
     match error {
         DeviceError::Open { source, .. } => {
             let failure = Failure::new("cannot open", place, error::text(source));
+            if let Some(hint) = of_partition(path) {
+                return failure.hint(hint);
+            }
             match source.kind() {
                 std::io::ErrorKind::PermissionDenied => failure.hint(
                     "Your user may not open it: change its permissions, or become a member of the group that may.",
@@ -179,6 +234,11 @@ pub fn failure(path: &Path, error: &DeviceError) -> Failure {
         DeviceError::Io { op, offset, len, source, .. } => {
             let what = format!("cannot {op} {len} bytes at {offset} on");
             Failure::new(what, place, error::text(source))
+        }
+        DeviceError::OutOfRange { offset, len: 0, size, .. } => {
+            let shown = |bytes| Units::default().show(bytes);
+            let why = format!("it ends at {}, before --offset {}", shown(*size), shown(*offset));
+            Failure::new("cannot open", place, why)
         }
         other => Failure::new("cannot use", place, other),
     }

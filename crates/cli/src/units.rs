@@ -67,6 +67,13 @@ impl UnitArgs {
     }
 }
 
+/// Sizes in messages.
+impl Default for Units {
+    fn default() -> Units {
+        Units::Fitting { base: 1024 }
+    }
+}
+
 impl Units {
     /// A size.
     pub fn show(self, bytes: u64) -> String {

@@ -94,6 +94,12 @@ pub enum MountError {
         /// The process that served it.
         pid: u32,
     },
+    /// The mount is gone; the process that served it had gone before, without a last commit.
+    #[error("the process that served it has died")]
+    Died {
+        /// What was mounted.
+        image: PathBuf,
+    },
     /// Attaching or taking off.
     #[error(transparent)]
     Connect(#[from] ConnectError),

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use buttress_device::{disk_user, lock_holders};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::protocol::mounts::{self, MountEntry};
@@ -199,8 +200,7 @@ impl Server {
         // Anybody who may read the image can have it and /dev/fuse open.
         let theirs = processes().filter(|pid| owner_of(*pid) == Some(owner));
         let found: Vec<_> = theirs.filter_map(|pid| holder(pid, &image)).collect();
-        let (major, minor) = mount.device;
-        let holder = serving(&found, major << MINOR_BITS | minor)?;
+        let holder = serving(&found, connection_of(mount))?;
         Some(Self { pid: holder.pid, fuse: holder.fuse, image })
     }
 
@@ -367,7 +367,75 @@ pub fn wait_for_last_commit(image: &Path, say: impl FnMut(&str)) {
 
 fn is_mounted(image: &Path) -> bool {
     let Ok(image) = image.canonicalize() else { return false };
-    mounts::all().is_ok_and(|all| all.iter().any(|one| one.is_ours() && one.source == image))
+    let is_it = |one: &MountEntry| one.is_ours() && one.source == image && !is_dead(one);
+    mounts::all().is_ok_and(|all| all.iter().any(is_it))
+}
+
+/// Whether the process that served a mount of ours has gone without taking it off. One that is there and does not answer is not
+/// asked.
+pub fn is_dead(mount: &MountEntry) -> bool {
+    mount.is_ours()
+        && Server::of(mount).is_none()
+        && rustix::fs::statvfs(&mount.mountpoint).err() == Some(Errno::NOTCONN)
+}
+
+/// The mounts that are served of an image or disk, given by its whole path, the oldest first: by the name that it had when it was
+/// mounted, or, where it has another one now, by the process that has it open.
+pub fn mounts_of(path: &Path) -> Vec<MountEntry> {
+    let mut all = mounts::all().unwrap_or_default();
+    all.retain(|mount| mount.is_ours());
+    let (mut named, others): (Vec<_>, Vec<_>) =
+        all.into_iter().partition(|mount| mount.source == path);
+    named.retain(|mount| !is_dead(mount));
+    match Image::at(path).filter(|image| image.is_file() && named.is_empty()) {
+        Some(image) if !others.is_empty() => {
+            let holders = lock_holders(&image.path).into_iter().filter(|pid| !is_ending(*pid));
+            let known: Vec<_> = holders.filter_map(|pid| holder(pid, &image)?.connection).collect();
+            others.into_iter().filter(|mount| known.contains(&connection_of(mount))).collect()
+        }
+        _ => named,
+    }
+}
+
+/// The path that an image has now that had another one when it was mounted, as far as this user may see.
+pub fn moved_to(mount: &MountEntry) -> Option<PathBuf> {
+    if Server::of(mount).is_some() {
+        return None;
+    }
+    let owner = mount.owner?;
+    let mut theirs = processes().filter(|pid| owner_of(*pid) == Some(owner) && serves(*pid, mount));
+    // Of a number that an earlier mount had, too, both may tell for a moment.
+    let (server, other) = (theirs.next()?, theirs.next());
+    locked_file(server).filter(|_| other.is_none())
+}
+
+/// The number of a mount's device as the kernel counts it.
+fn connection_of(mount: &MountEntry) -> u32 {
+    let (major, minor) = mount.device;
+    major << MINOR_BITS | minor
+}
+
+/// What /proc tells of an open file.
+fn info_of(open: &Path) -> String {
+    let info = open.parent().and_then(Path::parent).zip(open.file_name());
+    let info = info.map(|(process, number)| process.join("fdinfo").join(number));
+    info.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
+}
+
+/// Whether a process has a mount's connection to the kernel; one that is ending has the number of one that is no more.
+fn serves(pid: u32, mount: &MountEntry) -> bool {
+    let is_it = |open: PathBuf| {
+        let info = info_of(&open);
+        let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
+        number.and_then(|text| text.trim().parse().ok()) == Some(connection_of(mount))
+    };
+    open_files(pid).into_iter().any(is_it) && !is_ending(pid)
+}
+
+/// The path of the file that a process has locked.
+fn locked_file(pid: u32) -> Option<PathBuf> {
+    let mut locked = open_files(pid).into_iter().filter(|open| info_of(open).contains("\nlock:"));
+    locked.find_map(|open| fs::read_link(open).ok()).filter(|path| path.exists())
 }
 
 /// Who has an image that was busy a moment ago.

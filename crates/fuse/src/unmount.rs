@@ -5,29 +5,48 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::daemon::MountError;
-use crate::holder::{Outcome, Server, wait_for_last_commit};
+use crate::holder::{Outcome, Server, is_dead, mounts_of, wait_for_last_commit};
 use crate::protocol::connect::{ConnectError, disconnect};
 use crate::protocol::mounts::{self, MountEntry};
 use crate::will::Will;
 
 /// Takes a mount off. With `wait`, returns only when its last commit is on the device and its process has closed that; that
-/// it failed is an error, though the mount is gone.
+/// it failed, or that its process had gone before, is an error, though the mount is gone.
 pub fn unmount(mountpoint: &Path, lazy: bool, wait: bool) -> Result<(), MountError> {
     // A path whose server died cannot be resolved, but is a mount point all the same.
     let path = mountpoint.canonicalize().or_else(|_| std::path::absolute(mountpoint))?;
     let entry = mounts::at(&path)?.filter(mounts::MountEntry::is_ours);
     let entry = entry.ok_or_else(|| MountError::NotMounted(mountpoint.to_owned()))?;
-    if !wait || lazy {
-        return Ok(disconnect(&path, lazy)?);
+    match !wait || lazy {
+        true => detach(&entry, lazy),
+        false => take_off(&entry, true),
     }
-    take_off(&entry, true)
+}
+
+/// Takes it off without a look at what its process does then.
+fn detach(entry: &MountEntry, lazy: bool) -> Result<(), MountError> {
+    let dead = is_dead(entry);
+    disconnect(&entry.mountpoint, lazy)?;
+    if dead { gone_before(entry) } else { Ok(()) }
+}
+
+/// What a process wrote that did not come to its last commit is lost, and nobody else is left to say so.
+fn gone_before(entry: &MountEntry) -> Result<(), MountError> {
+    match entry.never_writes {
+        true => Ok(()),
+        false => Err(MountError::Died { image: entry.source.clone() }),
+    }
 }
 
 /// Takes off all mounts of an image or disk, given by its whole path, the newest first. Each one's directory, and how it went: what is busy stays, and
 /// the others go. With the last one it is waited for as by [`unmount`].
 pub fn unmount_all(source: &Path, lazy: bool) -> Result<Vec<Unmounted>, MountError> {
     let is_it = |entry: &MountEntry| entry.is_ours() && entry.source == source;
-    let all: Vec<_> = mounts::all()?.into_iter().filter(is_it).collect();
+    let mut all: Vec<_> = mounts::all()?.into_iter().filter(is_it).collect();
+    if all.is_empty() {
+        // It may have had another name when it was mounted.
+        all = mounts_of(source);
+    }
     let mut ended = Vec::new();
     for entry in all.into_iter().rev() {
         // It may have gone with another one, of which it was a copy.
@@ -49,13 +68,16 @@ fn take_off_this(entry: &MountEntry, lazy: bool) -> Result<(), MountError> {
         return Err(ConnectError::Unmount { path, reason: Errno::BUSY }.into());
     }
     match lazy {
-        true => Ok(disconnect(&path, true)?),
+        true => detach(entry, true),
         false => take_off(entry, false),
     }
 }
 
 /// Takes it off and waits. `tells`: also says where the same stays mounted.
 fn take_off(entry: &MountEntry, tells: bool) -> Result<(), MountError> {
+    if is_dead(entry) {
+        return detach(entry, false);
+    }
     let server = Server::of(entry);
     disconnect(&entry.mountpoint, false)?;
     wait_for_end(entry, server.as_ref(), tells)?;

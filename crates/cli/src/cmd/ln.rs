@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use buttress_device::Access;
 use clap::Args;
+use rustix::io::Errno;
 
 use super::copy::{base_name, destination};
 use super::files::session;
@@ -28,6 +29,9 @@ pub struct Ln {
     force: bool,
 }
 
+/// Bytes of a path with the one that ends it.
+const LINK_BYTES_MAX: usize = 4096;
+
 /// What `ln` makes is never a directory.
 const NEW: (&str, Kind) = ("cannot make", Kind::Symlink);
 
@@ -49,7 +53,14 @@ fn symbolic(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), F
     let name = new_name.unwrap_or_default();
     replace(args, &directory, &name)?;
     let made = directory.make(&name, &New::symlink(text.to_vec()));
-    made.map(|_| ()).map_err(|why| Failure::new("cannot make", directory.entry_name(&name), why))
+    made.map(|_| ()).map_err(|why| {
+        // The system says of both the same.
+        let why = match text.len() >= LINK_BYTES_MAX && why.is(Errno::NAMETOOLONG) {
+            true => format!("a link leads to a path of less than {LINK_BYTES_MAX} bytes"),
+            false => why.to_string(),
+        };
+        Failure::new("cannot make", directory.entry_name(&name), why)
+    })
 }
 
 fn hard(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), Failure> {

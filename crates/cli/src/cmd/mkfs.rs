@@ -33,6 +33,7 @@ use crate::device;
 use crate::error::{self, Failure};
 use crate::interrupted::Removal;
 use crate::output::{self, Format};
+use crate::units::Units;
 
 /// Arguments of `mkfs`.
 #[derive(Debug, Args)]
@@ -331,7 +332,12 @@ fn failure(path: &Path, error: &MkfsError) -> Failure {
             Failure::new(what, path.display(), why).hint(hint)
         }
         MkfsError::TooSmall { size, minimum, .. } => {
-            let why = format!("{size} bytes are too few, the minimum is {minimum}");
+            let shown = |bytes| Units::default().show(bytes);
+            let why = format!(
+                "{} is too little, the smallest is {} ({minimum} bytes)",
+                shown(*size),
+                shown(*minimum)
+            );
             Failure::new(what, path.display(), why).hint(
                 "Give more with --size; small filesystems need least with --mixed (-M) and -m single.",
             )

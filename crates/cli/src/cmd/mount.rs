@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
+use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts;
 use buttress_fuse::{Ground, MountError, MountOptions, Unmounted};
 use clap::Args;
@@ -60,7 +61,7 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         // The process in the background could only tell in words, without the advice that goes with them.
         path.metadata().map_err(|error| {
             let error = MountError::Path { path: path.clone(), source: error };
-            failure(device, directory, &error)
+            failure(device, 0, directory, &error)
         })?;
     }
     if args.foreground {
@@ -71,20 +72,26 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
     buttress_fuse::mount(device, directory, &options, ground)
-        .map_err(|error| failure(device, directory, &error))
+        .map_err(|error| failure(device, options.offset, directory, &error))
 }
 
 /// A mount whose process was killed is still there, of no use, and in the way.
 fn take_off_dead(directory: &Path) -> Option<&'static str> {
     let path = directory.canonicalize().or_else(|_| std::path::absolute(directory)).ok()?;
-    let ours = mounts::at(&path).ok()?.is_some_and(|mount| mount.is_ours());
+    let dead = mounts::at(&path).ok()?.is_some_and(|mount| holder::is_dead(&mount));
     // What the kernel remembers of it would still be told.
-    if !ours || rustix::fs::statvfs(&path).err() != Some(Errno::NOTCONN) {
+    if !dead {
         return None;
     }
     // One that cannot be taken off is refused with that error in a moment.
-    let taken = buttress_fuse::unmount(directory, true, false).is_ok();
-    taken.then_some("what was mounted here has lost its process, and was taken off")
+    match buttress_fuse::unmount(directory, true, false) {
+        Ok(()) => Some("the process of what was mounted here has died; it was taken off"),
+        Err(MountError::Died { .. }) => Some(
+            "the process of what was mounted here has died; it was taken off, and what was written after its last commit \
+             may be lost",
+        ),
+        Err(_) => None,
+    }
 }
 
 /// What is asked for, and the words of it that have no effect.
@@ -107,7 +114,7 @@ fn options<'a>(
     Ok((options, idle))
 }
 
-fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
+fn failure(device: &Path, offset: u64, directory: &Path, error: &MountError) -> Failure {
     let what = format!("cannot mount {} on", device.display());
     let failure = Failure::new(what, directory.display(), without_number(&error.to_string()));
     match error {
@@ -121,10 +128,13 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
                         directory.display()
                     )),
                 true => failure.hint(format!("To make it: mkdir {}", directory.display())),
-                false => failure,
+                false => match device::of_partition(path) {
+                    Some(hint) => failure.hint(hint),
+                    None => failure,
+                },
             }
         }
-        _ => match advice(device, &error.to_string()) {
+        _ => match advice(device, offset, &error.to_string()) {
             Some(advice) => failure.hint(advice),
             None => failure,
         },
@@ -132,9 +142,9 @@ fn failure(device: &Path, directory: &Path, error: &MountError) -> Failure {
 }
 
 /// What to do about a failure; the process in the background tells of its failures in words only.
-fn advice(device: &Path, said: &str) -> Option<String> {
+fn advice(device: &Path, offset: u64, said: &str) -> Option<String> {
     if said.contains(" is busy: ") {
-        return Some(device::instead_of_busy(device));
+        return Some(device::instead_of_mount(device, offset));
     }
     advice_by_words(said).map(str::to_owned)
 }
@@ -174,13 +184,20 @@ fn list(globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
             json!({
                 "device": entry.source.display().to_string(),
                 "directory": entry.mountpoint.display().to_string(),
+                "dead": holder::is_dead(entry),
+                "moved_to": holder::moved_to(entry).map(|path| path.display().to_string()),
             })
         };
         let list: Vec<Value> = ours.iter().map(json).collect();
         return Ok(output::write_json(out, "mounts", list.into())?);
     }
     for entry in ours {
-        writeln!(out, "{} on {}", entry.source.display(), entry.mountpoint.display())?;
+        let note = match holder::moved_to(entry) {
+            _ if holder::is_dead(entry) => " (dead: its process has ended; umount it)".into(),
+            Some(path) => format!(" (it is {} now)", path.display()),
+            None => String::new(),
+        };
+        writeln!(out, "{} on {}{note}", entry.source.display(), entry.mountpoint.display())?;
     }
     Ok(())
 }
@@ -222,6 +239,13 @@ fn umount_failure(directory: &Path, error: &MountError) -> Failure {
             let what = "unmounted, but the last changes are lost on";
             Failure::new(what, directory.display(), without_number(said))
                 .hint("What the last commit before them holds is on the device as it was.")
+        }
+        MountError::Died { image } => {
+            let what = "unmounted, but the last changes may be lost on";
+            Failure::new(what, directory.display(), error).hint(format!(
+                "What was written after its last commit is lost; to see whether the rest is whole: buttress check {}",
+                image.display()
+            ))
         }
         other => {
             Failure::new("cannot unmount", directory.display(), without_number(&other.to_string()))

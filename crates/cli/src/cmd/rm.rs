@@ -58,6 +58,7 @@ fn one(
     failures: &mut Failures<'_>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
+    refuse_dots(target)?;
     let found = session.find_parent(target).and_then(|(parent, name)| {
         let refuse = |why| Failure::new("cannot remove", parent.entry_name(&name), why);
         let spot = parent.child(&name).map_err(refuse)?;
@@ -81,6 +82,15 @@ fn one(
     }
 }
 
+/// What a name of dots stands for has another name, and may be where one is, or above it.
+fn refuse_dots(target: &Target) -> Result<(), Failure> {
+    match target.ends_with_dots() {
+        false => Ok(()),
+        true => Err(Failure::new("cannot remove", target.shown(), "it ends with `.` or `..`")
+            .hint("Name the directory by its own name.")),
+    }
+}
+
 /// Removes what an earlier step has found, with everything below it.
 pub fn remove_tree(
     parent: &Spot,
@@ -95,6 +105,12 @@ pub fn remove_tree(
     Removal { args: &args, globals, failures: &mut failures, out, entered, used }
         .remove(parent, name, spot)?;
     failures.end()
+}
+
+/// What is mounted would be emptied, and then the directory could not be removed.
+fn refuse_mount_point(spot: &Spot) -> Failure {
+    let hint = format!("To remove what is in it, name that; to take the mount off: umount {spot}");
+    spot.failure("cannot remove", "something is mounted on it").hint(hint)
 }
 
 struct Removal<'a, 'b> {
@@ -170,6 +186,9 @@ impl Removal<'_, '_> {
             return Err(spot
                 .failure("cannot remove", "it is a subvolume")
                 .hint(format!("To delete it: buttress subvolume delete {spot}")));
+        }
+        if facts.is_mount_point {
+            return Err(refuse_mount_point(spot));
         }
         match facts.kind {
             Kind::Directory if self.args.recursive => {

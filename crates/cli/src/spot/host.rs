@@ -14,8 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxFlags,
-    StatxTimestamp, Timespec, Timestamps, XattrFlags, openat, openat2,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes,
+    StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags, openat, openat2,
 };
 use rustix::io::Errno;
 
@@ -437,6 +437,7 @@ fn facts(it: &Statx) -> Facts {
         otime: has_otime.then(|| time(it.stx_btime)),
         volume: rustix::fs::makedev(it.stx_dev_major, it.stx_dev_minor),
         ino: it.stx_ino,
+        is_mount_point: it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
     }
 }
 
@@ -458,6 +459,7 @@ fn old_facts(it: &rustix::fs::Stat) -> Facts {
         otime: None,
         volume: it.st_dev,
         ino: it.st_ino,
+        is_mount_point: false,
     }
 }
 

@@ -116,6 +116,8 @@ pub struct Facts {
     pub volume: u64,
     /// The inode number.
     pub ino: u64,
+    /// Whether it is where something is mounted.
+    pub is_mount_point: bool,
 }
 
 impl Facts {

@@ -87,6 +87,16 @@ impl Target {
         }
     }
 
+    /// Whether its last name is `.` or `..`.
+    pub fn ends_with_dots(&self) -> bool {
+        let bytes = match self {
+            Target::Host(path) => path.as_os_str().as_bytes(),
+            Target::Image { path, .. } => path,
+        };
+        let last = bytes.rsplit(|byte| *byte == b'/').find(|name| !name.is_empty());
+        matches!(last, Some(b"." | b".."))
+    }
+
     /// A path as the user would write it.
     pub fn shown(&self) -> String {
         match self {
@@ -345,6 +355,9 @@ fn find_host(path: &Path, follow: bool) -> Result<Spot, Failure> {
 
 /// A path with a colon that is not there was perhaps meant for an image that is not there.
 fn with_image_hint(failure: Failure, path: &Path) -> Failure {
+    if let Some(hint) = device::of_partition(path) {
+        return failure.hint(hint);
+    }
     match path.as_os_str().to_string_lossy().split_once(':') {
         Some((device, _)) if !device.is_empty() => {
             failure.hint(format!("There is no image or disk {device} either."))

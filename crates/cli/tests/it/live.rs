@@ -341,3 +341,47 @@ fn a_label_and_a_flag_are_on_the_device_at_once() {
     assert_eq!(place.ok("property get copy.img:/one ro"), "ro=true\n");
     live.end();
 }
+
+#[test]
+fn a_mount_point_is_not_removed() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    std::fs::create_dir_all(place.join("mnt/sub/dir")).unwrap();
+    let said = place.fails("rm -r mnt");
+    assert!(
+        said.starts_with("buttress: cannot remove ./mnt: something is mounted on it\n"),
+        "{said}"
+    );
+    assert!(place.join("mnt/sub/dir").exists());
+    // Nor on the way: what is beside it goes.
+    std::fs::create_dir_all(place.join("top/beside")).unwrap();
+    live.end();
+    std::fs::rename(place.join("mnt"), place.join("top/mnt")).unwrap();
+    assert_eq!(place.run("mount disk.img top/mnt").code, 0);
+    let said = place.fails("rm -r top");
+    assert!(said.contains("cannot remove ./top/mnt: something is mounted on it"), "{said}");
+    assert!(place.join("top/mnt/sub/dir").exists() && !place.join("top/beside").exists());
+    assert_eq!(place.umount("top/mnt").code, 0);
+    place.ok("rm -r top");
+}
+
+#[test]
+fn an_image_that_was_moved_is_known() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    std::fs::rename(place.join("disk.img"), place.join("moved.img")).unwrap();
+    let moved = place.join("moved.img");
+    let line = format!("{} (it is {} now)\n", place.join("mnt").display(), moved.display());
+    // A mount that another test has just taken off may have had the same number.
+    let told = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        place.ok("mount").contains(&line)
+    });
+    assert!(told, "{}", place.ok("mount"));
+    let said = place.fails("mkdir moved.img:/x");
+    assert!(said.contains(&format!("It is mounted on {}", place.join("mnt").display())), "{said}");
+    let said = place.umount("moved.img");
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert!(!place.ok("mount").contains("moved.img"));
+    drop(live);
+}

@@ -77,7 +77,7 @@ fn failures_leave_no_file_behind() {
         "buttress: cannot open disk.img: No such file or directory\n  \
          To create it: buttress mkfs --size 8G disk.img\n"
     );
-    assert!(place.fails("mkfs --size 1M disk.img").contains("1048576 bytes are too few"));
+    assert!(place.fails("mkfs --size 1M disk.img").contains("1.00MiB is too little"));
     let said = place.run_words(&["mkfs", "--size", "200M", "-L", "a\nb", "disk.img"]);
     assert!(said.err.contains("contains invalid characters"), "{}", said.err);
     assert!(!place.join("disk.img").exists());

@@ -1,4 +1,4 @@
-//! Destinations that are links or devices, and names with a slash at their end.
+//! Destinations that are links or devices, names with a slash or dots at their end, and operands that cannot be.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -122,4 +122,55 @@ fn slashes(place: &Place, root: &str) {
     ] {
         place.ok(&line.replace("ROOT", root));
     }
+}
+
+#[test]
+fn names_of_dots_are_not_removed() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    place.ok("mkdir -p disk.img:/t/u");
+    std::fs::create_dir_all(place.join("here/below")).unwrap();
+    for target in ["disk.img:/t/..", "disk.img:/t/.", "disk.img:..", "here/..", "here/.", "here/./"]
+    {
+        let said = place.fails(&format!("rm -rf {target}"));
+        assert!(
+            said.contains("it ends with `.` or `..`\n  Name the directory"),
+            "{target}: {said}"
+        );
+    }
+    assert_eq!(place.ok("ls disk.img:/t"), "u\n");
+    assert!(place.join("here/below").exists());
+}
+
+#[test]
+fn a_partition_that_is_not_there() {
+    let place = Place::new();
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    for line in [
+        "ls /dev/loop999p1:/",
+        "ls /dev/loop999p1",
+        "mount /dev/loop999p1 mnt",
+        "check /dev/loop999p1",
+    ] {
+        let said = place.fails(line);
+        assert!(said.contains("`partx -a /dev/loop999`"), "{line}: {said}");
+    }
+}
+
+#[test]
+fn the_target_of_a_link_is_too_long_and_not_its_name() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    let (fits, long) = ("x".repeat(4095), "x".repeat(4096));
+    place.ok(&format!("ln -s {fits} disk.img:/link"));
+    let said = place.fails(&format!("ln -s {long} disk.img:/other"));
+    assert!(said.contains("a link leads to a path of less than 4096 bytes"), "{said}");
+}
+
+#[test]
+fn an_offset_behind_the_end() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    let said = place.fails("ls disk.img --offset 1T");
+    assert!(said.contains("it ends at 200.00MiB, before --offset 1.00TiB"), "{said}");
 }

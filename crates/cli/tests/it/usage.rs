@@ -266,3 +266,50 @@ fn completions_and_manual() {
     place.ok("man pages");
     assert!(place.join("pages/buttress-mkfs.1").exists());
 }
+
+#[test]
+fn usage_errors_are_json_where_results_are() {
+    let place = Place::new();
+    for (line, why) in [
+        ("--format json ls", "the following required arguments were not provided: <TARGET>..."),
+        ("ls --format=json", "the following required arguments were not provided: <TARGET>..."),
+        ("--form json frobnicate", "unrecognized subcommand 'frobnicate'"),
+        (
+            "--format json mkfs -n 5k x",
+            "invalid value '5k' for '--nodesize <SIZE>': illegal nodesize 5120 (not a power of 2)",
+        ),
+        ("mkfs --frob x --format json", "unexpected argument '--frob' found"),
+        ("--format json", "'buttress' requires a subcommand but one was not provided"),
+        ("mkfs -O frob --format json x", "unrecognized filesystem feature 'frob'"),
+    ] {
+        let said = place.run(line);
+        assert_eq!(said.code, 2, "{line}: {}", said.err);
+        assert_eq!(
+            (said.text().as_str(), said.err.lines().count()),
+            ("", 1),
+            "{line}: {}",
+            said.err
+        );
+        let value: serde_json::Value = serde_json::from_str(&said.err).unwrap();
+        let error = &value["error"];
+        assert!(
+            error["why"].as_str().unwrap().starts_with(why.split(':').next().unwrap()),
+            "{line}: {error}"
+        );
+        assert_eq!(error["code"], 2, "{line}");
+    }
+    // What is a name, and no option, changes nothing.
+    for line in ["ls -- --format json --frob", "--format text frobnicate", "--format frob ls"] {
+        assert!(!place.run(line).err.starts_with('{'), "{line}");
+    }
+    let said = run_as("btrfs", place.path(), &["--format", "json", "frobnicate"]);
+    assert_eq!(said.code, 1);
+    assert!(said.err.starts_with('{') && said.err.contains("\"code\":1"), "{}", said.err);
+}
+
+#[test]
+fn help_says_nothing_twice() {
+    let help = Place::new().ok("check --help");
+    let line = help.lines().find(|line| line.contains("--check-data-csum")).unwrap();
+    assert_eq!(line.matches("compare").count(), 1, "{line}");
+}

@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use buttress_testkit::oracle;
@@ -127,6 +128,73 @@ fn what_a_killed_daemon_left_is_taken_off_by_the_next_mount() {
 }
 
 #[test]
+fn who_takes_off_what_a_killed_daemon_left_is_told_of_the_loss() {
+    let Some(place) = Place::new() else { return };
+    let (image, top) = (place.image(), place.mountpoint());
+    let helper = image.with_file_name("umount.fuse.buttress");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_buttress"), &helper).unwrap();
+    let program = Path::new(env!("CARGO_BIN_EXE_buttress"));
+    let umount = |program: &Path, words: &[&str], path: &Path| {
+        let said = Command::new(program).args(words).arg(path).output().unwrap();
+        (said.status.code(), String::from_utf8(said.stderr).unwrap())
+    };
+    let ways: [(&Path, &[&str], &Path); 4] = [
+        (program, &["umount"], &top),
+        (program, &["umount", "-l"], &top),
+        (program, &["umount"], &image),
+        (&helper, &[], &top),
+    ];
+    for (program, words, path) in ways {
+        let mut daemon = place.mount("commit=300");
+        fs::write(top.join("lost"), "x").unwrap();
+        daemon.kill();
+        let said = umount(program, words, path);
+        let want = format!(
+            "buttress: unmounted, but the last changes may be lost on {}: the process that served it has died\n  \
+             What was written after its last commit is lost; to see whether the rest is whole: buttress check {}\n",
+            top.display(),
+            image.display()
+        );
+        assert_eq!(said, (Some(1), want), "{words:?} {path:?}");
+        assert!(!top.join("lost").exists() && fs::read_dir(&top).unwrap().next().is_none());
+        daemon.clean_up();
+    }
+    // Nothing can be lost of what was only read.
+    let mut daemon = place.mount("ro");
+    daemon.kill();
+    assert_eq!(umount(program, &["umount"], &top), (Some(0), String::new()));
+    daemon.clean_up();
+}
+
+#[test]
+fn a_mount_without_its_process_is_in_nobodys_way() {
+    let Some(place) = Place::new() else { return };
+    let image = place.image();
+    let mut daemon = place.mount("commit=300");
+    daemon.kill();
+    let list = Command::new(env!("CARGO_BIN_EXE_buttress")).arg("mount").output().unwrap();
+    let list = String::from_utf8(list.stdout).unwrap();
+    let line = list.lines().find(|line| line.starts_with(image.to_str().unwrap())).unwrap();
+    assert!(line.ends_with("(dead: its process has ended; umount it)"), "{line}");
+    let mut top = image.clone().into_os_string();
+    top.push(":/");
+    let mut ls = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    let said = ls.arg("ls").arg(top).output().unwrap();
+    assert_eq!(String::from_utf8(said.stderr).unwrap(), "");
+    let other = image.with_extension("other");
+    let said = try_buttress(&["cp"], &[&image, &other]);
+    assert_eq!(said, Ok(()));
+    // Somebody else has it, and is not where it was mounted.
+    let file = File::open(&image).unwrap();
+    file.lock().unwrap();
+    let inside = format!("{}:/x", image.display());
+    let said = try_buttress(&["mkdir", &inside], &[]).unwrap_err();
+    assert!(said.contains("busy") && !said.contains("It is mounted on"), "{said}");
+    file.unlock().unwrap();
+    daemon.clean_up();
+}
+
+#[test]
 fn an_image_has_one_daemon() {
     let Some(place) = Place::new() else { return };
     let (image, mountpoint) = (place.image(), place.mountpoint());
@@ -139,6 +207,11 @@ fn an_image_has_one_daemon() {
     for words in [&["mount"][..], &["mount", "-r"], &["mkdir", &inside]] {
         let mounts = words[0] == "mount";
         let paths: &[&Path] = if mounts { &[&image, &other] } else { &[] };
+        // Another subvolume is there already.
+        let hint = match mounts {
+            true => format!("It is mounted on {}: its subvolumes are", mountpoint.display()),
+            false => format!("It is mounted on {}", mountpoint.display()),
+        };
         if joins && mounts {
             buttress(words, paths);
             let device = |path| fs::metadata(path).unwrap().dev();
@@ -148,7 +221,7 @@ fn an_image_has_one_daemon() {
         }
         let said = try_buttress(words, paths).unwrap_err();
         assert!(said.contains("busy: another program has locked it"), "{words:?}: {said}");
-        assert!(said.contains(&format!("It is mounted on {}", mountpoint.display())), "{said}");
+        assert!(said.contains(&hint), "{said}");
     }
     fs::write(mountpoint.join("many"), vec![3; MANY_BYTES]).unwrap();
     umount(&mountpoint);

@@ -353,7 +353,9 @@ fn all_mounts_die_with_their_daemon() {
         for path in [&two.at("top"), &home] {
             let refused = rustix::fs::statvfs(path).err();
             assert_eq!(refused, Some(rustix::io::Errno::NOTCONN));
-            buttress(&["umount", "-l"], &[path]);
+            let said = try_buttress(&["umount", "-l"], &[path]).unwrap_err();
+            assert!(said.contains("the last changes may be lost"), "{said}");
+            assert_ne!(rustix::fs::statvfs(path).err(), refused, "it is still mounted");
         }
         wait_until("the image", || two.source.is_free(&two.place));
         let home = two.mount("subvol=@home", "home");
@@ -403,6 +405,17 @@ fn nobody_joins_the_mount_of_another_user() {
         assert!(said.status.success(), "{said:?}");
         let said = two.fails("subvol=@", "ours");
         assert!(said.contains("is busy"), "{said}");
+        // Another subvolume is not below that mount.
+        let other = two.at("other");
+        std::os::unix::fs::chown(&other, Some(1000), Some(1000)).unwrap();
+        let mut command = by_user(&program);
+        command.args(["mount", "-o", "subvol=@"]).arg(two.source.path()).arg(&other);
+        let said = String::from_utf8(command.output().unwrap().stderr).unwrap();
+        let hint = format!(
+            "\n  It is mounted on {}, as one of its subvolumes: unmount it, and mount all of it with -o subvolid=5.\n",
+            theirs.display()
+        );
+        assert!(said.ends_with(&hint), "{said}");
         let said = by_user(&program).arg("umount").arg(&theirs).output().unwrap();
         assert!(said.status.success(), "{said:?}");
         two.ended();

@@ -31,6 +31,8 @@ pub struct MountEntry {
     pub owner: Option<u32>,
     /// Nothing may be written through it.
     pub read_only: bool,
+    /// Nothing may be written through any mount of the filesystem.
+    pub never_writes: bool,
 }
 
 impl MountEntry {
@@ -66,6 +68,7 @@ impl MountEntry {
             source: source.into(),
             owner: owner(shared),
             read_only: [own, shared].into_iter().any(is_read_only),
+            never_writes: is_read_only(shared),
         })
     }
 }
