@@ -117,4 +117,9 @@ fn there_are_enough_cases_and_their_names_are_unique() {
     names.dedup();
     assert_eq!(names.len(), count, "names are unique");
     assert!(count >= CASES_MIN, "{count} cases");
+    let readme = include_str!("../../../README.md");
+    assert!(
+        readme.contains(&format!("| {count} cases, ")),
+        "README has another number than {count}"
+    );
 }

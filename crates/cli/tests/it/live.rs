@@ -165,6 +165,39 @@ fn options_of_mount() {
     );
 }
 
+/// The words that mount(8) and umount(8) add to those of a line of fstab.
+#[test]
+fn as_the_helpers_of_mount_and_umount() {
+    let place = image();
+    place.ok("subvolume create -q disk.img:/@home");
+    place.ok("mkdir disk.img:/@home/inside");
+    let Some(live) = Live::of(&place, "") else { return };
+    live.end();
+    let line = "rw,noatime,nofail,_netdev,user,subvol=/@home,space_cache=v2";
+    let words = ["disk.img", "mnt", "-n", "-o", line, "-t", "fuse.buttress"];
+    let said = run_as("/sbin/mount.fuse.buttress", place.path(), &words);
+    if said.err.contains("allow_other") {
+        println!("skipped: {}", said.err);
+        return;
+    }
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(place.ok("ls mnt"), "inside\n");
+    let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+    let at = place.join("mnt").display().to_string();
+    let mount = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&at)).unwrap();
+    assert!(mount.contains(" fuse.buttress rw,") && mount.contains(",allow_other"), "{mount}");
+    // By another process: a child that another test forks could hold a file of this one there.
+    place.ok("mkdir mnt/made");
+    let words = ["mnt", "-n", "-t", "fuse.buttress"];
+    let said = run_as("/sbin/umount.fuse.buttress", place.path(), &words);
+    assert_eq!(said.code, 0, "{}", said.err);
+    assert_eq!(place.ok("ls disk.img:/@home"), "inside\nmade\n");
+    let words = ["disk.img", "mnt", "-o", "frobnicate"];
+    let said = run_as("mount.fuse.buttress", place.path(), &words);
+    assert_eq!(said.code, 2);
+    assert!(said.err.contains("unknown mount option `frobnicate`"), "{}", said.err);
+}
+
 #[test]
 fn quotas_of_a_live_mount() {
     let place = image();

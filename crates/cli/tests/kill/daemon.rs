@@ -157,6 +157,13 @@ impl Daemon<'_> {
         status
     }
 
+    /// The most memory that it has taken so far, in bytes, as the system counts it.
+    pub fn memory_peak(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+    }
+
     /// What it wrote on standard error.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.place.directory.path().join("said")).unwrap()

@@ -16,6 +16,7 @@ mod durable;
 mod ending;
 mod joined;
 mod journal;
+mod memory;
 mod random;
 mod rounds;
 mod writer;
