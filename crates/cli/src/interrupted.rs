@@ -17,6 +17,19 @@ enum Made {
     Whole,
 }
 
+impl Made {
+    /// What a signal does to it; whether the command ends by the signal.
+    fn interrupt(&self) -> bool {
+        match self {
+            Made::Nothing => {}
+            // What is gone is gone.
+            Made::Part(path) => drop(std::fs::remove_file(path)),
+            Made::Whole => return false,
+        }
+        true
+    }
+}
+
 /// While it lives, a signal that ends the command removes what was made first.
 pub struct Removal {
     made: Arc<Mutex<Made>>,
@@ -35,12 +48,9 @@ impl Removal {
             if let Some(signal) = signals.forever().next() {
                 // Held to the end: who has finished meanwhile waits, and ends here, too.
                 let found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                match &*found {
-                    Made::Nothing => {}
-                    Made::Part(path) => drop(std::fs::remove_file(path)),
-                    Made::Whole => return,
+                if found.interrupt() {
+                    let _ends_here = emulate_default_handler(signal);
                 }
-                let _ends_here = emulate_default_handler(signal);
             }
         };
         let started = std::thread::Builder::new().spawn(watch);
@@ -62,5 +72,40 @@ impl Drop for Removal {
         if let Some(signals) = &self.signals {
             signals.close();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unwatched() -> Removal {
+        Removal { made: Arc::new(Mutex::new(Made::Nothing)), signals: None }
+    }
+
+    #[test]
+    fn what_is_not_whole_goes_with_a_signal() {
+        let place = tempfile::TempDir::new().unwrap();
+        let path = place.path().join("part");
+        let removal = unwatched();
+        assert!(removal.made.lock().unwrap().interrupt());
+        removal.making(&path, || std::fs::write(&path, "x")).unwrap();
+        assert!(removal.made.lock().unwrap().interrupt());
+        assert!(!path.exists());
+        let failed = removal.making(&path, || std::fs::write(place.path(), "x"));
+        assert!(failed.is_err());
+    }
+
+    /// The signal may come when the last step is done, and be looked at only later.
+    #[test]
+    fn what_is_whole_stays_whatever_comes_then() {
+        let place = tempfile::TempDir::new().unwrap();
+        let path = place.path().join("whole");
+        let removal = unwatched();
+        removal.making(&path, || std::fs::write(&path, "x")).unwrap();
+        let made = removal.made.clone();
+        drop(removal);
+        assert!(!made.lock().unwrap().interrupt());
+        assert!(path.exists());
     }
 }

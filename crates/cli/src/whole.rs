@@ -159,9 +159,9 @@ impl Whole {
         if let Some((image, _)) = spot.image_node() {
             return Ok(Whole::Image(image.clone()));
         }
-        let path = spot.host_path().unwrap_or(Path::new("."));
-        if client::is_live(path) {
-            return Ok(Whole::Live(path.into()));
+        let path = spot.host_path().unwrap_or_else(|| ".".into());
+        if client::is_live(&path) {
+            return Ok(Whole::Live(path));
         }
         Err(spot.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
@@ -230,8 +230,8 @@ impl Whole {
                 Ok((node.subvolume, path))
             }
             (_, Some(path)) => {
-                let subvolume = client::subvolume(path).map_err(|errno| refuse(errno.into()))?;
-                let inside = client::path_in_subvolume(path);
+                let subvolume = client::subvolume(&path).map_err(|errno| refuse(errno.into()))?;
+                let inside = client::path_in_subvolume(&path);
                 Ok((subvolume.id, inside.map_err(|errno| refuse(errno.into()))?))
             }
             (None, None) => Err(refuse(Errno::INVAL.into())),
@@ -343,8 +343,8 @@ pub fn snapshot(
             Ok(())
         }
         (None, None) => {
-            let path = source.host_path().unwrap_or(Path::new("."));
-            Ok(client::snapshot(path, &below(directory, name), read_only)?)
+            let path = source.host_path().unwrap_or_else(|| ".".into());
+            Ok(client::snapshot(&path, &below(directory, name), read_only)?)
         }
         _ => Err(Errno::XDEV.into()),
     }
@@ -367,7 +367,10 @@ pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
         (Some((image, node)), _) => {
             Ok(image.fs().set_subvolume_read_only(node.subvolume, read_only)?)
         }
-        (_, path) => Ok(client::set_read_only(path.unwrap_or(Path::new(".")), read_only)?),
+        (_, path) => {
+            let path = path.unwrap_or_else(|| ".".into());
+            Ok(client::set_read_only(&path, read_only)?)
+        }
     }
 }
 
@@ -375,13 +378,13 @@ pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
 pub fn set_default(spot: &Spot) -> Result<(), Trouble> {
     match (spot.image_node(), spot.host_path()) {
         (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
-        (_, path) => Ok(client::set_default(path.unwrap_or(Path::new(".")))?),
+        (_, path) => Ok(client::set_default(&path.unwrap_or_else(|| ".".into()))?),
     }
 }
 
 fn below(directory: &Spot, name: &[u8]) -> PathBuf {
     let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
-    directory.host_path().unwrap_or(Path::new(".")).join(name)
+    directory.host_path().unwrap_or_else(|| ".".into()).join(name)
 }
 
 /// Those that have a path, and why others have none.

@@ -18,7 +18,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use rustix::io::Errno;
 
-use super::files::{DEPTH_MAX, Entered, Failures};
+use super::files::{Entered, Entries, Failures};
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::quote;
@@ -115,7 +115,10 @@ impl Progress {
     }
 
     fn file(&self, spot: &Spot) {
-        self.bar.set_message(spot.to_string());
+        // The names of all that is deep in a tree would take longer than to copy it.
+        if !self.bar.is_hidden() {
+            self.bar.set_message(spot.to_string());
+        }
     }
 
     fn bytes(&self, count: u64) {
@@ -201,6 +204,12 @@ fn is_twin(one: &Facts, other: &Facts) -> bool {
         }
 }
 
+/// What is still to be copied from a directory, and the one that it goes into.
+struct Level {
+    to: Spot,
+    entries: Entries,
+}
+
 /// A copy under way.
 pub struct Copying<'a> {
     how: How,
@@ -262,7 +271,10 @@ impl<'a> Copying<'a> {
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         self.entered = Entered::default();
-        self.node(from, directory, name, 0, out)
+        match self.node(from, directory, name, 0, out)? {
+            Some(level) => self.below(level, out),
+            None => Ok(()),
+        }
     }
 
     /// Copies what is in a directory into another one, which stands for it and gets its attributes.
@@ -274,9 +286,32 @@ impl<'a> Copying<'a> {
         }
         self.entered = Entered::default();
         self.entered.enter(from, &facts, 0, "cannot copy")?;
-        self.entries(from, to, 0, out)
+        let level = self.entries(from, to, out)?;
+        self.below(level, out)
     }
 
+    /// Copies what is in a directory, with all that is below it.
+    fn below(&mut self, level: Level, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut levels = vec![level];
+        loop {
+            let depth = levels.len();
+            let Some(level) = levels.last_mut() else { return Ok(()) };
+            let Some((name, child)) = level.entries.next() else {
+                levels.pop();
+                continue;
+            };
+            let done = match self.is_made(&child) {
+                true => Err(child.failure("cannot copy", "a directory does not go into itself")),
+                false => self.node(&child, &level.to, &name, depth, out),
+            };
+            match done {
+                Ok(next) => levels.extend(next),
+                Err(failure) => self.failures.note(Err(failure), out)?,
+            }
+        }
+    }
+
+    /// Copies a file, or makes a directory; what is in it follows.
     fn node(
         &mut self,
         from: &Spot,
@@ -284,14 +319,14 @@ impl<'a> Copying<'a> {
         name: &[u8],
         depth: usize,
         out: &mut dyn Write,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Level>, Failure> {
         let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
         let place = || directory.entry_name(name);
         let existing =
             directory.child(name).map_err(|why| Failure::new("cannot copy to", place(), why))?;
         if let Some(existing) = &existing {
             if facts.kind != Kind::Directory && self.how.no_clobber {
-                return Ok(());
+                return Ok(None);
             }
             if existing.is_same(from).map_err(|why| from.failure("cannot read", why))? {
                 let what = format!("cannot copy {from} to");
@@ -304,7 +339,7 @@ impl<'a> Copying<'a> {
         }
         match facts.kind {
             Kind::Directory => self.directory(from, &facts, directory, name, existing, depth, out),
-            _ => self.file(from, &facts, directory, name, existing),
+            _ => self.file(from, &facts, directory, name, existing).map(|()| None),
         }
     }
 
@@ -318,11 +353,8 @@ impl<'a> Copying<'a> {
         existing: Option<Spot>,
         depth: usize,
         out: &mut dyn Write,
-    ) -> Result<(), Failure> {
+    ) -> Result<Option<Level>, Failure> {
         let place = || directory.entry_name(name);
-        if depth > DEPTH_MAX {
-            return Err(from.failure("cannot copy", "directories are nested too deeply"));
-        }
         self.entered.enter(from, facts, depth, "cannot copy")?;
         let to = match existing {
             Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
@@ -347,28 +379,13 @@ impl<'a> Copying<'a> {
         if depth == 0 {
             self.made.push(to.clone());
         }
-        self.entries(from, &to, depth, out)
+        self.entries(from, &to, out).map(Some)
     }
 
-    fn entries(
-        &mut self,
-        from: &Spot,
-        to: &Spot,
-        depth: usize,
-        out: &mut dyn Write,
-    ) -> Result<(), Failure> {
+    fn entries(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<Level, Failure> {
         let listed = from.list().map_err(|why| from.failure("cannot list", why))?;
         self.failures.note_passed(from, listed.passed, out)?;
-        for (name, child) in listed.entries {
-            if self.is_made(&child) {
-                let failure = child.failure("cannot copy", "a directory does not go into itself");
-                self.failures.note(Err(failure), out)?;
-                continue;
-            }
-            let done = self.node(&child, to, &name, depth + 1, out);
-            self.failures.note(done, out)?;
-        }
-        Ok(())
+        Ok(Level { to: to.clone(), entries: listed.entries.into_iter() })
     }
 
     fn is_made(&self, spot: &Spot) -> bool {
@@ -417,7 +434,7 @@ impl<'a> Copying<'a> {
 
     /// Whether of a file of this machine what comes out of it is copied, until it ends.
     pub fn takes_contents(&self, from: &Spot, facts: &Facts) -> bool {
-        self.how.contents && from.host_path().is_some() && flows(facts)
+        self.how.contents && from.image_node().is_none() && flows(facts)
     }
 
     /// What tells the filesystem of a source from others.

@@ -9,9 +9,6 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::spot::{Facts, Kind, Session, Spot, Trouble};
 
-/// How deep directories of this machine may be nested: each is found by a path.
-pub const DEPTH_MAX: usize = 1000;
-
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
     globals: &'a Globals,
@@ -81,12 +78,17 @@ impl<'a> Failures<'a> {
 }
 
 /// Directories that were gone into. In an image that somebody made on purpose, directories contain themselves, or so many
-/// ways lead to them that no time would suffice for all.
+/// ways lead to them that no time would suffice for all. On this machine, where one may be mounted in several places, only those count
+/// that contain the next one.
 #[derive(Debug, Default)]
-pub struct Entered(HashSet<(u64, u64)>);
+pub struct Entered {
+    seen: HashSet<(u64, u64)>,
+    /// On this machine: those on the way here.
+    above: Vec<(u64, u64)>,
+}
 
 impl Entered {
-    /// Goes into a directory of an image for the first time; the system sees to its own directories. `what` is tried there.
+    /// Goes into a directory for the first time, so many below the first one. `what` is tried there.
     pub fn enter(
         &mut self,
         spot: &Spot,
@@ -94,18 +96,24 @@ impl Entered {
         depth: usize,
         what: &str,
     ) -> Result<(), Failure> {
-        match spot.image_node() {
-            None if depth > DEPTH_MAX => {
-                Err(spot.failure(what, "directories are nested too deeply"))
+        let number = (facts.volume, facts.ino);
+        let Some((_, node)) = spot.image_node() else {
+            for left in self.above.drain(depth.min(self.above.len())..) {
+                self.seen.remove(&left);
             }
-            // What stands for a subvolume in a snapshot is empty, and may be there often.
-            Some((_, node)) if !node.is_stub() && !self.0.insert((facts.volume, facts.ino)) => {
-                Err(spot
-                    .failure(what, "more than one way leads to this directory")
-                    .hint("The filesystem is damaged: `buttress check` says how."))
+            if !self.seen.insert(number) {
+                return Err(spot.failure(what, "this directory contains itself"));
             }
-            _ => Ok(()),
+            self.above.push(number);
+            return Ok(());
+        };
+        // What stands for a subvolume in a snapshot is empty, and may be there often.
+        if !node.is_stub() && !self.seen.insert(number) {
+            return Err(spot
+                .failure(what, "more than one way leads to this directory")
+                .hint("The filesystem is damaged: `buttress check` says how."));
         }
+        Ok(())
     }
 }
 

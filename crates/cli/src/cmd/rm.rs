@@ -202,7 +202,7 @@ impl Removal<'_, '_> {
             }
             Kind::Directory => parent.remove_directory(name).map_err(refuse)?,
             kind => {
-                let on_host = kind == Kind::Regular && spot.host_path().is_some();
+                let on_host = kind == Kind::Regular && spot.image_node().is_none();
                 if on_host && self.used.may_be(&facts) {
                     refuse_used(spot, "cannot remove")?;
                 }

@@ -11,7 +11,7 @@ use std::path::Path;
 use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 
-use super::{Kind, Spot, Target};
+use super::{Image, Kind, Spot, Target};
 use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
@@ -56,7 +56,7 @@ fn holds_partitions(path: &Path) -> bool {
 
 /// Refuses what would be written over, or replaced: what stands for more than its content, or an image that is in use.
 pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
-    let Some(path) = existing.host_path() else { return Ok(()) };
+    let Some(path) = &existing.host_path() else { return Ok(()) };
     let facts = existing.facts().map_err(|why| existing.failure("cannot read", why))?;
     let is = match facts.kind {
         Kind::Block => "it is a disk",
@@ -85,8 +85,8 @@ pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
 /// Refuses to do something with a file of this machine that somebody uses as an image: it is mounted, locked, or behind a loop device. All of
 /// that can be seen without opening it, which not everybody may who can remove it.
 pub fn refuse_used(spot: &Spot, what: &str) -> Result<(), Failure> {
-    match spot.host_path().map(|path| (path, used(path))) {
-        Some((_, Some(why))) => Err(busy(spot, what, &why)),
+    match spot.host_path().map(|path| used(&path)) {
+        Some(Some(why)) => Err(busy(spot, what, &why)),
         _ => Ok(()),
     }
 }
@@ -105,12 +105,12 @@ fn used(path: &Path) -> Option<String> {
 
 fn busy(spot: &Spot, what: &str, why: &str) -> Failure {
     let failure = spot.failure(what, format!("busy: {why}"));
-    failure.hint(device::instead_of_busy(spot.host_path().unwrap_or(Path::new("."))))
+    failure.hint(device::instead_of_busy(&spot.host_path().unwrap_or_else(|| ".".into())))
 }
 
 /// Says that what is copied may be of no use, where it is an image in use.
 pub fn warn_if_used(spot: &Spot, globals: &Globals) {
-    if let Some(path) = spot.host_path()
+    if let Some(path) = &spot.host_path()
         && (holds_btrfs(path, globals.offset) || holds_partitions(path))
         && let Some(why) = used(path)
     {
@@ -136,17 +136,18 @@ pub fn named_may_be_removed(named: &Spot, target: &Target) -> Result<(), Failure
 
 /// Refuses to copy an image into itself, or what is in it over it.
 pub fn refuse_itself(from: &Spot, to: &Spot, existing: Option<&Spot>) -> Result<(), Failure> {
-    let same = |one: &Path, other: &Path| match (one.metadata(), other.metadata()) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+    let same = |file: &Spot, image: &Image| match (file.facts(), image.device().metadata()) {
+        (Ok(file), Ok(image)) => (file.volume, file.ino) == (image.dev(), image.ino()),
         _ => false,
     };
-    if let (Some(path), Some((image, _))) = (from.host_path(), to.image_node())
-        && same(path, image.device())
+    if let (None, Some((image, _))) = (from.image_node(), to.image_node())
+        && same(from, image)
     {
         return Err(from.failure("cannot copy", "an image does not go into itself"));
     }
     if let (Some((image, _)), Some(existing)) = (from.image_node(), existing)
-        && existing.host_path().is_some_and(|path| same(path, image.device()))
+        && existing.image_node().is_none()
+        && same(existing, image)
     {
         let why = "it is the image that this is copied from";
         return Err(existing.failure("cannot overwrite", why));
@@ -161,7 +162,7 @@ pub(super) fn named_may_be_overwritten(
     knows_image: bool,
 ) -> Result<(), Failure> {
     may_be_overwritten(named)?;
-    let Some(path) = named.host_path().filter(|path| is_device(path)) else { return Ok(()) };
+    let Some(path) = &named.host_path().filter(|path| is_device(path)) else { return Ok(()) };
     // What it holds cannot be known. `cp` could not write to it either, but `mv` could put something in its place.
     if let Err(error) = File::open(path)
         && error.kind() == ErrorKind::PermissionDenied

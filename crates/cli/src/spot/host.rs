@@ -3,15 +3,17 @@
 //! What the user named is found by its path. Everything below it is found from a handle of that directory on, name by
 //! name, and no symbolic link is gone through on the way: whatever an image calls its files, and whatever a copy of it has
 //! made, nothing outside the directory that was named is reached. The last name is not followed either, except where the
-//! user named what a link leads to.
+//! user named what a link leads to. Few directories are open at a time, however deep they are: from the nearest of them on the way is
+//! walked again.
 
+use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes,
@@ -28,95 +30,150 @@ const XATTR_BYTES_MAX: usize = 64 << 10;
 /// Most bytes of a path that the system takes at once, with some to spare.
 const WAY_BYTES_MAX: usize = 2048;
 
+/// Directories that are kept open at most, besides those that the user named: a tree may be deeper than a process may have files.
+const OPEN_MAX: usize = 64;
+
 /// A place on this machine, which need not exist.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// Its path, for messages and for what asks by path.
-    path: PathBuf,
-    /// Where it is, for everything else.
-    way: Way,
+pub(super) struct Place(Arc<Step>);
+
+/// A name, and the directory that it is in: places below one directory share the way to it.
+#[derive(Debug)]
+struct Step {
+    /// `None`: the name is a path.
+    above: Option<Arc<Step>>,
+    name: OsString,
     /// Whether a symbolic link here stands for what it leads to.
     follow: bool,
+    /// The handle of this directory, once something below it was asked for; not for ever, if there is one above.
+    handle: Mutex<Option<Arc<OwnedFd>>>,
 }
 
-#[derive(Clone, Debug)]
-enum Way {
-    /// By its path. The handle is there once something below was asked for.
-    Named(Arc<OnceLock<Arc<OwnedFd>>>),
-    /// Below a directory: its handle, and the names from there, with slashes between them.
-    Below(Arc<OwnedFd>, Vec<u8>),
+/// The directories that have a handle and can do without, the oldest first.
+static OPEN: Mutex<VecDeque<Weak<Step>>> = Mutex::new(VecDeque::new());
+
+/// What is in it stays right whatever panics meanwhile.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Step {
+    fn new(above: Option<Arc<Step>>, name: OsString, follow: bool) -> Arc<Step> {
+        Arc::new(Step { above, name, follow, handle: Mutex::default() })
+    }
+
+    /// The handle of this directory: from the nearest one that is open on, through directories only.
+    fn open(self: &Arc<Step>) -> Result<Arc<OwnedFd>> {
+        let (mut below, mut at) = (Vec::new(), self);
+        let mut handle = loop {
+            if let Some(open) = lock(&at.handle).clone() {
+                break open;
+            }
+            match &at.above {
+                Some(above) => {
+                    below.push(at);
+                    at = above;
+                }
+                None => {
+                    let follow = if at.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+                    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC | follow;
+                    let opened = Arc::new(openat(CWD, &at.name, flags, Mode::empty())?);
+                    *lock(&at.handle) = Some(opened.clone());
+                    break opened;
+                }
+            }
+        };
+        while let Some(first) = below.pop() {
+            let (mut names, mut last) = (first.name.as_bytes().to_vec(), first);
+            while let Some(next) =
+                below.pop_if(|next| names.len() + next.name.len() < WAY_BYTES_MAX)
+            {
+                names.push(b'/');
+                names.extend_from_slice(next.name.as_bytes());
+                last = next;
+            }
+            handle = Arc::new(step(&handle, &names)?);
+            last.keep(&handle);
+        }
+        Ok(handle)
+    }
+
+    /// Keeps a handle for what is asked for next, until others are.
+    fn keep(self: &Arc<Step>, handle: &Arc<OwnedFd>) {
+        *lock(&self.handle) = Some(handle.clone());
+        let mut open = lock(&OPEN);
+        open.push_back(Arc::downgrade(self));
+        let oldest = if open.len() > OPEN_MAX { open.pop_front() } else { None };
+        drop(open);
+        if let Some(oldest) = oldest.and_then(|oldest| oldest.upgrade()) {
+            *lock(&oldest.handle) = None;
+        }
+    }
+}
+
+/// One after the other, and not each within the next: that would take as much stack as the tree is deep.
+impl Drop for Step {
+    fn drop(&mut self) {
+        let mut above = self.above.take();
+        while let Some(mut step) = above.and_then(Arc::into_inner) {
+            above = step.above.take();
+        }
+    }
 }
 
 /// A directory's handle, or the working directory.
-enum Above<'a> {
-    Known(BorrowedFd<'a>),
-    Opened(OwnedFd),
+enum Above {
+    Working,
+    Opened(Arc<OwnedFd>),
 }
 
-impl Above<'_> {
+impl Above {
     fn fd(&self) -> BorrowedFd<'_> {
         match self {
-            Above::Known(fd) => *fd,
-            Above::Opened(fd) => std::os::fd::AsFd::as_fd(fd),
+            Above::Working => CWD,
+            Above::Opened(fd) => fd.as_fd(),
         }
     }
 }
 
 impl Place {
     pub(super) fn named(path: PathBuf) -> Place {
-        Place { path, way: Way::Named(Arc::default()), follow: false }
+        Place(Step::new(None, path.into(), false))
     }
 
     /// What a symbolic link here leads to.
     pub(super) fn followed(self) -> Place {
-        Place { follow: true, ..self }
+        Place(Step::new(self.0.above.clone(), self.0.name.clone(), true))
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
+    /// Its path, for messages and for what asks by path; the system does not take all of them.
+    pub(super) fn path(&self) -> PathBuf {
+        let steps = std::iter::successors(Some(&self.0), |step| step.above.as_ref());
+        let names: Vec<_> = steps.map(|step| &step.name).collect();
+        names.into_iter().rev().collect()
     }
 
     /// An entry of this directory.
-    pub(super) fn child(&self, name: &[u8]) -> Result<Place> {
-        let way = match &self.way {
-            Way::Named(handle) => {
-                let root = match handle.get() {
-                    Some(root) => root.clone(),
-                    None => {
-                        let flags = OFlags::PATH | OFlags::DIRECTORY | self.no_follow();
-                        let opened = openat(CWD, &self.path, flags, Mode::empty())?;
-                        handle.get_or_init(|| Arc::new(opened)).clone()
-                    }
-                };
-                Way::Below(root, name.to_vec())
-            }
-            Way::Below(root, names) => Way::Below(root.clone(), [names, name].join(&b'/')),
-        };
-        Ok(Place { path: self.path.join(OsStr::from_bytes(name)), way, follow: false })
+    pub(super) fn child(&self, name: &[u8]) -> Place {
+        Place(Step::new(Some(self.0.clone()), OsStr::from_bytes(name).into(), false))
     }
 
     /// The directory above, and the name there.
-    fn last(&self) -> Result<(Above<'_>, &OsStr)> {
-        let (root, names) = match &self.way {
-            Way::Named(_) => return Ok((Above::Known(CWD), self.path.as_os_str())),
-            Way::Below(root, names) => (root, names),
+    fn last(&self) -> Result<(Above, &OsStr)> {
+        let above = match &self.0.above {
+            None => Above::Working,
+            Some(above) => Above::Opened(above.open()?),
         };
-        let Some(slash) = names.iter().rposition(|byte| *byte == b'/') else {
-            let root = std::os::fd::AsFd::as_fd(root);
-            return Ok((Above::Known(root), OsStr::from_bytes(names)));
-        };
-        let (above, name) = names.split_at(slash);
-        let name = name.get(1..).unwrap_or_default();
-        Ok((Above::Opened(walk(root, above)?), OsStr::from_bytes(name)))
+        Ok((above, &self.0.name))
     }
 
     fn no_follow(&self) -> OFlags {
-        let follow = if self.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
+        let follow = if self.0.follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         follow | OFlags::CLOEXEC
     }
 
     fn at_flags(&self) -> AtFlags {
-        if self.follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
+        if self.0.follow { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW }
     }
 
     fn open(&self, flags: OFlags, mode: u32) -> Result<OwnedFd> {
@@ -145,7 +202,7 @@ impl Place {
         for entry in Dir::read_from(directory)? {
             let name = entry?.file_name().to_bytes().to_vec();
             if !matches!(&*name, b"." | b"..") {
-                let place = self.child(&name)?;
+                let place = self.child(&name);
                 names.push((name, place));
             }
         }
@@ -154,7 +211,7 @@ impl Place {
 
     /// An entry of this directory, if it is there.
     pub(super) fn found(&self, name: &[u8]) -> Result<Option<Place>> {
-        let place = self.child(name)?;
+        let place = self.child(name);
         match place.facts() {
             Ok(_) => Ok(Some(place)),
             Err(trouble) if trouble.is(Errno::NOENT) => Ok(None),
@@ -197,7 +254,7 @@ impl Place {
     }
 
     pub(super) fn make(&self, name: &[u8], new: &New) -> Result<Place> {
-        let place = self.child(name)?;
+        let place = self.child(name);
         let mode = Mode::from_raw_mode(new.mode & 0o777);
         let node = |kind| -> Result<()> {
             let device = rustix::fs::makedev(new.device.0, new.device.1);
@@ -248,15 +305,15 @@ impl Place {
 
     /// Gives `file` another name in this directory.
     pub(super) fn link(&self, name: &[u8], file: &Place) -> Result<()> {
-        let place = self.child(name)?;
+        let place = self.child(name);
         let ((from, old), (to, new)) = (file.last()?, place.last()?);
-        let flags = if file.follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
+        let flags = if file.0.follow { AtFlags::SYMLINK_FOLLOW } else { AtFlags::empty() };
         Ok(rustix::fs::linkat(from.fd(), old, to.fd(), new, flags)?)
     }
 
     /// Removes an entry of this directory.
     pub(super) fn remove(&self, name: &[u8], is_directory: bool) -> Result<()> {
-        let place = self.child(name)?;
+        let place = self.child(name);
         let (above, name) = place.last()?;
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
         Ok(rustix::fs::unlinkat(above.fd(), name, flags)?)
@@ -264,7 +321,7 @@ impl Place {
 
     /// Moves an entry of this directory.
     pub(super) fn rename(&self, name: &[u8], to: &Place, new_name: &[u8]) -> Result<()> {
-        let (from, to) = (self.child(name)?, to.child(new_name)?);
+        let (from, to) = (self.child(name), to.child(new_name));
         let ((above, old), (to, new)) = (from.last()?, to.last()?);
         Ok(rustix::fs::renameat(above.fd(), old, to.fd(), new)?)
     }
@@ -303,7 +360,7 @@ impl Place {
         let (above, name) = self.last()?;
         let path = path_at(&above, name);
         let mut names = vec![0u8; XATTR_BYTES_MAX];
-        let list = match self.follow {
+        let list = match self.0.follow {
             true => rustix::fs::listxattr(&path, &mut names),
             false => rustix::fs::llistxattr(&path, &mut names),
         };
@@ -316,7 +373,7 @@ impl Place {
         let mut found = Vec::new();
         for name in names.split(|byte| *byte == 0).filter(|name| !name.is_empty()) {
             let mut value = vec![0u8; XATTR_BYTES_MAX];
-            let read = match self.follow {
+            let read = match self.0.follow {
                 true => rustix::fs::getxattr(&path, name, &mut value),
                 false => rustix::fs::lgetxattr(&path, name, &mut value),
             };
@@ -334,7 +391,7 @@ impl Place {
     pub(super) fn set_xattr(&self, name: &[u8], value: &[u8]) -> Result<()> {
         let (above, last) = self.last()?;
         let path = path_at(&above, last);
-        match self.follow {
+        match self.0.follow {
             true => Ok(rustix::fs::setxattr(&path, name, value, XattrFlags::empty())?),
             false => Ok(rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())?),
         }
@@ -347,33 +404,12 @@ impl Place {
         match (from.reader(), self.regular(OFlags::WRONLY)) {
             (Ok(from_file), Ok(to_file)) => {
                 rustix::fs::ioctl_ficlone(&to_file, &from_file).is_ok()
-                    || (client::is_live(&self.path)
-                        && client::is_live(&from.path)
+                    || (client::is_live(&handle_path(&to_file))
+                        && client::is_live(&handle_path(&from_file))
                         && copy(&from_file, &to_file, len))
             }
             _ => false,
         }
-    }
-}
-
-/// The directory that `names` lead to from `root`, through directories only.
-fn walk(root: &OwnedFd, names: &[u8]) -> Result<OwnedFd> {
-    let mut at: Option<OwnedFd> = None;
-    let mut rest = names;
-    while !rest.is_empty() {
-        let piece = match rest.get(..WAY_BYTES_MAX) {
-            Some(head) => {
-                head.iter().rposition(|byte| *byte == b'/').map_or(rest, |at| &head[..at])
-            }
-            None => rest,
-        };
-        rest = rest.get(piece.len() + 1..).unwrap_or_default();
-        let start = at.as_ref().unwrap_or(root);
-        at = Some(step(start, piece)?);
-    }
-    match at {
-        Some(at) => Ok(at),
-        None => Ok(root.try_clone()?),
     }
 }
 
@@ -395,15 +431,15 @@ fn step(start: &OwnedFd, names: &[u8]) -> Result<OwnedFd> {
 }
 
 /// The path under which the system shows an open file.
-fn handle_path(file: &impl AsRawFd) -> PathBuf {
-    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+fn handle_path(file: &impl AsFd) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 
 /// A path for the calls that take no handle of a directory.
-fn path_at(above: &Above<'_>, name: &OsStr) -> OsString {
+fn path_at(above: &Above, name: &OsStr) -> OsString {
     match above {
-        Above::Known(fd) if fd.as_raw_fd() == CWD.as_raw_fd() => name.into(),
-        above => handle_path(&above.fd()).join(name).into(),
+        Above::Working => name.into(),
+        Above::Opened(fd) => handle_path(fd).join(name).into(),
     }
 }
 
@@ -540,10 +576,10 @@ mod tests {
         let (directory, place) = made("");
         std::fs::create_dir(directory.path().join("outside")).unwrap();
         let inside = place.make(b"inside", &New::plain(Kind::Directory, 0o755)).unwrap();
-        let below = inside.child(b"way").unwrap().child(b"x").unwrap();
+        let below = inside.child(b"way").child(b"x");
         let target = directory.path().join("outside").into_os_string().into_vec();
         inside.make(b"way", &New::symlink(target)).unwrap();
-        let way = inside.child(b"way").unwrap();
+        let way = inside.child(b"way");
         assert!(below.facts().is_err());
         assert!(way.make(b"file", &New::plain(Kind::Regular, 0o600)).is_err());
         assert!(way.set_mode(0o777).is_err());
@@ -554,7 +590,7 @@ mod tests {
     fn what_is_no_regular_file_is_not_opened_as_one() {
         let (_directory, place) = made("");
         place.make(b"pipe", &New::plain(Kind::Fifo, 0o600)).unwrap();
-        let pipe = place.child(b"pipe").unwrap();
+        let pipe = place.child(b"pipe");
         // A pipe can be opened for writing where somebody reads.
         let _reader = pipe.open(OFlags::RDONLY | OFlags::NONBLOCK, 0).unwrap();
         let null = Place::named("/dev/null".into());

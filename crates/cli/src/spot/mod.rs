@@ -348,7 +348,7 @@ impl Spot {
     }
 
     /// The path on this machine.
-    pub fn host_path(&self) -> Option<&Path> {
+    pub fn host_path(&self) -> Option<PathBuf> {
         match &self.at {
             At::Host(place) => Some(place.path()),
             At::Image(..) => None,

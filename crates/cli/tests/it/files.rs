@@ -377,3 +377,44 @@ fn trees_may_be_deep() {
     assert_eq!(place.ok("ls disk.img"), "");
     check(&place);
 }
+
+#[test]
+fn deep_trees_are_copied() {
+    // Deeper than a path may be long, and than a process may have directories open.
+    const DEPTH: usize = 5000;
+    let place = image();
+    let path = format!("disk.img:/top{}", "/d".repeat(DEPTH));
+    assert_eq!(place.run_words(&["mkdir", "-p", &path]).err, "");
+    place.run_words(&["mkdir", "-m", "711", &format!("{path}/bottom")]);
+    place.ok("cp -a disk.img:/top here");
+    place.ok("cp -a here disk.img:/back");
+    place.ok("cp -r disk.img:/back disk.img:/again");
+    place.ok("cp -r here there");
+    for copy in ["back", "again"] {
+        let bottom = format!("{}/bottom", path.replacen("top", copy, 1));
+        let facts = &place.json(&format!("stat {bottom}"))[0];
+        assert_eq!(facts["mode"], "0711", "{copy}");
+        place.ok(&format!("rm -r disk.img:/{copy}"));
+    }
+    place.ok("chmod -R 755 here");
+    assert_eq!(place.ok("ls -R there").matches(":\n").count(), DEPTH + 2);
+    place.ok("rm -r here there");
+    assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    check(&place);
+}
+
+#[test]
+fn a_directory_of_this_machine_that_contains_itself() {
+    let place = image();
+    std::fs::create_dir_all(place.join("dir/below")).unwrap();
+    std::fs::create_dir_all(place.join("dir/beside")).unwrap();
+    if rustix::mount::mount_bind(place.join("dir"), place.join("dir/below")).is_err() {
+        println!("skipped: it takes root to mount");
+        return;
+    }
+    let said = place.run("cp -r dir disk.img:/copy");
+    rustix::mount::unmount(place.join("dir/below"), rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert_eq!(said.code, 1);
+    assert_eq!(said.err, "buttress: cannot copy dir/below: this directory contains itself\n");
+    assert_eq!(place.ok("ls disk.img:/copy"), "beside\n");
+}
