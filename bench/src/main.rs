@@ -7,6 +7,7 @@
 //! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes).
 
 mod check;
+mod commits;
 mod create;
 mod everyday;
 mod image;
@@ -138,12 +139,14 @@ fn main() {
     let mut args = std::env::args().skip(1);
     if let (Some(what), Some(path)) = (args.next(), args.next()) {
         return match what.as_str() {
+            "commits" => commits::child(&path),
             "fsyncs" => everyday::fsyncs(path.as_ref()).expect("files can be made and synced"),
             _ => memory::child(&what, path.as_ref()),
         };
     }
     let scale = scale();
-    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12,13".to_owned());
+    let chosen =
+        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12,13,14".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -155,8 +158,9 @@ fn main() {
             "11" => memory::row(scale),
             "12" => check::row(scale),
             "13" => everyday::row(scale),
+            "14" => commits::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11, 12 and 13");
+                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11, 12, 13 and 14");
                 std::process::exit(2);
             }
         };
