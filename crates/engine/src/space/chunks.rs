@@ -96,7 +96,9 @@ impl Pool {
             plan_removals: true,
             written: Written { system, ..Written::default() },
         };
-        pool.note_written();
+        pool.note_device();
+        let all: Vec<Chunk> = pool.chunks.values().cloned().collect();
+        pool.note_system(&all);
         pool
     }
 
@@ -221,22 +223,26 @@ impl Pool {
     /// Chunks added and removed since the last call; the caller writes them.
     pub fn take_changes(&mut self) -> (Vec<Chunk>, Vec<Chunk>) {
         let added = std::mem::take(&mut self.added);
-        let added = added.iter().filter_map(|logical| self.chunks.get(logical)).cloned().collect();
+        let added: Vec<Chunk> =
+            added.iter().filter_map(|logical| self.chunks.get(logical)).cloned().collect();
         let removed = std::mem::take(&mut self.removed);
         self.returning.extend(removed.iter().cloned());
-        self.note_written();
+        self.note_device();
+        removed.iter().for_each(|chunk| drop(self.written.system.remove(&chunk.logical)));
+        self.note_system(&added);
         (added, removed)
     }
 
-    fn note_written(&mut self) {
+    fn note_device(&mut self) {
         let returning: u64 =
             self.returning.iter().flat_map(device_ranges).map(|range| range.len).sum();
         let used = self.device.used().saturating_sub(returning);
         self.written.device = DevItem { bytes_used: used.into(), ..self.device.item };
-        let chunks = &self.chunks;
-        self.written.system.retain(|logical, _| chunks.contains_key(logical));
+    }
+
+    fn note_system(&mut self, chunks: &[Chunk]) {
         let system = |chunk: &&Chunk| chunk.type_flags & chunk_type::SYSTEM != 0;
-        for chunk in chunks.values().filter(system) {
+        for chunk in chunks.iter().filter(system) {
             self.written.system.entry(chunk.logical).or_insert_with(|| chunk.encode());
         }
     }

@@ -102,8 +102,7 @@ impl Space {
             let slot = &self.slots[class.slot()];
             let mut set = slot.set.lock();
             let mut vacant: Vec<(bool, u64, u64)> = set
-                .groups()
-                .filter(|group| group.is_vacant())
+                .vacant()
                 .map(|group| (group.flags == kind, group.range.len, group.range.start))
                 .collect();
             // The one to keep: of the wanted type, long.
@@ -152,6 +151,16 @@ impl Space {
         let (_, class) = self.index.find(start)?;
         let set = self.slot(class).set.lock();
         set.get(start).map(read)
+    }
+
+    /// Changes what the group that starts there knows of the disk, and nothing that is counted.
+    pub(crate) fn with_group_mut<R>(
+        &self,
+        start: u64,
+        change: impl FnOnce(&mut super::group::Group) -> R,
+    ) -> Option<R> {
+        let (_, class) = self.index.find(start)?;
+        self.slot(class).set.lock().with(start, change)
     }
 
     /// Writes the device item and chunk items, into the chunk tree.

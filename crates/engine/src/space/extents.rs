@@ -25,6 +25,12 @@ impl Range {
         self.start.saturating_add(self.len)
     }
 
+    /// What of it lies in `window`, which it must touch.
+    pub(crate) fn clipped(&self, window: Range) -> Range {
+        let start = self.start.max(window.start);
+        Range::new(start, self.end().min(window.end()).saturating_sub(start))
+    }
+
     /// Whether `other` lies inside entirely.
     pub const fn contains(&self, other: Range) -> bool {
         self.start <= other.start && other.end() <= self.end()
@@ -69,6 +75,16 @@ impl Extents {
     /// The ranges that start at or after `from`, rising.
     pub fn iter_from(&self, from: u64) -> impl Iterator<Item = Range> + '_ {
         self.map.range(from..).map(|(&start, &len)| Range { start, len })
+    }
+
+    /// The parts of ranges that lie in `window`, rising.
+    pub fn within(&self, window: Range) -> impl Iterator<Item = Range> + '_ {
+        let before = self.map.range(..window.start).next_back();
+        let before = before.map(|(&start, &len)| Range { start, len });
+        let all = before.filter(|range| range.end() > window.start).into_iter();
+        all.chain(self.iter_from(window.start))
+            .take_while(move |range| range.start < window.end())
+            .map(move |range| range.clipped(window))
     }
 
     /// The range that holds the address.

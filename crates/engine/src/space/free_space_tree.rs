@@ -113,30 +113,81 @@ impl<E: Edit> Replace<'_, E> {
     }
 }
 
-fn emit_group<E: Edit>(edit: &mut E, group: Range, runs: &[Range]) -> Result<()> {
-    let info_key = Key::new(group.start, kind::FREE_SPACE_INFO, group.len);
-    let old = edit.find(&info_key)?.and_then(FreeSpaceInfo::of);
-    let so_far = old.is_some_and(|info| info.flags.get() & USES_BITMAPS != 0);
-    let count = runs.len() as u64;
-    let use_bitmaps = wants_bitmaps(group.len, count, so_far);
-    let flags = if use_bitmaps { USES_BITMAPS } else { 0 };
-    let info = FreeSpaceInfo { extent_count: (count as u32).into(), flags: flags.into() };
-    edit.put(info_key, info.as_bytes())?;
-    let mut items = Replace { edit, from: info_key.next() };
-    if use_bitmaps {
-        for (covers, bits) in bitmaps(group, runs) {
-            items.put(Key::new(covers.start, kind::FREE_SPACE_BITMAP, covers.len), &bits)?;
-        }
-    } else {
-        for run in runs {
-            items.put(Key::new(run.start, kind::FREE_SPACE_EXTENT, run.len), &[])?;
+/// What a commit writes of one group.
+#[derive(Debug)]
+pub(super) struct News {
+    bitmaps: bool,
+    count: u64,
+    /// Places in which the items are written anew, rising, and the free runs in each.
+    places: Vec<(Range, Vec<Range>)>,
+}
+
+impl News {
+    /// What the tree has not heard of. It has bitmaps so far (or not); `None`: it knows nothing of the group.
+    pub(super) fn take(group: &mut Group, so_far: Option<bool>) -> News {
+        let places = group.take_unwritten();
+        let count = group.runs();
+        let bitmaps = wants_bitmaps(group.range.len, count, so_far == Some(true));
+        let places = match places.filter(|_| so_far == Some(bitmaps)) {
+            Some(places) if bitmaps => covered(group.range, &places),
+            Some(places) => group.widened(&places),
+            None => vec![group.range],
+        };
+        let free = |place| (place, group.free_on_disk(place));
+        News { bitmaps, count, places: places.into_iter().map(free).collect() }
+    }
+}
+
+/// What the bitmaps cover in which one of the places is, rising.
+fn covered(group: Range, places: &[Range]) -> Vec<Range> {
+    let mut all: Vec<Range> = Vec::with_capacity(places.len());
+    for place in places {
+        let first = (place.start - group.start) / BITMAP_COVERS * BITMAP_COVERS + group.start;
+        let end = (place.end() - group.start).next_multiple_of(BITMAP_COVERS) + group.start;
+        let start = all.last().map_or(first, |last| first.max(last.end()));
+        let end = end.min(group.end());
+        if start < end {
+            all.push(Range::new(start, end - start));
         }
     }
-    items.drop_before(Key::new(group.end(), 0, 0))
+    all
+}
+
+/// Writes the items of a group that `news` tells of, once it knows whether there are bitmaps so far.
+pub(super) fn emit_group<E: Edit>(
+    edit: &mut E,
+    group: Range,
+    news: impl FnOnce(Option<bool>) -> Option<News>,
+) -> Result<()> {
+    let info_key = Key::new(group.start, kind::FREE_SPACE_INFO, group.len);
+    let old = edit.find(&info_key)?.and_then(FreeSpaceInfo::of);
+    let Some(news) = news(old.map(|info| info.flags.get() & USES_BITMAPS != 0)) else {
+        return Ok(());
+    };
+    let flags = if news.bitmaps { USES_BITMAPS } else { 0 };
+    let info = FreeSpaceInfo { extent_count: (news.count as u32).into(), flags: flags.into() };
+    edit.put(info_key, info.as_bytes())?;
+    for (place, runs) in news.places {
+        let from = Key::new(place.start, 0, 0).max(info_key.next());
+        let mut items = Replace { edit: &mut *edit, from };
+        if news.bitmaps {
+            for (covers, bits) in bitmaps(place, &runs) {
+                items.put(Key::new(covers.start, kind::FREE_SPACE_BITMAP, covers.len), &bits)?;
+            }
+        } else {
+            for run in runs {
+                items.put(Key::new(run.start, kind::FREE_SPACE_EXTENT, run.len), &[])?;
+            }
+        }
+        items.drop_before(Key::new(place.end(), 0, 0))?;
+    }
+    Ok(())
 }
 
 impl Space {
-    /// Writes the free space of dirty groups into the free space tree. Only items that differ change.
+    /// Writes the free space of dirty groups into the free space tree, where it has changed: what it comes to is what writing
+    /// all of it would, so the same operations make the same tree. A group is asked what has changed in the moment in which it
+    /// is merged; what changes after that, also by this merge itself, makes it dirty again, for the next round.
     pub fn emit_free_space(&self, edit: &mut impl Edit, dirty: &Dirty) -> Result<()> {
         for (start, removed) in dirty.in_order() {
             if let Some(range) = removed {
@@ -144,9 +195,10 @@ impl Space {
                 Replace { edit, from }.drop_before(Key::new(range.end(), 0, 0))?;
                 continue;
             }
-            let read = |group: &Group| (group.range, group.free_on_disk());
-            if let Some((range, runs)) = self.with_group(start, read) {
-                emit_group(edit, range, &runs)?;
+            if let Some(range) = self.with_group(start, |group| group.range) {
+                emit_group(edit, range, |so_far| {
+                    self.with_group_mut(start, |group| News::take(group, so_far))
+                })?;
             }
         }
         Ok(())
@@ -158,7 +210,12 @@ impl Space {
 struct Said {
     info: Option<(u32, u32)>,
     runs: Vec<Range>,
+    /// Items that are a run, and items that are a bitmap.
+    extents: usize,
+    bitmaps: usize,
     nonsense: bool,
+    /// Bitmaps are not cut as they are written here.
+    odd: bool,
 }
 
 impl Said {
@@ -173,9 +230,17 @@ impl Said {
                 self.info =
                     FreeSpaceInfo::of(data).map(|info| (info.extent_count.get(), info.flags.get()));
             }
-            kind::FREE_SPACE_EXTENT if inside => self.runs.push(covers),
+            kind::FREE_SPACE_EXTENT if inside => {
+                self.extents += 1;
+                self.runs.push(covers);
+            }
             kind::FREE_SPACE_BITMAP if inside => match runs_of(covers, data) {
-                Some(runs) => self.runs.extend(runs),
+                Some(runs) => {
+                    self.bitmaps += 1;
+                    self.odd |= !(covers.start - group.start).is_multiple_of(BITMAP_COVERS)
+                        || covers.len != BITMAP_COVERS.min(group.end() - covers.start);
+                    self.runs.extend(runs);
+                }
                 None => self.nonsense = true,
             },
             _ => self.nonsense = true,
@@ -183,15 +248,29 @@ impl Said {
     }
 
     /// Applies it to the group, of which nothing is free so far. Whether it makes sense.
-    fn apply(self, group: &mut Group, used: u64) -> bool {
-        let runs = join(self.runs);
+    fn apply(mut self, group: &mut Group, used: u64) -> bool {
+        let runs = join(std::mem::take(&mut self.runs));
         let counted = self.info.is_some_and(|(count, _)| count as usize == runs.len());
         let rising = runs.windows(2).all(|pair| pair[0].end() < pair[1].start);
         if self.nonsense || !counted || !rising {
             return false;
         }
         let parts = runs.iter().flat_map(|&run| group.without_excluded(run)).collect::<Vec<_>>();
-        parts.into_iter().all(|part| group.add_free(part)) && group.used == used
+        let done = parts.into_iter().all(|part| group.add_free(part)) && group.used == used;
+        if done && self.is_ours(group.range, &runs) && group.free_on_disk(group.range) == runs {
+            group.note_written();
+        }
+        done
+    }
+
+    /// Whether it says these runs in the items that would be written here.
+    fn is_ours(&self, group: Range, runs: &[Range]) -> bool {
+        let whole = group.len.div_ceil(BITMAP_COVERS) as usize;
+        match self.info {
+            Some((_, 0)) => self.bitmaps == 0 && self.extents == runs.len(),
+            Some((_, USES_BITMAPS)) => !self.odd && self.extents == 0 && self.bitmaps == whole,
+            _ => false,
+        }
     }
 }
 

@@ -11,11 +11,27 @@
 //!
 //! Everything else is *used*, or *excluded*: the copies of the superblock lie on it. So
 //! `used = length - excluded - free - pinned - thawing - promised`, at every moment.
+//!
+//! What is written down as free is all that is not used. A group remembers where that has changed since it was written
+//! ([`Group::take_unwritten`]), so that a commit looks at these places only, however much free space there is. The places are
+//! forgotten when they are handed to the merge of the free space tree. A commit that comes to nothing after that is the last
+//! one, and what the disk says is loaded anew, so no difference can be lost between the two.
 
 use super::extents::{Extents, FreeExtents, Range};
 
 /// How many tree blocks a run should have room for before the search goes on to a longer one.
 const TOGETHER: u64 = 16;
+/// Places of change that are remembered; with more of them the group is written as a whole.
+const PLACES_MAX: usize = 1 << 16;
+
+/// Where the free space tree does not say of a group what is so.
+#[derive(Clone, Debug)]
+enum Unwritten {
+    /// Perhaps everywhere.
+    All,
+    /// In these places, in no order; they may overlap.
+    Places(Vec<Range>),
+}
 
 /// One block group.
 #[derive(Clone, Debug)]
@@ -35,6 +51,9 @@ pub(crate) struct Group {
     /// Where the last allocation ended.
     cursor: u64,
     node: u64,
+    unwritten: Unwritten,
+    /// Runs of what is not used, unless everything is unwritten.
+    runs: u64,
 }
 
 impl Group {
@@ -52,6 +71,8 @@ impl Group {
             promised: Extents::default(),
             cursor: range.start,
             node,
+            unwritten: Unwritten::All,
+            runs: 0,
         }
     }
 
@@ -154,6 +175,7 @@ impl Group {
         }
         self.used += self.node;
         self.cursor = start + self.node;
+        self.note_used(Range::new(start, self.node));
         Some(start)
     }
 
@@ -162,6 +184,7 @@ impl Group {
         let done = self.promised.remove(range).is_some();
         if done {
             self.used += range.len;
+            self.note_used(range);
         }
         done
     }
@@ -171,6 +194,7 @@ impl Group {
         let done = self.is_used(range) && self.pinned.insert(range).is_some();
         if done {
             self.used -= range.len;
+            self.note_unused(range);
         }
         done
     }
@@ -187,7 +211,11 @@ impl Group {
 
     /// A block of the running commit that was never written: allocatable at once.
     pub fn give_back_block(&mut self, range: Range) -> bool {
-        self.is_used(range) && self.add_free(range)
+        let done = self.is_used(range) && self.add_free(range);
+        if done {
+            self.note_unused(range);
+        }
+        done
     }
 
     /// At the freeze: what was pinned may become free.
@@ -217,19 +245,148 @@ impl Group {
             && clear(&self.promised)
     }
 
-    /// What the commit writes down as free: all sets, and what is excluded, joined, rising.
+    fn sets(&self) -> [&Extents; 4] {
+        [self.free.set(), &self.pinned, &self.thawing, &self.promised]
+    }
+
+    /// What the commit writes down as free in `window`: all sets, and what is excluded, joined, rising.
     ///
     /// The kernel's free space tree is the complement of the extents alone: the stripes under
     /// superblocks stand in it as free, and are left out by whoever reads it.
-    pub fn free_on_disk(&self) -> Vec<Range> {
-        let sets = [self.free.set(), &self.pinned, &self.thawing, &self.promised];
-        if self.excluded.is_empty() && sets[1..].iter().all(|set| set.is_empty()) {
-            return self.free.set().iter().collect();
+    pub fn free_on_disk(&self, window: Range) -> Vec<Range> {
+        let mut all: Vec<Range> = self.free.set().within(window).collect();
+        let free = all.len();
+        all.extend(self.sets()[1..].iter().flat_map(|set| set.within(window)));
+        let touch = |hole: &&Range| hole.start < window.end() && hole.end() > window.start;
+        all.extend(self.excluded.iter().filter(touch).map(|hole| hole.clipped(window)));
+        if all.len() == free {
+            return all;
         }
-        let mut all: Vec<Range> = sets.iter().flat_map(|set| set.iter()).collect();
-        all.extend(&self.excluded);
         all.sort_unstable();
         join(all)
+    }
+
+    /// What holds the address and is not used: of one set, or excluded.
+    fn piece(&self, at: u64) -> Option<Range> {
+        let found = self.sets().iter().find_map(|set| set.find(at));
+        let holds = |hole: &&Range| hole.start <= at && at < hole.end();
+        found.or_else(|| self.excluded.iter().find(holds).copied())
+    }
+
+    /// Where the run starts that ends at `at`, or `at`.
+    fn run_start(&self, mut at: u64) -> u64 {
+        while at > self.range.start
+            && let Some(piece) = self.piece(at - 1)
+        {
+            at = piece.start;
+        }
+        at
+    }
+
+    /// Where the run ends that starts at `at`, or `at`.
+    fn run_end(&self, mut at: u64) -> u64 {
+        while at < self.range.end()
+            && let Some(piece) = self.piece(at)
+        {
+            at = piece.end();
+        }
+        at
+    }
+
+    /// How many runs begin or end at the range's edges, outside of it.
+    fn beside(&self, range: Range) -> u64 {
+        let before = range.start > self.range.start && self.piece(range.start - 1).is_some();
+        let behind = range.end() < self.range.end() && self.piece(range.end()).is_some();
+        u64::from(before) + u64::from(behind)
+    }
+
+    /// All of the range was unused and is used now.
+    fn note_used(&mut self, range: Range) {
+        if self.note(range) {
+            self.runs = (self.runs + self.beside(range)).saturating_sub(1);
+        }
+    }
+
+    /// All of the range was used and is not now.
+    fn note_unused(&mut self, range: Range) {
+        if self.note(range) {
+            self.runs = (self.runs + 1).saturating_sub(self.beside(range));
+        }
+    }
+
+    /// Remembers a place of change; whether single ones are remembered.
+    fn note(&mut self, range: Range) -> bool {
+        let Unwritten::Places(places) = &mut self.unwritten else { return false };
+        let full = places.len() == PLACES_MAX;
+        match places.last_mut() {
+            Some(last) if last.end() == range.start => last.len += range.len,
+            Some(last) if range.end() == last.start => {
+                *last = Range::new(range.start, range.len + last.len);
+            }
+            _ if full => {
+                self.unwritten = Unwritten::All;
+                return false;
+            }
+            _ => places.push(range),
+        }
+        true
+    }
+
+    /// The free space tree says what is so.
+    pub fn note_written(&mut self) {
+        self.runs = self.free_on_disk(self.range).len() as u64;
+        self.unwritten = Unwritten::Places(Vec::new());
+    }
+
+    /// The free space tree may say anything of it.
+    pub fn forget_written(&mut self) {
+        self.unwritten = Unwritten::All;
+    }
+
+    /// The places where the free space tree has to hear of changes, rising, none touching another; `None`: everywhere. Who
+    /// asks writes them.
+    pub fn take_unwritten(&mut self) -> Option<Vec<Range>> {
+        let unwritten = std::mem::replace(&mut self.unwritten, Unwritten::Places(Vec::new()));
+        let Unwritten::Places(mut places) = unwritten else {
+            self.note_written();
+            return None;
+        };
+        places.sort_unstable();
+        let mut joined: Vec<Range> = Vec::with_capacity(places.len());
+        for place in places {
+            match joined.last_mut() {
+                Some(last) if last.end() >= place.start => {
+                    last.len = last.end().max(place.end()) - last.start;
+                }
+                _ => joined.push(place),
+            }
+        }
+        Some(joined)
+    }
+
+    /// Runs of what is written down as free, once [`Group::take_unwritten`] was asked.
+    pub fn runs(&self) -> u64 {
+        self.runs
+    }
+
+    /// The places widened to the edges of the runs that they touch, rising: each run that is new and each that is gone lies in
+    /// one of them as a whole. For where a place begins or ends inside a run, old or new, that run goes on beyond it as it
+    /// was, up to its edge or to the next place, with which this one is then one.
+    pub fn widened(&self, places: &[Range]) -> Vec<Range> {
+        let mut all: Vec<Range> = Vec::with_capacity(places.len());
+        for place in places {
+            match all.last_mut() {
+                Some(last) if last.end() >= place.start => {
+                    let end = self.run_end(last.end().max(place.end()));
+                    last.len = end - last.start;
+                }
+                _ => {
+                    let start = self.run_start(place.start);
+                    all.push(Range::new(start, self.run_end(place.end()) - start));
+                }
+            }
+        }
+        all
     }
 }
 

@@ -139,11 +139,7 @@ impl Space {
     /// Every group is written by the next commit: for a free space tree or block group tree that is
     /// made anew.
     pub fn mark_all_dirty(&self) {
-        for slot in &self.slots {
-            let mut set = slot.set.lock();
-            let starts: Vec<u64> = set.groups().map(|group| group.range.start).collect();
-            starts.into_iter().for_each(|start| set.mark(start));
-        }
+        self.slots.iter().for_each(|slot| slot.set.lock().mark_all());
     }
 }
 

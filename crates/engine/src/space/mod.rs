@@ -120,7 +120,10 @@ impl Index {
     }
 
     fn remove(&self, start: u64) {
-        self.list.write().retain(|(range, _)| range.start != start);
+        let mut list = self.list.write();
+        if let Ok(at) = list.binary_search_by_key(&start, |(range, _)| range.start) {
+            list.remove(at);
+        }
     }
 }
 

@@ -115,6 +115,8 @@ pub(crate) struct Set {
     pinned: BTreeSet<u64>,
     /// Groups whose ranges pinned before the last freeze are not free yet.
     thawing: BTreeSet<u64>,
+    /// Groups in which nothing is.
+    vacant: BTreeSet<u64>,
 }
 
 fn room_of(longest: u64) -> Option<usize> {
@@ -127,6 +129,11 @@ impl Set {
         self.groups.values()
     }
 
+    /// Those in which nothing is, by address.
+    pub fn vacant(&self) -> impl Iterator<Item = &Group> {
+        self.vacant.iter().filter_map(|start| self.groups.get(start))
+    }
+
     /// The group that starts there.
     pub fn get(&self, start: u64) -> Option<&Group> {
         self.groups.get(&start)
@@ -137,6 +144,7 @@ impl Set {
         let start = group.range.start;
         counters.shift(Sums::default(), Sums::of(&group));
         self.place(start, None, room_of(group.free().longest()));
+        self.note_vacant(start, group.is_vacant());
         self.groups.insert(start, group);
     }
 
@@ -148,7 +156,16 @@ impl Set {
         self.dirty.remove(&start);
         self.pinned.remove(&start);
         self.thawing.remove(&start);
+        self.vacant.remove(&start);
         Some(group)
+    }
+
+    fn note_vacant(&mut self, start: u64, vacant: bool) {
+        if vacant {
+            self.vacant.insert(start);
+        } else {
+            self.vacant.remove(&start);
+        }
     }
 
     fn place(&mut self, start: u64, before: Option<usize>, after: Option<usize>) {
@@ -176,8 +193,10 @@ impl Set {
         let group = self.groups.get_mut(&start)?;
         let before = Sums::of(group);
         let room = room_of(group.free().longest());
+        let was_vacant = group.is_vacant();
         let answer = change(group);
         let after = Sums::of(group);
+        let vacant = group.is_vacant();
         let room_after = room_of(group.free().longest());
         counters.shift(before, after);
         self.place(start, room, room_after);
@@ -187,12 +206,26 @@ impl Set {
         if before.used != after.used {
             self.dirty.insert(start);
         }
+        if was_vacant != vacant {
+            self.note_vacant(start, vacant);
+        }
         Some(answer)
+    }
+
+    /// Changes of a group what is known of it nowhere else.
+    pub fn with<R>(&mut self, start: u64, change: impl FnOnce(&mut Group) -> R) -> Option<R> {
+        self.groups.get_mut(&start).map(change)
     }
 
     /// The disk has to hear about the group.
     pub fn mark(&mut self, start: u64) {
         self.dirty.insert(start);
+    }
+
+    /// The disk has to hear about all groups, everything.
+    pub fn mark_all(&mut self) {
+        self.groups.values_mut().for_each(Group::forget_written);
+        self.dirty.extend(self.groups.keys());
     }
 
     /// The groups marked since the last call, rising.

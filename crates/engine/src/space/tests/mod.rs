@@ -13,6 +13,8 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Chunk;
 use zerocopy::IntoBytes;
 
+use super::free_space_tree::{News, emit_group};
+use super::group::Group;
 use super::load::Sources;
 use super::{ChunkKeeper, Edit, Items, Space};
 use crate::error::Result;
@@ -26,6 +28,8 @@ struct Tree {
     items: BTreeMap<Key, Vec<u8>>,
     last: Key,
     writes: usize,
+    /// Items asked for, put and deleted.
+    looks: usize,
 }
 
 impl Tree {
@@ -35,6 +39,7 @@ impl Tree {
     }
 
     fn advance(&mut self, key: Key) {
+        self.looks += 1;
         assert!(self.last <= key, "{key} comes after {}", self.last);
         self.last = key;
     }
@@ -152,13 +157,33 @@ impl Disk {
         loop {
             let dirty = space.take_dirty();
             if dirty.is_empty() {
-                return self.writes() - before;
+                let written = self.writes() - before;
+                self.check_free_space(space);
+                return written;
             }
             space.emit_chunks(self.chunk.restart(), &dirty).unwrap();
             space.emit_device_extents(self.device.restart(), &dirty).unwrap();
             space.emit_groups(self.groups.restart(), &dirty).unwrap();
             space.emit_free_space(self.free_space.restart(), &dirty).unwrap();
         }
+    }
+
+    /// Differences come to what writing everything anew would: each item of each group.
+    fn check_free_space(&self, space: &Space) {
+        let mut again = self.free_space.clone();
+        again.restart();
+        let groups = space
+            .slots
+            .iter()
+            .flat_map(|slot| slot.set.lock().groups().cloned().collect::<Vec<_>>());
+        let groups: BTreeMap<u64, Group> = groups.map(|group| (group.range.start, group)).collect();
+        for mut group in groups.into_values() {
+            group.forget_written();
+            let range = group.range;
+            let news = |so_far| Some(News::take(&mut group, so_far));
+            emit_group(&mut again, range, news).unwrap();
+        }
+        assert!(again.items == self.free_space.items, "the free space tree is as if written anew");
     }
 
     fn writes(&self) -> usize {
@@ -171,7 +196,7 @@ fn free_of(space: &Space) -> BTreeMap<u64, Vec<super::Range>> {
     let mut all = BTreeMap::new();
     for slot in &space.slots {
         let set = slot.set.lock();
-        all.extend(set.groups().map(|group| (group.range.start, group.free_on_disk())));
+        all.extend(set.groups().map(|group| (group.range.start, group.free_on_disk(group.range))));
     }
     all
 }

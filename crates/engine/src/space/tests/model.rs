@@ -280,3 +280,63 @@ fn blocks_are_neighbours() {
     let breaks = blocks.windows(2).filter(|pair| pair[0] + NODE != pair[1]).count();
     assert!(breaks <= 1, "{blocks:?}");
 }
+
+/// A group in the free space of which there are many holes, as extents and as bitmaps: what a small commit asks of the free space
+/// tree is the same as where there are few.
+#[test]
+fn a_small_commit_looks_at_what_it_changes() {
+    for holes in [10, 1_000, 16_000] {
+        let mut disk = Disk::empty(4 << 30);
+        let space = disk.load(NODE, true).unwrap();
+        let taken: Vec<Range> =
+            (0..2 * holes).map(|_| space.allocate_data(SECTOR, SECTOR).unwrap()).collect();
+        let (first, rest) = taken.split_first().unwrap();
+        space.freeze();
+        taken.iter().for_each(|&run| space.account_new(run).unwrap());
+        disk.settle(&space);
+        space.committed();
+        space.freeze();
+        rest.iter().step_by(2).for_each(|&run| space.free(run).unwrap());
+        disk.settle(&space);
+        space.committed();
+        for round in 0..3 {
+            let run = space.allocate_data(SECTOR, SECTOR).unwrap();
+            space.freeze();
+            space.account_new(run).unwrap();
+            if round == 1 {
+                space.free(*first).unwrap();
+            }
+            let before = disk.free_space.looks;
+            disk.settle(&space);
+            space.committed();
+            let looks = disk.free_space.looks - before;
+            assert!(looks <= 40, "{looks} looks at the free space tree, {holes} holes");
+        }
+    }
+}
+
+/// As many groups as there may be: only those in which nothing is are asked whether they may go.
+#[test]
+fn vacant_groups_are_known() {
+    let mut disk = Disk::empty(300 << 20);
+    let space = disk.load(NODE, true).unwrap();
+    let mut runs = Vec::new();
+    while let Some(run) = space.allocate_data(1 << 20, 1 << 20) {
+        runs.push(run);
+    }
+    let vacant = |space: &Space| {
+        let set = space.slots[Class::Data.slot()].set.lock();
+        let walked = set.groups().filter(|group| group.is_vacant()).map(|group| group.range.start);
+        let known: Vec<u64> = set.vacant().map(|group| group.range.start).collect();
+        assert_eq!(walked.collect::<Vec<_>>(), known);
+        known.len()
+    };
+    assert_eq!(vacant(&space), 0);
+    let all = space.slots[Class::Data.slot()].set.lock().groups().count();
+    assert!(all > 3, "{all} groups");
+    runs.iter().for_each(|&run| space.give_back(run).unwrap());
+    assert_eq!(vacant(&space), all);
+    space.freeze();
+    disk.settle(&space);
+    assert_eq!(vacant(&space), 1, "one stays");
+}
