@@ -160,7 +160,7 @@ impl File {
 
     /// Makes what was written durable.
     pub fn sync(&self) -> Result<()> {
-        self.filesystem.commit().map(|_| ())
+        self.filesystem.sync(self.node)
     }
 
     fn may_write(&self) -> Result<()> {

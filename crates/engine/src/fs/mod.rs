@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hash::Spread;
 use crate::subvol::Forest;
 use crate::txn::{self, Core};
@@ -124,6 +124,22 @@ impl Filesystem {
     /// when nothing has changed.
     pub fn commit(&self) -> Result<u64> {
         self.inner().commit()
+    }
+
+    /// Makes what was done to a file or directory before durable, and with it all that was done before its last change. A commit
+    /// that is under way and covers that change is waited for; another one is made only if there is none. Writes nothing when
+    /// the change is durable.
+    pub fn sync(&self, node: Node) -> Result<()> {
+        let inner = self.inner();
+        if inner.core.read_only {
+            return Ok(());
+        }
+        match inner.read(|op| Ok(inner.find(op, node)?.1.changed_in())) {
+            Ok(transid) => txn::commit_covering(&inner.core, &inner.forest, transid),
+            // It is gone, or never was one of its own: what it was may still be of use to somebody.
+            Err(Error::User(_)) => inner.commit().map(drop),
+            Err(error) => Err(error),
+        }
     }
 
     /// Commits and ends the background work. Other clones can still be used; what they do is committed when the last one

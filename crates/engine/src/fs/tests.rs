@@ -1,11 +1,13 @@
 //! What shows where limits are made small.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 
 use buttress_device::MemoryDevice;
 use buttress_mkfs::{Environment, Profile};
+use parking_lot::Mutex;
 
 use super::{Filesystem, New, Node, Options};
+use crate::env::Env;
 use crate::error::Error;
 use crate::inode::SetXattr;
 
@@ -62,4 +64,44 @@ fn a_commit_goes_through_the_extent_tree_and_comes_to_its_end() {
         }
         fs.commit().unwrap();
     }
+}
+
+/// While a commit is under way, somebody else changes something. Who wants the file durable that the commit has waits for it, and
+/// asks for no other.
+#[test]
+fn fsync_waits_for_the_commit_that_has_the_change() {
+    let (hold, held) = mpsc::channel();
+    let (go_on, going) = mpsc::channel::<()>();
+    let going = Mutex::new(Some(going));
+    let env = Env::system().watched(move |step| {
+        if step == "settle"
+            && let Some(going) = going.lock().take()
+        {
+            hold.send(()).unwrap();
+            let _ = going.recv();
+        }
+    });
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    buttress_mkfs::make(&*device, &Default::default(), &mut Environment::seeded(1)).unwrap();
+    let options = Options::read_write().background(false).env(env);
+    let fs = Filesystem::open_device(device, options).unwrap();
+    let new = |name: &str| fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().node;
+    let first = new("first");
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.commit().unwrap());
+        held.recv().unwrap();
+        fs.write(new("other"), 0, b"changed beside the commit").unwrap();
+        let waits = scope.spawn(|| fs.sync(first));
+        go_on.send(()).unwrap();
+        waits.join().unwrap().unwrap();
+    });
+    assert_eq!(fs.stats().commits, 1);
+    fs.sync(first).unwrap();
+    assert_eq!(fs.stats().commits, 1, "nothing of it has changed since");
+    let other = fs.lookup(Node::ROOT, b"other").unwrap().unwrap().node;
+    fs.sync(other).unwrap();
+    assert_eq!(fs.stats().commits, 2);
+    fs.write(first, 0, b"again").unwrap();
+    fs.sync(first).unwrap();
+    assert_eq!(fs.stats().commits, 3);
 }

@@ -130,6 +130,12 @@ pub struct Inode {
 }
 
 impl Inode {
+    /// The transaction that changed it last; 0 when it has not changed since it was loaded. Whoever changes an inode says so
+    /// ([`State::touch`]), and what the change needs to be found belongs to the same transaction or an older one.
+    pub fn changed_in(&self) -> u64 {
+        self.read().transid
+    }
+
     fn new(ino: u64, state: State) -> Arc<Inode> {
         Arc::new(Inode {
             ino,

@@ -229,6 +229,18 @@ pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result
     commit_alone(core, participant, force)
 }
 
+/// Waits until transaction `transid` is durable. A commit under way that covers it is waited for; only where there is none, one is
+/// made, and nothing where it is durable already.
+pub fn commit_covering(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
+    core.check_writable()?;
+    let turn = core.txn.begin_commit(Some(transid));
+    core.txn.check()?;
+    match turn {
+        Some(_turn) => commit_alone(core, participant, false).map(drop),
+        None => Ok(()),
+    }
+}
+
 /// Commits whether or not anything has changed; what was let go of is free at once, and not after the next freeze only.
 pub fn commit_for_space(core: &Core, participant: &dyn Participant) -> Result<u64> {
     core.check_writable()?;

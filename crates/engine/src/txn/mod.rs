@@ -25,7 +25,9 @@ mod settle;
 mod superblock;
 mod waiting;
 
-pub use self::commit::{Commit, Participant, UuidChange, commit, commit_for_space};
+pub use self::commit::{
+    Commit, Participant, UuidChange, commit, commit_covering, commit_for_space,
+};
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
