@@ -1,11 +1,11 @@
 //! Subvolumes, snapshots, deletion.
 
-use super::run::{deleting, need};
+use super::run::need;
 use super::types::{Node, Owner};
 use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Passed, Result};
-use crate::space::Need;
+use crate::space::{Need, SUBVOLUME_DELETION};
 use crate::subvol::{Place, SubvolumeInfo};
 
 impl Inner {
@@ -49,7 +49,7 @@ impl Inner {
             return Err(Error::User(Errno::INVAL));
         }
         let id = entry.node.subvolume;
-        self.change_at(dir, Need { private: 6, ..deleting(4, 600) }, |op, subvolume, parent| {
+        self.change_at(dir, SUBVOLUME_DELETION, |op, subvolume, parent| {
             let place = Place { subvolume, dir: parent, name };
             match entry.node.is_stub() {
                 true => self.forest.remove_stub(op, place, id),

@@ -23,6 +23,11 @@
 //! 4. What these trees rewrite of themselves are tree blocks again, which 2. has counted: all the leaves for tree blocks.
 //! 5. Trees whose changes are few (root tree, block groups, uuids, devices) have a fixed part.
 //!
+//! 6. **Packing.** Operations that touch many leaves a little split them: after one that copies a shared leaf, `E` may be twice what
+//!    its items need, and then the next bound is twice as large, too. Who deletes on a full filesystem can do that until not even
+//!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, without
+//!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that: all their blocks, and what 2. says of any commit.
+//!
 //! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
 //! The transaction that commits and the one that runs are bounded as one: what the first writes anew it also lets go of, and
 //! that is free for the second.
@@ -74,6 +79,8 @@ pub(crate) struct Total {
     nodes: u64,
     /// Operations that give space back.
     pub deletions: u64,
+    /// How often the trees for extents and free space are written whole.
+    whole: u64,
 }
 
 impl Total {
@@ -94,6 +101,7 @@ impl Total {
             gains: if need.deleting { 0 } else { refs },
             nodes: need.nodes.into(),
             deletions: need.deleting.into(),
+            whole: 0,
         }
     }
 
@@ -105,6 +113,11 @@ impl Total {
     /// What dropping parts of a subvolume comes to: references that go, or are given from the tree to a block.
     pub fn dropping(refs: u64, nodes: u64) -> Total {
         Total { private: 1, refs, gains: refs, nodes, deletions: 1, ..Total::default() }
+    }
+
+    /// What packing comes to.
+    pub fn packing() -> Total {
+        Total { whole: 1, ..Total::default() }
     }
 
     /// Both.
@@ -119,6 +132,7 @@ impl Total {
             gains: self.gains.saturating_add(other.gains),
             nodes: self.nodes.saturating_add(other.nodes),
             deletions: self.deletions.saturating_add(other.deletions),
+            whole: self.whole.saturating_add(other.whole),
         }
     }
 
@@ -135,6 +149,7 @@ impl Total {
             gains: self.gains.saturating_sub(less.gains),
             nodes: self.nodes.saturating_sub(less.nodes),
             deletions: self.deletions.saturating_sub(less.deletions),
+            whole: self.whole,
         }
     }
 }
@@ -151,6 +166,11 @@ pub struct Trees {
 }
 
 impl Trees {
+    /// Blocks of those that can be packed.
+    pub(super) fn described(self) -> u64 {
+        self.extent.saturating_add(self.free_space)
+    }
+
     /// As far as it can be: no tree has more than all blocks.
     fn at_most(self, blocks: u64) -> Trees {
         let most = |size: u64| size.min(blocks);
@@ -169,18 +189,20 @@ pub(crate) struct Bound {
     pub blocks: u64,
     /// By how many the metadata has grown when what it let go of is free again.
     pub growth: u64,
+    /// How many of these are of the trees for extents and free space.
+    pub described: Trees,
 }
 
 impl Bound {
     /// Leaves that split, and the nodes for them.
     fn grown(leaves: u64) -> Bound {
         let growth = if leaves > 0 { leaves.saturating_mul(33) / 32 + 2 } else { 0 };
-        Bound { blocks: growth, growth }
+        Bound { blocks: growth, growth, ..Bound::default() }
     }
 
     fn and(self, other: Bound) -> Bound {
         let blocks = self.blocks.saturating_add(other.blocks);
-        Bound { blocks, growth: self.growth.saturating_add(other.growth) }
+        Bound { blocks, growth: self.growth.saturating_add(other.growth), ..self }
     }
 }
 
@@ -194,11 +216,24 @@ fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Boun
     let leaves = leaves.min(blocks);
     let splits = adds.min(leaves);
     let filled = (adds.saturating_mul(bytes).saturating_mul(3) / 2).div_ceil(node);
-    let stays = Bound { blocks: leaves + nodes_above(leaves, blocks, 1), growth: 0 };
+    let stays =
+        Bound { blocks: leaves + nodes_above(leaves, blocks, 1), growth: 0, ..Bound::default() };
     stays.and(Bound::grown(splits.max(filled)))
 }
 
 impl Outlook {
+    /// Tree blocks that packing the trees that describe space writes, after they have grown as `bound` says.
+    pub fn packing_after(&self, bound: Bound) -> u64 {
+        let grown = Trees {
+            extent: self.trees.extent.saturating_add(bound.described.extent),
+            free_space: self.trees.free_space.saturating_add(bound.described.free_space),
+            csum: self.trees.csum.saturating_add(bound.described.csum),
+        };
+        let more = bound.growth.saturating_mul(self.node);
+        let metadata = Sums { used: self.metadata.used.saturating_add(more), ..self.metadata };
+        Outlook { trees: grown, metadata, ..*self }.bound(Total::packing()).blocks
+    }
+
     /// Tree blocks of metadata that are in use.
     fn used(&self) -> u64 {
         self.metadata.used / self.node
@@ -250,7 +285,7 @@ impl Outlook {
         let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
         let added = total.growing.min(used) + bytes.saturating_mul(5).div_ceil(2 * node);
         let kept = if self.shared { touched } else { 0 };
-        let files = Bound { blocks: touched + added, growth: added + kept };
+        let files = Bound { blocks: touched + added, growth: added + kept, ..Bound::default() };
 
         // Copies of shared leaves and nodes refer to what the old ones refer to: to each thing once for a tree.
         let (mut copied, mut children) = (0, 0);
@@ -273,6 +308,7 @@ impl Outlook {
         let written = (touched + added).saturating_add(SLACK + 4 * data + 2 * (metadata + spans));
         let leaves =
             metadata.saturating_add(2 * data).saturating_add(copied).saturating_add(groups);
+        let leaves = leaves.saturating_add(total.whole.saturating_mul(trees.extent));
         let gained =
             copied.saturating_add(children).saturating_add(total.nodes).saturating_add(new);
         let extent = rewritten(trees.extent, node, leaves, gained, REFERENCE);
@@ -280,12 +316,21 @@ impl Outlook {
         let fresh = rewritten(0, node, 0, new.saturating_add(added), EXTENT);
         let forms = groups.saturating_mul(self.of_group(&self.data));
         let leaves = spans.saturating_add(data).saturating_add(forms);
+        let leaves = leaves.saturating_add(total.whole.saturating_mul(trees.free_space));
         let free_space =
             rewritten(trees.free_space, node, leaves, data + written.min(spans / 2), RANGE);
         let leaves = (2 * data).saturating_add(total.growing);
         let csum = rewritten(trees.csum, node, leaves, data.saturating_add(total.growing), RANGE);
         let groups = self.data.groups.saturating_add(self.metadata.groups);
-        let fixed = Bound { blocks: SLACK + groups.saturating_mul(3 * GROUP) / node, growth: 2 };
-        [extent, split, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and)
+        let blocks = SLACK + groups.saturating_mul(3 * GROUP) / node;
+        let fixed = Bound { blocks, growth: 2, ..Bound::default() };
+        let described = Trees {
+            extent: extent.and(split).and(fresh).growth,
+            free_space: free_space.growth,
+            csum: csum.growth,
+        };
+        let all =
+            [extent, split, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and);
+        Bound { described, ..all }
     }
 }

@@ -118,6 +118,8 @@ impl Space {
             volumes: AtomicU64::new(0),
             counted: AtomicBool::new(false),
             placed: AtomicU64::new(0),
+            pack: AtomicBool::new(false),
+            packed: AtomicU64::new(0),
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));

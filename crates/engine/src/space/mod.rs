@@ -45,7 +45,7 @@ pub use emit::Dirty;
 pub use extents::Range;
 pub use items::{Edit, Items};
 pub use load::SpaceRoots;
-pub use reserve::{Need, Shortage};
+pub use reserve::{Need, SUBVOLUME_DELETION, Shortage};
 pub use usage::{ClassUsage, StatBytes, Usage};
 
 /// How many classes there are.
@@ -147,6 +147,10 @@ pub struct Space {
     counted: AtomicBool,
     /// Tree blocks of metadata that were taken since the last freeze, and not given back.
     placed: AtomicU64,
+    /// The next commit is to pack the trees that describe space.
+    pack: AtomicBool,
+    /// Blocks that these trees had when they were packed last.
+    packed: AtomicU64,
 }
 
 impl fmt::Debug for Space {

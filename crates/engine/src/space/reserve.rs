@@ -8,9 +8,10 @@
 //!
 //! What is rewritten comes back once the commit is done; what a commit adds does not. So an operation
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
-//! these leave what the smallest step of dropping a deleted subvolume takes, which nobody waits for:
-//! a full filesystem can always delete, and where snapshots share what is deleted, which takes more
-//! room at first, it can drop the snapshots.
+//! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
+//! for: a full filesystem can always delete, and where snapshots share what is deleted, which takes more
+//! room at first, it can drop the snapshots. What deletions need grows with the trees that describe
+//! space, and these with each deletion: before one is refused they are packed, for which all leave room.
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
 
@@ -18,7 +19,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_ondisk::LEVELS_MAX;
 
-use super::bound::{Total, Trees};
+use super::bound::{Bound, Total, Trees};
 use super::device::{GRAIN, copies};
 use super::set::Sums;
 use super::{Class, Pool, Space};
@@ -40,6 +41,8 @@ pub struct Need {
     pub data: u64,
     /// It gives space back: it may use the global reserve.
     pub deleting: bool,
+    /// It deletes a subvolume: it may use what other deletions leave, too.
+    pub subvolume: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
 }
@@ -110,10 +113,14 @@ const NOTHING: Need = Need {
     nodes: 0,
     data: 0,
     deleting: false,
+    subvolume: false,
     sharing: false,
 };
 /// What the usual deletion needs.
 const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
+/// What deleting a subvolume needs.
+pub const SUBVOLUME_DELETION: Need =
+    Need { leaves: 4, private: 6, bytes: 600, deleting: true, subvolume: true, ..NOTHING };
 /// What an extent needs that there would not be if free space were not in pieces.
 const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 
@@ -122,7 +129,9 @@ const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 enum Leave {
     /// The global reserve: for whoever deletes.
     Reserve,
-    /// What the smallest step of dropping a subvolume takes.
+    /// What deleting a subvolume takes, and the smallest step of dropping it.
+    Subvolume,
+    /// What this step takes.
     Floor,
     /// Nothing.
     Nothing,
@@ -158,9 +167,11 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
+    /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address. What it has
+    /// made of the trees that describe space can be packed afterwards.
     fn floor(&self) -> u64 {
-        self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
+        let step = self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step()));
+        step.blocks.max(step.growth.saturating_add(self.packing_after(step)))
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
@@ -170,29 +181,36 @@ impl Outlook {
 
     /// Bytes that only deletions may use: enough for one, for the next ones after it, and for dropping subvolumes.
     pub fn global_reserve(&self) -> u64 {
-        let deletion = self.bound(Total::default().plus(DELETION));
-        let blocks = deletion.blocks.max(deletion.growth + self.floor()) + RESERVE_MIN;
+        self.left(Leave::Reserve, Total::default(), self.bound(Total::default()))
+    }
+
+    /// Bytes to be left to others, by operations that come to `total` and so to `bound`. What others need is not the sum of
+    /// both: a leaf that has been split has room.
+    fn left(&self, leave: Leave, total: Total, bound: Bound) -> u64 {
+        let later = match leave {
+            Leave::Reserve => Total::default().plus(DELETION).plus(SUBVOLUME_DELETION),
+            Leave::Subvolume => Total::default().plus(SUBVOLUME_DELETION),
+            Leave::Floor => Total::default(),
+            Leave::Nothing => return 0,
+        };
+        let spare = if leave == Leave::Reserve { RESERVE_MIN } else { 0 };
+        let both = self.bound(total.and(later)).growth.saturating_sub(bound.growth);
+        let blocks = both.saturating_add(self.floor()).max(self.packing_after(bound));
         // Where metadata has no chunk that large yet, there is room for one: data leaves as much.
         let most = match self.mixed {
             true => self.metadata.total / 16,
             false => (self.metadata.total / 3).max(self.device / 8 / self.metadata_copies.max(1)),
         };
-        blocks.saturating_mul(self.node).min(most.min(RESERVE_MAX))
-    }
-
-    fn left(&self, leave: Leave) -> u64 {
-        match leave {
-            Leave::Reserve => self.global_reserve(),
-            Leave::Floor => self.floor().saturating_mul(self.node).min(self.global_reserve()),
-            Leave::Nothing => 0,
-        }
+        blocks.saturating_add(spare).saturating_mul(self.node).min(most.min(RESERVE_MAX))
     }
 
     /// Bytes by which promises exceed what existing groups hold: of data, and of metadata. What is to be left is needed when
     /// all is committed: then only what has grown is gone.
     fn short(&self, promises: Promises, leave: Leave) -> (u64, u64) {
-        let bound = self.bound(promises.all());
-        let after = bound.growth.saturating_mul(self.node).saturating_add(self.left(leave));
+        let total = promises.all();
+        let bound = self.bound(total);
+        let left = self.left(leave, total, bound);
+        let after = bound.growth.saturating_mul(self.node).saturating_add(left);
         let metadata = bound.blocks.saturating_mul(self.node).max(after);
         let data = promises.data();
         if self.mixed {
@@ -375,7 +393,11 @@ impl Space {
             pool.promises = wanted;
             return Ok(());
         }
-        let leave = if need.deleting { Leave::Floor } else { Leave::Reserve };
+        let leave = match need {
+            Need { subvolume: true, .. } => Leave::Floor,
+            Need { deleting: true, .. } => Leave::Subvolume,
+            _ => Leave::Reserve,
+        };
         let look = |pool: &Pool, device| {
             let outlook = self.outlook(pool, device);
             Outlook { shared: outlook.shared || need.sharing, ..outlook }
@@ -391,8 +413,9 @@ impl Space {
                 outlook.room += pool.leaving();
                 // What was deleted and not committed yet is not counted anywhere: how much of it nobody else has is known
                 // after the commit only.
-                let helps =
-                    pool.promises.all().deletions > 0 || outlook.after_commits().fits(alone, leave);
+                let helps = pool.promises.all().deletions > 0
+                    || outlook.after_commits().fits(alone, leave)
+                    || need.deleting && self.ask_to_pack(&pool);
                 return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
             }
         }
@@ -418,7 +441,37 @@ impl Space {
             }
             refs = if refs > least { (refs / 2).max(least) } else { 0 };
         }
+        self.ask_to_pack(&pool);
         0
+    }
+
+    /// Has the next commit pack the trees that describe space, if they have grown since the last time; whether it will.
+    fn ask_to_pack(&self, pool: &Pool) -> bool {
+        let packed = self.packed.load(Ordering::Relaxed);
+        let worth = pool.trees.described() > packed + packed / 8;
+        self.pack.fetch_or(worth, Ordering::Relaxed) || worth
+    }
+
+    /// Whether the commit under way is to pack the trees that describe space: somebody has asked, and there is room.
+    pub fn reserve_packing(&self) -> bool {
+        if !self.pack.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        let mut pool = self.pool.lock();
+        self.thaw();
+        let outlook = self.outlook(&pool, true);
+        let committing = pool.promises.committing.and(Total::packing());
+        let wanted = Promises { committing, ..pool.promises };
+        let fits = outlook.fits(wanted, Leave::Nothing);
+        if fits {
+            pool.promises = wanted;
+        }
+        fits
+    }
+
+    /// The trees that describe space were packed, and are this large.
+    pub fn note_packed(&self, trees: Trees) {
+        self.packed.store(trees.described(), Ordering::Relaxed);
     }
 
     /// Data extents that one leaf of a file may name: what dropping one takes in one go.

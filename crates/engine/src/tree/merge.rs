@@ -178,6 +178,17 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Writes all that has not been passed anew, without gaps.
+    pub fn pack(&mut self) -> Result<()> {
+        self.seek(&self.last.unwrap_or(Key::MIN))?;
+        while self.skip_ended()? {
+            self.make_dirty()?;
+            let end = self.leaf_mut().block.len();
+            self.pass_items(end)?;
+        }
+        Ok(())
+    }
+
     /// Puts the items of `draft`. Where the old tree has nothing among them, its leaves are taken as they are.
     pub fn graft(&mut self, mut draft: Draft) -> Result<()> {
         let Some((first, last)) = draft.keys() else { return Ok(()) };

@@ -7,6 +7,9 @@
 //! Where free space is single blocks here and there, each leaf of the extent tree that is rewritten changes the references of two
 //! addresses, which are in two other leaves: one leads to the next, perhaps through all of the tree, and only a few in each
 //! round. But a block of an older commit is rewritten once.
+//!
+//! When a deletion finds no room, the trees for extents and free space are *packed* first: all their leaves are written anew, without
+//! gaps ([`crate::space`] says when, and keeps the room for it). Like every other block, the old ones stay until the commit is durable.
 
 use std::collections::BTreeMap;
 
@@ -61,9 +64,17 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
+    let packs = commit.core().space.reserve_packing();
+    if packs {
+        settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
+        settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
+    }
     let (mut idle, mut replaced) = (0, 0);
     while idle < IDLE_MAX {
         if !settler.round()? && !settler.touch_root_tree()? && !settler.drop_spares() {
+            if packs {
+                commit.core().space.note_packed(settler.sizes);
+            }
             return Ok((settler.roots, settler.sizes));
         }
         let before = std::mem::replace(&mut replaced, settler.replaced());
