@@ -26,7 +26,8 @@
 //! 6. **Packing.** Operations that touch many leaves a little split them: after one that copies a shared leaf, `E` may be twice what
 //!    its items need, and then the next bound is twice as large, too. Who deletes on a full filesystem can do that until not even
 //!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, without
-//!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that: all their blocks, and what 2. says of any commit.
+//!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that. It writes no more blocks than these trees had before
+//!    they were split, and what 2. says of any commit; and all that splitting took comes back.
 //!
 //! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
 //! The transaction that commits and the one that runs are bounded as one: what the first writes anew it also lets go of, and
@@ -189,11 +190,16 @@ pub(crate) struct Bound {
     pub blocks: u64,
     /// By how many the metadata has grown when what it let go of is free again.
     pub growth: u64,
-    /// How many of these are of the trees for extents and free space.
-    pub described: Trees,
+    /// What of this growth is gaps, which packing takes out.
+    pub gaps: u64,
 }
 
 impl Bound {
+    /// The same, where the growth is gaps.
+    fn as_gaps(self) -> Bound {
+        Bound { gaps: self.growth, ..self }
+    }
+
     /// Leaves that split, and the nodes for them.
     fn grown(leaves: u64) -> Bound {
         let growth = if leaves > 0 { leaves.saturating_mul(33) / 32 + 2 } else { 0 };
@@ -202,7 +208,8 @@ impl Bound {
 
     fn and(self, other: Bound) -> Bound {
         let blocks = self.blocks.saturating_add(other.blocks);
-        Bound { blocks, growth: self.growth.saturating_add(other.growth), ..self }
+        let growth = self.growth.saturating_add(other.growth);
+        Bound { blocks, growth, gaps: self.gaps.saturating_add(other.gaps) }
     }
 }
 
@@ -216,22 +223,20 @@ fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Boun
     let leaves = leaves.min(blocks);
     let splits = adds.min(leaves);
     let filled = (adds.saturating_mul(bytes).saturating_mul(3) / 2).div_ceil(node);
-    let stays =
-        Bound { blocks: leaves + nodes_above(leaves, blocks, 1), growth: 0, ..Bound::default() };
-    stays.and(Bound::grown(splits.max(filled)))
+    let blocks = leaves + nodes_above(leaves, blocks, 1);
+    let stays = Bound { blocks, ..Bound::default() };
+    let (filled, split) = (Bound::grown(filled), Bound::grown(splits.saturating_sub(filled)));
+    stays.and(filled).and(split.as_gaps())
 }
 
 impl Outlook {
-    /// Tree blocks that packing the trees that describe space writes, after they have grown as `bound` says.
+    /// Tree blocks that packing the trees that describe space writes when they have grown by `bound`: no gaps.
     pub fn packing_after(&self, bound: Bound) -> u64 {
-        let grown = Trees {
-            extent: self.trees.extent.saturating_add(bound.described.extent),
-            free_space: self.trees.free_space.saturating_add(bound.described.free_space),
-            csum: self.trees.csum.saturating_add(bound.described.csum),
-        };
+        let real = bound.growth.saturating_sub(bound.gaps);
+        let trees = Trees { extent: self.trees.extent.saturating_add(real), ..self.trees };
         let more = bound.growth.saturating_mul(self.node);
         let metadata = Sums { used: self.metadata.used.saturating_add(more), ..self.metadata };
-        Outlook { trees: grown, metadata, ..*self }.bound(Total::packing()).blocks
+        Outlook { trees, metadata, ..*self }.bound(Total::packing()).blocks
     }
 
     /// Tree blocks of metadata that are in use.
@@ -324,13 +329,9 @@ impl Outlook {
         let groups = self.data.groups.saturating_add(self.metadata.groups);
         let blocks = SLACK + groups.saturating_mul(3 * GROUP) / node;
         let fixed = Bound { blocks, growth: 2, ..Bound::default() };
-        let described = Trees {
-            extent: extent.and(split).and(fresh).growth,
-            free_space: free_space.growth,
-            csum: csum.growth,
-        };
-        let all =
-            [extent, split, fresh, free_space, csum, fixed].into_iter().fold(files, Bound::and);
-        Bound { described, ..all }
+        // The checksum tree is not packed.
+        let csum = Bound { gaps: 0, ..csum };
+        let parts = [extent, split.as_gaps(), fresh, free_space, csum, fixed];
+        parts.into_iter().fold(files, Bound::and)
     }
 }

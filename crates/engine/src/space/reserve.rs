@@ -167,11 +167,9 @@ pub(crate) struct Outlook {
 }
 
 impl Outlook {
-    /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address. What it has
-    /// made of the trees that describe space can be packed afterwards.
+    /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
     fn floor(&self) -> u64 {
-        let step = self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step()));
-        step.blocks.max(step.growth.saturating_add(self.packing_after(step)))
+        self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
@@ -181,27 +179,37 @@ impl Outlook {
 
     /// Bytes that only deletions may use: enough for one, for the next ones after it, and for dropping subvolumes.
     pub fn global_reserve(&self) -> u64 {
-        self.left(Leave::Reserve, Total::default(), self.bound(Total::default()))
+        let bound = self.bound(Total::default());
+        let after = self.after(Leave::Reserve, Total::default(), bound);
+        after.saturating_sub(bound.growth).saturating_mul(self.node)
     }
 
-    /// Bytes to be left to others, by operations that come to `total` and so to `bound`. What others need is not the sum of
-    /// both: a leaf that has been split has room.
-    fn left(&self, leave: Leave, total: Total, bound: Bound) -> u64 {
+    /// Tree blocks that operations which come to `total`, and so to `bound`, need to be free for all that comes after them.
+    /// First the trees that describe space can be packed, and then there has to be room for what others need.
+    fn after(&self, leave: Leave, total: Total, bound: Bound) -> u64 {
+        let (deletion, subvolume) = (Total::default().plus(DELETION), SUBVOLUME_DELETION);
         let later = match leave {
-            Leave::Reserve => Total::default().plus(DELETION).plus(SUBVOLUME_DELETION),
-            Leave::Subvolume => Total::default().plus(SUBVOLUME_DELETION),
+            Leave::Nothing => return bound.growth,
             Leave::Floor => Total::default(),
-            Leave::Nothing => return 0,
+            Leave::Subvolume => Total::default().plus(subvolume),
+            Leave::Reserve => deletion.plus(subvolume),
         };
+        let both = self.bound(total.and(later));
+        let packing = both.growth.saturating_add(self.packing_after(both));
+        let packed = both.growth.saturating_sub(both.gaps).saturating_add(self.floor());
         let spare = if leave == Leave::Reserve { RESERVE_MIN } else { 0 };
-        let both = self.bound(total.and(later)).growth.saturating_sub(bound.growth);
-        let blocks = both.saturating_add(self.floor()).max(self.packing_after(bound));
-        // Where metadata has no chunk that large yet, there is room for one: data leaves as much.
+        let most = bound.growth.saturating_add(self.reserve_max() / self.node);
+        packed.max(packing).saturating_add(spare).min(most)
+    }
+
+    /// Bytes that operations leave to others at most. Where metadata has no chunk that large yet, there is room for one: data
+    /// leaves as much.
+    fn reserve_max(&self) -> u64 {
         let most = match self.mixed {
             true => self.metadata.total / 16,
             false => (self.metadata.total / 3).max(self.device / 8 / self.metadata_copies.max(1)),
         };
-        blocks.saturating_add(spare).saturating_mul(self.node).min(most.min(RESERVE_MAX))
+        most.min(RESERVE_MAX)
     }
 
     /// Bytes by which promises exceed what existing groups hold: of data, and of metadata. What is to be left is needed when
@@ -209,8 +217,7 @@ impl Outlook {
     fn short(&self, promises: Promises, leave: Leave) -> (u64, u64) {
         let total = promises.all();
         let bound = self.bound(total);
-        let left = self.left(leave, total, bound);
-        let after = bound.growth.saturating_mul(self.node).saturating_add(left);
+        let after = self.after(leave, total, bound).saturating_mul(self.node);
         let metadata = bound.blocks.saturating_mul(self.node).max(after);
         let data = promises.data();
         if self.mixed {

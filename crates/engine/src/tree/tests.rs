@@ -226,6 +226,30 @@ fn drafts_in_a_row_leave_no_gaps() {
 }
 
 #[test]
+fn packing_leaves_no_gaps_and_nothing_out() {
+    let mut bench = Bench::new();
+    bench.merge(|merge, _| merge.pack().unwrap());
+    let mut rng = Rng(5);
+    for _ in 0..40 {
+        random_round(&mut bench, &mut rng, 5000, 400);
+    }
+    let bytes: usize = bench.model.values().map(|data| data.len() + 25).sum();
+    let before = bench.live.len();
+    bench.merge(|merge, _| merge.pack().unwrap());
+    // A value of 2,000 bytes may not fit in what is left of a leaf.
+    let least = bytes / (4096 - 101);
+    assert!(before > least * 3 / 2, "{before} blocks for {least} were no gaps");
+    assert!(bench.live.len() <= least * 5 / 4 + 3, "{} blocks for {least}", bench.live.len());
+    // Of a tree that is packed nothing is left out either, when the changes ahead have passed a part of it.
+    bench.merge(|merge, model| {
+        let key = Key::new(2500, 0, 7);
+        merge.put(key, &[1; 9]).unwrap();
+        model.insert(key, vec![1; 9]);
+        merge.pack().unwrap();
+    });
+}
+
+#[test]
 fn a_merge_agrees_with_a_sorted_map() {
     for seed in 0..60 {
         let mut bench = Bench::new();
