@@ -167,19 +167,30 @@ fn random_operations_where_space_runs_out() {
 fn random_operations_on_the_brim() {
     for seed in [2, 11, 23] {
         let (config, filling) = Brim::of_seed(seed);
-        let filling = Brim { extents: filling.extents.min(3000), ..filling };
-        println!("seed {seed} {config:?} {filling:?}");
-        let mut run = brim::Run::new(seed, &config, filling).expect("an empty filesystem");
-        let mut go = || {
-            run.fill()?;
-            (0..400).try_for_each(|_| run.random())?;
-            run.finish()
-        };
-        if let Err(failure) = go() {
-            panic!("seed {seed}: {failure}");
-        }
-        println!("seed {seed}: {:?}", run.runner().counts);
+        brim(seed, &config, Brim { extents: filling.extents.min(3000), ..filling }, 400);
     }
+}
+
+/// Deletions make the extent tree larger, and with it what the next ones are promised, until not even snapshots can be deleted: before
+/// that it is packed.
+#[test]
+fn deleting_goes_on_where_deletions_have_filled_the_trees_with_gaps() {
+    let (config, filling) = Brim::of_seed(105);
+    brim(105, &config, filling, 2000);
+}
+
+fn brim(seed: u64, config: &Config, filling: Brim, ops: u64) {
+    println!("seed {seed} {config:?} {filling:?}");
+    let mut run = brim::Run::new(seed, config, filling).expect("an empty filesystem");
+    let mut go = || {
+        run.fill()?;
+        (0..ops).try_for_each(|_| run.random())?;
+        run.finish()
+    };
+    if let Err(failure) = go() {
+        panic!("seed {seed}: {failure}");
+    }
+    println!("seed {seed}: {:?}", run.runner().counts);
 }
 
 #[test]
