@@ -25,8 +25,8 @@
 //!
 //! 6. **Packing.** Operations that touch many leaves a little split them: after one that copies a shared leaf, `E` may be twice what
 //!    its items need, and then the next bound is twice as large, too. Who deletes on a full filesystem can do that until not even
-//!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, without
-//!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that. It writes no more blocks than these trees had before
+//!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, with small
+//!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that. It writes hardly more blocks than these trees had before
 //!    they were split, and what 2. says of any commit; and all that splitting took comes back.
 //!
 //! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
@@ -40,6 +40,7 @@
 
 use super::reserve::{Need, Outlook};
 use super::set::Sums;
+use crate::tree::PACKED_GAP;
 
 /// Tree blocks that every commit may write beyond what operations announce: of the trees whose changes are few.
 const SLACK: u64 = 32;
@@ -331,7 +332,9 @@ impl Outlook {
         let fixed = Bound { blocks, growth: 2, ..Bound::default() };
         // The checksum tree is not packed.
         let csum = Bound { gaps: 0, ..csum };
-        let parts = [extent, split.as_gaps(), fresh, free_space, csum, fixed];
+        let packed = total.whole.saturating_mul(trees.described()) / (PACKED_GAP as u64 - 1);
+        let packed = Bound::grown(packed).as_gaps();
+        let parts = [extent, split.as_gaps(), fresh, free_space, csum, packed, fixed];
         parts.into_iter().fold(files, Bound::and)
     }
 }

@@ -17,6 +17,9 @@ use super::view::read_child;
 use super::{Blocks, Draft, Root};
 use crate::error::{Error, Result};
 
+/// This part of a leaf stays free when a tree is packed: if it were full, the next item that comes into it would split it.
+pub const PACKED_GAP: usize = 16;
+
 /// What a merge exchanges with the commit it belongs to.
 pub trait Exchange {
     /// The transaction that new blocks belong to.
@@ -178,13 +181,17 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Writes all that has not been passed anew, without gaps.
+    /// Writes all that has not been passed anew, and leaves [`PACKED_GAP`] in each leaf.
     pub fn pack(&mut self) -> Result<()> {
+        let gap = LeafBuilder::room(self.blocks.nodesize()) / PACKED_GAP;
         self.seek(&self.last.unwrap_or(Key::MIN))?;
         while self.skip_ended()? {
             self.make_dirty()?;
-            let end = self.leaf_mut().block.len();
-            self.pass_items(end)?;
+            if self.leaf.free() < gap {
+                self.turn_leaf()?;
+            }
+            let next = self.leaf_mut().slot + 1;
+            self.pass_items(next)?;
         }
         Ok(())
     }

@@ -241,8 +241,8 @@ fn packing_leaves_no_gaps_and_nothing_out() {
     }
     let (mut leaves, mut used) = (1, 0);
     for size in bench.model.values().map(|data| data.len() + 25) {
-        (leaves, used) =
-            if used + size > 4096 - 101 { (leaves + 1, size) } else { (leaves, used + size) };
+        let gap = 3995 / super::merge::PACKED_GAP;
+        (leaves, used) = if 3995 - used < gap { (leaves + 1, size) } else { (leaves, used + size) };
     }
     // A node has 121 children.
     let most = leaves + leaves / 60 + 3;

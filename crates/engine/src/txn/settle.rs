@@ -8,7 +8,7 @@
 //! addresses, which are in two other leaves: one leads to the next, perhaps through all of the tree, and only a few in each
 //! round. But a block of an older commit is rewritten once.
 //!
-//! When a deletion finds no room, the trees for extents and free space are *packed* first: all their leaves are written anew, without
+//! When a deletion finds no room, the trees for extents and free space are *packed* first: all their leaves are written anew, with small
 //! gaps ([`crate::space`] says when, and keeps the room for it). Like every other block, the old ones stay until the commit is durable.
 
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ use crate::space::{Range, Trees};
 use crate::stats;
 use crate::tree::{Merge, Root};
 
-/// More rounds in which no block of an older commit is rewritten than any commit needs; a commit that does not settle is a bug,
+/// More rounds in which no block of an older commit is rewritten, and no new one taken, than any commit needs; a commit that does not settle is a bug,
 /// and better aborted than endless.
 const IDLE_MAX: usize = if cfg!(test) { 8 } else { 64 };
 
@@ -69,7 +69,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
         settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
     }
-    let (mut idle, mut replaced) = (0, 0);
+    let (mut idle, mut moved) = (0, 0);
     while idle < IDLE_MAX {
         if !settler.round()? && !settler.touch_root_tree()? && !settler.drop_spares() {
             if packs {
@@ -77,8 +77,8 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
             }
             return Ok((settler.roots, settler.sizes));
         }
-        let before = std::mem::replace(&mut replaced, settler.replaced());
-        idle = if replaced > before { 0 } else { idle + 1 };
+        let before = std::mem::replace(&mut moved, settler.moved());
+        idle = if moved > before { 0 } else { idle + 1 };
     }
     Err(Error::inconsistent(objectid::EXTENT_TREE, "a commit does not settle", commit.transid()))
 }
@@ -93,9 +93,9 @@ impl<'c, 'a> Settler<'c, 'a> {
         Ok(busy)
     }
 
-    /// Blocks of older commits that were rewritten so far.
-    fn replaced(&self) -> u64 {
-        self.trees.values().map(|tree| tree.replaced).sum()
+    /// Blocks of older commits that were rewritten so far, and addresses that were taken: both come to an end.
+    fn moved(&self) -> u64 {
+        self.trees.values().map(|tree| tree.moved).sum()
     }
 
     fn root_mut(&mut self, tree: u64) -> Option<&mut Root> {
