@@ -187,19 +187,20 @@ impl Outlook {
     /// Tree blocks that operations which come to `total`, and so to `bound`, need to be free for all that comes after them.
     /// First the trees that describe space can be packed, and then there has to be room for what others need.
     fn after(&self, leave: Leave, total: Total, bound: Bound) -> u64 {
-        let (deletion, subvolume) = (Total::default().plus(DELETION), SUBVOLUME_DELETION);
-        let later = match leave {
+        let (nothing, most) = (Total::default(), self.reserve_max() / self.node);
+        let subvolume = nothing.plus(SUBVOLUME_DELETION);
+        // Where metadata is so small that all this would be too much of it, who may use what others leave still leaves less.
+        let (later, most) = match leave {
             Leave::Nothing => return bound.growth,
-            Leave::Floor => Total::default(),
-            Leave::Subvolume => Total::default().plus(subvolume),
-            Leave::Reserve => deletion.plus(subvolume),
+            Leave::Floor => (nothing, most / 2),
+            Leave::Subvolume => (subvolume, most / 4 * 3),
+            Leave::Reserve => (subvolume.plus(DELETION), most),
         };
         let both = self.bound(total.and(later));
         let packing = both.growth.saturating_add(self.packing_after(both));
         let packed = both.growth.saturating_sub(both.gaps).saturating_add(self.floor());
         let spare = if leave == Leave::Reserve { RESERVE_MIN } else { 0 };
-        let most = bound.growth.saturating_add(self.reserve_max() / self.node);
-        packed.max(packing).saturating_add(spare).min(most)
+        packed.max(packing).saturating_add(spare).min(bound.growth.saturating_add(most))
     }
 
     /// Bytes that operations leave to others at most. Where metadata has no chunk that large yet, there is room for one: data
