@@ -272,10 +272,14 @@ fn the_helper_of_umount_waits() {
     for round in 0..of((5, 50)) {
         buttress(&["mount", "-o", "commit=300"], &[&image, &top]);
         fs::write(top.join("file"), vec![round as u8; 8 << 20]).unwrap();
+        for file in 0..2000 {
+            fs::write(top.join(format!("small{file}")), round.to_string()).unwrap();
+        }
         let output = Command::new(&helper).arg(&top).args(["-n", "-t", "fuse.buttress"]).output();
-        let output = output.unwrap();
+        let (output, last) = (output.unwrap(), generation(&image));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         assert!(place.is_free(), "round {round}");
+        assert_eq!(generation(&image), last, "round {round}: a commit came after the end");
     }
     oracle::check(&image, true).unwrap();
 }
