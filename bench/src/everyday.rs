@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -406,26 +407,62 @@ pub fn fsyncs(dir: &Path) -> std::io::Result<()> {
 
 const TRACER: &str = "/sys/kernel/tracing";
 
+/// A trace buffer of its own, for the requests of one connection: others may mount, and trace, meanwhile.
+struct Tracer {
+    instance: PathBuf,
+}
+
+impl Tracer {
+    fn new() -> Result<Tracer, String> {
+        let instance =
+            Path::new(TRACER).join(format!("instances/buttress-bench-{}", std::process::id()));
+        fs::create_dir(&instance)
+            .map_err(|_| format!("requests are counted as root, with tracefs on {TRACER}"))?;
+        let tracer = Tracer { instance };
+        tracer.set("buffer_size_kb", "65536")?;
+        Ok(tracer)
+    }
+
+    fn set(&self, file: &str, text: &str) -> Result<(), String> {
+        let path = self.instance.join(file);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// What the kernel asks the mount at `path` for while `work` runs.
+    fn during(
+        &self,
+        path: &Path,
+        work: impl FnOnce() -> Result<(), String>,
+    ) -> Result<String, String> {
+        const EVENT: &str = "events/fuse/fuse_request_send";
+        let device = fs::metadata(path).map_err(|error| error.to_string())?.dev();
+        let connection =
+            u64::from(rustix::fs::major(device)) << 20 | u64::from(rustix::fs::minor(device));
+        self.set(&format!("{EVENT}/filter"), &format!("connection == {connection}"))?;
+        self.set("trace", "")?;
+        self.set(&format!("{EVENT}/enable"), "1")?;
+        let done = work();
+        self.set(&format!("{EVENT}/enable"), "0")?;
+        done?;
+        fs::read_to_string(self.instance.join("trace")).map_err(|error| error.to_string())
+    }
+}
+
+impl Drop for Tracer {
+    fn drop(&mut self) {
+        let _goes_with_the_next_boot = fs::remove_dir(&self.instance);
+    }
+}
+
 /// Prints what the kernel asks our mount for in each step.
 fn requests(sources: &Sources) -> Result<(), String> {
-    let tracer = Path::new(TRACER);
-    let event = tracer.join("events/fuse/fuse_request_send/enable");
-    if !event.exists() {
-        return Err(format!("requests are counted where tracefs is mounted on {TRACER}"));
-    }
-    let set = |path: &Path, text: &str| fs::write(path, text).map_err(|error| error.to_string());
-    set(&tracer.join("buffer_size_kb"), "65536")?;
+    let tracer = Tracer::new()?;
     let mut place = Place::new(Who::Ours, sources.dir.path())?;
     for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
         if step.cold {
             place = place.again()?.0;
         }
-        set(&tracer.join("trace"), "")?;
-        set(&event, "1")?;
-        let done = run(step, &place, sources);
-        set(&event, "0")?;
-        done?;
-        let traced = fs::read_to_string(tracer.join("trace")).map_err(|error| error.to_string())?;
+        let traced = tracer.during(&place.path(), || run(step, &place, sources))?;
         println!("requests, {}: {}", step.name, summary(&traced));
     }
     Ok(())
@@ -435,10 +472,15 @@ fn requests(sources: &Sources) -> Result<(), String> {
 fn summary(trace: &str) -> String {
     let mut counts: BTreeMap<&str, u64> = BTreeMap::new();
     for line in trace.lines() {
-        let name = line.split_once("(FUSE_").and_then(|(_, rest)| rest.split_once(')'));
-        if let Some((name, _)) = name {
-            *counts.entry(name).or_default() += 1;
-        }
+        let named = line.split_once(" opcode ").and_then(|(_, rest)| rest.split_once(" ("));
+        let Some((number, rest)) = named else { continue };
+        let name = match (number, rest.split_once(')')) {
+            // Later than the tracepoint's list.
+            ("53", _) => "COPY_FILE_RANGE_64",
+            (_, Some((name, _))) => name.strip_prefix("FUSE_").unwrap_or(name),
+            (_, None) => continue,
+        };
+        *counts.entry(name).or_default() += 1;
     }
     let total: u64 = counts.values().sum();
     let mut counts: Vec<(&str, u64)> = counts.into_iter().collect();

@@ -8,8 +8,9 @@
 //! Caching: this mount is the only writer, so entries and attributes stay valid until the kernel
 //! changes them itself. What can change behind its back, names of subvolumes and names that may
 //! become subvolumes by ioctl, is asked for each time. OPEN, FLUSH and OPENDIR are answered ENOSYS, after which the kernel stops
-//! asking and keeps its caches across opens; with `strictatime` OPEN is answered, as each open is to be seen to read, and with
-//! `strictopen`, as some are to be refused.
+//! asking and keeps its caches across opens. So is CREATE: the kernel makes files by MKNOD then, and opens them without a word, where
+//! it would send a RELEASE for each. With `strictatime` OPEN is answered, as each open is to be seen to read, and with
+//! `strictopen`, as some are to be refused; there CREATE saves one.
 //!
 //! Folders: [`store`] is the filesystem's side; `names`, `data`, `metadata` and `lists` hold the
 //! requests by subject; [`control`] holds what goes beyond files.
@@ -266,7 +267,9 @@ impl<S: Store> Mount<S> {
                 self.batch_forget(request);
                 reply.nothing();
             }
-            opcode::CREATE => names::reply_opened(reply, self.create(request)),
+            opcode::CREATE if self.policy.answers_opens() => {
+                names::reply_opened(reply, self.create(request));
+            }
             opcode::TMPFILE => names::reply_opened(reply, self.temporary(request)),
             opcode::MKNOD => reply.result(self.mknod(request)),
             opcode::MKDIR => reply.result(self.mkdir(request)),

@@ -67,6 +67,9 @@ impl<S: Store> Mount<S> {
     pub(super) fn mknod(&self, request: &Request<'_>) -> Answer<EntryOut> {
         let mut body = request.body();
         let wish: abi::MknodIn = body.read()?;
+        if wish.mode & TYPE == REGULAR {
+            self.may_create(&self.node(request.nodeid())?)?;
+        }
         self.make(request, body.text()?, wish.mode, wish.umask, wish.rdev)
     }
 

@@ -85,7 +85,7 @@ impl<S: Store> Mount<S> {
         self.without(directory, IMMUTABLE)
     }
 
-    /// The same for a file that open(2) is to make, which Linux refuses by another number.
+    /// The same for a file without content, which Linux refuses by another number, by open(2) and by mknod(2).
     pub(super) fn may_create(&self, directory: &S::Node) -> Answer<()> {
         match self.store.identity(directory).ino {
             STUB => Err(Errno::ACCESS),
