@@ -29,8 +29,8 @@ pub struct TreeCommit<'c, 'a> {
     spare: Vec<(u8, u64)>,
     /// By how many blocks the tree has grown in this commit.
     grown: i64,
-    /// Blocks of older commits that were replaced, and addresses that were taken.
-    pub moved: u64,
+    /// Blocks of older commits that were replaced.
+    pub replaced: u64,
     /// References gained and lost by this tree.
     pub refs: RefLog,
 }
@@ -45,7 +45,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
             root: None,
             spare: Vec::new(),
             grown: 0,
-            moved: 0,
+            replaced: 0,
             refs: RefLog::default(),
         }
     }
@@ -122,7 +122,7 @@ impl Exchange for TreeCommit<'_, '_> {
             self.spare.push((old.level(), old.bytenr()));
             return Ok(());
         }
-        self.moved += 1;
+        self.replaced += 1;
         if old.flags() & BlockHead::RELOC != 0 {
             self.commit.core().space.set_shared();
         }
@@ -139,7 +139,6 @@ impl Exchange for TreeCommit<'_, '_> {
             Some(at) => self.spare.swap_remove(at).1,
             None => {
                 let bytenr = self.commit.core().space.allocate_block(self.class())?;
-                self.moved += 1;
                 self.refs.by_tree(Target::Block(bytenr, level), self.tree, 1, Record::NEW);
                 bytenr
             }

@@ -26,7 +26,7 @@ use crate::space::{Range, Trees};
 use crate::stats;
 use crate::tree::{Merge, Root};
 
-/// More rounds in which no block of an older commit is rewritten, and no new one taken, than any commit needs; a commit that does not settle is a bug,
+/// More rounds in which no block of an older commit is rewritten, and the trees grow no more, than any commit needs; a commit that does not settle is a bug,
 /// and better aborted than endless.
 const IDLE_MAX: usize = if cfg!(test) { 8 } else { 64 };
 
@@ -69,7 +69,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
         settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
     }
-    let (mut idle, mut moved) = (0, 0);
+    let (mut idle, mut replaced, mut grown) = (0, 0, 0);
     while idle < IDLE_MAX {
         if !settler.round()? && !settler.touch_root_tree()? && !settler.drop_spares() {
             if packs {
@@ -77,8 +77,9 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
             }
             return Ok((settler.roots, settler.sizes));
         }
-        let before = std::mem::replace(&mut moved, settler.moved());
-        idle = if moved > before { 0 } else { idle + 1 };
+        let before = (replaced, grown);
+        (replaced, grown) = (settler.replaced(), settler.grown().max(grown));
+        idle = if (replaced, grown) == before { idle + 1 } else { 0 };
     }
     Err(Error::inconsistent(objectid::EXTENT_TREE, "a commit does not settle", commit.transid()))
 }
@@ -93,9 +94,14 @@ impl<'c, 'a> Settler<'c, 'a> {
         Ok(busy)
     }
 
-    /// Blocks of older commits that were rewritten so far, and addresses that were taken: both come to an end.
-    fn moved(&self) -> u64 {
-        self.trees.values().map(|tree| tree.moved).sum()
+    /// Blocks of older commits that were rewritten so far.
+    fn replaced(&self) -> u64 {
+        self.trees.values().map(|tree| tree.replaced).sum()
+    }
+
+    /// By how many blocks the trees have grown: where leaves are full, one that splits has the next one split by its own item.
+    fn grown(&self) -> i64 {
+        self.trees.values().map(TreeCommit::grown).sum()
     }
 
     fn root_mut(&mut self, tree: u64) -> Option<&mut Root> {

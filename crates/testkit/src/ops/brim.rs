@@ -99,12 +99,11 @@ impl Run {
         self.runner.step(&op)
     }
 
-    /// Whether an operation found room.
+    /// Whether an operation found room, and was done.
     fn fits(&mut self, op: Op) -> Result<bool> {
-        let short = |runner: &Runner| runner.counts.no_space + runner.counts.stuck;
-        let before = short(&self.runner);
+        let before = self.runner.counts.done;
         self.step(op)?;
-        Ok(short(&self.runner) == before)
+        Ok(self.runner.counts.done > before)
     }
 
     /// Fills the filesystem.
