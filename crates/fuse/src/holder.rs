@@ -17,6 +17,8 @@ use std::fs::{self, TryLockError};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use buttress_device::{disk_user, lock_holders};
@@ -372,11 +374,21 @@ fn is_mounted(image: &Path) -> bool {
 }
 
 /// Whether the process that served a mount of ours has gone without taking it off. One that is there and does not answer is not
-/// asked.
+/// asked, and where nobody can see whether it is there, not for long.
 pub fn is_dead(mount: &MountEntry) -> bool {
-    mount.is_ours()
-        && Server::of(mount).is_none()
-        && rustix::fs::statvfs(&mount.mountpoint).err() == Some(Errno::NOTCONN)
+    mount.is_ours() && Server::of(mount).is_none() && has_no_server(mount.mountpoint.clone())
+}
+
+/// How long a mount may take to say that it is served.
+const ASKING: Duration = Duration::from_secs(1);
+
+fn has_no_server(mountpoint: PathBuf) -> bool {
+    let (tell, told) = mpsc::channel();
+    let ask = move || {
+        let _ = tell.send(rustix::fs::statvfs(&mountpoint).err() == Some(Errno::NOTCONN));
+    };
+    let asked = thread::Builder::new().spawn(ask);
+    asked.is_ok() && told.recv_timeout(ASKING).unwrap_or(false)
 }
 
 /// The mounts that are served of an image or disk, given by its whole path, the oldest first: by the name that it had when it was

@@ -74,9 +74,12 @@ impl Inner {
             }
             // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
             let hopeless = commits > 0 || !self.forest.has_dead();
-            if shortage == Shortage::NoSpace && hopeless && !need.deleting || commits == COMMITS_MAX
+            if shortage == Shortage::NoSpace && hopeless && !need.deleting || commits >= COMMITS_MAX
             {
-                return Err(Error::NoSpace);
+                // Those who delete at the same time may have kept it from being asked for.
+                if !need.deleting || commits > COMMITS_MAX || !self.core.space.ask_to_pack() {
+                    return Err(Error::NoSpace);
+                }
             }
             self.commit_for_space()?;
             commits += 1;

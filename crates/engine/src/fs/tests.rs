@@ -2,18 +2,23 @@
 
 use std::sync::{Arc, mpsc};
 
-use buttress_device::MemoryDevice;
+use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
+use buttress_ondisk::objectid;
 use parking_lot::Mutex;
 
 use super::{Filesystem, New, Node, Options};
 use crate::env::Env;
 use crate::error::Error;
 use crate::inode::SetXattr;
+use crate::tree::View;
 
 /// A filesystem with small tree blocks, each once.
 fn make(size: u64) -> Filesystem {
-    let device = Arc::new(MemoryDevice::new(size));
+    make_on(Arc::new(MemoryDevice::new(size)))
+}
+
+fn make_on(device: Arc<MemoryDevice>) -> Filesystem {
     let options = buttress_mkfs::Options {
         nodesize: Some(4096),
         metadata_profile: Some(Profile::Single),
@@ -104,4 +109,40 @@ fn fsync_waits_for_the_commit_that_has_the_change() {
     fs.write(first, 0, b"again").unwrap();
     fs.sync(first).unwrap();
     assert_eq!(fs.stats().commits, 3);
+}
+
+/// Packing reads all of the extent tree. For a leaf of it that cannot be read, and that a commit does not touch, no commit fails.
+#[test]
+fn an_extent_tree_that_cannot_be_packed_stays_as_it_is() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let fs = make_on(device.clone());
+    let node = fs.create(Node::ROOT, b"values", &New::file(0o644)).unwrap().node;
+    assert!((0..1000).all(|number| set(&fs, node, number, 1)));
+    fs.commit().unwrap();
+    let core = &fs.inner().core;
+    let view = View::new(&core.blocks, objectid::EXTENT_TREE, core.roots().extent);
+    let root = view.root_block().unwrap();
+    let leaf = view.child(&root, root.len() / 2).unwrap();
+    assert!(leaf.is_leaf());
+    let bytenr = leaf.bytenr().to_le_bytes();
+    drop((leaf, root));
+    fs.close().unwrap();
+    let mut block = vec![0; 4096];
+    for at in (0..128 << 20).step_by(4096) {
+        device.read_at(at, &mut block).unwrap();
+        // Address, and owner, of a tree block.
+        if block[48..56] == bytenr && block[88..96] == objectid::EXTENT_TREE.to_le_bytes() {
+            device.write_at(at + 2000, &[!block[2000]]).unwrap();
+        }
+    }
+    let fs = Filesystem::open_device(device, Options::read_write().background(false)).unwrap();
+    let changes = |name: &[u8]| {
+        fs.create(Node::ROOT, name, &New::file(0o644)).unwrap();
+        fs.commit()
+    };
+    changes(b"one").unwrap();
+    assert!(fs.inner().core.space.ask_to_pack());
+    changes(b"two").unwrap();
+    assert!(!fs.inner().core.space.ask_to_pack());
+    changes(b"three").unwrap();
 }

@@ -105,6 +105,9 @@ const RESERVE_MIN: u64 = 128;
 /// And at most this many bytes.
 const RESERVE_MAX: u64 = 512 << 20;
 
+/// By so many blocks the packed trees may have grown before packing them again is worth it.
+const PACK_BLOCKS: u64 = RESERVE_MIN / 4;
+
 const NOTHING: Need = Need {
     leaves: 0,
     private: 0,
@@ -423,7 +426,7 @@ impl Space {
                 // after the commit only.
                 let helps = pool.promises.all().deletions > 0
                     || outlook.after_commits().fits(alone, leave)
-                    || need.deleting && self.ask_to_pack(&pool);
+                    || need.deleting && self.ask(&pool);
                 return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
             }
         }
@@ -449,22 +452,33 @@ impl Space {
             }
             refs = if refs > least { (refs / 2).max(least) } else { 0 };
         }
-        self.ask_to_pack(&pool);
+        self.ask(&pool);
         0
     }
 
     /// Has the next commit pack the trees that describe space, if they have grown since the last time; whether it will.
-    fn ask_to_pack(&self, pool: &Pool) -> bool {
+    pub fn ask_to_pack(&self) -> bool {
+        self.ask(&self.pool.lock())
+    }
+
+    fn ask(&self, pool: &Pool) -> bool {
         let packed = self.packed.load(Ordering::Relaxed);
-        let worth = pool.trees.described() > packed + packed / 8;
+        let worth = pool.trees.described() > packed.saturating_add((packed / 8).min(PACK_BLOCKS));
         self.pack.fetch_or(worth, Ordering::Relaxed) || worth
     }
 
-    /// Whether the commit under way is to pack the trees that describe space: somebody has asked, and there is room.
+    /// Whether somebody has asked for the trees that describe space to be packed.
+    pub fn is_to_pack(&self) -> bool {
+        self.pack.swap(false, Ordering::Relaxed)
+    }
+
+    /// They cannot be packed: nobody asks again.
+    pub fn never_pack(&self) {
+        self.packed.store(u64::MAX, Ordering::Relaxed);
+    }
+
+    /// Whether there is room for the commit under way to pack them; then it is promised.
     pub fn reserve_packing(&self) -> bool {
-        if !self.pack.swap(false, Ordering::Relaxed) {
-            return false;
-        }
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);
@@ -509,6 +523,11 @@ impl Space {
     /// How large the trees are that describe space, as of the last commit.
     pub fn set_trees(&self, trees: Trees) {
         let mut pool = self.pool.lock();
+        // What has become smaller since it was packed may grow by gaps again.
+        let packed = self.packed.load(Ordering::Relaxed);
+        if packed != u64::MAX {
+            self.packed.fetch_min(trees.described(), Ordering::Relaxed);
+        }
         pool.trees = trees;
         pool.credit = Credit::default();
     }

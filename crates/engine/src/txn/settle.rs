@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees};
 use crate::stats;
-use crate::tree::{Merge, Root};
+use crate::tree::{Merge, Root, View};
 
 /// More rounds in which no block of an older commit is rewritten, and the trees grow no more, than any commit needs; a commit that does not settle is a bug,
 /// and better aborted than endless.
@@ -64,7 +64,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
-    let packs = commit.core().space.reserve_packing();
+    let packs = settler.is_to_pack() && commit.core().space.reserve_packing();
     if packs {
         settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
         settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
@@ -85,6 +85,36 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
 }
 
 impl<'c, 'a> Settler<'c, 'a> {
+    /// Whether the trees that describe space are to be packed, and can be: nobody's changes are lost for one leaf that nobody can
+    /// read, and that this commit would not touch otherwise.
+    fn is_to_pack(&self) -> bool {
+        let core = self.commit.core();
+        if !core.space.is_to_pack() {
+            return false;
+        }
+        let trees = [
+            (objectid::EXTENT_TREE, Some(self.roots.extent)),
+            (objectid::FREE_SPACE_TREE, self.roots.free_space),
+        ];
+        for (id, root) in trees {
+            let Some(root) = root else { continue };
+            let view = View::new(&core.blocks, id, root);
+            let mut items = view.range(Key::MIN, Key::MAX);
+            loop {
+                match items.next() {
+                    Ok(Some(_)) => {}
+                    Ok(None) => break,
+                    Err(error) => {
+                        core.space.never_pack();
+                        core.warn(format!("the trees for space are not packed: {error}"));
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
     /// One round; whether anything was to be done.
     fn round(&mut self) -> Result<bool> {
         let mut busy = self.settle_refs()?;

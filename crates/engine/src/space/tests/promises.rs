@@ -173,3 +173,23 @@ fn a_commit_that_changes_nothing_is_promised_all_leaves_for_tree_blocks() {
     };
     assert!(blocks(20) >= blocks(1) + 19);
 }
+
+/// What is packed is packed again when it has grown since, also when it had become smaller before that.
+#[test]
+fn packing_is_asked_for_when_the_trees_have_grown() {
+    let (_, space) = space(400 << 20, DUP);
+    let trees = |extent| super::super::Trees { extent, free_space: 1, csum: 1 };
+    space.set_trees(trees(800));
+    assert!(space.ask_to_pack() && space.is_to_pack() && !space.is_to_pack());
+    space.note_packed(trees(800));
+    assert!(!space.ask_to_pack());
+    space.set_trees(trees(840));
+    assert!(space.ask_to_pack() && space.is_to_pack());
+    space.note_packed(trees(800));
+    space.set_trees(trees(200));
+    space.set_trees(trees(400));
+    assert!(space.ask_to_pack() && space.is_to_pack());
+    space.never_pack();
+    space.set_trees(trees(900));
+    assert!(!space.ask_to_pack());
+}
