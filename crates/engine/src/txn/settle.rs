@@ -26,9 +26,9 @@ use crate::space::{Range, Trees};
 use crate::stats;
 use crate::tree::{Merge, Root, View};
 
-/// More rounds in which no block of an older commit is rewritten, and the trees grow no more, than any commit needs; a commit that does not settle is a bug,
-/// and better aborted than endless.
-const IDLE_MAX: usize = if cfg!(test) { 8 } else { 64 };
+/// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
+/// needs; a commit that does not settle is a bug, and better aborted than endless.
+const IDLE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
 
 struct Settler<'c, 'a> {
     commit: &'c Commit<'a>,
@@ -69,7 +69,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
         settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
     }
-    let (mut idle, mut replaced, mut grown) = (0, 0, 0);
+    let (mut idle, mut replaced, mut least, mut most) = (0, 0, 0, 0);
     while idle < IDLE_MAX {
         if !settler.round()? && !settler.touch_root_tree()? && !settler.drop_spares() {
             if packs {
@@ -77,9 +77,11 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
             }
             return Ok((settler.roots, settler.sizes));
         }
-        let before = (replaced, grown);
-        (replaced, grown) = (settler.replaced(), settler.grown().max(grown));
-        idle = if (replaced, grown) == before { idle + 1 } else { 0 };
+        let before = std::mem::replace(&mut replaced, settler.replaced());
+        let now = settler.grown();
+        idle = if replaced == before && (least..=most).contains(&now) { idle + 1 } else { 0 };
+        (least, most) =
+            if replaced > before { (now, now) } else { (now.min(least), now.max(most)) };
     }
     Err(Error::inconsistent(objectid::EXTENT_TREE, "a commit does not settle", commit.transid()))
 }
