@@ -74,12 +74,14 @@ impl Inner {
             }
             // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
             let hopeless = commits > 0 || !self.forest.has_dead();
-            if shortage == Shortage::NoSpace && hopeless && !need.deleting || commits >= COMMITS_MAX
-            {
-                // Those who delete at the same time may have kept it from being asked for.
-                if !need.deleting || commits > COMMITS_MAX || !self.core.space.ask_to_pack() {
-                    return Err(Error::NoSpace);
-                }
+            let given_up = match need.deleting {
+                false => shortage == Shortage::NoSpace && hopeless || commits == COMMITS_MAX,
+                // Others who delete at the same time may have kept packing from being asked for.
+                true if commits == COMMITS_MAX => !self.core.space.ask_to_pack(),
+                true => commits > COMMITS_MAX,
+            };
+            if given_up {
+                return Err(Error::NoSpace);
             }
             self.commit_for_space()?;
             commits += 1;

@@ -22,7 +22,6 @@
 //!    the checksums of an extent may begin in one leaf and end in another.
 //! 4. What these trees rewrite of themselves are tree blocks again, which 2. has counted: all the leaves for tree blocks.
 //! 5. Trees whose changes are few (root tree, block groups, uuids, devices) have a fixed part.
-//!
 //! 6. **Packing.** Operations that touch many leaves a little split them: after one that copies a shared leaf, `E` may be twice what
 //!    its items need, and then the next bound is twice as large, too. Who deletes on a full filesystem can do that until not even
 //!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, with small
@@ -169,7 +168,7 @@ pub struct Trees {
 
 impl Trees {
     /// Blocks of those that can be packed.
-    pub(super) fn described(self) -> u64 {
+    pub(super) fn packable(self) -> u64 {
         self.extent.saturating_add(self.free_space)
     }
 
@@ -332,7 +331,7 @@ impl Outlook {
         let fixed = Bound { blocks, growth: 2, ..Bound::default() };
         // The checksum tree is not packed.
         let csum = Bound { gaps: 0, ..csum };
-        let packed = total.whole.saturating_mul(trees.described()) / (PACKED_GAP as u64 - 1);
+        let packed = total.whole.saturating_mul(trees.packable()) / (PACKED_GAP as u64 - 1);
         let packed = Bound::grown(packed).as_gaps();
         let parts = [extent, split.as_gaps(), fresh, free_space, csum, packed, fixed];
         parts.into_iter().fold(files, Bound::and)

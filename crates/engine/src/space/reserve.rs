@@ -463,12 +463,12 @@ impl Space {
 
     fn ask(&self, pool: &Pool) -> bool {
         let packed = self.packed.load(Ordering::Relaxed);
-        let worth = pool.trees.described() > packed.saturating_add((packed / 8).min(PACK_BLOCKS));
+        let worth = pool.trees.packable() > packed.saturating_add((packed / 8).min(PACK_BLOCKS));
         self.pack.fetch_or(worth, Ordering::Relaxed) || worth
     }
 
-    /// Whether somebody has asked for the trees that describe space to be packed.
-    pub fn is_to_pack(&self) -> bool {
+    /// Whether somebody has asked for the trees that describe space to be packed, since this was asked last.
+    pub fn take_packing(&self) -> bool {
         self.pack.swap(false, Ordering::Relaxed)
     }
 
@@ -493,7 +493,7 @@ impl Space {
 
     /// The trees that describe space were packed, and are this large.
     pub fn note_packed(&self, trees: Trees) {
-        self.packed.store(trees.described(), Ordering::Relaxed);
+        self.packed.store(trees.packable(), Ordering::Relaxed);
     }
 
     /// Data extents that one leaf of a file may name: what dropping one takes in one go.
@@ -526,7 +526,7 @@ impl Space {
         // What has become smaller since it was packed may grow by gaps again.
         let packed = self.packed.load(Ordering::Relaxed);
         if packed != u64::MAX {
-            self.packed.fetch_min(trees.described(), Ordering::Relaxed);
+            self.packed.fetch_min(trees.packable(), Ordering::Relaxed);
         }
         pool.trees = trees;
         pool.credit = Credit::default();

@@ -64,7 +64,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
-    let packs = settler.is_to_pack() && commit.core().space.reserve_packing();
+    let packs = settler.can_pack() && commit.core().space.reserve_packing();
     if packs {
         settler.merge(objectid::EXTENT_TREE, |merge| merge.pack())?;
         settler.merge(objectid::FREE_SPACE_TREE, |merge| merge.pack())?;
@@ -89,9 +89,9 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
 impl<'c, 'a> Settler<'c, 'a> {
     /// Whether the trees that describe space are to be packed, and can be: nobody's changes are lost for one leaf that nobody can
     /// read, and that this commit would not touch otherwise.
-    fn is_to_pack(&self) -> bool {
+    fn can_pack(&self) -> bool {
         let core = self.commit.core();
-        if !core.space.is_to_pack() {
+        if !core.space.take_packing() {
             return false;
         }
         let trees = [

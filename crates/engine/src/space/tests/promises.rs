@@ -180,15 +180,15 @@ fn packing_is_asked_for_when_the_trees_have_grown() {
     let (_, space) = space(400 << 20, DUP);
     let trees = |extent| super::super::Trees { extent, free_space: 1, csum: 1 };
     space.set_trees(trees(800));
-    assert!(space.ask_to_pack() && space.is_to_pack() && !space.is_to_pack());
+    assert!(space.ask_to_pack() && space.take_packing() && !space.take_packing());
     space.note_packed(trees(800));
     assert!(!space.ask_to_pack());
     space.set_trees(trees(840));
-    assert!(space.ask_to_pack() && space.is_to_pack());
+    assert!(space.ask_to_pack() && space.take_packing());
     space.note_packed(trees(800));
     space.set_trees(trees(200));
     space.set_trees(trees(400));
-    assert!(space.ask_to_pack() && space.is_to_pack());
+    assert!(space.ask_to_pack() && space.take_packing());
     space.never_pack();
     space.set_trees(trees(900));
     assert!(!space.ask_to_pack());
