@@ -1,4 +1,7 @@
 //! Spreading independent work over a few threads, for the length of one call.
+//!
+//! A thread begins on the processors on which its starter may run. Whoever calls may be bound to one of them for its own
+//! reasons (a mount's threads are), and then all helpers would be: so they go back to where the process could run at first.
 
 use std::io;
 use std::sync::OnceLock;
@@ -6,14 +9,37 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
 
 use parking_lot::Mutex;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::error::Result;
 
-/// The threads worth having for work that computes. Asked once: the answer takes a dozen system calls, more than the rest of
-/// a small commit.
+/// What there is to run on.
+struct Processors {
+    /// The threads worth having for work that computes.
+    count: usize,
+    /// Where they may run; `None`: nobody knows.
+    set: Option<CpuSet>,
+}
+
+/// Looks at what there is to run on. Done once, when the first filesystem is opened: later the caller may be bound to one
+/// processor, and the answer takes a dozen system calls, more than the rest of a small commit.
+fn processors() -> &'static Processors {
+    static PROCESSORS: OnceLock<Processors> = OnceLock::new();
+    PROCESSORS.get_or_init(|| Processors {
+        count: std::thread::available_parallelism().map_or(1, usize::from).min(16),
+        set: sched_getaffinity(None).ok(),
+    })
+}
+
+/// The threads worth having for work that computes.
 pub fn count() -> usize {
-    static COUNT: OnceLock<usize> = OnceLock::new();
-    *COUNT.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from).min(16))
+    processors().count
+}
+
+/// Where helpers of the calling thread have to be sent, if they would not be there by themselves.
+fn elsewhere() -> Option<CpuSet> {
+    let all = processors().set?;
+    (sched_getaffinity(None).ok()? != all).then_some(all)
 }
 
 /// Calls `work` for each item: in order when `sequential`, else as [`for_each`] does.
@@ -42,10 +68,16 @@ pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) ->
             }
         }
     };
+    let elsewhere = elsewhere();
+    let help = || {
+        // Where that fails, it is slower, and that is all.
+        let _moved = elsewhere.map(|all| sched_setaffinity(None, &all));
+        run();
+    };
     std::thread::scope(|scope| {
         for _ in 1..threads {
             // A system that has no thread to give makes it slower, and that is all.
-            if spawn(scope, run).is_err() {
+            if spawn(scope, help).is_err() {
                 break;
             }
         }

@@ -326,7 +326,8 @@ fn serve_until_end<S: Control>(
     }
     let Budget { readers, transfer_bytes, .. } = budget(options);
     let init_flags = init_flags(options);
-    let session_options = SessionOptions { init_flags, readers, transfer_bytes };
+    let io_uring = options.io_uring;
+    let session_options = SessionOptions { init_flags, readers, transfer_bytes, io_uring };
     let handler = Arc::clone(&mount);
     let started = Session::start_on(channel, &place.mountpoint, device, handler, &session_options);
     let session = started.inspect_err(|_| {

@@ -18,6 +18,7 @@
 mod crew;
 mod parked;
 mod places;
+mod rings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -37,6 +38,7 @@ use crew::Crew;
 use parked::Parked;
 pub(crate) use parked::find_programs;
 use places::{Place, Places};
+use rings::{Prepared, Queues};
 
 /// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -107,11 +109,18 @@ pub struct SessionOptions {
     pub readers: usize,
     /// Bytes of the largest WRITE or READ.
     pub transfer_bytes: u32,
+    /// Requests come by io_uring where the kernel offers that.
+    pub io_uring: bool,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { init_flags: BASE_FLAGS, readers: 0, transfer_bytes: TRANSFER_BYTES_MAX }
+        Self {
+            init_flags: BASE_FLAGS,
+            readers: 0,
+            transfer_bytes: TRANSFER_BYTES_MAX,
+            io_uring: true,
+        }
     }
 }
 
@@ -169,8 +178,10 @@ struct Shared {
     /// Requests that wait for the kernel to write what it keeps.
     parked: Parked,
     places: Places,
+    /// Who serves over io_uring, if that is used.
+    queues: Queues,
     /// The DESTROY that is still to be answered.
-    destroy: Mutex<Option<u64>>,
+    farewell: Farewell,
     /// Somebody may have used the mount: DESTROY has to wait for the last commit.
     used: AtomicBool,
     /// Bytes of a buffer that holds any request.
@@ -209,11 +220,22 @@ impl Session {
         options: &SessionOptions,
     ) -> Result<Self, SessionError> {
         let transfer = options.transfer_bytes.clamp(TRANSFER_BYTES_MIN, TRANSFER_BYTES_MAX);
-        let flags = handshake(&channel, options.init_flags, transfer)?;
-        let readers = match options.readers {
+        let mut readers = match options.readers {
             0 => readers_by_default(),
             count => count,
         };
+        let mut prepared = None;
+        let prepare = || {
+            prepared = Prepared::new(transfer as usize, readers);
+            prepared.is_some()
+        };
+        let offer = options.io_uring.then_some(prepare);
+        let flags = handshake(&channel, options.init_flags, transfer, offer)?;
+        let (queues, begin) = prepared.map(Prepared::into_parts).unwrap_or_default();
+        if queues.are_used() {
+            // Little comes by /dev/fuse then.
+            readers = 1;
+        }
         let shared = Arc::new(Shared {
             channel,
             handler,
@@ -222,7 +244,8 @@ impl Session {
             crew: Crew::new(readers),
             parked: Parked::default(),
             places: Places::default(),
-            destroy: Mutex::default(),
+            queues,
+            farewell: Farewell::default(),
             used: AtomicBool::new(false),
             buffer_bytes: transfer as usize + HEADER_ROOM,
             buffers: Mutex::default(),
@@ -242,7 +265,17 @@ impl Session {
                 }
             }
         }
+        for begin in begin {
+            // Who waits for it ends only when it has begun.
+            let _told = begin.send(Arc::clone(&shared));
+        }
+        shared.complete_queues();
         Ok(Self { shared, flags })
+    }
+
+    /// Whether requests come by io_uring.
+    pub fn uses_io_uring(&self) -> bool {
+        self.shared.queues.are_used()
     }
 
     /// The mount is where it can be used.
@@ -290,9 +323,56 @@ impl Session {
 impl Drop for Session {
     /// Lets umount(2) return.
     fn drop(&mut self) {
-        if let Some(unique) = self.shared.destroy.lock().take() {
+        if let Some(unique) = self.shared.farewell.release() {
             let _gone_at_the_latest_with_this_process = self.shared.channel.answer(unique, &[]);
         }
+    }
+}
+
+/// The DESTROY that umount(2) waits for. It is answered after the last commit.
+#[derive(Default)]
+struct Farewell {
+    state: Mutex<FarewellState>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct FarewellState {
+    /// It came by /dev/fuse, with this number.
+    unique: Option<u64>,
+    /// It came by a ring, and that thread waits for the last commit.
+    waits: bool,
+    /// The last commit is made.
+    released: bool,
+}
+
+impl Farewell {
+    /// Waits until it may be answered.
+    fn wait(&self) {
+        let mut state = self.state.lock();
+        state.waits = true;
+        while !state.released {
+            self.changed.wait(&mut state);
+        }
+    }
+
+    /// What may have waited is answered.
+    fn is_over(&self) {
+        let mut state = self.state.lock();
+        if state.released {
+            state.waits = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// It may be answered: by the caller, if a number is returned; what came by a ring is answered already.
+    fn release(&self) -> Option<u64> {
+        let until = Instant::now() + FAREWELL;
+        let mut state = self.state.lock();
+        state.released = true;
+        self.changed.notify_all();
+        while state.waits && !self.changed.wait_until(&mut state, until).timed_out() {}
+        state.unique.take()
     }
 }
 
@@ -398,7 +478,7 @@ impl Shared {
             }
             let waits = self.handler.may_wait(&request);
             if !waits || stopping {
-                self.serve(&request);
+                self.serve(&request, Reply::new(&self.channel, &request));
                 self.active.fetch_sub(1, Ordering::SeqCst);
                 place.done();
                 continue;
@@ -431,8 +511,7 @@ impl Shared {
     }
 
     /// Handles one request, which takes no time.
-    fn serve(&self, request: &Request<'_>) {
-        let reply = Reply::new(&self.channel, request);
+    fn serve(&self, request: &Request<'_>, reply: Reply<'_>) {
         match request.opcode() {
             _ if self.stopping.load(Ordering::SeqCst) => refuse_stopped(request, reply),
             // Answered by the drop of the session. What nobody has used is closed by one who may be waited for here.
@@ -441,7 +520,7 @@ impl Shared {
                 self.end();
             }
             opcode::DESTROY => {
-                *self.destroy.lock() = Some(request.unique());
+                self.farewell.state.lock().unique = Some(request.unique());
                 reply.nothing();
                 self.end();
             }
@@ -467,6 +546,11 @@ impl Shared {
             catch_unwind(AssertUnwindSafe(|| self.handler.handle(request, reply)));
     }
 
+    /// Something that whoever reads the log should know.
+    fn tell(&self, what: &str) {
+        eprintln!("buttress: {}: {what}", self.mountpoint.display());
+    }
+
     fn end(&self) {
         self.crew.end();
         *self.ended.lock() = true;
@@ -481,8 +565,13 @@ fn refuse_stopped(request: &Request<'_>, reply: Reply<'_>) {
     }
 }
 
-/// Receives and answers INIT; returns the bits agreed on.
-fn handshake(channel: &Channel, wanted: u64, transfer: u32) -> Result<u64, SessionError> {
+/// Receives and answers INIT; returns the bits agreed on. `prepare` is for io_uring, and called if the kernel offers that.
+fn handshake(
+    channel: &Channel,
+    mut wanted: u64,
+    transfer: u32,
+    prepare: Option<impl FnOnce() -> bool>,
+) -> Result<u64, SessionError> {
     let mut buffer = vec![0u8; transfer as usize + HEADER_ROOM];
     loop {
         let request = channel.receive(&mut buffer).map_err(SessionError::Connection)?;
@@ -501,7 +590,11 @@ fn handshake(channel: &Channel, wanted: u64, transfer: u32) -> Result<u64, Sessi
             let _failing_anyway = channel.refuse(request.unique(), Errno::PROTO);
             return Err(SessionError::Version { major, minor });
         }
-        let flags = (u64::from(theirs.flags) | u64::from(theirs.flags2) << 32) & wanted;
+        let offered = u64::from(theirs.flags) | u64::from(theirs.flags2) << 32;
+        if offered & init::OVER_IO_URING != 0 && prepare.is_some_and(|prepare| prepare()) {
+            wanted |= init::OVER_IO_URING;
+        }
+        let flags = offered & wanted;
         answer_init(channel, &request, &agreed(&theirs, flags, transfer))?;
         return Ok(flags);
     }

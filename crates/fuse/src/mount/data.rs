@@ -32,28 +32,40 @@ impl<S: Store> Mount<S> {
         Ok(abi::OpenOut { open_flags, ..abi::OpenOut::default() })
     }
 
-    pub(super) fn read(&self, request: &Request<'_>, reply: Reply<'_>) {
+    pub(super) fn read(&self, request: &Request<'_>, mut reply: Reply<'_>) {
+        let wish: abi::ReadIn = match request.body().read() {
+            Ok(wish) => wish,
+            Err(errno) => return reply.refuse(errno),
+        };
+        let size = (wish.size as usize).min(READ_BYTES_MAX);
+        if let Some(room) = reply.room(size) {
+            match self.read_into(request.nodeid(), &wish, room) {
+                Ok(length) => reply.filled(length),
+                Err(errno) => reply.refuse(errno),
+            }
+            return;
+        }
         let mut buffer = self.buffers.lock().pop().unwrap_or_default();
-        match self.read_into(request, &mut buffer) {
-            Ok(bytes) => reply.parts(&[bytes]),
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        match buffer.get_mut(..size).ok_or(Errno::INVAL) {
+            Ok(room) => match self.read_into(request.nodeid(), &wish, room) {
+                Ok(length) => reply.parts(&[room.get(..length).unwrap_or_default()]),
+                Err(errno) => reply.refuse(errno),
+            },
             Err(errno) => reply.refuse(errno),
         }
         self.buffers.lock().push(buffer);
     }
 
-    fn read_into<'b>(&self, request: &Request<'_>, buffer: &'b mut Vec<u8>) -> Answer<&'b [u8]> {
-        let wish: abi::ReadIn = request.body().read()?;
-        let size = (wish.size as usize).min(READ_BYTES_MAX);
-        if buffer.len() < size {
-            buffer.resize(size, 0);
-        }
-        let target = buffer.get_mut(..size).ok_or(Errno::INVAL)?;
-        let node = self.node(request.nodeid())?;
-        let length = self.store.read(&node, wish.offset, target)?;
+    fn read_into(&self, id: u64, wish: &abi::ReadIn, room: &mut [u8]) -> Answer<usize> {
+        let node = self.node(id)?;
+        let length = self.store.read(&node, wish.offset, room)?;
         if wish.flags & OFlags::NOATIME.bits() == 0 {
             self.accessed(&node);
         }
-        target.get(..length).ok_or(Errno::IO)
+        Ok(length)
     }
 
     pub(super) fn write(&self, request: &Request<'_>) -> Answer<abi::WriteOut> {

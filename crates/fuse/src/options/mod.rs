@@ -82,6 +82,8 @@ pub struct MountOptions {
     /// `async_dio`: asynchronous direct I/O (libaio with O_DIRECT) of one thread runs in parallel. Who reads the same file
     /// through the cache meanwhile may then see what was there before.
     pub async_dio: bool,
+    /// `io_uring`, `noio_uring`: requests come by io_uring where the kernel offers it.
+    pub io_uring: bool,
     /// `strictopen`: immutable and append-only files cannot even be opened for writing, instead of refusing each write. The
     /// kernel has to ask for each open then.
     pub strict_open: bool,
@@ -126,6 +128,7 @@ impl Default for MountOptions {
             dirsync: false,
             writeback_cache: false,
             async_dio: false,
+            io_uring: true,
             strict_open: false,
             memory: None,
             max_read: None,
@@ -231,6 +234,7 @@ impl MountOptions {
             (self.dirsync, "dirsync"),
             (self.writeback_cache, "writeback_cache"),
             (self.async_dio, "async_dio"),
+            (!self.io_uring, "noio_uring"),
             (self.strict_open, "strictopen"),
             (self.user_subvol_rm_allowed, "user_subvol_rm_allowed"),
         ];

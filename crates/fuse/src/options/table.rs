@@ -108,6 +108,8 @@ pub(super) const ROWS: &[Row] = &[
     row("mark_quota_inconsistent", Switch(|o| o.mark_quota_inconsistent = true)),
     row("writeback_cache", Switch(|o| o.writeback_cache = true)),
     row("async_dio", Switch(|o| o.async_dio = true)),
+    row("io_uring", Switch(|o| o.io_uring = true)),
+    row("noio_uring", Switch(|o| o.io_uring = false)),
     row("strictopen", Switch(|o| o.strict_open = true)),
     row("nostrictopen", Switch(|o| o.strict_open = false)),
     row("uid", Value(set_uid, "expects a user id")),

@@ -119,6 +119,7 @@ fn forgiving(sent: Result<(), Errno>) -> Result<(), Errno> {
 #[derive(Debug)]
 pub struct Request<'b> {
     header: InHeader,
+    fixed: &'b [u8],
     body: &'b [u8],
 }
 
@@ -128,14 +129,19 @@ impl<'b> Request<'b> {
         if usize::try_from(header.len).ok()? != message.len() {
             return None;
         }
+        Self::in_parts(header, &[], body)
+    }
+
+    /// A request whose body is in two places: its fixed part, if that is not with the rest.
+    pub(super) fn in_parts(header: InHeader, fixed: &'b [u8], rest: &'b [u8]) -> Option<Self> {
         let extensions = usize::from(header.total_extlen) * 8;
-        let body = body.get(..body.len().checked_sub(extensions)?)?;
-        Some(Self { header, body })
+        let body = rest.get(..rest.len().checked_sub(extensions)?)?;
+        Some(Self { header, fixed, body })
     }
 
     /// The same request, with its body in another place.
     pub fn over<'c>(&self, body: &'c [u8]) -> Request<'c> {
-        Request { header: self.header, body }
+        Request { header: self.header, fixed: &[], body }
     }
 
     /// What is asked (`abi::opcode`).
@@ -170,19 +176,26 @@ impl<'b> Request<'b> {
 
     /// Everything after the header.
     pub fn body(&self) -> Body<'b> {
-        Body { rest: self.body }
+        Body { fixed: self.fixed, rest: self.body }
     }
 }
 
 /// Takes a request's body apart, front to back.
 #[derive(Clone, Copy, Debug)]
 pub struct Body<'b> {
+    /// What comes before the rest, and is not with it.
+    fixed: &'b [u8],
     rest: &'b [u8],
 }
 
 impl<'b> Body<'b> {
     /// The next fixed part.
     pub fn read<T: FromBytes + KnownLayout + Immutable>(&mut self) -> Result<T, Errno> {
+        if !self.fixed.is_empty() {
+            let (value, _) = T::read_from_prefix(self.fixed).map_err(|_| Errno::INVAL)?;
+            self.fixed = &[];
+            return Ok(value);
+        }
         let (value, rest) = T::read_from_prefix(self.rest).map_err(|_| Errno::INVAL)?;
         self.rest = rest;
         Ok(value)
@@ -214,13 +227,83 @@ impl<'b> Body<'b> {
 pub struct Reply<'c> {
     channel: &'c Channel,
     unique: u64,
+    /// Where it is gathered, if it does not go back by the channel.
+    tray: Option<Tray<'c>>,
     due: bool,
+}
+
+/// Where an answer is put that goes back with the memory that the request came in.
+#[derive(Debug)]
+pub struct Tray<'c> {
+    room: &'c mut [u8],
+    gathered: &'c mut Gathered,
+}
+
+/// What such an answer has come to.
+#[derive(Debug)]
+pub struct Gathered {
+    /// 0 or a negative errno.
+    pub error: i32,
+    /// Bytes of the room that it takes.
+    pub length: usize,
+}
+
+impl Default for Gathered {
+    /// What is said where nothing is.
+    fn default() -> Self {
+        Self { error: Errno::IO.raw_os_error().saturating_neg(), length: 0 }
+    }
+}
+
+impl<'c> Tray<'c> {
+    /// Nothing in it yet.
+    pub fn new(room: &'c mut [u8], gathered: &'c mut Gathered) -> Self {
+        Self { room, gathered }
+    }
+
+    fn put(&mut self, error: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        let mut length = 0;
+        for part in parts {
+            let room = self.room.get_mut(length..length + part.len()).ok_or(Errno::TOOBIG)?;
+            room.copy_from_slice(part);
+            length += part.len();
+        }
+        *self.gathered = Gathered { error, length };
+        Ok(())
+    }
 }
 
 impl<'c> Reply<'c> {
     /// The answer to `request`, due on `channel`.
     pub fn new(channel: &'c Channel, request: &Request<'_>) -> Self {
-        Self { channel, unique: request.unique(), due: true }
+        Self { channel, unique: request.unique(), tray: None, due: true }
+    }
+
+    /// The answer to `request` that is gathered on a tray; notifications go by `channel`.
+    pub fn gathered(channel: &'c Channel, request: &Request<'_>, tray: Tray<'c>) -> Self {
+        Self { channel, unique: request.unique(), tray: Some(tray), due: true }
+    }
+
+    fn send(&mut self, error: i32, parts: &[&[u8]]) -> Result<(), Errno> {
+        match &mut self.tray {
+            Some(tray) => tray.put(error, parts),
+            None => self.channel.send(error, self.unique, parts),
+        }
+    }
+
+    /// Where data of at most `length` bytes can be put without a copy, for [`Reply::filled`]; `None` where there is no such place.
+    pub fn room(&mut self, length: usize) -> Option<&mut [u8]> {
+        self.tray.as_mut()?.room.get_mut(..length)
+    }
+
+    /// Success with so many bytes, which are in their [`Reply::room`] already.
+    pub fn filled(mut self, length: usize) {
+        if let Some(tray) = &mut self.tray
+            && length <= tray.room.len()
+        {
+            *tray.gathered = Gathered { error: 0, length };
+            self.due = false;
+        }
     }
 
     /// FORGET and its like: there is no answer.
@@ -242,14 +325,14 @@ impl<'c> Reply<'c> {
     pub fn parts(mut self, parts: &[&[u8]]) {
         // ENOENT: the caller is gone with its connection. Anything else leaves the request
         // unanswered, and the drop answers it.
-        let sent = self.channel.answer(self.unique, parts);
+        let sent = self.send(0, parts);
         self.due = !matches!(sent, Ok(()) | Err(Errno::NOENT | Errno::NODEV));
     }
 
     /// Failure.
     pub fn refuse(mut self, errno: Errno) {
         self.due = false;
-        let _gone = self.channel.refuse(self.unique, errno);
+        let _gone = self.send(errno.raw_os_error().saturating_neg(), &[]);
     }
 
     /// `Ok`: a message; `Err`: the errno.
@@ -269,7 +352,7 @@ impl<'c> Reply<'c> {
 impl Drop for Reply<'_> {
     fn drop(&mut self) {
         if self.due {
-            let _gone = self.channel.refuse(self.unique, Errno::IO);
+            let _gone = self.send(Errno::IO.raw_os_error().saturating_neg(), &[]);
         }
     }
 }

@@ -12,3 +12,4 @@ pub mod abi;
 pub mod channel;
 pub mod connect;
 pub mod mounts;
+pub mod ring;

@@ -104,7 +104,10 @@ impl Shared {
             let written = write_back();
             for (request, body) in requests {
                 match written {
-                    Ok(()) => self.serve(&request.over(&body)),
+                    Ok(()) => {
+                        let request = request.over(&body);
+                        self.serve(&request, Reply::new(&self.channel, &request));
+                    }
                     Err(errno) => Reply::new(&self.channel, &request).refuse(errno),
                 }
                 self.active.fetch_sub(1, Ordering::SeqCst);
@@ -115,7 +118,7 @@ impl Shared {
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
     pub(super) fn write_back(&self) -> Result<(), Errno> {
         self.write_back_or_say().map_err(|why| {
-            eprintln!("buttress: {}: what is mapped: {why}", self.mountpoint.display());
+            self.tell(&format!("what is mapped: {why}"));
             Errno::IO
         })
     }
@@ -131,7 +134,7 @@ impl Shared {
         sync?;
         let queued = pages_on_their_way();
         let pass = || {
-            STAT.run(&place)?;
+            self.on_all_queues(|| STAT.run(&place))?;
             self.places.wait_for_data();
             Ok(())
         };

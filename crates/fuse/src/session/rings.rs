@@ -1,0 +1,397 @@
+//! Serving over io_uring, where the kernel offers it (Linux 6.14 and newer, once root has said `Y` to
+//! `/sys/module/fuse/parameters/enable_uring`).
+//!
+//! Each processor has a queue of requests, those of the programs that run on it. Here each queue has threads, each with a
+//! [`Ring`] of one entry: the kernel gives a request only to a thread that has nothing to do, the one that was busy last, so
+//! that its caches are warm. The threads of a queue stay on its processor: who asks and who answers take turns there, and no
+//! other processor has to be woken up, which costs more than the request. Only reading ahead is better done elsewhere, beside
+//! who reads ([`Seat`]).
+//!
+//! All queues have to have a thread before the kernel sends anything, and must not lose their last one: so threads and rings
+//! are made before INIT is answered, and where one cannot be had, /dev/fuse is used as ever. What may wait long (an fsync) keeps its
+//! thread; if that was the last free one of its queue, another one is started first.
+//!
+//! /dev/fuse stays open beside the rings: FORGET and INTERRUPT come there, and notifications go there.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use super::{Shared, is_looking};
+use crate::protocol::abi::{ReadIn, opcode};
+use crate::protocol::channel::{Reply, Request};
+use crate::protocol::ring::{Ring, Waited};
+
+/// Most threads of one queue; with that many waiting, its requests wait until one is done.
+const THREADS_MAX: usize = 64;
+
+/// A READ of so much is of the kernel's own accord.
+const READAHEAD_BYTES: u32 = 64 << 10;
+/// So many requests in a row move a thread.
+const MOVE_AFTER: u32 = 2;
+
+/// The queues of a session.
+#[derive(Default)]
+pub(super) struct Queues {
+    all: Vec<Arc<Queue>>,
+    payload_bytes: usize,
+    /// One request at a time has the kernel write what it keeps.
+    writing_back: Mutex<()>,
+}
+
+/// That of one processor.
+pub(super) struct Queue {
+    processor: u16,
+    threads: Mutex<Threads>,
+}
+
+#[derive(Clone, Copy)]
+struct Threads {
+    /// All of them.
+    alive: usize,
+    /// Those that do not wait for anything but requests.
+    free: usize,
+    /// As many as that keep the memory of their payloads.
+    wanted: usize,
+}
+
+/// Threads with rings, before there is a session that they serve.
+pub(super) struct Prepared {
+    queues: Queues,
+    /// Each of them is told which session it is.
+    begin: Vec<Sender<Arc<Shared>>>,
+}
+
+impl Prepared {
+    /// A thread with a ring for each queue; `None` where the system does not give all that is needed. `readers`: threads of all
+    /// queues together that there should be, each of which has one payload.
+    pub(super) fn new(payload_bytes: usize, readers: usize) -> Option<Prepared> {
+        let processors = processors("possible")?;
+        let count = u16::try_from(processors.len()).ok()?;
+        // To see to all queues, one has to be able to run where programs do.
+        let mine = sched_getaffinity(None).ok()?;
+        if !processors_online()?.iter().all(|&processor| mine.is_set(processor)) {
+            return None;
+        }
+        let wanted = (readers / processors.len().max(1)).max(1);
+        let queue = |processor| {
+            let threads = Mutex::new(Threads { alive: 1, free: 1, wanted });
+            Arc::new(Queue { processor, threads })
+        };
+        let all: Vec<Arc<Queue>> = (0..count).map(queue).collect();
+        let (made, are_made) = channel();
+        let start = |queue: &Arc<Queue>| first_of(queue, payload_bytes, made.clone());
+        let begin = all.iter().map(start).collect::<io::Result<Vec<_>>>().ok()?;
+        let all_made = all.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
+        let queues = Queues { all, payload_bytes, ..Queues::default() };
+        all_made.then_some(Prepared { queues, begin })
+    }
+
+    /// What the session is to know of them, and who waits for it.
+    pub(super) fn into_parts(self) -> (Queues, Vec<Sender<Arc<Shared>>>) {
+        (self.queues, self.begin)
+    }
+}
+
+/// Starts the first thread of a queue. It makes its ring, says whether it could, and waits for its session.
+fn first_of(
+    queue: &Arc<Queue>,
+    payload_bytes: usize,
+    made: Sender<bool>,
+) -> io::Result<Sender<Arc<Shared>>> {
+    let (begin, begins): (_, Receiver<Arc<Shared>>) = channel();
+    let queue = Arc::clone(queue);
+    let body = move || {
+        let ring = Ring::new(payload_bytes);
+        let told = made.send(ring.is_ok());
+        drop(made);
+        if let (Ok(ring), Ok(()), Ok(shared)) = (ring, told, begins.recv()) {
+            drop(begins);
+            shared.serve_queue(&queue, ring, false);
+            shared.end();
+        }
+    };
+    std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body)?;
+    Ok(begin)
+}
+
+/// Numbers of processors, as the system lists them: `0-3,8`.
+fn processors(which: &str) -> Option<Vec<usize>> {
+    let text = fs::read_to_string(format!("/sys/devices/system/cpu/{which}")).ok()?;
+    parse_list(text.trim())
+}
+
+fn processors_online() -> Option<Vec<usize>> {
+    processors("online")
+}
+
+fn parse_list(text: &str) -> Option<Vec<usize>> {
+    let mut all = Vec::new();
+    for range in text.split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
+        if last >= CpuSet::MAX_CPU || first > last {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+impl Queue {
+    /// The calling thread is going to wait. Whether others are free, or a new one is to be started to be so.
+    fn step_out(&self) -> Others {
+        let mut threads = self.threads.lock();
+        threads.free -= 1;
+        if threads.free > 0 {
+            return Others::Free;
+        }
+        if threads.alive >= THREADS_MAX {
+            return Others::None;
+        }
+        threads.alive += 1;
+        threads.free += 1;
+        Others::Wanted
+    }
+
+    /// It waits no more.
+    fn step_in(&self) {
+        self.threads.lock().free += 1;
+    }
+
+    /// A thread that was counted on is not there.
+    fn is_missing_one(&self) {
+        let mut threads = self.threads.lock();
+        threads.alive -= 1;
+        threads.free -= 1;
+    }
+}
+
+/// Whether the kernel reads so much that it is surely ahead of a program.
+fn reads_ahead(request: &Request<'_>) -> bool {
+    request.opcode() == opcode::READ
+        && (request.body().read::<ReadIn>()).is_ok_and(|wish| wish.size >= READAHEAD_BYTES)
+}
+
+/// Where a thread runs: on the processor of its queue, or, while it does what the kernel reads ahead, wherever there is room.
+struct Seat {
+    processor: u16,
+    /// Where it could run at first.
+    anywhere: Option<CpuSet>,
+    stays: bool,
+    /// Requests in a row that would be better done at the other place.
+    against: u32,
+}
+
+impl Seat {
+    /// The calling thread stays on this processor.
+    fn take(processor: u16) -> Seat {
+        let anywhere = sched_getaffinity(None).ok();
+        let mut seat = Seat { processor, anywhere, stays: false, against: 0 };
+        seat.move_to(true);
+        seat
+    }
+
+    /// A request is about to be handled. To move costs as much as some requests, so that one alone is no reason.
+    fn suit(&mut self, ahead: bool) {
+        self.against = if ahead == self.stays { self.against + 1 } else { 0 };
+        if self.against >= MOVE_AFTER {
+            self.move_to(!ahead);
+        }
+    }
+
+    fn move_to(&mut self, stays: bool) {
+        (self.stays, self.against) = (stays, 0);
+        let mut here = CpuSet::new();
+        here.set(usize::from(self.processor));
+        let place = if stays { Some(here) } else { self.anywhere };
+        // A processor that is not there has no requests; elsewhere it is slower, and no less right.
+        let _moved = place.map(|place| sched_setaffinity(None, &place));
+    }
+}
+
+/// Threads of a queue besides one that is going to wait.
+#[derive(Debug, PartialEq, Eq)]
+enum Others {
+    Free,
+    /// None; one is to be started.
+    Wanted,
+    None,
+}
+
+impl Queues {
+    /// Whether there are any.
+    pub(super) fn are_used(&self) -> bool {
+        !self.all.is_empty()
+    }
+}
+
+/// A thread that panics would leave its queue to nobody: the session ends instead.
+struct EndOnPanic<'s>(&'s Shared);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+impl Shared {
+    /// Starts what threads the queues should have besides their first ones.
+    pub(super) fn complete_queues(self: &Arc<Self>) {
+        for queue in &self.queues.all {
+            let mut missing = queue.threads.lock().wanted - 1;
+            while missing > 0 {
+                let mut threads = queue.threads.lock();
+                threads.alive += 1;
+                threads.free += 1;
+                drop(threads);
+                missing = if self.start_another(queue) { missing - 1 } else { 0 };
+            }
+        }
+    }
+
+    /// Starts a thread for a queue, which counts it already.
+    fn start_another(self: &Arc<Self>, queue: &Arc<Queue>) -> bool {
+        let lean = {
+            let threads = queue.threads.lock();
+            threads.alive > threads.wanted
+        };
+        let (shared, own) = (Arc::clone(self), Arc::clone(queue));
+        let body = move || match Ring::new(shared.queues.payload_bytes) {
+            Ok(ring) => shared.serve_queue(&own, ring, lean),
+            Err(_) => own.is_missing_one(),
+        };
+        let started = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body);
+        if started.is_err() {
+            queue.is_missing_one();
+        }
+        started.is_ok()
+    }
+
+    /// Body of a thread of a queue.
+    fn serve_queue(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring, lean: bool) {
+        let _no_queue_without_threads = EndOnPanic(self);
+        let place = self.places.take();
+        let mut seat = Seat::take(queue.processor);
+        loop {
+            match ring.wait(self.channel.as_fd(), queue.processor, lean) {
+                Ok(Waited::Request) => {}
+                Ok(Waited::Ended) => break self.end(),
+                Err(error) => {
+                    self.tell(&format!("io_uring, processor {}: {error}", queue.processor));
+                    queue.is_missing_one();
+                    break;
+                }
+            }
+            let served = ring.serve(|request, tray| {
+                self.places.begin(&place, request);
+                seat.suit(reads_ahead(request));
+                self.serve_queued(queue, request, Reply::gathered(&self.channel, request, tray));
+            });
+            place.done();
+            if let Err(error) = served {
+                self.tell(&format!("io_uring: a request that makes no sense: {error}"));
+                break self.end();
+            }
+        }
+        self.places.leave(&place);
+        self.farewell.is_over();
+    }
+
+    fn serve_queued(self: &Arc<Self>, queue: &Arc<Queue>, request: &Request<'_>, reply: Reply<'_>) {
+        if !is_looking(request.opcode()) {
+            self.is_used();
+        }
+        if request.opcode() == opcode::DESTROY && self.used.load(Ordering::SeqCst) {
+            self.end();
+            self.farewell.wait();
+            return reply.done();
+        }
+        self.active.fetch_add(1, Ordering::SeqCst);
+        let stopping = self.stopping.load(Ordering::SeqCst);
+        let about_all = !stopping && self.handler.wants_all_written(request);
+        if about_all || !stopping && self.handler.may_wait(request) {
+            let others = match queue.step_out() {
+                Others::Wanted if !self.start_another(queue) => Others::None,
+                others => others,
+            };
+            match about_all.then(|| self.write_back_beside(&others)) {
+                Some(Err(errno)) => reply.refuse(errno),
+                Some(Ok(())) | None => self.serve(request, reply),
+            }
+            queue.step_in();
+        } else {
+            self.serve(request, reply);
+        }
+        self.active.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Has the kernel write what it keeps, which others have to answer meanwhile.
+    fn write_back_beside(&self, others: &Others) -> Result<(), Errno> {
+        if *others == Others::None {
+            return Err(Errno::IO);
+        }
+        let _one_at_a_time = self.queues.writing_back.lock();
+        self.write_back()
+    }
+
+    /// Lets `ask` ask the kernel something by every queue that requests may wait in.
+    pub(super) fn on_all_queues(&self, ask: impl Fn() -> Result<(), String>) -> Result<(), String> {
+        if !self.queues.are_used() {
+            return ask();
+        }
+        let before = sched_getaffinity(None).map_err(|error| error.to_string())?;
+        let asked = processors_online().ok_or("which processors?".to_owned()).and_then(|all| {
+            for processor in all {
+                let mut one = CpuSet::new();
+                one.set(processor);
+                // What has gone away since has no requests.
+                if sched_setaffinity(None, &one).is_ok() {
+                    ask()?;
+                }
+            }
+            Ok(())
+        });
+        let _where_it_may_run_now = sched_setaffinity(None, &before);
+        asked
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors() {
+        assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_list("0"), Some(vec![0]));
+        assert_eq!(parse_list(""), None);
+        assert_eq!(parse_list("3-1"), None);
+        assert_eq!(parse_list("0-99999999999"), None);
+        assert!(processors_online().is_some_and(|online| !online.is_empty()));
+    }
+
+    #[test]
+    fn the_last_free_thread_of_a_queue_is_replaced() {
+        let threads = Mutex::new(Threads { alive: 2, free: 2, wanted: 2 });
+        let queue = Queue { processor: 0, threads };
+        assert_eq!(queue.step_out(), Others::Free);
+        assert_eq!(queue.step_out(), Others::Wanted);
+        queue.is_missing_one();
+        queue.step_in();
+        assert_eq!(queue.step_out(), Others::Wanted);
+        for _ in 3..THREADS_MAX {
+            assert_eq!(queue.step_out(), Others::Wanted);
+        }
+        assert_eq!(queue.step_out(), Others::None);
+    }
+}
