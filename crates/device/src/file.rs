@@ -10,16 +10,16 @@
 //! Read-only opens take no lock and open with `O_RDONLY`: they cannot change the medium by accident. That
 //! somebody else may be changing it is among their [`concerns`](BlockDevice::concerns). Locks live as long as
 //! the device, so whoever waits for one knows that the last write of the holder is done.
+//!
+//! No lock keeps anybody from cutting a file short. So the size is asked for whenever it is needed: what was cut off is past
+//! the end, and is not written to, which would make the file long again, with holes where data were.
 
 use std::{
     fs::{File, Metadata, OpenOptions},
     io,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Mutex, PoisonError},
 };
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
@@ -56,7 +56,6 @@ pub struct FileDevice {
     behind: Vec<File>,
     concerns: Vec<String>,
     kind: Kind,
-    size: AtomicU64,
     access: Access,
     /// The kernel lets one thread write to a regular file at a time, and the others spin meanwhile: here they sleep.
     writing: Mutex<()>,
@@ -141,15 +140,13 @@ impl FileDevice {
     ) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let metadata = file.metadata().map_err(|e| DeviceError::open(&name, e))?;
-        let size =
-            rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| DeviceError::open(&name, e))?;
+        rustix::fs::seek(&file, SeekFrom::End(0)).map_err(|e| DeviceError::open(&name, e))?;
         let mut device = Self {
             path: std::path::absolute(path).unwrap_or_else(|_| path.into()),
             file,
             behind: Vec::new(),
             concerns: Vec::new(),
             kind,
-            size: AtomicU64::new(size),
             access,
             writing: Mutex::new(()),
             name,
@@ -216,10 +213,7 @@ impl FileDevice {
             true => Err(std::io::Error::from(rustix::io::Errno::FBIG)),
             false => self.file.set_len(size),
         };
-        grown
-            .map_err(|e| DeviceError::io(&self.name, Op::Resize, old, (size - old) as usize, e))?;
-        self.size.store(size, Ordering::Release);
-        Ok(())
+        grown.map_err(|e| DeviceError::io(&self.name, Op::Resize, old, (size - old) as usize, e))
     }
 
     /// Whether this is a block device, not a regular file.
@@ -236,6 +230,19 @@ impl FileDevice {
 
     fn io(&self, op: Op, offset: u64, len: usize) -> impl FnOnce(io::Error) -> DeviceError + '_ {
         move |e| DeviceError::io(&self.name, op, offset, len, e)
+    }
+
+    /// A failure of a range, which may be that it is past the end.
+    fn failed(
+        &self,
+        op: Op,
+        offset: u64,
+        len: usize,
+    ) -> impl FnOnce(io::Error) -> DeviceError + '_ {
+        move |e| match check_range(&self.name, self.size(), op, offset, len as u64) {
+            Ok(()) => self.io(op, offset, len)(e),
+            Err(past_end) => past_end,
+        }
     }
 }
 
@@ -254,7 +261,8 @@ impl BlockDevice for FileDevice {
     }
 
     fn size(&self) -> u64 {
-        self.size.load(Ordering::Acquire)
+        // One that does not answer any more has nothing that could be read or written.
+        rustix::fs::seek(&self.file, SeekFrom::End(0)).unwrap_or_default()
     }
 
     fn is_read_only(&self) -> bool {
@@ -270,17 +278,16 @@ impl BlockDevice for FileDevice {
     }
 
     fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
-        check_range(&self.name, self.size(), Op::Read, offset, buf.len() as u64)?;
         let len = buf.len();
-        self.file.read_exact_at(buf, offset).map_err(self.io(Op::Read, offset, len))
+        self.file.read_exact_at(buf, offset).map_err(self.failed(Op::Read, offset, len))
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.check_writable(Op::Write, offset, data.len() as u64)?;
-        check_range(&self.name, self.size(), Op::Write, offset, data.len() as u64)?;
         // What it guards is the kernel's: a panic leaves nothing half done.
         let _one = (self.kind == Kind::Regular)
             .then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
+        check_range(&self.name, self.size(), Op::Write, offset, data.len() as u64)?;
         self.file.write_all_at(data, offset).map_err(self.io(Op::Write, offset, data.len()))
     }
 

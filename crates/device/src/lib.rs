@@ -44,7 +44,7 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// A name for messages: the path, or what stands in for one.
     fn name(&self) -> &str;
 
-    /// Size in bytes.
+    /// Size in bytes that it has now: a file may be cut short by others.
     fn size(&self) -> u64;
 
     /// Whether every write is refused.

@@ -33,7 +33,7 @@ impl BlockDevice for OffsetDevice {
     }
 
     fn size(&self) -> u64 {
-        self.size
+        self.inner.size().saturating_sub(self.offset).min(self.size)
     }
 
     fn is_read_only(&self) -> bool {

@@ -139,9 +139,26 @@ fn a_file_that_shrinks_under_us_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("image");
     let device = FileDevice::create(&path, 8192).unwrap();
+    let device = Arc::new(device);
+    let window = OffsetDevice::new(device.clone(), 60, Some(4096)).unwrap();
     OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
-    let failed = device.read_at(0, &mut [0; 4096]).unwrap_err();
-    assert!(matches!(failed, DeviceError::Io { op: Op::Read, len: 4096, .. }), "{failed}");
+    assert_eq!((device.size(), window.size()), (100, 40));
+    let past_end = |failed: DeviceError, want| {
+        let DeviceError::OutOfRange { op, offset, len, size, .. } = failed else {
+            panic!("{failed}");
+        };
+        assert_eq!((op, offset, len, size), want);
+    };
+    past_end(device.read_at(0, &mut [0; 4096]).unwrap_err(), (Op::Read, 0, 4096, 100));
+    past_end(window.read_at(0, &mut [0; 4000]).unwrap_err(), (Op::Read, 60, 4000, 100));
+    // Nor does a write make it long again, with a hole where data were.
+    past_end(device.write_at(4096, &[1; 512]).unwrap_err(), (Op::Write, 4096, 512, 100));
+    past_end(device.write_at(50, &[1; 512]).unwrap_err(), (Op::Write, 50, 512, 100));
+    past_end(device.discard(4096, 512).unwrap_err(), (Op::Discard, 4096, 512, 100));
+    assert_eq!(std::fs::read(&path).unwrap(), [0; 100]);
+    device.write_at(0, &[1; 100]).unwrap();
+    OpenOptions::new().write(true).open(&path).unwrap().set_len(20_000).unwrap();
+    assert_eq!((device.size(), window.size()), (20_000, 4096));
 }
 
 /// Attaches a loop device, detached when dropped. `None` where that is not possible.

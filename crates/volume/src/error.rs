@@ -140,6 +140,19 @@ pub enum VolumeError {
         /// The device.
         device: String,
     },
+    /// Somebody has cut off the end of the device while the filesystem was open here.
+    #[error(
+        "{device} has been cut short while it was open: it has {size} bytes, the filesystem takes \
+         {total_bytes}; nothing more is written to it from here"
+    )]
+    CutShort {
+        /// The device.
+        device: String,
+        /// Bytes that it has now.
+        size: u64,
+        /// Bytes that the filesystem takes.
+        total_bytes: u64,
+    },
     /// A chunk has a profile this implementation does not do yet.
     #[error("{device}: the chunk at {logical} has profile {profile}, which is not supported")]
     Profile {
@@ -268,6 +281,7 @@ impl VolumeError {
             | Self::Replaced { .. }
             | Self::OldMirror { .. }
             | Self::Overwritten { .. }
+            | Self::CutShort { .. }
             | Self::Unsupported { .. }
             | Self::ReadOnlyPossible { .. }
             | Self::Profile { .. }

@@ -11,7 +11,8 @@
 //!
 //! Before anything the primary is read again. When it is another one than was last seen there, somebody else
 //! writes to the same filesystem, by a way that no lock shows: nothing of ours goes over what he did. One that
-//! has gone bad is nobody's, and is written anew.
+//! has gone bad is nobody's, and is written anew. And the size is looked at: where somebody has cut off the end of
+//! an image, what was there is lost, and a commit would say that it is safe.
 
 use std::sync::atomic::Ordering;
 
@@ -28,7 +29,7 @@ use crate::{
     error::VolumeError,
     foreign,
     torn::{self, Bytes},
-    volume::Volume,
+    volume::{Member, Volume},
     warning::{Age, Warning},
 };
 
@@ -254,17 +255,30 @@ pub(crate) fn seal(sb: &Superblock, offset: u64) -> Superblock {
     sealed
 }
 
+impl Member {
+    /// Refuses a device of which somebody has cut off the end.
+    fn check_size(&self) -> Result<(), VolumeError> {
+        let (size, total_bytes) = (self.device.size(), self.total_bytes);
+        match size < total_bytes {
+            true => {
+                Err(VolumeError::CutShort { device: self.device.name().into(), size, total_bytes })
+            }
+            false => Ok(()),
+        }
+    }
+}
+
 impl Volume {
     /// Writes the superblock: a barrier, the primary, a barrier, then the other copies that fit.
     /// Place and checksum are filled in here. From its return on, the primary is durable; the
     /// copies that could not be written are returned.
     ///
-    /// Refused when another program has written a superblock since ours was read or written.
+    /// Refused when another program has written a superblock since ours was read or written, or has cut the device short.
     pub fn write_superblocks(&self, sb: &Superblock) -> Result<Vec<DeviceError>, VolumeError> {
         self.check_writable()?;
         let mut current = self.superblock.write();
         let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
-        self.see_stranger()?;
+        self.still_ours()?;
         self.barrier()?;
         let primary = seal(sb, primary_at);
         for member in &self.members {
@@ -285,16 +299,17 @@ impl Volume {
         Ok(failed)
     }
 
-    /// Refuses to go on when the primary superblock is another one than was last seen there: before a commit writes to places
+    /// Refuses to go on when the device has lost its end, or the primary superblock is another one than was last seen there: before a commit writes to places
     /// that are free only if nobody else has taken them. One that cannot be read, or is bad without being anybody's, says
     /// nothing of that: no commit after ours was finished. The answer is what is wrong with it.
     pub fn check_alone(&self) -> Result<Option<String>, VolumeError> {
         // While it is written, what is there and what we know of it differ.
         let _unchanged = self.superblock.read();
-        self.see_stranger()
+        self.still_ours()
     }
 
-    fn see_stranger(&self) -> Result<Option<String>, VolumeError> {
+    fn still_ours(&self) -> Result<Option<String>, VolumeError> {
+        self.members.iter().try_for_each(Member::check_size)?;
         let last = self.last_primary.lock();
         let Some((member, last)) = self.members.first().zip(last.as_ref()) else { return Ok(None) };
         let now = match read(&*member.device, SUPERBLOCK_OFFSETS[0]) {

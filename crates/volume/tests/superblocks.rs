@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_codec::ChecksumKind;
-use buttress_device::{BlockDevice, DeviceError, MemoryDevice};
+use buttress_device::{BlockDevice, DeviceError, MemoryDevice, Op, testing::FaultyDevice};
 use buttress_ondisk::{Superblock, superblock::SUPERBLOCK_LEN};
 use buttress_volume::{Access, Age, Opened, Rescue, Volume, VolumeError, Warning};
 use zerocopy::{FromBytes, IntoBytes};
@@ -279,6 +279,32 @@ fn a_primary_that_rots_is_no_strangers() {
     device.write_at(PRIMARY, &sealed(odd, PRIMARY)).unwrap();
     let error = volume.check_alone().unwrap_err();
     assert!(matches!(error, VolumeError::Overwritten { .. }), "{error}");
+}
+
+/// A device that has lost its end keeps no promise of a commit; one that has become longer does.
+#[test]
+fn who_finds_the_device_cut_short_writes_no_more() {
+    let Some((device, _)) = commits(1) else { return };
+    let faulty = Arc::new(FaultyDevice::new(Arc::new(device)));
+    let volume = Volume::open(vec![faulty.clone()], Access::ReadWrite).unwrap().volume;
+    let sb = volume.superblock();
+    let total = sb.dev_item.total_bytes.get();
+    for size in [total - 1, 100 << 20, 4096, 0] {
+        faulty.shorten(size);
+        for error in [volume.check_alone().unwrap_err(), volume.write_superblocks(&sb).unwrap_err()]
+        {
+            let VolumeError::CutShort { size: found, total_bytes, .. } = error else {
+                panic!("{error}");
+            };
+            assert_eq!((found, total_bytes), (size, total));
+        }
+    }
+    assert_eq!((faulty.count(Op::Write), faulty.count(Op::Barrier)), (0, 0));
+    for size in [total, total + 4096] {
+        faulty.shorten(size);
+        assert_eq!(volume.check_alone().unwrap(), None);
+        volume.write_superblocks(&sb).unwrap();
+    }
 }
 
 /// A device whose primary superblock another program writes right after it was read for the first time.

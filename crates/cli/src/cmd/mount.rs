@@ -238,7 +238,7 @@ fn umount_failure(directory: &Path, error: &MountError) -> Failure {
         MountError::LastCommit { said } => {
             let what = "unmounted, but the last changes are lost on";
             Failure::new(what, directory.display(), without_number(said))
-                .hint("What the last commit before them holds is on the device as it was.")
+                .hint("What the last commit before them holds was not changed from here.")
         }
         MountError::Died { image } => {
             let what = "unmounted, but the last changes may be lost on";

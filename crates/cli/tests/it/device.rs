@@ -178,6 +178,70 @@ fn what_linux_has_written_meanwhile_is_not_written_over() {
     place.check("disk.img");
 }
 
+/// Somebody cuts an image short below its mount: no lock keeps him from it, but nobody is told that what he writes is safe, nor
+/// is the image made long again by what would be written behind its end.
+#[test]
+fn an_image_that_is_cut_short_is_told_to_those_who_write() {
+    use std::io::Write;
+    for keep in [(256 << 20) - 4096, 100 << 20, 0] {
+        let place = image();
+        let Some(live) = Live::of(&place, "-o commit=300") else { return };
+        let data = vec![7; 96 << 20];
+        let mut file = std::fs::File::create(place.join("mnt/file")).unwrap();
+        file.write_all(&data).unwrap();
+        file.sync_all().unwrap();
+        let cut = std::fs::File::options().write(true).open(place.join("disk.img")).unwrap();
+        cut.set_len(keep).unwrap();
+        file.write_all(b"more").unwrap();
+        let error = file.sync_all().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+        let error = std::fs::create_dir(place.join("mnt/new")).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{error}");
+        drop(file);
+        let said = place.umount("mnt");
+        let what = format!(
+            "disk.img has been cut short while it was open: it has {keep} bytes, the filesystem takes {}",
+            256 << 20
+        );
+        assert!(said.code == 1 && said.err.contains(&what), "{}", said.err);
+        drop(live);
+        assert_eq!(cut.metadata().unwrap().len(), keep);
+        let said = place.fails("mkdir disk.img:/new");
+        match keep {
+            0 => {
+                assert!(said.contains("no btrfs filesystem"), "{said}");
+                continue;
+            }
+            _ => {
+                assert!(said.contains(&format!("has {keep} bytes, the filesystem takes")), "{said}")
+            }
+        }
+        let said = place.run("cat disk.img:/file");
+        if keep > 100 << 20 {
+            assert!(said.code == 0 && said.out == data, "{}", said.err);
+        } else {
+            assert!(said.code == 1 && data.starts_with(&said.out), "{}", said.err);
+            let past_end = format!("is past the end of disk.img ({keep} bytes)");
+            assert!(said.err.contains(&past_end), "{}", said.err);
+        }
+    }
+}
+
+/// What is written behind the end of a cut image is refused at once, while the commit is still far.
+#[test]
+fn an_image_that_is_cut_short_does_not_grow_again() {
+    let place = image();
+    let Some(live) = Live::of(&place, "-o commit=300") else { return };
+    let cut = std::fs::File::options().write(true).open(place.join("disk.img")).unwrap();
+    cut.set_len(50 << 20).unwrap();
+    let error = std::fs::write(place.join("mnt/file"), vec![7; 96 << 20]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+    assert_eq!(cut.metadata().unwrap().len(), 50 << 20);
+    assert_eq!(place.umount("mnt").code, 1);
+    drop(live);
+    assert_eq!(cut.metadata().unwrap().len(), 50 << 20);
+}
+
 #[test]
 fn a_file_grows_only_when_a_filesystem_comes_of_it() {
     let place = image();
