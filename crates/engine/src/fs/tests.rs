@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 
 use super::{Filesystem, New, Node, Options};
 use crate::env::Env;
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::inode::SetXattr;
+use crate::space::Need;
 use crate::tree::View;
 
 /// A filesystem with small tree blocks, each once.
@@ -145,4 +146,24 @@ fn an_extent_tree_that_cannot_be_packed_stays_as_it_is() {
     changes(b"two").unwrap();
     assert!(!fs.inner().core.space.ask_to_pack());
     changes(b"three").unwrap();
+}
+
+/// What others were promised may come back with a commit: who deletes is refused after a few of them, and who adds something at once.
+#[test]
+fn a_deletion_that_finds_no_room_tries_again_behind_commits() {
+    let fs = make(128 << 20);
+    // Nor does anything else give hope: there is nothing to be packed, and nobody has deleted a subvolume.
+    fs.inner().core.space.never_pack();
+    let never = Need { data: u64::MAX, ..Need::default() };
+    for (need, commits) in [(never, 0..=0), (Need { deleting: true, ..never }, 1..=5)] {
+        let before = fs.stats().commits;
+        let refused =
+            fs.inner().change(need, |_| -> Result<()> { panic!("there is no such room") });
+        assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+        let made = fs.stats().commits - before;
+        assert!(commits.contains(&made), "{made} commits, deleting: {}", need.deleting);
+    }
+    // Nothing of what was asked for is kept back from those who come then.
+    fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap();
+    fs.commit().unwrap();
 }

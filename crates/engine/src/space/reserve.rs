@@ -309,11 +309,14 @@ pub(crate) struct Credit {
 impl Credit {
     /// Takes `need` out of what is left; whether there was enough. What it costs is counted generously.
     fn pays(&mut self, need: Need, node: u64) -> bool {
+        if need.data > self.data {
+            return false;
+        }
         let pieces = if need.data > 0 { need.data / self.run.max(1) + 1 } else { 0 };
         let leaves = u64::from(need.leaves) * self.leaf + 64 * u64::from(need.private);
         let references = 32 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
         let nodes = leaves + references + 8 * u64::from(need.bytes) / node + 16;
-        if nodes > self.nodes || need.data > self.data {
+        if nodes > self.nodes {
             return false;
         }
         self.nodes -= nodes;
