@@ -26,7 +26,10 @@
 //!    its items need, and then the next bound is twice as large, too. Who deletes on a full filesystem can do that until not even
 //!    deleting fits any more. So before a deletion is refused, the trees for extents and free space are written whole once, with small
 //!    gaps (`txn/settle.rs`), and whoever is let in leaves the room for that. It writes hardly more blocks than these trees had before
-//!    they were split, and what 2. says of any commit; and all that splitting took comes back.
+//!    they were split, and what 2. says of any commit; and all that splitting took comes back. Hardly more is a fifteenth: no item is
+//!    larger than a gap (extent items with many references end there, too, in every kernel), so that a leaf is left only when it is
+//!    fuller than 15 of 16 parts, however large its items are. Others may have made larger items. So the leaves are counted first
+//!    ([`most_packed`]), and where they would be more, nothing is packed.
 //!
 //! So the bound of one operation may be large, but that of many is not much larger: it ends with the size of three trees.
 //! The transaction that commits and the one that runs are bounded as one: what the first writes anew it also lets go of, and
@@ -63,6 +66,11 @@ const GROUP: u64 = 24 + 25;
 const BITMAP: (u64, u64) = (8 << 20, 256 + 25);
 /// Bytes that a range adds to the free space tree, or to the checksum tree where it cuts an item in two.
 const RANGE: u64 = 25 + 4;
+
+/// Leaves that a tree of `blocks` blocks comes to at most when it is packed; the last one may be nearly empty.
+pub(crate) fn most_packed(blocks: u64) -> u64 {
+    blocks.saturating_add(blocks / (PACKED_GAP as u64 - 1)).saturating_add(1)
+}
 
 /// Sums of needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -41,6 +41,7 @@ use chunks::Pool;
 use set::{Counters, Set};
 
 pub use bound::Trees;
+pub(crate) use bound::most_packed;
 pub use emit::Dirty;
 pub use extents::Range;
 pub use items::{Edit, Items};

@@ -20,6 +20,36 @@ use crate::error::{Error, Result};
 /// This part of a leaf stays free when a tree is packed: if it were full, the next item that comes into it would split it.
 pub const PACKED_GAP: usize = 16;
 
+/// Leaves that packing makes of items in a row.
+#[derive(Debug)]
+pub struct Packed {
+    /// How many there are.
+    pub leaves: u64,
+    room: usize,
+    /// Of the last one.
+    free: usize,
+}
+
+impl Packed {
+    /// None yet.
+    pub fn new(nodesize: usize) -> Packed {
+        Packed { leaves: 0, room: LeafBuilder::room(nodesize), free: 0 }
+    }
+
+    /// One item more, of so many bytes.
+    pub fn add(&mut self, size: usize) {
+        if self.is_full(self.free, size) {
+            (self.leaves, self.free) = (self.leaves + 1, self.room);
+        }
+        self.free = self.free.saturating_sub(size + ITEM_LEN);
+    }
+
+    /// Whether a leaf with so much free space does not take this item.
+    fn is_full(&self, free: usize, size: usize) -> bool {
+        free < (self.room / PACKED_GAP).max(size + ITEM_LEN)
+    }
+}
+
 /// What a merge exchanges with the commit it belongs to.
 pub trait Exchange {
     /// The transaction that new blocks belong to.
@@ -183,14 +213,15 @@ impl<'a> Merge<'a> {
 
     /// Writes all that has not been passed anew, and leaves [`PACKED_GAP`] in each leaf.
     pub fn pack(&mut self) -> Result<()> {
-        let gap = LeafBuilder::room(self.blocks.nodesize()) / PACKED_GAP;
+        let packed = Packed::new(self.blocks.nodesize());
         self.seek(&self.last.unwrap_or(Key::MIN))?;
         while self.skip_ended()? {
             self.make_dirty()?;
-            if self.leaf.free() < gap {
+            let (free, leaf) = (self.leaf.free(), self.leaf_mut());
+            let (next, size) = (leaf.slot + 1, leaf.block.data(leaf.slot).len());
+            if packed.is_full(free, size) {
                 self.turn_leaf()?;
             }
-            let next = self.leaf_mut().slot + 1;
             self.pass_items(next)?;
         }
         Ok(())

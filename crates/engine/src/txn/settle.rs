@@ -22,9 +22,9 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::refs::{Applied, Form, Target, apply};
-use crate::space::{Range, Trees};
+use crate::space::{Range, Trees, most_packed};
 use crate::stats;
-use crate::tree::{Merge, Root, View};
+use crate::tree::{Merge, Packed, Root, View};
 
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.
@@ -88,23 +88,25 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
 
 impl<'c, 'a> Settler<'c, 'a> {
     /// Whether the trees that describe space are to be packed, and can be: nobody's changes are lost for one leaf that nobody can
-    /// read, and that this commit would not touch otherwise.
+    /// read, and that this commit would not touch otherwise. Nor for items larger than ours, of which more leaves would come than
+    /// were promised.
     fn can_pack(&self) -> bool {
         let core = self.commit.core();
         if !core.space.take_packing() {
             return false;
         }
         let trees = [
-            (objectid::EXTENT_TREE, Some(self.roots.extent)),
-            (objectid::FREE_SPACE_TREE, self.roots.free_space),
+            (objectid::EXTENT_TREE, Some(self.roots.extent), self.sizes.extent),
+            (objectid::FREE_SPACE_TREE, self.roots.free_space, self.sizes.free_space),
         ];
-        for (id, root) in trees {
+        for (id, root, blocks) in trees {
             let Some(root) = root else { continue };
             let view = View::new(&core.blocks, id, root);
             let mut items = view.range(Key::MIN, Key::MAX);
+            let mut packed = Packed::new(core.blocks.nodesize());
             loop {
                 match items.next() {
-                    Ok(Some(_)) => {}
+                    Ok(Some(item)) => packed.add(item.data().len()),
                     Ok(None) => break,
                     Err(error) => {
                         core.space.never_pack();
@@ -112,6 +114,10 @@ impl<'c, 'a> Settler<'c, 'a> {
                         return false;
                     }
                 }
+            }
+            if packed.leaves > most_packed(blocks) {
+                core.space.note_packed(self.sizes);
+                return false;
             }
         }
         true
