@@ -8,7 +8,7 @@ use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice
 use buttress_fuse::client;
 use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts::MountEntry;
-use buttress_volume::{Opened, Volume, VolumeError};
+use buttress_volume::{Opened, Volume, VolumeError, part_at};
 
 use crate::args::Globals;
 use crate::error::{self, Failure};
@@ -56,20 +56,20 @@ pub fn open_in(
     holder::announce_brief();
     if access == Access::ReadOnly {
         // Takes no lock, and would find what was there before the last commit of a mount that has gone.
-        holder::wait_for_last_commit(path, |text| waiting(path, globals, text));
+        holder::wait_for_last_commit(path, globals.offset, |text| waiting(path, globals, text));
     }
+    // Where the filesystem ends may have changed when its turn comes.
+    let open = || FileDevice::open_part(path, access, part_at(path, globals.offset));
     let device = match access {
-        Access::ReadOnly => FileDevice::open(path, access),
-        Access::ReadWrite if turn == Turn::Waits => {
-            patiently(path, globals, || FileDevice::open(path, access))
-        }
+        Access::ReadOnly => open(),
+        Access::ReadWrite if turn == Turn::Waits => patiently(path, globals, open),
         Access::ReadWrite => {
             let say = |text: &str| waiting(path, globals, text);
-            holder::out_of_turn(path, is_busy, say, || FileDevice::open(path, access))
+            holder::out_of_turn(path, globals.offset, is_busy, say, open)
         }
     };
     let mut device = device.map_err(|error| failure(path, &error))?;
-    if path.canonicalize().is_ok_and(|whole| mounted_on(&whole).is_some()) {
+    if path.canonicalize().is_ok_and(|whole| mounted_here(&whole, globals).is_some()) {
         // Our own daemon writes to it, which is known and said in other words.
         device = device.unconcerned();
     }
@@ -84,7 +84,7 @@ pub fn patiently(
     open: impl FnMut() -> Result<FileDevice, DeviceError>,
 ) -> Result<FileDevice, DeviceError> {
     holder::announce_brief();
-    holder::patiently(path, is_busy, |text| waiting(path, globals, text), open)
+    holder::patiently(path, globals.offset, is_busy, |text| waiting(path, globals, text), open)
 }
 
 fn is_busy(error: &DeviceError) -> bool {
@@ -127,16 +127,17 @@ pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     holder::mounts_of(device).pop().map(|entry| entry.mountpoint)
 }
 
+/// The same of the filesystem that is meant by `--offset`; without it, of any.
+pub fn mounted_here(device: &Path, globals: &Globals) -> Option<PathBuf> {
+    match globals.offset {
+        0 => mounted_on(device),
+        offset => mounted_at(device, offset),
+    }
+}
+
 /// The same of the filesystem at an offset in it.
 fn mounted_at(device: &Path, offset: u64) -> Option<PathBuf> {
-    let is_it = |entry: &MountEntry| match client::options(&entry.mountpoint) {
-        Ok(words) => {
-            let word = words.iter().find_map(|word| word.strip_prefix("offset="));
-            word.unwrap_or("0").parse() == Ok(offset)
-        }
-        // Whoever may not ask does not know.
-        Err(_) => true,
-    };
+    let is_it = |entry: &MountEntry| holder::may_be_at(entry, offset);
     holder::mounts_of(device).into_iter().rev().find(is_it).map(|entry| entry.mountpoint)
 }
 

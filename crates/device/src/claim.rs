@@ -36,7 +36,7 @@ impl Claim {
             return Err(DeviceError::NotADevice { device: name, found: "a file" });
         }
         let (access, hold) = (Access::ReadWrite, Some(Hold::Writing));
-        Ok((claim, FileDevice::from_file(path, file, Kind::Block, access, hold)?))
+        Ok((claim, FileDevice::from_file(path, file, Kind::Block, access, hold, None)?))
     }
 }
 

@@ -4,8 +4,8 @@
 //! on a regular file, `O_EXCL` on a block device (which also refuses one the kernel has mounted). A file
 //! behind a loop device is refused too, because the kernel may write it through that device without
 //! taking any lock; and who opens a loop device takes the locks of the file behind it. The other way round
-//! nothing helps: Linux attaches a loop device to a file that somebody has locked, without a look. Loop devices on parts of a file
-//! that do not meet are disks of their own, as partitions are.
+//! nothing helps: Linux attaches a loop device to a file that somebody has locked, without a look. Parts of a file that do not
+//! meet, opened as such or behind loop devices, are disks of their own, as partitions are.
 //!
 //! Read-only opens take no lock and open with `O_RDONLY`: they cannot change the medium by accident. That
 //! somebody else may be changing it is among their [`concerns`](BlockDevice::concerns). Locks live as long as
@@ -17,6 +17,7 @@
 use std::{
     fs::{File, Metadata, OpenOptions},
     io,
+    ops::Range,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
     sync::{Mutex, PoisonError},
@@ -28,7 +29,7 @@ use crate::{
     BlockDevice, DeviceError, Op,
     error::check_range,
     kernel,
-    lock::{self, Hold},
+    lock::{self, Hold, Part},
 };
 
 /// How a device is opened.
@@ -57,6 +58,8 @@ pub struct FileDevice {
     concerns: Vec<String>,
     kind: Kind,
     access: Access,
+    /// The part of it that is held, which ends before others begin.
+    part: Option<Part>,
     /// The kernel lets one thread write to a regular file at a time, and the others spin meanwhile: here they sleep.
     writing: Mutex<()>,
 }
@@ -67,13 +70,46 @@ impl FileDevice {
     /// With [`Access::ReadWrite`] the open is exclusive until the device is dropped;
     /// [`DeviceError::Busy`] says who has it otherwise.
     pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, DeviceError> {
-        let path = path.as_ref();
+        Self::open_part(path, access, None)
+    }
+
+    /// The same for a part of a regular file, as a partition of the disk that is in it: others may have other parts. With
+    /// [`Access::ReadWrite`] the device ends where the part does. Of a block device, and without a part, it is all.
+    pub fn open_part(
+        path: impl AsRef<Path>,
+        access: Access,
+        part: Option<Range<u64>>,
+    ) -> Result<Self, DeviceError> {
+        let hold = (access == Access::ReadWrite).then_some(Hold::Writing);
+        Self::open_held(path.as_ref(), access, hold, part)
+    }
+
+    /// Opens for reading what nobody may write meanwhile, as far as can be known: writers are kept out until the device is
+    /// dropped, and [`DeviceError::Busy`] says who is one already. For checkers.
+    pub fn open_unused(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
+        Self::open_unused_part(path, None)
+    }
+
+    /// The same for a [part](Self::open_part).
+    pub fn open_unused_part(
+        path: impl AsRef<Path>,
+        part: Option<Range<u64>>,
+    ) -> Result<Self, DeviceError> {
+        Self::open_held(path.as_ref(), Access::ReadOnly, Some(Hold::Still), part)
+    }
+
+    fn open_held(
+        path: &Path,
+        access: Access,
+        hold: Option<Hold>,
+        part: Option<Range<u64>>,
+    ) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let open = |e| DeviceError::open(&name, e);
         // A look before the open: opening a FIFO would wait for its other end.
         let before = kind_of(&name, &std::fs::metadata(path).map_err(open)?)?;
         let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
-        if access == Access::ReadWrite && before == Kind::Block {
+        if hold.is_some() && before == Kind::Block {
             flags |= OFlags::EXCL;
         }
         let file = OpenOptions::new()
@@ -86,27 +122,8 @@ impl FileDevice {
         if kind != before {
             return Err(DeviceError::Busy { device: name, why: "it is being replaced".into() });
         }
-        let hold = (access == Access::ReadWrite).then_some(Hold::Writing);
-        Self::from_file(path, file, kind, access, hold)
-    }
-
-    /// Opens for reading what nobody may write meanwhile, as far as can be known: writers are kept out until the device is
-    /// dropped, and [`DeviceError::Busy`] says who is one already. For checkers.
-    pub fn open_unused(path: impl AsRef<Path>) -> Result<Self, DeviceError> {
-        let path = path.as_ref();
-        let name = path.display().to_string();
-        let open = |e| DeviceError::open(&name, e);
-        let kind = kind_of(&name, &std::fs::metadata(path).map_err(open)?)?;
-        let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
-        if kind == Kind::Block {
-            flags |= OFlags::EXCL;
-        }
-        let file = OpenOptions::new()
-            .read(true)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
-            .map_err(|e| busy_or_open(&name, e))?;
-        Self::from_file(path, file, kind, Access::ReadOnly, Some(Hold::Still))
+        let part = part.filter(|_| kind == Kind::Regular).map(|range| Part { range, exact: true });
+        Self::from_file(path, file, kind, access, hold, part)
     }
 
     /// Makes a new sparse file of `size` bytes and opens it for reading and writing. A path that
@@ -121,7 +138,7 @@ impl FileDevice {
             .open(path)
             .map_err(|e| DeviceError::open(&name, e))?;
         let hold = Some(Hold::Writing);
-        let made = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold)
+        let made = Self::from_file(path, file, Kind::Regular, Access::ReadWrite, hold, None)
             .and_then(|device| device.grow(size).map(|()| device))
             .and_then(|device| name_durably(path, device));
         if made.is_err() {
@@ -130,13 +147,14 @@ impl FileDevice {
         made
     }
 
-    /// With a hold on the file, or on those behind the disk, as wanted.
+    /// With a hold on the file, or a part of it, or on those behind the disk, as wanted.
     pub(crate) fn from_file(
         path: &Path,
         file: File,
         kind: Kind,
         access: Access,
         hold: Option<Hold>,
+        part: Option<Part>,
     ) -> Result<Self, DeviceError> {
         let name = path.display().to_string();
         let metadata = file.metadata().map_err(|e| DeviceError::open(&name, e))?;
@@ -148,19 +166,23 @@ impl FileDevice {
             concerns: Vec::new(),
             kind,
             access,
+            part: None,
             writing: Mutex::new(()),
             name,
         };
         match (hold, kind) {
             (Some(hold), Kind::Regular) => {
-                lock::take(&device.name, &device.file, hold)?;
-                kernel::refuse_loop(&device.name, &metadata)?;
+                lock::take_either(&device.name, &device.file, hold, part.as_ref())?;
+                kernel::refuse_loop(&device.name, &metadata, part.as_ref())?;
+                device.part = part;
             }
             (Some(hold), Kind::Block) => {
-                kernel::refuse_loop(&device.name, &metadata)?;
+                kernel::refuse_loop(&device.name, &metadata, None)?;
                 device.hold_behind(&metadata, hold)?;
             }
-            (None, _) => device.concerns.extend(concern(&device.file, kind, &metadata)),
+            (None, _) => {
+                device.concerns.extend(concern(&device.file, kind, &metadata, part.as_ref()));
+            }
         }
         Ok(device)
     }
@@ -177,11 +199,7 @@ impl FileDevice {
             if let Ok(metadata) = file.metadata() {
                 kernel::refuse_other_loops(&self.name, &it, &metadata)?;
             }
-            let taken = match &it.part {
-                Some(part) => lock::take_part(&self.name, &file, hold, part),
-                None => lock::take(&self.name, &file, hold),
-            };
-            match taken {
+            match lock::take_either(&self.name, &file, hold, it.part.as_ref()) {
                 Ok(()) => self.behind.push(file),
                 Err(error @ DeviceError::Busy { .. }) => return Err(behind(error, path)),
                 Err(_) => {}
@@ -198,14 +216,14 @@ impl FileDevice {
     }
 
     /// Makes a regular file longer: `size` bytes, the new ones a hole. A size that is not larger
-    /// changes nothing; a block device has the size it has ([`DeviceError::OutOfRange`]).
+    /// changes nothing; a block device or a part of a file has the size it has ([`DeviceError::OutOfRange`]).
     pub fn grow(&self, size: u64) -> Result<(), DeviceError> {
         let old = self.size();
         if size <= old {
             return Ok(());
         }
         self.check_writable(Op::Resize, old, size - old)?;
-        if self.kind == Kind::Block {
+        if self.kind == Kind::Block || self.part.is_some() {
             return check_range(&self.name, old, Op::Resize, old, size - old);
         }
         let longest = i64::MAX as u64;
@@ -262,7 +280,8 @@ impl BlockDevice for FileDevice {
 
     fn size(&self) -> u64 {
         // One that does not answer any more has nothing that could be read or written.
-        rustix::fs::seek(&self.file, SeekFrom::End(0)).unwrap_or_default()
+        let size = rustix::fs::seek(&self.file, SeekFrom::End(0)).unwrap_or_default();
+        self.part.as_ref().map_or(size, |part| size.min(part.range.end))
     }
 
     fn is_read_only(&self) -> bool {
@@ -349,13 +368,13 @@ fn behind(error: DeviceError, file: &Path) -> DeviceError {
 }
 
 /// Who may be changing what is only read here.
-fn concern(file: &File, kind: Kind, metadata: &Metadata) -> Option<String> {
+fn concern(file: &File, kind: Kind, metadata: &Metadata, part: Option<&Part>) -> Option<String> {
     match kind {
-        Kind::Regular if lock::is_written(file) => Some(
+        Kind::Regular if lock::is_written(file, part) => Some(
             "another program has it open for writing: what is read may be old, or change meanwhile"
                 .into(),
         ),
-        Kind::Regular => kernel::concern_of_file(metadata),
+        Kind::Regular => kernel::concern_of_file(metadata, part),
         Kind::Block => kernel::concern_of_disk(metadata),
     }
 }

@@ -69,7 +69,7 @@ pub fn refuse_used(path: &Path) -> Result<(), DeviceError> {
         let why = format!("another program has locked it{}", named(path));
         return Err(DeviceError::Busy { device: name, why });
     }
-    kernel::refuse_loop(&name, &file)
+    kernel::refuse_loop(&name, &file, None)
 }
 
 /// The process that a line of /proc/locks tells of, if it is about one of `files`; 0 where it is not told.

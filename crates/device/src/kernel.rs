@@ -6,6 +6,7 @@
 
 use std::{
     fs::{Metadata, read_dir, read_to_string},
+    ops::Range,
     os::unix::{
         ffi::OsStringExt,
         fs::{FileTypeExt, MetadataExt},
@@ -22,11 +23,15 @@ const LOOP_PAUSE: Duration = Duration::from_millis(100);
 /// Disks on disks on disks: further down nobody looks.
 const DEPTH: u32 = 8;
 
-/// Refuses a file that backs a loop device, whatever part of it. After `umount` and `losetup -d` the kernel keeps the device until its last
-/// user has closed it, so one that detaches by itself is given a moment.
-pub(crate) fn refuse_loop(name: &str, own: &Metadata) -> Result<(), DeviceError> {
+/// Refuses a file, or the part of it that is wanted, that backs a loop device. After `umount` and `losetup -d` the kernel keeps the
+/// device until its last user has closed it, so one that detaches by itself is given a moment.
+pub(crate) fn refuse_loop(
+    name: &str,
+    own: &Metadata,
+    part: Option<&Part>,
+) -> Result<(), DeviceError> {
     for look in 0.. {
-        let Some(block) = loops_on(own).into_iter().next() else { return Ok(()) };
+        let Some(block) = loops_within(own, part).next() else { return Ok(()) };
         let user = writer_of(&block);
         if user.is_some() || !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
             let user = user.map_or_else(String::new, |user| format!(", {user}"));
@@ -39,10 +44,10 @@ pub(crate) fn refuse_loop(name: &str, own: &Metadata) -> Result<(), DeviceError>
 }
 
 /// Says what the kernel may be writing to a regular file while it is read.
-pub(crate) fn concern_of_file(own: &Metadata) -> Option<String> {
-    loops_on(own).iter().find_map(|block| {
-        let user = writer_of(block)?;
-        Some(format!("it backs the loop device /dev/{}, {user}: {MOVING}", last(block)))
+pub(crate) fn concern_of_file(own: &Metadata, part: Option<&Part>) -> Option<String> {
+    loops_within(own, part).find_map(|block| {
+        let user = writer_of(&block)?;
+        Some(format!("it backs the loop device /dev/{}, {user}: {MOVING}", last(&block)))
     })
 }
 
@@ -115,11 +120,8 @@ pub(crate) fn refuse_other_loops(
     file: &Metadata,
 ) -> Result<(), DeviceError> {
     for other in loops_on(file).iter().filter(|other| **other != behind.block) {
-        let begin = number(other, "loop/offset");
         for disk in with_parts(other) {
-            let within = if disk == *other { 0 } else { sectors(&disk, "start") };
-            let start = begin.saturating_add(within);
-            let range = start..start.saturating_add(sectors(&disk, "size"));
+            let range = bytes_behind(other, &disk);
             let meets = behind.part.as_ref().is_none_or(|part| part.meets(&range));
             if let Some(user) = meets.then(|| writer_of_one(&disk)).flatten() {
                 let why = format!(
@@ -143,6 +145,19 @@ pub fn lost_mount(fsid: &str) -> Option<PathBuf> {
         list(&place.join("devices")).into_iter().filter_map(|it| it.canonicalize().ok());
     let lost = disks.find(|disk| backing_file(disk).is_some_and(|file| !file.exists()))?;
     Some(Path::new("/dev").join(last(&lost)))
+}
+
+/// Those of [`loops_on`] a file that have bytes of a part of it.
+fn loops_within(own: &Metadata, part: Option<&Part>) -> impl Iterator<Item = PathBuf> {
+    let all = loops_on(own).into_iter();
+    all.filter(move |block| part.is_none_or(|part| part.meets(&bytes_behind(block, block))))
+}
+
+/// The bytes of the file behind a loop device that the device, or a partition of it, has.
+fn bytes_behind(block: &Path, disk: &Path) -> Range<u64> {
+    let within = if disk == block { 0 } else { sectors(disk, "start") };
+    let start = number(block, "loop/offset").saturating_add(within);
+    start..start.saturating_add(sectors(disk, "size"))
 }
 
 /// The folders in sysfs of the loop devices that a file, or a disk, backs.

@@ -32,6 +32,7 @@ pub use error::{DeviceError, Op};
 pub use file::{Access, FileDevice};
 pub use holders::{lock_holders, refuse_used, used_files};
 pub use kernel::{disk_user, lost_mount};
+pub use lock::Reader;
 pub use memory::MemoryDevice;
 pub use offset::OffsetDevice;
 pub use overlay::OverlayDevice;

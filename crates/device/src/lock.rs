@@ -157,13 +157,14 @@ pub(crate) fn take(name: &str, file: &File, hold: Hold) -> Result<(), DeviceErro
     Err(busy(name, file, "another program, as a virtual machine, has locked it"))
 }
 
-/// The same for a part of the file.
-pub(crate) fn take_part(
+/// The same for a part of the file, if there is one.
+pub(crate) fn take_either(
     name: &str,
     file: &File,
     hold: Hold,
-    part: &Part,
+    part: Option<&Part>,
 ) -> Result<(), DeviceError> {
+    let Some(part) = part else { return take(name, file, hold) };
     take(name, file, hold.of_part())?;
     if take_range(file, hold.of_part() == Hold::WritingPart, part) {
         return Ok(());
@@ -180,9 +181,56 @@ pub(crate) fn release(file: &File) {
     let _nor_this_one = file.unlock();
 }
 
-/// Whether somebody else uses the file for writing, as far as he says so.
-pub(crate) fn is_written(file: &File) -> bool {
-    Hold::Still.forbidden().iter().any(|it| is_locked(file, USED + it))
+/// Whether somebody else uses the file, or a part of it, for writing, as far as he says so.
+pub(crate) fn is_written(file: &File, part: Option<&Part>) -> bool {
+    let is_used = |it: &i64| is_locked(file, USED + it);
+    let meets = |part: &Part, region| {
+        part.within(region).is_some_and(|(start, length)| is_range_locked(file, start, length))
+    };
+    let all = Part { range: 0..REGION as u64, exact: true };
+    let regions = [PART_WRITTEN, PART_WITHIN];
+    match part {
+        // Who writes to a part only says which one.
+        Some(part) if regions.into_iter().any(|region| meets(&all, region)) => {
+            regions.into_iter().any(|region| meets(part, region))
+        }
+        _ => Hold::Still.forbidden().iter().any(is_used),
+    }
+}
+
+/// Keeps those off who write to a file, or a part of it, by our rules, until it is dropped. For readers; virtual machines are not
+/// minded.
+#[derive(Debug)]
+pub struct Reader {
+    file: File,
+}
+
+impl Reader {
+    /// [`DeviceError::Busy`] where somebody writes. `None` for what is no file, or cannot be opened or locked.
+    pub fn take(path: &Path, part: Option<Range<u64>>) -> Result<Option<Self>, DeviceError> {
+        // A look before the open: opening a FIFO would wait for its other end.
+        let Some(file) = path.is_file().then(|| File::open(path).ok()).flatten() else {
+            return Ok(None);
+        };
+        let part = Part { range: part.unwrap_or(0..REGION as u64), exact: true };
+        let busy = |file| busy(&path.display().to_string(), file, "another program writes to it");
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => return Err(busy(&file)),
+            Err(TryLockError::Error(_)) => return Ok(None),
+            Ok(()) => {}
+        }
+        let reader = Self { file };
+        match take_range(&reader.file, false, &part) {
+            true => Ok(Some(reader)),
+            false => Err(busy(&reader.file)),
+        }
+    }
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        release(&self.file);
+    }
 }
 
 /// Looked up before our own locks are gone or after makes no difference: they are not named.

@@ -7,7 +7,9 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, lock_holders, refuse_used};
+use buttress_device::{
+    Access, BlockDevice, DeviceError, FileDevice, Reader, lock_holders, refuse_used,
+};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 
@@ -366,6 +368,89 @@ fn loop_devices_on_parts_of_a_file() {
         assert!(why.contains("that Linux has mounted on"), "{why}");
     }
     apart.unwrap();
+}
+
+/// Parts of one file are apart, and end where they end; all of it is none's while somebody has a part.
+#[test]
+fn parts_of_a_file_are_apart() {
+    const M: u64 = 1 << 20;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(32 * M).unwrap();
+    let open = |range: std::ops::Range<u64>| {
+        FileDevice::open_part(&path, Access::ReadWrite, Some(range.start * M..range.end * M))
+    };
+    let unused = |range: std::ops::Range<u64>| {
+        FileDevice::open_unused_part(&path, Some(range.start * M..range.end * M))
+    };
+    let concerns = |part| {
+        let reader = FileDevice::open_part(&path, Access::ReadOnly, part).unwrap();
+        reader.concerns().len()
+    };
+    let first = open(1..9).unwrap();
+    let second = open(9..17).unwrap();
+    assert_eq!((first.size(), second.size()), (9 * M, 17 * M));
+    let past_end = first.write_at(9 * M - 1, &[1; 2]).unwrap_err();
+    assert!(matches!(past_end, DeviceError::OutOfRange { .. }), "{past_end}");
+    let part = first.grow(20 * M).unwrap_err();
+    assert!(matches!(part, DeviceError::OutOfRange { .. }), "{part}");
+    assert_eq!(path.metadata().unwrap().len(), 32 * M);
+    for range in [1..9, 0..2, 8..10, 16..32, 0..32] {
+        let why = is_busy(open(range.clone()));
+        assert!(why.contains("this part of it"), "{why}");
+        is_busy(unused(range));
+    }
+    is_busy(FileDevice::open(&path, Access::ReadWrite));
+    is_busy(FileDevice::open_unused(&path));
+    drop(open(17..32).unwrap());
+    drop(unused(17..32).unwrap());
+    // Who only reads is told of those who write there.
+    assert_eq!(
+        (concerns(Some(17 * M..32 * M)), concerns(Some(2 * M..3 * M)), concerns(None)),
+        (0, 1, 1)
+    );
+    is_busy(Reader::take(&path, Some(8 * M..9 * M)));
+    is_busy(Reader::take(&path, None));
+    let reader = Reader::take(&path, Some(20 * M..32 * M)).unwrap().unwrap();
+    drop(Reader::take(&path, Some(20 * M..32 * M)).unwrap().unwrap());
+    is_busy(open(17..21));
+    drop(open(17..20).unwrap());
+    drop(reader);
+    drop((first, second));
+    let whole = FileDevice::open(&path, Access::ReadWrite).unwrap();
+    is_busy(open(1..9));
+    is_busy(Reader::take(&path, Some(0..M)));
+    drop(whole);
+    let guest = Holder::of(&path, &GUEST);
+    is_busy(open(1..9));
+    assert_eq!(concerns(Some(M..2 * M)), 1);
+    drop(guest);
+    let part = open(1..9).unwrap();
+    drop(open(9..10).unwrap());
+    drop(part);
+}
+
+/// A loop device keeps those out who want the same part of the file.
+#[test]
+fn a_loop_device_has_its_part_of_a_file() {
+    const M: u64 = 1 << 20;
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    File::create(&path).unwrap().set_len(32 << 20).unwrap();
+    let Some(disk) = Loop::attach(&path, &["--offset", "1M", "--sizelimit", "8M"]) else {
+        println!("skipped: no loop device to be had");
+        return;
+    };
+    let open = |range| FileDevice::open_part(&path, Access::ReadWrite, Some(range));
+    let part = open(9 * M..17 * M).unwrap();
+    let why = is_busy(open(8 * M..9 * M));
+    assert!(why.contains(&disk.0), "{why}");
+    drop(opened(|| FileDevice::open(&disk.0, Access::ReadWrite)));
+    drop(part);
 }
 
 /// Who has a lock is said, and can be known without opening the file.

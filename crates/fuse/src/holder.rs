@@ -13,7 +13,7 @@
 //! name alone is nothing: any process may take it. And nobody is waited for without end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, TryLockError};
+use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -21,10 +21,12 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use buttress_device::{disk_user, lock_holders};
+use buttress_device::{Reader, disk_user, lock_holders};
+use buttress_volume::part_at;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
+use crate::client;
 use crate::protocol::mounts::{self, MountEntry};
 
 /// Name of a process whose mount is gone, and which makes its last commit; the longest that Linux keeps.
@@ -162,6 +164,17 @@ fn holder(pid: u32, image: &Image) -> Option<Holder> {
     Some(Holder { pid, fuse, connection: connection.and_then(|text| text.trim().parse().ok()) })
 }
 
+impl Holder {
+    /// Whether its mount can be seen, where the kernel tells which one that is: a number alone may be that of another image by now.
+    fn has_a_mount(&self, image: &Image) -> bool {
+        let is_it = |mount: &MountEntry| {
+            let same = self.connection == Some(connection_of(mount));
+            same && mount.is_ours() && mount.source == image.path
+        };
+        mounts::all().is_ok_and(|all| all.iter().any(is_it))
+    }
+}
+
 /// The user whose process it is.
 fn owner_of(pid: u32) -> Option<u32> {
     fs::metadata(format!("/proc/{pid}")).ok().map(|found| found.uid())
@@ -294,29 +307,31 @@ fn tell(told: &mut bool, begun: Instant, turn: Turn, say: &mut impl FnMut(&str))
 /// which has gone, up to ten minutes. `say` is told what is waited for.
 pub fn patiently<T, E>(
     image: &Path,
+    offset: u64,
     busy: impl Fn(&E) -> bool,
     say: impl FnMut(&str),
     open: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    patiently_for(PATIENCE, true, image, busy, say, open)
+    patiently_for(PATIENCE, true, (image, offset), busy, say, open)
 }
 
 /// The same, but no command is waited for: for those that have an image already which others may wait for with another one in
 /// their hands.
 pub fn out_of_turn<T, E>(
     image: &Path,
+    offset: u64,
     busy: impl Fn(&E) -> bool,
     say: impl FnMut(&str),
     open: impl FnMut() -> Result<T, E>,
 ) -> Result<T, E> {
-    patiently_for(PATIENCE, false, image, busy, say, open)
+    patiently_for(PATIENCE, false, (image, offset), busy, say, open)
 }
 
 /// With `in_turn`, commands are waited for, too.
 fn patiently_for<T, E>(
     limit: Duration,
     in_turn: bool,
-    image: &Path,
+    (image, offset): (&Path, u64),
     busy: impl Fn(&E) -> bool,
     mut say: impl FnMut(&str),
     mut open: impl FnMut() -> Result<T, E>,
@@ -326,7 +341,7 @@ fn patiently_for<T, E>(
     let (mut strange, mut nobody, mut nobody_since) = (0, 0, begun);
     loop {
         let error = match open() {
-            Err(error) if busy(&error) && !is_mounted(image) => error,
+            Err(error) if busy(&error) && !is_mounted(image, offset) => error,
             done => return done,
         };
         let has = match has(image, begun) {
@@ -353,24 +368,28 @@ fn patiently_for<T, E>(
 }
 
 /// Waits until a mount that has gone has made its last commit, for those who read an image and take no lock.
-pub fn wait_for_last_commit(image: &Path, say: impl FnMut(&str)) {
+pub fn wait_for_last_commit(image: &Path, offset: u64, say: impl FnMut(&str)) {
     // No longer than it takes to see: it would be in the way of a writer.
-    let look = || match fs::File::open(image).and_then(|file| Ok((file.metadata()?, file))) {
-        Ok((found, file)) if found.is_file() => match file.try_lock_shared() {
-            Err(TryLockError::WouldBlock) => Err(()),
-            Ok(()) => file.unlock().map_err(drop),
-            Err(TryLockError::Error(_)) => Ok(()),
-        },
-        _ => Ok(()),
-    };
+    let look = || Reader::take(image, part_at(image, offset)).map(drop).map_err(drop);
     // What a command of ours is changing meanwhile is read as what a stranger changes is: as of its last commit.
-    let _somebody_else_has_it = patiently_for(PATIENCE, false, image, |()| true, say, look);
+    let _somebody_else_has_it =
+        patiently_for(PATIENCE, false, (image, offset), |()| true, say, look);
 }
 
-fn is_mounted(image: &Path) -> bool {
+/// Whether what begins at `offset` is mounted; where that is the image's start, whether anything of it is.
+fn is_mounted(image: &Path, offset: u64) -> bool {
     let Ok(image) = image.canonicalize() else { return false };
     let is_it = |one: &MountEntry| one.is_ours() && one.source == image && !is_dead(one);
-    mounts::all().is_ok_and(|all| all.iter().any(is_it))
+    let is_there = |one: &MountEntry| is_it(one) && (offset == 0 || may_be_at(one, offset));
+    mounts::all().is_ok_and(|all| all.iter().any(is_there))
+}
+
+/// Whether a mount is of the filesystem at `offset` in its image. Whoever may not ask does not know.
+pub fn may_be_at(mount: &MountEntry, offset: u64) -> bool {
+    client::options(&mount.mountpoint).map_or(true, |words| {
+        let word = words.iter().find_map(|word| word.strip_prefix("offset="));
+        word.unwrap_or("0").parse() == Ok(offset)
+    })
 }
 
 /// Whether the process that served a mount of ours has gone without taking it off. One that is there and does not answer is not
@@ -455,7 +474,10 @@ fn has(path: &Path, begun: Instant) -> Has {
     let Some(image) = Image::at(path) else { return Has::Nobody };
     let locks = if image.is_file() { lock_holders(&image.path) } else { Vec::new() };
     let own = std::process::id();
-    let serves = |pid: u32| begun.elapsed() < NOTICE && holder(pid, &image).is_some();
+    // It may not have noticed yet that its mount is gone, unless that is still there: of another part of the image.
+    let serves = |pid: u32| {
+        begun.elapsed() < NOTICE && holder(pid, &image).is_some_and(|it| !it.has_a_mount(&image))
+    };
     let turn = |pid: u32| match () {
         () if is_called(pid, BRIEF) => Some(Turn::Brief(pid)),
         () if is_ending(pid) || serves(pid) => Some(Turn::Ending(pid)),
@@ -488,6 +510,7 @@ mod tests {
         let image = std::env::current_exe().unwrap();
         let refused = patiently(
             &image,
+            0,
             |busy: &bool| *busy,
             |said| panic!("{said}"),
             || {
@@ -496,7 +519,7 @@ mod tests {
             },
         );
         assert!(refused.is_err() && tries > 1, "{tries}");
-        let other = patiently(&image, |busy: &bool| *busy, |_| {}, || Err::<(), bool>(false));
+        let other = patiently(&image, 0, |busy: &bool| *busy, |_| {}, || Err::<(), bool>(false));
         assert_eq!(other, Err(false));
     }
 
@@ -547,7 +570,7 @@ mod tests {
         let mut said = 0;
         let limit = TELL * 2;
         let open = || Err::<(), bool>(true);
-        (patiently_for(limit, true, image, |busy: &bool| *busy, |_| said += 1, open), said)
+        (patiently_for(limit, true, (image, 0), |busy: &bool| *busy, |_| said += 1, open), said)
     }
 
     #[test]
@@ -594,7 +617,7 @@ mod tests {
             };
             Err::<(), bool>(begun.elapsed() < limit * 20)
         };
-        let done = patiently_for(limit, true, image.path(), |busy: &bool| *busy, |_| {}, open);
+        let done = patiently_for(limit, true, (image.path(), 0), |busy: &bool| *busy, |_| {}, open);
         assert_eq!(done, Err(true));
     }
 
@@ -614,7 +637,7 @@ mod tests {
         assert_eq!(never(image.path()), (Err(true), 1));
         assert!(begun.elapsed() >= TELL * 2);
         // Those who only look are not kept.
-        wait_for_last_commit(image.path(), |said| panic!("{said}"));
+        wait_for_last_commit(image.path(), 0, |said| panic!("{said}"));
         drop(holder);
         assert_eq!(has(image.path(), begun), Has::Nobody);
     }
@@ -630,7 +653,7 @@ mod tests {
             tries += 1;
             Err::<(), bool>(true)
         };
-        let done = patiently(image.path(), |busy: &bool| *busy, |said| panic!("{said}"), open);
+        let done = patiently(image.path(), 0, |busy: &bool| *busy, |said| panic!("{said}"), open);
         assert_eq!((done, tries), (Err(true), LOOKS));
     }
 }

@@ -4,7 +4,6 @@
 //! process, and umount(2) waits for its last commit. Until then the claim is this process's own. It is given up for the mount,
 //! as the kernel refuses a disk that anybody has claimed; that nobody used the moment is seen by the superblock.
 
-use std::fs::{File, TryLockError};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -12,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buttress::{Filesystem, Options};
-use buttress_device::{BlockDevice, Claim, DeviceError, OffsetDevice};
-use buttress_volume::VolumeError;
+use buttress_device::{BlockDevice, Claim, DeviceError, OffsetDevice, Reader};
+use buttress_volume::{VolumeError, part_at};
 
 use crate::budget::{self, Budget};
 use crate::daemon::{MountError, Place};
@@ -38,7 +37,7 @@ pub(crate) struct Opened {
     /// Of a disk that the kernel may take over.
     claim: Option<Claim>,
     /// Of a file that others may read.
-    _lock: Option<File>,
+    _lock: Option<Reader>,
 }
 
 impl Opened {
@@ -50,11 +49,13 @@ impl Opened {
             _ => false,
         };
         let say = |text: &str| eprintln!("buttress: {}: {text}", place.source.display());
-        holder::patiently(&place.source, busy, say, || Self::at_once(place, options))
+        holder::patiently(&place.source, options.offset, busy, say, || {
+            Self::at_once(place, options)
+        })
     }
 
     fn at_once(place: &Place, options: &MountOptions) -> Result<Self, MountError> {
-        let _lock = if options.read_only { reader_lock(&place.source)? } else { None };
+        let _lock = if options.read_only { reader_lock(place, options)? } else { None };
         if !is_for_the_kernel(&place.source, options) {
             let fs = Filesystem::open(&place.source, engine_options(options))?;
             return Ok(Self { fs, claim: None, _lock });
@@ -132,16 +133,9 @@ fn is_for_the_kernel(source: &Path, options: &MountOptions) -> bool {
 
 /// Keeps writers off an image file while it is mounted read-only: what the kernel and this process
 /// remember of it must stay true. Many may read.
-fn reader_lock(source: &Path) -> Result<Option<File>, MountError> {
-    let Ok(file) = File::open(source) else { return Ok(None) };
-    if !file.metadata()?.is_file() {
-        return Ok(None);
-    }
-    match file.try_lock_shared() {
-        Err(TryLockError::WouldBlock) => Err(MountError::Busy(source.to_owned())),
-        // Some network filesystems have no locks.
-        Err(TryLockError::Error(_)) | Ok(()) => Ok(Some(file)),
-    }
+fn reader_lock(place: &Place, options: &MountOptions) -> Result<Option<Reader>, MountError> {
+    let part = part_at(&place.source, options.offset);
+    Reader::take(&place.source, part).map_err(|_| MountError::Busy(place.source.clone()))
 }
 
 pub(crate) fn budget(options: &MountOptions) -> Budget {

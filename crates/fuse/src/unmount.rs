@@ -103,7 +103,7 @@ fn wait_for_end(
     }
     let Some(server) = server else {
         // Another user's, perhaps; its lock on the image tells.
-        wait_for_last_commit(&entry.source, say);
+        wait_for_last_commit(&entry.source, 0, say);
         return Ok(());
     };
     match server.wait(say) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use buttress_check::{Issue, Options, Place, Progress, Report, Severity};
 use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_mkfs::parse_size;
-use buttress_volume::Volume;
+use buttress_volume::{Volume, part_at};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
@@ -108,7 +108,9 @@ fn open(args: &Check, globals: &Globals) -> Result<Result<Volume, Report>, Failu
     let path = &args.device;
     let opened = match args.force {
         true => FileDevice::open(path, Access::ReadOnly),
-        false => device::patiently(path, globals, || FileDevice::open_unused(path)),
+        false => device::patiently(path, globals, || {
+            FileDevice::open_unused_part(path, part_at(path, globals.offset))
+        }),
     };
     let failure = |error| {
         let failure = device::failure(path, &error);

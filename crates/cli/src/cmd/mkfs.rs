@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -262,7 +263,8 @@ impl<'a> Target<'a> {
                 removal.making(path, create).map_err(refused)?
             }
             (false, _) => {
-                let open = || FileDevice::open(path, Access::ReadWrite);
+                let open =
+                    || FileDevice::open_part(path, Access::ReadWrite, part(path, args, globals));
                 device::patiently(path, globals, open).map_err(refused)?
             }
         };
@@ -282,6 +284,15 @@ impl<'a> Target<'a> {
             remove(self.path);
         }
     }
+}
+
+/// What is taken of a file that was there: others may have what lies before the filesystem and behind it. One that may have to grow is
+/// taken whole.
+fn part(path: &Path, args: &Mkfs, globals: &Globals) -> Option<Range<u64>> {
+    let start = globals.offset;
+    let whole = start == 0 || args.size.is_some() || !path.is_file();
+    let rest = path.metadata().map_or(u64::MAX, |it| it.len()).saturating_sub(start);
+    (!whole).then(|| start..start.saturating_add(args.byte_count.unwrap_or(rest).min(rest)))
 }
 
 /// Makes a file that was there as long as wanted, but not before it is sure that the filesystem can be made in it.

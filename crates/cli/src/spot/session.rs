@@ -181,7 +181,9 @@ impl<'a> Session<'a> {
         }
         let whole = whole_path(path);
         let access = self.access(&identity);
-        if let (Access::ReadOnly, Some(directory)) = (access, device::mounted_on(&whole)) {
+        if let (Access::ReadOnly, Some(directory)) =
+            (access, device::mounted_here(&whole, self.globals))
+        {
             let directory = directory.display();
             let note =
                 format!("it is mounted on {directory}, where what is not committed yet shows too");

@@ -75,6 +75,57 @@ fn mounted_written_unmounted() {
     }
 }
 
+/// Two filesystems in one image are used side by side, each as if it were alone; whoever wants what somebody has is refused.
+#[test]
+fn partitions_of_an_image_at_once() {
+    let place = Place::new();
+    std::fs::File::create(place.join("disk.img")).unwrap().set_len(701 << 20).unwrap();
+    place.ok("mkfs -q --offset 1M -b 300M disk.img");
+    let Some(first) = Live::at(&place, "--offset 1M disk.img mnt") else { return };
+    for offset in ["", "--offset 200M", "--offset 1M"] {
+        let said = place.fails(&format!("mkfs -q -f {offset} disk.img"));
+        assert!(said.contains("busy") && said.contains("is mounted on"), "{offset}: {said}");
+    }
+    place.ok("mkfs -q --offset 301M -b 300M disk.img");
+    std::fs::create_dir(place.join("two")).unwrap();
+    place.ok("mount --offset 301M disk.img two");
+    for directory in ["mnt", "two"] {
+        std::fs::write(place.join(directory).join("file"), directory).unwrap();
+        place.ok(&format!("filesystem sync {directory}"));
+    }
+    for (offset, directory, other) in [("1M", "mnt", "two"), ("301M", "two", "mnt")] {
+        let said = place.run(&format!("cat --offset {offset} disk.img:/file"));
+        assert_eq!((said.code, said.text().as_str()), (0, directory), "{}", said.err);
+        let at = |name: &str| place.join(name).display().to_string();
+        assert!(
+            said.err.contains(&at(directory)) && !said.err.contains(&at(other)),
+            "{}",
+            said.err
+        );
+        let said = place.fails(&format!("mkdir --offset {offset} disk.img:/new"));
+        assert!(said.contains("busy"), "{said}");
+        let said = place.fails(&format!("check --offset {offset} disk.img"));
+        assert!(said.contains("busy"), "{said}");
+    }
+    // Whoever comes behind the mount of one waits for its last commit, though the other goes on.
+    std::fs::write(place.join("two/last"), "last").unwrap();
+    place.ok("umount -l two");
+    let said = place.run("cat --offset 301M disk.img:/last");
+    assert_eq!((said.code, said.text().as_str()), (0, "last"), "{}", said.err);
+    assert!(!said.err.contains("warning"), "{}", said.err);
+    let said = place.run("mkdir --offset 301M disk.img:/new");
+    assert_eq!(said.code, 0, "{}", said.err);
+    place.ok("check --check-data-csum --offset 301M disk.img");
+    place.ok("mount -o ro --offset 301M disk.img two");
+    assert!(place.fails("mkdir --offset 301M disk.img:/x").contains("busy"));
+    assert_eq!(place.umount("two").code, 0);
+    std::fs::write(place.join("mnt/more"), "more").unwrap();
+    first.end();
+    place.ok("check --check-data-csum --offset 1M disk.img");
+    assert_eq!(place.ok("ls --offset 1M disk.img"), "file\nmore\n");
+    place.ok("mkfs -q -f --size 701M disk.img");
+}
+
 #[test]
 fn subvolumes_and_space_of_a_live_mount() {
     let place = image();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_ondisk::{Key, kind, objectid};
-use buttress_volume::{Volume, VolumeError};
+use buttress_volume::{Volume, VolumeError, part_at};
 use parking_lot::Mutex;
 
 use super::{Filesystem, Handle, Inner, Options, worker};
@@ -19,7 +19,9 @@ impl Filesystem {
     /// Opens the filesystem in a file or on a block device.
     pub fn open(path: impl AsRef<Path>, options: Options) -> Result<Filesystem> {
         let failed = |error: DeviceError| Error::from(VolumeError::from(error));
-        let device = FileDevice::open(path, access(&options)).map_err(failed)?;
+        let (path, access) = (path.as_ref(), access(&options));
+        let part = part_at(path, options.offset);
+        let device = FileDevice::open_part(path, access, part).map_err(failed)?;
         let mut device: Arc<dyn BlockDevice> = Arc::new(device);
         if options.offset > 0 {
             let window = OffsetDevice::new(device, options.offset, None).map_err(failed)?;
