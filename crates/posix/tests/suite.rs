@@ -15,8 +15,9 @@ const CASES_MIN: usize = 200;
 /// Bytes of the image; sparse.
 const IMAGE_BYTES: u64 = 512 << 20;
 
-/// Set in the process that serves a mount: the image, and where to mount it.
-const SERVE: [&str; 2] = ["BUTTRESS_SUITE_IMAGE", "BUTTRESS_SUITE_DIRECTORY"];
+/// Set in the process that serves a mount: the image, where to mount it, and how.
+const SERVE: [&str; 3] =
+    ["BUTTRESS_SUITE_IMAGE", "BUTTRESS_SUITE_DIRECTORY", "BUTTRESS_SUITE_OPTIONS"];
 /// How often the mount is looked for, [`PAUSE`] apart.
 const ATTEMPTS: u32 = 600;
 /// Between two looks.
@@ -55,20 +56,21 @@ fn as_both(dir: &Path) {
 /// Not a test by itself: the server of the mount, in a process of its own.
 #[test]
 fn serve() {
-    let [Some(image), Some(dir)] = SERVE.map(std::env::var_os) else { return };
+    let [Some(image), Some(dir), Some(words)] = SERVE.map(std::env::var_os) else { return };
     let mut options = MountOptions::default();
-    options.apply("allow_other").expect("options");
+    options.apply(&words.to_string_lossy()).expect("options");
     buttress_fuse::mount(Path::new(&image), Path::new(&dir), &options, Ground::Foreground)
         .expect("the mount is served");
 }
 
 /// Starts the server and waits until its filesystem shows at `dir`.
-fn start_server(image: &Path, dir: &Path) -> Child {
+fn start_server(image: &Path, dir: &Path, words: &str) -> Child {
     let device = || std::fs::metadata(dir).map(|found| found.dev()).ok();
     let before = device();
     let mut command = Command::new(std::env::current_exe().expect("the path of this program"));
     command.args(["--exact", "serve", "--nocapture"]);
-    let mut server = command.env(SERVE[0], image).env(SERVE[1], dir).spawn().expect("a server");
+    command.env(SERVE[0], image).env(SERVE[1], dir).env(SERVE[2], words);
+    let mut server = command.spawn().expect("a server");
     for _ in 0..ATTEMPTS {
         if device().is_some_and(|device| Some(device) != before) {
             return server;
@@ -84,6 +86,16 @@ fn start_server(image: &Path, dir: &Path) -> Child {
 
 #[test]
 fn our_mount_passes_every_case() -> Result<()> {
+    our_mount_passes("allow_other")
+}
+
+/// Where the kernel offers io_uring, the other test is about that.
+#[test]
+fn our_mount_passes_every_case_without_io_uring() -> Result<()> {
+    our_mount_passes("allow_other,noio_uring")
+}
+
+fn our_mount_passes(words: &str) -> Result<()> {
     if !oracle::root_or_skip() {
         return Ok(());
     }
@@ -95,7 +107,7 @@ fn our_mount_passes_every_case() -> Result<()> {
     let (image, mounted) = (dir.path().join("image"), dir.path().join("mounted"));
     std::fs::create_dir(&mounted).expect("a directory to mount on");
     oracle::mkfs(&image, IMAGE_BYTES, &[])?;
-    let mut server = start_server(&image, &mounted);
+    let mut server = start_server(&image, &mounted, words);
     // Whatever happens, nothing stays mounted.
     let passed = std::panic::catch_unwind(|| as_both(&mounted));
     let unmounted = buttress_fuse::unmount(&mounted, passed.is_err(), false);

@@ -29,6 +29,7 @@ mod protect;
 pub mod store;
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -61,6 +62,8 @@ pub struct Mount<S: Store> {
     notices: Mutex<Vec<Notice>>,
     /// Of reads that are answered.
     buffers: Mutex<Vec<Vec<u8>>>,
+    /// Requests so far, by /dev/fuse and by io_uring.
+    requests: [AtomicU64; 2],
 }
 
 /// Something that the kernel remembers and that has changed without its doing.
@@ -155,7 +158,8 @@ impl<S: Store> Mount<S> {
         let (notices, buffers) = (Mutex::default(), Mutex::default());
         let told_held = Mutex::new(0);
         let options = options.shared_words().join(",");
-        Ok(Self { store, nodes, told_held, policy, options, device, notices, buffers })
+        let requests = Default::default();
+        Ok(Self { store, nodes, told_held, policy, options, device, notices, buffers, requests })
     }
 
     /// Learns which device number the mount has got.
@@ -320,6 +324,9 @@ impl<S: Control> Handler for Mount<S> {
     }
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        let [by_device, by_ring] = &self.requests;
+        let way = if reply.is_gathered() { by_ring } else { by_device };
+        way.fetch_add(1, Ordering::Relaxed);
         match request.opcode() {
             opcode::READ => self.read(request, reply),
             opcode::WRITE => reply.result(self.write(request)),

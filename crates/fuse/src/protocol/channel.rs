@@ -284,6 +284,11 @@ impl<'c> Reply<'c> {
         Self { channel, unique: request.unique(), tray: Some(tray), due: true }
     }
 
+    /// Whether it goes back by a ring.
+    pub fn is_gathered(&self) -> bool {
+        self.tray.is_some()
+    }
+
     fn send(&mut self, error: i32, parts: &[&[u8]]) -> Result<(), Errno> {
         match &mut self.tray {
             Some(tray) => tray.put(error, parts),

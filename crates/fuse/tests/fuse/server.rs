@@ -24,6 +24,8 @@ use crate::model::{self, Model};
 const SERVE: &str = "BUTTRESS_TEST_SERVE";
 const KIND: &str = "BUTTRESS_TEST_KIND";
 const OPTIONS: &str = "BUTTRESS_TEST_OPTIONS";
+/// More mount options for all servers, of whoever starts the tests.
+const MORE: &str = "BUTTRESS_TEST_MOUNT";
 pub const BACKGROUND: &str = "BUTTRESS_TEST_BACKGROUND";
 pub const SOURCE: &str = "/some where,odd.img";
 pub const USER: u32 = 1000;
@@ -40,10 +42,11 @@ fn serve() {
     let mountpoint = PathBuf::from(mountpoint);
     let mut words = MountOptions::default();
     words.apply(&std::env::var(OPTIONS).unwrap()).unwrap();
+    words.apply(&std::env::var(MORE).unwrap_or_default()).unwrap();
     let place = Place { source: SOURCE.into(), mountpoint };
     let mut readiness = readiness;
     let served = match std::env::var(KIND).unwrap().as_str() {
-        "Null" => serve_null(&place, &mut readiness),
+        "Null" => serve_null(&place, words.io_uring, &mut readiness),
         "Engine" => {
             let image = place.mountpoint.with_extension("img");
             buttress_fuse::mount(&image, &place.mountpoint, &words, Ground::Foreground)
@@ -62,12 +65,17 @@ fn serve() {
 }
 
 /// The session alone.
-fn serve_null(place: &Place, readiness: &mut Option<Readiness>) -> Result<(), MountError> {
+fn serve_null(
+    place: &Place,
+    io_uring: bool,
+    readiness: &mut Option<Readiness>,
+) -> Result<(), MountError> {
     let options = ConnectOptions { source: SOURCE.into(), ..Default::default() };
     let signals = HeldSignals::hold()?;
     let channel = connect(&place.mountpoint, &options)?;
     let handler = Arc::new(Null::new());
-    let session = Session::start(channel, &place.mountpoint, handler, &SessionOptions::default())?;
+    let options = SessionOptions { io_uring, ..SessionOptions::default() };
+    let session = Session::start(channel, &place.mountpoint, handler, &options)?;
     let _watch = signals.stop(session.stopper())?;
     if let Some(readiness) = readiness.take() {
         readiness.ready()?;

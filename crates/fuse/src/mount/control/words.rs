@@ -28,6 +28,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
@@ -100,6 +101,9 @@ impl<S: Control> Mount<S> {
             ("stats", None) => {
                 let mut figures = self.store.stats()?;
                 figures.push(("held_by_kernel".to_owned(), self.nodes.held() as u64));
+                let requests = self.requests.each_ref().map(|count| count.load(Ordering::Relaxed));
+                let ways = ["requests_by_dev_fuse", "requests_by_io_uring"];
+                figures.extend(ways.map(str::to_owned).into_iter().zip(requests));
                 stats_record(&figures)
             }
             ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
