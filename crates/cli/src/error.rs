@@ -24,6 +24,8 @@ pub struct Failure {
     /// What to do next.
     hint: Option<String>,
     code: u8,
+    /// How many files were copied, and how many could not be.
+    counts: Option<Box<(u64, u64)>>,
     broken_pipe: bool,
     said: bool,
 }
@@ -52,6 +54,7 @@ impl Failure {
             why: without_numbers(&why.to_string()),
             hint: None,
             code: 1,
+            counts: None,
             broken_pipe: false,
             said: false,
         }
@@ -60,6 +63,13 @@ impl Failure {
     /// A command whose words make no sense together, exit code 2.
     pub fn usage(what: impl Into<String>, why: impl Display) -> Failure {
         Failure { code: USAGE, ..Failure::new(what, "", why) }
+    }
+
+    /// A signal has ended a command between two files; the exit code is the one that shells give for it.
+    pub fn interrupted(signal: u8, copied: u64, failed: u64) -> Failure {
+        let failure = Failure::new("interrupted", "", counted(copied, failed));
+        let code = signal.saturating_add(128);
+        Failure { code, counts: Some((copied, failed).into()), ..failure }
     }
 
     /// A failure whose parts have been said one by one already.
@@ -113,7 +123,7 @@ impl Failure {
 
     /// The line for standard error with `--format json`.
     pub fn json(&self) -> String {
-        let error = json!({
+        let mut error = json!({
             "what": self.what,
             "where": self.place,
             "why": self.why,
@@ -121,6 +131,10 @@ impl Failure {
             "message": self.to_string(),
             "code": self.code(),
         });
+        if let Some((copied, failed)) = self.counts.as_deref() {
+            error["copied"] = (*copied).into();
+            error["not_copied"] = (*failed).into();
+        }
         format!("{}\n", output::with_header("error", error))
     }
 }
@@ -135,6 +149,14 @@ impl Display for Failure {
         let why = self.why.strip_prefix(&format!("{}: ", self.place)).unwrap_or(&self.why);
         write!(f, ": {}", harmless(why))
     }
+}
+
+fn counted(copied: u64, failed: u64) -> String {
+    let copied = match copied {
+        1 => "1 file was copied".to_owned(),
+        many => format!("{many} files were copied"),
+    };
+    if failed == 0 { copied } else { format!("{copied}, {failed} could not be") }
 }
 
 /// Only writing results fails with a bare I/O error; everything else says what and where.

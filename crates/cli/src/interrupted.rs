@@ -1,12 +1,82 @@
-//! What is done before a signal ends the command: a file that is not whole yet goes.
+//! What is done before a signal ends the command: a file that is not whole yet goes, and what is whole is kept.
+//!
+//! A command that makes one thing takes it away ([`Removal`]). One that makes many has the first signal noted ([`hold`]), looks for it
+//! between two of them ([`signal`]), and ends in order; the second signal ends it at once.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::flag;
 use signal_hook::iterator::{Handle, Signals};
 use signal_hook::low_level::emulate_default_handler;
+
+static HELD: OnceLock<Option<Held>> = OnceLock::new();
+
+/// Signals that are noted.
+struct Held {
+    /// The one that has come, or 0.
+    signal: Arc<AtomicUsize>,
+    /// Whether the next one ends the command.
+    at_once: Arc<AtomicBool>,
+}
+
+impl Held {
+    /// Nothing is noted yet.
+    fn begin() -> io::Result<Held> {
+        let held = Held { signal: Arc::default(), at_once: Arc::new(AtomicBool::new(true)) };
+        for signal in heeded() {
+            flag::register_conditional_default(signal, held.at_once.clone())?;
+            let number = usize::try_from(signal).unwrap_or_default();
+            flag::register_usize(signal, held.signal.clone(), number)?;
+            flag::register(signal, held.at_once.clone())?;
+        }
+        Ok(held)
+    }
+
+    fn signal(&self) -> Option<u8> {
+        u8::try_from(self.signal.load(Ordering::SeqCst)).ok().filter(|signal| *signal != 0)
+    }
+}
+
+/// The signals that end a command, but those that whoever started it wants ignored, as nohup(1) does.
+fn heeded() -> Vec<i32> {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    let is_heeded = |signal: &i32| ignored.unwrap_or_default() >> (signal - 1) & 1 == 0;
+    [SIGTERM, SIGINT, SIGHUP].into_iter().filter(is_heeded).collect()
+}
+
+/// From here on the first signal is noted, for those who look for it. Where that cannot be, signals do what they always do.
+pub fn hold() {
+    if let Some(held) = HELD.get_or_init(|| Held::begin().ok())
+        && held.signal().is_none()
+    {
+        held.at_once.store(false, Ordering::SeqCst);
+    }
+}
+
+/// From here on a signal ends the command, which has nothing that could be kept.
+pub fn let_go() {
+    if let Some(Some(held)) = HELD.get() {
+        held.at_once.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The signal that was noted.
+pub fn signal() -> Option<u8> {
+    HELD.get()?.as_ref()?.signal()
+}
+
+/// An error once a signal was noted.
+pub fn check() -> Result<(), Errno> {
+    if signal().is_some() { Err(Errno::INTR) } else { Ok(()) }
+}
 
 /// What a signal finds.
 enum Made {
@@ -43,7 +113,7 @@ impl Removal {
         let (tell, told) = channel();
         let found = made.clone();
         let watch = move || {
-            let Ok(mut signals) = Signals::new([SIGTERM, SIGINT, SIGHUP]) else { return };
+            let Ok(mut signals) = Signals::new(heeded()) else { return };
             let _received = tell.send(signals.handle());
             if let Some(signal) = signals.forever().next() {
                 // Held to the end: who has finished meanwhile waits, and ends here, too.

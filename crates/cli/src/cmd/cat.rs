@@ -1,7 +1,7 @@
 //! `cat`: the content of files.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 
 use buttress_device::Access;
 use clap::Args;
@@ -50,7 +50,10 @@ fn one(target: &Target, session: &mut Session<'_>, out: &mut dyn Write) -> Resul
     let mut content = spot.content().map_err(refuse)?;
     let mut buffer = vec![0; PIECE];
     loop {
-        let len = content.read(&mut buffer).map_err(|error| refuse(error.into()))?;
+        let len = match content.read(&mut buffer) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+            read => read.map_err(|error| refuse(error.into()))?,
+        };
         if len == 0 {
             return Ok(());
         }

@@ -21,9 +21,10 @@ use rustix::io::Errno;
 use super::files::{Entered, Entries, Failures};
 use crate::args::Globals;
 use crate::error::Failure;
+use crate::interrupted;
 use crate::quote;
 use crate::spot::{
-    Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten, refuse_itself,
+    self, Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten, refuse_itself,
 };
 
 /// Bytes moved at a time.
@@ -204,6 +205,13 @@ fn is_twin(one: &Facts, other: &Facts) -> bool {
         }
 }
 
+/// Why a file is not whole.
+struct Part {
+    why: Trouble,
+    /// Whether what was there is gone.
+    written: bool,
+}
+
 /// What is still to be copied from a directory, and the one that it goes into.
 struct Level {
     to: Spot,
@@ -217,6 +225,11 @@ pub struct Copying<'a> {
     progress: &'a Progress,
     /// What went wrong so far.
     pub failures: Failures<'a>,
+    /// Files that were copied, and what could not be.
+    copied: u64,
+    failed: u64,
+    /// Whether a signal came while there was more to do.
+    stopped: bool,
     /// Where files with several names went, by where they came from.
     links: HashMap<(PathBuf, u64, u64), Spot>,
     /// Directories that were made: their modes and times come last, the deepest first.
@@ -235,6 +248,9 @@ impl<'a> Copying<'a> {
             globals,
             progress,
             failures: Failures::new(globals),
+            copied: 0,
+            failed: 0,
+            stopped: false,
             links: HashMap::new(),
             full: Vec::new(),
             made: Vec::new(),
@@ -248,17 +264,37 @@ impl<'a> Copying<'a> {
         self.globals
     }
 
+    /// Whether to end here, with more to do: a signal has come.
+    pub fn stops(&mut self) -> bool {
+        self.stopped |= interrupted::signal().is_some();
+        self.stopped
+    }
+
+    /// Says what could not be copied, and goes on.
+    pub fn note(&mut self, done: Result<(), Failure>, out: &mut dyn Write) -> Result<(), Failure> {
+        self.failed += u64::from(done.is_err());
+        self.failures.note(done, out)
+    }
+
+    /// How much could not be copied, and whether there was more to do.
+    pub fn not_copied(&self) -> (u64, bool) {
+        (self.failed, self.stopped)
+    }
+
     /// Gives directories their own modes and times.
-    pub fn settle(&mut self) -> Result<(), Failure> {
+    pub fn settle(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
         while let Some((from, to, facts)) = self.full.pop() {
-            self.attributes(&from, &to, &facts)?;
+            let done = self.attributes(&from, &to, &facts);
+            self.note(done, out)?;
         }
         Ok(())
     }
 
     /// Ends; fails if anything failed.
-    pub fn end(mut self) -> Result<(), Failure> {
-        self.settle()?;
+    pub fn end(self) -> Result<(), Failure> {
+        if let Some(signal) = interrupted::signal().filter(|_| self.stopped) {
+            return Err(Failure::interrupted(signal, self.copied, self.failed));
+        }
         self.failures.end()
     }
 
@@ -270,6 +306,7 @@ impl<'a> Copying<'a> {
         name: &[u8],
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
+        interrupted::hold();
         self.entered = Entered::default();
         match self.node(from, directory, name, 0, out)? {
             Some(level) => self.below(level, out),
@@ -279,6 +316,7 @@ impl<'a> Copying<'a> {
 
     /// Copies what is in a directory into another one, which stands for it and gets its attributes.
     pub fn content(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<(), Failure> {
+        interrupted::hold();
         let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
         self.made.push(to.clone());
         if self.how.preserve {
@@ -300,13 +338,16 @@ impl<'a> Copying<'a> {
                 levels.pop();
                 continue;
             };
+            if self.stops() {
+                return Ok(());
+            }
             let done = match self.is_made(&child) {
                 true => Err(child.failure("cannot copy", "a directory does not go into itself")),
                 false => self.node(&child, &level.to, &name, depth, out),
             };
             match done {
                 Ok(next) => levels.extend(next),
-                Err(failure) => self.failures.note(Err(failure), out)?,
+                Err(failure) => self.note(Err(failure), out)?,
             }
         }
     }
@@ -384,7 +425,9 @@ impl<'a> Copying<'a> {
 
     fn entries(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<Level, Failure> {
         let listed = from.list().map_err(|why| from.failure("cannot list", why))?;
-        self.failures.note_passed(from, listed.passed, out)?;
+        for why in listed.passed {
+            self.note(Err(from.failure("cannot list all of", why)), out)?;
+        }
         Ok(Level { to: to.clone(), entries: listed.entries.into_iter() })
     }
 
@@ -412,16 +455,20 @@ impl<'a> Copying<'a> {
             if existing.is_some() {
                 directory.unlink(name).map_err(refuse)?;
             }
-            return directory.link(name, first).map_err(refuse);
+            directory.link(name, first).map_err(refuse)?;
+            self.copied += 1;
+            return Ok(());
         }
+        let is_new = existing.is_none();
         let to = match existing {
             Some(to) => to,
             None => directory.make(name, &self.new_file(from, facts)?).map_err(refuse)?,
         };
-        match facts.kind {
-            Kind::Regular if flows => self.flow(from, &to).map_err(refuse)?,
-            Kind::Regular => self.data(from, &to, facts).map_err(refuse)?,
-            _ => {}
+        if facts.kind == Kind::Regular
+            && let Err(part) = self.fill(from, &to, facts, flows)
+        {
+            let failure = refuse(part.why.clone());
+            return self.not_whole(&part, failure, directory, name, is_new);
         }
         if self.how.preserve {
             self.attributes(from, &to, facts)?;
@@ -429,7 +476,39 @@ impl<'a> Copying<'a> {
         if self.how.everything && facts.nlink > 1 {
             self.links.insert(key, to);
         }
+        self.copied += 1;
         Ok(())
+    }
+
+    /// Fills a file with the content of another one.
+    fn fill(&self, from: &Spot, to: &Spot, facts: &Facts, flows: bool) -> Result<(), Part> {
+        let mut writer = to.writer().map_err(|why| Part { why, written: false })?;
+        let done = match flows {
+            true => self.flow(from, &mut *writer),
+            false => self.data(from, to, facts, &mut *writer),
+        };
+        done.map_err(|why| Part { why, written: true })
+    }
+
+    /// Takes a new file away that is not whole, and is no failure where that was for a signal; says of another one what has become of it.
+    fn not_whole(
+        &mut self,
+        part: &Part,
+        failure: Failure,
+        directory: &Spot,
+        name: &[u8],
+        is_new: bool,
+    ) -> Result<(), Failure> {
+        let stopped = part.why.is(Errno::INTR) && self.stops();
+        if !is_new {
+            let hint = "What was there is written over, and what is there now is not whole.";
+            return Err(if part.written { failure.hint(hint) } else { failure });
+        }
+        match directory.unlink(name) {
+            Ok(()) if stopped => Ok(()),
+            Ok(()) => Err(failure),
+            Err(kept) => Err(failure.hint(format!("A part of it is there, and stays: {kept}."))),
+        }
     }
 
     /// Whether of a file of this machine what comes out of it is copied, until it ends.
@@ -483,12 +562,12 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the content as it comes, until it ends.
-    fn flow(&self, from: &Spot, to: &Spot) -> Result<(), Trouble> {
+    fn flow(&self, from: &Spot, writer: &mut dyn spot::Write) -> Result<(), Trouble> {
         let mut content = from.content()?;
-        let mut writer = to.writer()?;
         let mut buffer = vec![0; PIECE as usize];
         let mut offset = 0u64;
         loop {
+            interrupted::check()?;
             let len = match content.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 read => read?,
@@ -504,6 +583,7 @@ impl<'a> Copying<'a> {
 
     /// Writes the content into a pipe or device of this machine.
     pub fn pour(&self, from: &Spot, to: &Spot) -> Result<(), Failure> {
+        interrupted::let_go();
         let refuse = |why| Failure::new(format!("cannot copy {from} to"), to, why);
         let mut content = from.content().map_err(refuse)?;
         let mut sink = to.sink().map_err(refuse)?;
@@ -511,8 +591,13 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    fn data(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Trouble> {
-        let mut writer = to.writer()?;
+    fn data(
+        &self,
+        from: &Spot,
+        to: &Spot,
+        facts: &Facts,
+        writer: &mut dyn spot::Write,
+    ) -> Result<(), Trouble> {
         if to.share(from, facts.size)? {
             self.progress.bytes(facts.size);
             return Ok(());
@@ -523,6 +608,7 @@ impl<'a> Copying<'a> {
         while let Some((start, end)) = reader.next_data(offset)? {
             offset = start;
             while offset < end {
+                interrupted::check()?;
                 let want = (end - offset).min(buffer.len() as u64) as usize;
                 let buffer = buffer.get_mut(..want).unwrap_or_default();
                 let len = reader.read_at(offset, buffer)?;

@@ -59,11 +59,14 @@ pub fn run(args: &Cp, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
     session(globals, access, |session| {
         session.write_only_to(&last);
         for source in sources {
+            if copying.stops() {
+                break;
+            }
             let source = Target::path(source);
             let done = one(&source, &last, sources.len(), args, &mut copying, session, out);
-            copying.failures.note(done, out)?;
+            copying.note(done, out)?;
         }
-        copying.settle()
+        copying.settle(out)
     })?;
     progress.finish();
     copying.end()

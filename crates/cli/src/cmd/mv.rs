@@ -13,7 +13,7 @@ use clap::Args;
 use rustix::io::Errno;
 
 use super::copy::{Copying, How, Progress, base_name, destination};
-use super::files::{Failures, session};
+use super::files::session;
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
@@ -36,20 +36,27 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
         return Err(Failure::usage("cannot move", "source and destination are needed"));
     };
     let progress = Progress::new(globals);
-    let mut failures = Failures::new(globals);
+    let mut copying = Copying::new(How::everything(), globals, &progress);
     session(globals, Access::ReadWrite, |session| {
         let last = Target::destination(last, globals);
         let sources: Vec<Target> = sources.iter().map(|source| Target::path(source)).collect();
         session.open_in_order(sources.iter().chain([&last]));
-        let mut moving = Moving { args, globals, progress: &progress, copied: Vec::new() };
+        let mut moving = Moving { args, globals, copying: &mut copying, copied: Vec::new() };
         for source in &sources {
+            if moving.copying.stops() {
+                break;
+            }
             let done = moving.one(source, &last, sources.len(), session, out);
-            failures.note(done, out)?;
+            moving.copying.failures.note(done, out)?;
         }
-        moving.finish(&mut failures, out)
+        moving.finish(out)
     })?;
     progress.finish();
-    failures.end()
+    let stay = "What was not removed yet is where it was, too.";
+    copying.end().map_err(|failure| match failure.is_said() {
+        true => failure,
+        false => failure.hint(stay),
+    })
 }
 
 /// Something in a directory.
@@ -83,14 +90,14 @@ struct Copied {
 }
 
 /// Moves under way.
-struct Moving<'a> {
+struct Moving<'a, 'b> {
     args: &'a Mv,
     globals: &'a Globals,
-    progress: &'a Progress,
+    copying: &'a mut Copying<'b>,
     copied: Vec<Copied>,
 }
 
-impl Moving<'_> {
+impl Moving<'_, '_> {
     fn one(
         &mut self,
         source: &Target,
@@ -142,15 +149,20 @@ impl Moving<'_> {
         }
     }
 
-    /// Copies with everything a file has.
-    fn copy(&self, spot: &Spot, to: &Entry, out: &mut dyn Write) -> Result<(), Failure> {
-        let mut copying = Copying::new(How::everything(), self.globals, self.progress);
-        copying.copy(spot, &to.directory, &to.name, out)?;
-        copying.end()
+    /// Copies with everything a file has; fails unless it is all there.
+    fn copy(&mut self, spot: &Spot, to: &Entry, out: &mut dyn Write) -> Result<(), Failure> {
+        let (before, _) = self.copying.not_copied();
+        let done = self.copying.copy(spot, &to.directory, &to.name, out);
+        self.copying.note(done, out)?;
+        self.copying.settle(out)?;
+        match self.copying.not_copied() == (before, false) {
+            true => Ok(()),
+            false => Err(Failure::said()),
+        }
     }
 
     /// Removes the originals of what was copied, when all of it is durable.
-    fn finish(self, failures: &mut Failures<'_>, out: &mut dyn Write) -> Result<(), Failure> {
+    fn finish(self, out: &mut dyn Write) -> Result<(), Failure> {
         // All went to one directory, and into what is mounted below it where a directory was there already.
         let mut done = HashSet::new();
         for Copied { to, .. } in &self.copied {
@@ -162,8 +174,15 @@ impl Moving<'_> {
             }
         }
         for Copied { from, spot, .. } in self.copied {
+            if self.copying.stops() {
+                break;
+            }
             let done = remove_tree(&from.directory, &from.name, &spot, self.globals, out);
-            failures.note(done, out)?;
+            if done.is_err() {
+                // Perhaps for a signal.
+                self.copying.stops();
+            }
+            self.copying.failures.note(done, out)?;
         }
         Ok(())
     }

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::files::{Entered, Entries, Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
+use crate::interrupted;
 use crate::spot::{Facts, Kind, Session, Spot, Target, named_may_be_removed, refuse_used};
 
 /// How long a look at what is used tells what is.
@@ -153,6 +154,9 @@ impl Removal<'_, '_> {
         loop {
             let depth = levels.len();
             let Some(level) = levels.last_mut() else { return Ok(()) };
+            if interrupted::signal().is_some() {
+                return Err(Failure::said());
+            }
             let failed = match level.entries.next() {
                 Some((name, child)) => match self.begin(&level.spot, &name, &child, depth) {
                     Ok(below) => {

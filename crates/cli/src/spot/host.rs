@@ -9,12 +9,14 @@
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags, SeekFrom, Statx, StatxAttributes,
     StatxFlags, StatxTimestamp, Timespec, Timestamps, XattrFlags, openat, openat2,
@@ -229,7 +231,7 @@ impl Place {
         let file = File::from(self.open(flags | OFlags::NONBLOCK | OFlags::NOCTTY, 0)?);
         match file.metadata()?.is_file() {
             true => Ok(file),
-            false => Err(std::io::Error::other("it is no regular file any more").into()),
+            false => Err(io::Error::other("it is no regular file any more").into()),
         }
     }
 
@@ -243,12 +245,14 @@ impl Place {
         Ok(file)
     }
 
-    /// Opens whatever it is, waiting for the other end where it has one: to be read from its beginning to its end.
-    pub(super) fn source(&self) -> Result<File> {
-        Ok(self.open(OFlags::RDONLY, 0)?.into())
+    /// Opens whatever it is, to be read from its beginning to its end. It is the reading that waits for the other end of a pipe.
+    pub(super) fn source(&self) -> Result<Source> {
+        let is_pipe = self.facts()?.kind == Kind::Fifo;
+        let flags = if is_pipe { OFlags::NONBLOCK } else { OFlags::empty() };
+        Ok(Source(self.open(OFlags::RDONLY | flags, 0)?.into()))
     }
 
-    /// The same for writing to it.
+    /// Opens whatever it is for writing to it, waiting for the other end where it has one.
     pub(super) fn sink(&self) -> Result<File> {
         Ok(self.open(OFlags::WRONLY, 0)?.into())
     }
@@ -409,6 +413,22 @@ impl Place {
                         && copy(&from_file, &to_file, len))
             }
             _ => false,
+        }
+    }
+}
+
+/// How long a read waits before its caller may look whether to go on.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+
+/// What may have nothing to give for a long time: reads that wait are interrupted now and then.
+pub(super) struct Source(File);
+
+impl io::Read for Source {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut wanted = [PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut wanted, Some(&PATIENCE))? {
+            0 => Err(io::ErrorKind::Interrupted.into()),
+            _ => self.0.read(buf),
         }
     }
 }

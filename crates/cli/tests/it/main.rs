@@ -7,6 +7,7 @@ mod device;
 mod files;
 mod hostile;
 mod inspect;
+mod interrupted;
 mod live;
 mod mkfs;
 mod modes;
