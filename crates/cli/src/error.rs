@@ -65,6 +65,12 @@ impl Failure {
         Failure { code: USAGE, ..Failure::new(what, "", why) }
     }
 
+    /// Some of several files could not be copied.
+    pub fn not_all_copied(copied: u64, failed: u64) -> Failure {
+        let failure = Failure::new("not all was copied", "", counted(copied, failed));
+        Failure { counts: Some((copied, failed).into()), ..failure }
+    }
+
     /// A signal has ended a command between two files; the exit code is the one that shells give for it.
     pub fn interrupted(signal: u8, copied: u64, failed: u64) -> Failure {
         let failure = Failure::new("interrupted", "", counted(copied, failed));

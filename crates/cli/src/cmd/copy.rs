@@ -290,10 +290,13 @@ impl<'a> Copying<'a> {
         Ok(())
     }
 
-    /// Ends; fails if anything failed.
-    pub fn end(self) -> Result<(), Failure> {
+    /// Ends; fails if anything failed, and says of how much.
+    pub fn end(mut self) -> Result<(), Failure> {
         if let Some(signal) = interrupted::signal().filter(|_| self.stopped) {
             return Err(Failure::interrupted(signal, self.copied, self.failed));
+        }
+        if self.failed > 0 && self.copied + self.failed > 1 {
+            self.failures.say(&Failure::not_all_copied(self.copied, self.failed));
         }
         self.failures.end()
     }

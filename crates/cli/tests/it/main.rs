@@ -5,6 +5,7 @@
 mod check;
 mod device;
 mod files;
+mod full;
 mod hostile;
 mod inspect;
 mod interrupted;
