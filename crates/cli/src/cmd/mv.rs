@@ -17,7 +17,9 @@ use super::files::session;
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, Session, Spot, Target, Trouble, may_be_overwritten, refuse_used};
+use crate::spot::{
+    Kind, Session, Spot, Target, Trouble, may_be_overwritten, refuse_mounts_below, refuse_used,
+};
 
 /// Arguments of `mv`.
 #[derive(Debug, Args)]
@@ -138,6 +140,7 @@ impl Moving<'_, '_> {
         }
         match from.directory.rename(&from.name, &to.directory, &to.name) {
             Err(trouble) if trouble.is(Errno::XDEV) => {
+                refuse_mounts_below(&spot, "cannot move")?;
                 self.copy(&spot, &to, out)?;
                 self.copied.push(Copied { from, spot, to });
                 Ok(())

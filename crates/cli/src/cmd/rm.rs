@@ -191,7 +191,7 @@ impl Removal<'_, '_> {
                 .failure("cannot remove", "it is a subvolume")
                 .hint(format!("To delete it: buttress subvolume delete {spot}")));
         }
-        if facts.is_mount_point {
+        if spot.is_mount_point(&facts) {
             return Err(refuse_mount_point(spot));
         }
         match facts.kind {

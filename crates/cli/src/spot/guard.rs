@@ -5,10 +5,12 @@
 
 use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use buttress_device::{Access, DeviceError, FileDevice};
+use buttress_fuse::protocol::mounts;
 use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 
 use super::{Image, Kind, Spot, Target};
@@ -101,6 +103,23 @@ fn used(path: &Path) -> Option<String> {
         Err(DeviceError::Busy { why, .. }) => Some(why),
         _ => None,
     }
+}
+
+/// Refuses a directory of this machine below which something is mounted, or on it: that could be copied, and not be removed then.
+pub fn refuse_mounts_below(spot: &Spot, what: &str) -> Result<(), Failure> {
+    let Some(path) = spot.host_path() else { return Ok(()) };
+    let whole = path.parent().and_then(|above| above.canonicalize().ok());
+    let Some(whole) = whole.zip(path.file_name()).map(|(above, name)| above.join(name)) else {
+        return Ok(());
+    };
+    let Ok(Some(mount)) = mounts::below(&whole) else { return Ok(()) };
+    let rest = mount.mountpoint.strip_prefix(&whole).unwrap_or(Path::new(""));
+    let place = match rest.as_os_str().as_bytes() {
+        b"" => spot.to_string(),
+        rest => spot.entry_name(rest),
+    };
+    let hint = format!("Nothing of {spot} was copied. To take the mount off: umount {place}");
+    Err(Failure::new(what, place, "something is mounted on it").hint(hint))
 }
 
 fn busy(spot: &Spot, what: &str, why: &str) -> Failure {

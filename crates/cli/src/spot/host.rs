@@ -197,6 +197,19 @@ impl Place {
         }
     }
 
+    /// Whether it is on another mount than the directory above, as far as that is known: for kernels before 5.8, which do not tell
+    /// otherwise. The numbers of filesystems differ between subvolumes of one mount, too.
+    pub(super) fn is_on_another_mount(&self) -> bool {
+        let mounts = || -> Result<(Option<String>, Option<String>)> {
+            let own = self.open(OFlags::PATH, 0)?;
+            Ok(match self.last()? {
+                (Above::Opened(above), _) => (mount_of(&own), mount_of(&above)),
+                (Above::Working, _) => (None, None),
+            })
+        };
+        mounts().is_ok_and(|(own, above)| own != above)
+    }
+
     /// The names in this directory, sorted by nothing.
     pub(super) fn list(&self) -> Result<Vec<(Vec<u8>, Place)>> {
         let directory = self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0)?;
@@ -450,6 +463,13 @@ fn step(start: &OwnedFd, names: &[u8]) -> Result<OwnedFd> {
     at.ok_or_else(|| Errno::NOENT.into())
 }
 
+/// The number of the mount that an open file is on.
+fn mount_of(file: &impl AsFd) -> Option<String> {
+    let info = format!("/proc/self/fdinfo/{}", file.as_fd().as_raw_fd());
+    let info = std::fs::read_to_string(info).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("mnt_id:")).map(str::to_owned)
+}
+
 /// The path under which the system shows an open file.
 fn handle_path(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
@@ -493,7 +513,10 @@ fn facts(it: &Statx) -> Facts {
         otime: has_otime.then(|| time(it.stx_btime)),
         volume: rustix::fs::makedev(it.stx_dev_major, it.stx_dev_minor),
         ino: it.stx_ino,
-        is_mount_point: it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT),
+        is_mount_point: it
+            .stx_attributes_mask
+            .contains(StatxAttributes::MOUNT_ROOT)
+            .then(|| it.stx_attributes.contains(StatxAttributes::MOUNT_ROOT)),
     }
 }
 
@@ -515,7 +538,7 @@ fn old_facts(it: &rustix::fs::Stat) -> Facts {
         otime: None,
         volume: it.st_dev,
         ino: it.st_ino,
-        is_mount_point: false,
+        is_mount_point: None,
     }
 }
 
@@ -589,6 +612,17 @@ mod tests {
         file.set_mode(0o640).unwrap();
         assert_eq!(file.facts().unwrap().mode, 0o640);
         assert_eq!(at.list().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn mounts_are_seen_by_their_numbers() {
+        let place = Place::named("/".into()).child(b"proc");
+        assert!(place.is_on_another_mount());
+        assert!(!place.child(b"1").is_on_another_mount());
+        assert!(place.facts().unwrap().is_mount_point.unwrap_or(true));
+        let (_directory, place) = made("");
+        let below = place.make(b"below", &New::plain(Kind::Directory, 0o755)).unwrap();
+        assert!(!below.is_on_another_mount());
     }
 
     #[test]

@@ -286,7 +286,7 @@ fn facts(it: &Attributes) -> Facts {
         otime: Some(it.otime),
         volume: it.node.subvolume,
         ino: it.node.ino,
-        is_mount_point: false,
+        is_mount_point: Some(false),
     }
 }
 

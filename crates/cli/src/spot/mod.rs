@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use guard::{
-    may_be_overwritten, named_may_be_removed, refuse_itself, refuse_used, warn_if_used,
+    may_be_overwritten, named_may_be_removed, refuse_itself, refuse_mounts_below, refuse_used,
+    warn_if_used,
 };
 pub use image::{Image, this_umask};
 pub use session::{Session, Target};
@@ -116,8 +117,8 @@ pub struct Facts {
     pub volume: u64,
     /// The inode number.
     pub ino: u64,
-    /// Whether it is where something is mounted.
-    pub is_mount_point: bool,
+    /// Whether it is where something is mounted; `None` where the system does not tell with the rest.
+    pub is_mount_point: Option<bool>,
 }
 
 impl Facts {
@@ -384,6 +385,15 @@ impl Spot {
     /// Whether it is a directory.
     pub fn is_directory(&self) -> Result<bool> {
         Ok(self.facts()?.kind == Kind::Directory)
+    }
+
+    /// Whether this is a directory on which something is mounted.
+    pub fn is_mount_point(&self, facts: &Facts) -> bool {
+        let look = || match &self.at {
+            At::Host(place) => facts.kind == Kind::Directory && place.is_on_another_mount(),
+            At::Image(..) => false,
+        };
+        facts.is_mount_point.unwrap_or_else(look)
     }
 
     /// The names in this directory and what they stand for, sorted by name.

@@ -449,6 +449,32 @@ fn a_mount_point_is_not_removed() {
     place.ok("rm -r top");
 }
 
+/// It could not be removed behind its copy, so there is none.
+#[test]
+fn what_has_a_mount_point_inside_is_not_moved() {
+    let place = image();
+    place.ok("mkfs -q --size 300M other.img");
+    std::fs::create_dir_all(place.join("top/deep")).unwrap();
+    std::fs::write(place.join("top/beside"), "beside").unwrap();
+    let Some(live) = Live::of(&place, "") else { return };
+    std::fs::write(place.join("mnt/inner"), "inner").unwrap();
+    let said = place.fails("mv mnt other.img:/");
+    let expected = "buttress: cannot move ./mnt: something is mounted on it\n";
+    assert!(said.starts_with(expected), "{said}");
+    live.end();
+    std::fs::rename(place.join("mnt"), place.join("top/deep/a mount")).unwrap();
+    let words = ["mount", "disk.img", "top/deep/a mount"];
+    assert_eq!(place.run_words(&words).code, 0);
+    let said = place.fails("mv top other.img:/");
+    let expected = "buttress: cannot move ./top/deep/a mount: something is mounted on it\n";
+    assert!(said.starts_with(expected), "{said}");
+    assert_eq!(place.ok("ls other.img"), "");
+    assert!(place.join("top/beside").exists() && place.join("top/deep/a mount/inner").exists());
+    assert_eq!(place.umount("top/deep/a mount").code, 0);
+    place.ok("mv top other.img:/");
+    assert_eq!(place.ok("ls other.img:/top"), "beside\ndeep\n");
+}
+
 #[test]
 fn an_image_that_was_moved_is_known() {
     let place = image();

@@ -144,6 +144,14 @@ fn is_covered(all: &[MountEntry], entry: &MountEntry) -> bool {
     at.is_some()
 }
 
+/// A mount on a directory (an absolute path) or below it, if there is one that a path leads to.
+pub fn below(directory: &Path) -> std::io::Result<Option<MountEntry>> {
+    let all = all()?;
+    let is_below =
+        |entry: &&MountEntry| entry.mountpoint.starts_with(directory) && !is_covered(&all, entry);
+    Ok(all.iter().find(is_below).cloned())
+}
+
 /// The topmost mount whose mount point is exactly `mountpoint` (an absolute path).
 pub fn at(mountpoint: &Path) -> std::io::Result<Option<MountEntry>> {
     Ok(all()?.into_iter().rev().find(|entry| entry.mountpoint == mountpoint))
