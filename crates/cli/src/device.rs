@@ -69,7 +69,7 @@ pub fn open_in(
         }
     };
     let mut device = device.map_err(|error| failure(path, &error))?;
-    if path.canonicalize().is_ok_and(|whole| mounted_here(&whole, globals).is_some()) {
+    if mounted_here(path, globals).is_some() {
         // Our own daemon writes to it, which is known and said in other words.
         device = device.unconcerned();
     }
@@ -122,7 +122,7 @@ pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
     Ok(volume)
 }
 
-/// Where one of our daemons has mounted a device, given by its whole path.
+/// Where one of our daemons has mounted a device.
 pub fn mounted_on(device: &Path) -> Option<PathBuf> {
     holder::mounts_of(device).pop().map(|entry| entry.mountpoint)
 }
@@ -153,7 +153,7 @@ pub fn warn(globals: &Globals, path: &Path, warning: &dyn std::fmt::Display) {
 
 /// What to do about a device that somebody else has.
 pub fn instead_of_busy(path: &Path) -> String {
-    match path.canonicalize().ok().and_then(|path| mounted_on(&path)) {
+    match mounted_on(path) {
         Some(at) => format!(
             "It is mounted on {0}: use paths below {0} instead, or unmount it first.",
             at.display()
@@ -172,9 +172,8 @@ pub fn instead_of_busy(path: &Path) -> String {
 
 /// What to do instead of mounting what somebody else has.
 pub fn instead_of_mount(path: &Path, offset: u64) -> String {
-    let Ok(whole) = path.canonicalize() else { return instead_of_busy(path) };
-    let Some(at) = mounted_at(&whole, offset) else {
-        return match mounted_on(&whole) {
+    let Some(at) = mounted_at(path, offset) else {
+        return match mounted_on(path) {
             Some(other) => format!(
                 "Another filesystem in it is mounted on {}: unmount that first, or make loop devices of both parts.",
                 other.display()

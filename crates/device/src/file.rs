@@ -173,11 +173,11 @@ impl FileDevice {
         match (hold, kind) {
             (Some(hold), Kind::Regular) => {
                 lock::take_either(&device.name, &device.file, hold, part.as_ref())?;
-                kernel::refuse_loop(&device.name, &metadata, part.as_ref())?;
+                kernel::refuse_loop(path, &metadata, part.as_ref())?;
                 device.part = part;
             }
             (Some(hold), Kind::Block) => {
-                kernel::refuse_loop(&device.name, &metadata, None)?;
+                kernel::refuse_loop(path, &metadata, None)?;
                 device.hold_behind(&metadata, hold)?;
             }
             (None, _) => {

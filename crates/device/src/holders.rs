@@ -51,25 +51,40 @@ fn owners(table: &str, files: &[String]) -> (Vec<u32>, usize) {
     (told.into_iter().filter(|pid| *pid != own).collect(), untold.len())
 }
 
-/// The numbers, in whichever filesystem, of all files that have locks or are behind loop devices. For those who would ask
-/// [`refuse_used`] of many files.
-pub fn used_files() -> HashSet<u64> {
-    let table = read_to_string("/proc/locks").unwrap_or_default();
-    let numbers =
-        table.split_ascii_whitespace().filter_map(|word| word.rsplit_once(':')?.1.parse().ok());
-    numbers.chain(kernel::files_behind_loops()).collect()
+/// What all files have that have locks or are behind loop devices. For those who would ask [`refuse_used`] of many files.
+#[derive(Debug)]
+pub struct UsedFiles {
+    /// Their numbers, in whichever filesystem.
+    numbers: HashSet<u64>,
+    /// Whether there are others.
+    untold: bool,
+}
+
+impl UsedFiles {
+    /// As of now.
+    pub fn now() -> UsedFiles {
+        let table = read_to_string("/proc/locks").unwrap_or_default();
+        let numbers =
+            table.split_ascii_whitespace().filter_map(|word| word.rsplit_once(':')?.1.parse().ok());
+        let (behind_loops, untold) = kernel::files_behind_loops();
+        UsedFiles { numbers: numbers.chain(behind_loops).collect(), untold }
+    }
+
+    /// Whether a file with this number may be one of them.
+    pub fn may_have(&self, number: u64) -> bool {
+        self.untold || self.numbers.contains(&number)
+    }
 }
 
 /// Refuses a file that another program has locked, or that backs a loop device. Unlike opening it, this needs no permission for
-/// the file, and is in nobody's way.
+/// the file, and is in nobody's way. A file whose path is longer than the system takes is named by a handle's path below /proc.
 pub fn refuse_used(path: &Path) -> Result<(), DeviceError> {
-    let name = path.display().to_string();
     let Some(file) = path.metadata().ok().filter(Metadata::is_file) else { return Ok(()) };
     if !lock_holders(path).is_empty() {
         let why = format!("another program has locked it{}", named(path));
-        return Err(DeviceError::Busy { device: name, why });
+        return Err(DeviceError::Busy { device: path.display().to_string(), why });
     }
-    kernel::refuse_loop(&name, &file, None)
+    kernel::refuse_loop(path, &file, None)
 }
 
 /// The process that a line of /proc/locks tells of, if it is about one of `files`; 0 where it is not told.

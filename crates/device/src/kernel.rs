@@ -2,7 +2,8 @@
 //! and who holds a disk. The kernel takes no lock that others could see, so this is all there is to go by.
 //!
 //! Everything is read from sysfs and from this process's list of mounts, which anybody may; what is not there (no sysfs,
-//! another mount namespace, a deleted file) is passed over.
+//! another mount namespace, a deleted file) is passed over. Of a file behind a loop device sysfs tells the path, and no other number: where
+//! that is longer than it can tell, every file with such a path may be the one.
 
 use std::{
     fs::{Metadata, read_dir, read_to_string},
@@ -15,6 +16,8 @@ use std::{
     time::Duration,
 };
 
+use rustix::io::Errno;
+
 use crate::{DeviceError, lock::Part};
 
 /// How often, and how far apart, a loop device that is about to go is looked at again.
@@ -26,17 +29,23 @@ const DEPTH: u32 = 8;
 /// Refuses a file, or the part of it that is wanted, that backs a loop device. After `umount` and `losetup -d` the kernel keeps the
 /// device until its last user has closed it, so one that detaches by itself is given a moment.
 pub(crate) fn refuse_loop(
-    name: &str,
+    path: &Path,
     own: &Metadata,
     part: Option<&Part>,
 ) -> Result<(), DeviceError> {
     for look in 0.. {
-        let Some(block) = loops_within(own, part).next() else { return Ok(()) };
+        let mut block = loops_within(own, part).next();
+        let is_untold = block.is_none() && is_too_long(path.canonicalize());
+        if is_untold {
+            block = untold_loops(own.len()).into_iter().next();
+        }
+        let Some(block) = block else { return Ok(()) };
         let user = writer_of(&block);
         if user.is_some() || !flag(&block, "loop/autoclear") || look == LOOP_LOOKS {
             let user = user.map_or_else(String::new, |user| format!(", {user}"));
-            let why = format!("it backs the loop device /dev/{}{user}", last(&block));
-            return Err(DeviceError::Busy { device: name.into(), why });
+            let backs = if is_untold { "may back" } else { "backs" };
+            let why = format!("it {backs} the loop device /dev/{}{user}", last(&block));
+            return Err(DeviceError::Busy { device: path.display().to_string(), why });
         }
         std::thread::sleep(LOOP_PAUSE);
     }
@@ -143,7 +152,9 @@ pub fn lost_mount(fsid: &str) -> Option<PathBuf> {
     let place = Path::new("/sys/fs/btrfs").join(fsid);
     let mut disks =
         list(&place.join("devices")).into_iter().filter_map(|it| it.canonicalize().ok());
-    let lost = disks.find(|disk| backing_file(disk).is_some_and(|file| !file.exists()))?;
+    let lost = disks.find(|disk| {
+        has_untold_file(disk) || backing_file(disk).is_some_and(|file| !file.exists())
+    })?;
     Some(Path::new("/dev").join(last(&lost)))
 }
 
@@ -173,10 +184,31 @@ fn loops_on(own: &Metadata) -> Vec<PathBuf> {
     all.map(|block| block.canonicalize().unwrap_or(block)).collect()
 }
 
-/// The numbers, in whichever filesystem, of the files behind loop devices.
-pub(crate) fn files_behind_loops() -> Vec<u64> {
-    let files = list(Path::new("/sys/block")).into_iter().filter_map(|it| backing_file(&it));
-    files.filter_map(|file| Some(file.metadata().ok()?.ino())).collect()
+/// The numbers, in whichever filesystem, of the files behind loop devices; and whether there are others.
+pub(crate) fn files_behind_loops() -> (Vec<u64>, bool) {
+    let all = list(Path::new("/sys/block"));
+    let files = all.iter().filter_map(|it| backing_file(it));
+    let numbers = files.filter_map(|file| Some(file.metadata().ok()?.ino())).collect();
+    (numbers, all.iter().any(|it| has_untold_file(it)))
+}
+
+/// The folders in sysfs of the loop devices with files of which no path is told, and which may have so many bytes.
+fn untold_loops(bytes: u64) -> Vec<PathBuf> {
+    let fits = |block: &PathBuf| {
+        let end = number(block, "loop/offset").saturating_add(sectors(block, "size"));
+        has_untold_file(block) && end <= bytes
+    };
+    list(Path::new("/sys/block")).into_iter().filter(fits).collect()
+}
+
+fn has_untold_file(block: &Path) -> bool {
+    is_too_long(std::fs::read(block.join("loop/backing_file")))
+}
+
+/// Whether something has failed because a path is longer than the system takes.
+fn is_too_long<T>(done: std::io::Result<T>) -> bool {
+    let errno = done.err().and_then(|error| error.raw_os_error());
+    errno == Some(Errno::NAMETOOLONG.raw_os_error())
 }
 
 fn backing_file(block: &Path) -> Option<PathBuf> {

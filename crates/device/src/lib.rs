@@ -30,7 +30,7 @@ use std::{fmt, path::PathBuf};
 pub use claim::Claim;
 pub use error::{DeviceError, Op};
 pub use file::{Access, FileDevice};
-pub use holders::{lock_holders, refuse_used, used_files};
+pub use holders::{UsedFiles, lock_holders, refuse_used};
 pub use kernel::{disk_user, lost_mount};
 pub use lock::Reader;
 pub use memory::MemoryDevice;

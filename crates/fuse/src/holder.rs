@@ -108,15 +108,17 @@ fn open_files(pid: u32) -> Vec<PathBuf> {
 #[derive(Clone, Debug)]
 struct Image {
     path: PathBuf,
-    name: OsString,
+    /// `None` where its path is longer than the system tells.
+    name: Option<OsString>,
     identity: (u64, u64),
 }
 
 impl Image {
     fn at(path: &Path) -> Option<Self> {
-        let path = path.canonicalize().ok()?;
-        let name = path.file_name()?.to_owned();
-        Some(Self { identity: identity(&path)?, name, path })
+        let identity = identity(path)?;
+        let whole = path.canonicalize().ok();
+        let name = whole.as_ref().and_then(|whole| Some(whole.file_name()?.to_owned()));
+        Some(Self { path: whole.unwrap_or_else(|| path.to_owned()), name, identity })
     }
 
     fn is_file(&self) -> bool {
@@ -125,7 +127,10 @@ impl Image {
 
     /// Whether it is what an open file leads to. Others are not looked at but by name: one on a network might not answer.
     fn is(&self, open: &Path) -> bool {
-        let named = fs::read_link(open).is_ok_and(|path| path.file_name() == Some(&self.name));
+        let named = match fs::read_link(open) {
+            Ok(path) => path.file_name() == self.name.as_deref(),
+            Err(error) => error.raw_os_error() == Some(Errno::NAMETOOLONG.raw_os_error()),
+        };
         named && identity(open) == Some(self.identity)
     }
 }
@@ -378,8 +383,8 @@ pub fn wait_for_last_commit(image: &Path, offset: u64, say: impl FnMut(&str)) {
 
 /// Whether what begins at `offset` is mounted; where that is the image's start, whether anything of it is.
 fn is_mounted(image: &Path, offset: u64) -> bool {
-    let Ok(image) = image.canonicalize() else { return false };
-    let is_it = |one: &MountEntry| one.is_ours() && one.source == image && !is_dead(one);
+    let is_named = is_named(image);
+    let is_it = |one: &MountEntry| one.is_ours() && is_named(one) && !is_dead(one);
     let is_there = |one: &MountEntry| is_it(one) && (offset == 0 || may_be_at(one, offset));
     mounts::all().is_ok_and(|all| all.iter().any(is_there))
 }
@@ -390,6 +395,12 @@ pub fn may_be_at(mount: &MountEntry, offset: u64) -> bool {
         let word = words.iter().find_map(|word| word.strip_prefix("offset="));
         word.unwrap_or("0").parse() == Ok(offset)
     })
+}
+
+/// Tells of a mount whether it was made of an image or disk by a name that this has now, whichever of them it is given by.
+fn is_named(path: &Path) -> impl Fn(&MountEntry) -> bool {
+    let (path, own) = (path.to_owned(), identity(path));
+    move |mount| mount.source == path || own.is_some_and(|own| identity(&mount.source) == Some(own))
 }
 
 /// Whether the process that served a mount of ours has gone without taking it off. One that is there and does not answer is not
@@ -410,13 +421,12 @@ fn has_no_server(mountpoint: PathBuf) -> bool {
     asked.is_ok() && told.recv_timeout(ASKING).unwrap_or(false)
 }
 
-/// The mounts that are served of an image or disk, given by its whole path, the oldest first: by the name that it had when it was
-/// mounted, or, where it has another one now, by the process that has it open.
+/// The mounts that are served of an image or disk, the oldest first: by a name that it had when it was mounted and has still, or,
+/// where it has none of those any more, by the process that has it open.
 pub fn mounts_of(path: &Path) -> Vec<MountEntry> {
     let mut all = mounts::all().unwrap_or_default();
     all.retain(|mount| mount.is_ours());
-    let (mut named, others): (Vec<_>, Vec<_>) =
-        all.into_iter().partition(|mount| mount.source == path);
+    let (mut named, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_named(path));
     named.retain(|mount| !is_dead(mount));
     match Image::at(path).filter(|image| image.is_file() && named.is_empty()) {
         Some(image) if !others.is_empty() => {

@@ -2,12 +2,11 @@
 //!
 //! Subvolumes are not removed on the way: deleting one is `subvolume delete`, and whoever means it says it.
 
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use buttress_device::Access;
+use buttress_device::{Access, UsedFiles};
 use clap::Args;
 use rustix::io::Errno;
 
@@ -123,16 +122,16 @@ struct Removal<'a, 'b> {
     used: Used,
 }
 
-/// The numbers of files that somebody uses as images, as of a moment ago: to look at every file would take longer than to remove it.
+/// The files that somebody uses as images, as of a moment ago: to look at every file would take longer than to remove it.
 #[derive(Default)]
-struct Used(Option<(Instant, HashSet<u64>)>);
+struct Used(Option<(Instant, UsedFiles)>);
 
 impl Used {
     /// Whether a file of this machine may be one of them.
     fn may_be(&mut self, facts: &Facts) -> bool {
         let known = self.0.take().filter(|(taken, _)| taken.elapsed() < USED_FOR);
-        let known = known.unwrap_or_else(|| (Instant::now(), buttress_device::used_files()));
-        self.0.insert(known).1.contains(&facts.ino)
+        let known = known.unwrap_or_else(|| (Instant::now(), UsedFiles::now()));
+        self.0.insert(known).1.may_have(facts.ino)
     }
 }
 

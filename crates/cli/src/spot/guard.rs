@@ -58,7 +58,9 @@ fn holds_partitions(path: &Path) -> bool {
 
 /// Refuses what would be written over, or replaced: what stands for more than its content, or an image that is in use.
 pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
-    let Some(path) = &existing.host_path() else { return Ok(()) };
+    if existing.image_node().is_some() {
+        return Ok(());
+    }
     let facts = existing.facts().map_err(|why| existing.failure("cannot read", why))?;
     let is = match facts.kind {
         Kind::Block => "it is a disk",
@@ -75,8 +77,10 @@ pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
             // Whatever it holds: another filesystem that is mounted is an image in use, too.
             refuse_used(existing, "cannot overwrite")?;
             // Locks of other machines are found by trying only.
-            match FileDevice::open(path, Access::ReadWrite) {
-                Err(DeviceError::Busy { why, .. }) => Err(busy(existing, "cannot overwrite", &why)),
+            match existing.way().map(|path| FileDevice::open(&*path, Access::ReadWrite)) {
+                Some(Err(DeviceError::Busy { why, .. })) => {
+                    Err(busy(existing, "cannot overwrite", &why))
+                }
                 _ => Ok(()),
             }
         }
@@ -87,16 +91,15 @@ pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
 /// Refuses to do something with a file of this machine that somebody uses as an image: it is mounted, locked, or behind a loop device. All of
 /// that can be seen without opening it, which not everybody may who can remove it.
 pub fn refuse_used(spot: &Spot, what: &str) -> Result<(), Failure> {
-    match spot.host_path().map(|path| used(&path)) {
-        Some(Some(why)) => Err(busy(spot, what, &why)),
+    match spot.way().and_then(|path| used(&path)) {
+        Some(why) => Err(busy(spot, what, &why)),
         _ => Ok(()),
     }
 }
 
 /// Who uses a file of this machine.
 fn used(path: &Path) -> Option<String> {
-    let mounted = path.canonicalize().ok().and_then(|whole| device::mounted_on(&whole));
-    if let Some(directory) = mounted {
+    if let Some(directory) = device::mounted_on(path) {
         return Some(format!("it is mounted on {}", directory.display()));
     }
     match buttress_device::refuse_used(path) {
@@ -124,17 +127,20 @@ pub fn refuse_mounts_below(spot: &Spot, what: &str) -> Result<(), Failure> {
 
 fn busy(spot: &Spot, what: &str, why: &str) -> Failure {
     let failure = spot.failure(what, format!("busy: {why}"));
-    failure.hint(device::instead_of_busy(&spot.host_path().unwrap_or_else(|| ".".into())))
+    match spot.way() {
+        Some(path) => failure.hint(device::instead_of_busy(&path)),
+        None => failure,
+    }
 }
 
 /// Says that what is copied may be of no use, where it is an image in use.
 pub fn warn_if_used(spot: &Spot, globals: &Globals) {
-    if let Some(path) = &spot.host_path()
-        && (holds_btrfs(path, globals.offset) || holds_partitions(path))
-        && let Some(why) = used(path)
+    if let (Some(path), Some(name)) = (spot.way(), spot.host_path())
+        && (holds_btrfs(&path, globals.offset) || holds_partitions(&path))
+        && let Some(why) = used(&path)
     {
         let note = format!("busy: {why}; the copy may be of no use");
-        device::warn(globals, path, &note);
+        device::warn(globals, &name, &note);
     }
 }
 

@@ -10,10 +10,11 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -38,6 +39,20 @@ const OPEN_MAX: usize = 64;
 /// A place on this machine, which need not exist.
 #[derive(Clone, Debug)]
 pub(super) struct Place(Arc<Step>);
+
+/// A path that leads to a file as long as this lives.
+pub struct Way {
+    path: PathBuf,
+    _handle: Option<OwnedFd>,
+}
+
+impl Deref for Way {
+    type Target = Path;
+
+    fn deref(&self) -> &Path {
+        &self.path
+    }
+}
 
 /// A name, and the directory that it is in: places below one directory share the way to it.
 #[derive(Debug)]
@@ -153,6 +168,16 @@ impl Place {
         let steps = std::iter::successors(Some(&self.0), |step| step.above.as_ref());
         let names: Vec<_> = steps.map(|step| &step.name).collect();
         names.into_iter().rev().collect()
+    }
+
+    /// A way to it for what asks by path: its path, or its handle's where the system takes no path that is so long.
+    pub(super) fn way(&self) -> Result<Way> {
+        let path = self.path();
+        if path.canonicalize().is_ok() {
+            return Ok(Way { path, _handle: None });
+        }
+        let handle = self.open(OFlags::PATH, 0)?;
+        Ok(Way { path: handle_path(&handle), _handle: Some(handle) })
     }
 
     /// An entry of this directory.

@@ -356,6 +356,14 @@ impl Spot {
         }
     }
 
+    /// The way to it on this machine, however long its path is.
+    fn way(&self) -> Option<host::Way> {
+        match &self.at {
+            At::Host(place) => place.way().ok(),
+            At::Image(..) => None,
+        }
+    }
+
     /// Image and node.
     pub fn image_node(&self) -> Option<(&Image, buttress::Node)> {
         match &self.at {

@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use buttress_testkit::oracle::{self, LoopDevice};
 
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, renameat};
+
 use crate::live::Live;
 use crate::run::{KernelMount, Place, Said, have_progs};
 
@@ -283,6 +285,51 @@ fn an_image_in_use_stays_where_it_is() {
     }
     place.ok("mv disk.img moved.img");
     place.ok("check moved.img");
+}
+
+/// A directory below which an image has a longer path than the system takes; a handle of the one that it is in.
+fn too_deep(place: &Place, image: &str) -> std::os::fd::OwnedFd {
+    let name = "n".repeat(200);
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+    fs::create_dir(place.join("top")).unwrap();
+    let mut at = openat(CWD, place.join("top"), flags, Mode::empty()).unwrap();
+    for _ in 0..25 {
+        mkdirat(&at, &name, Mode::from_raw_mode(0o755)).unwrap();
+        at = openat(&at, &name, flags, Mode::empty()).unwrap();
+    }
+    renameat(CWD, place.join(image), &at, image).unwrap();
+    at
+}
+
+#[test]
+fn an_image_in_use_stays_however_long_its_path_is() {
+    let place = image();
+    let stays = |what: &str| {
+        let directory = too_deep(&place, "disk.img");
+        let said = place.fails("rm -r top");
+        assert!(said.contains(&format!("/disk.img: busy: {what}")), "{said}");
+        renameat(&directory, "disk.img", CWD, place.join("disk.img")).unwrap();
+        place.ok("rm -r top");
+    };
+    if let Some(live) = Live::of(&place, "") {
+        stays("it is mounted on ");
+        // And by another name.
+        fs::hard_link(place.join("disk.img"), place.join("second.img")).unwrap();
+        let said = place.fails("mv second.img third.img");
+        assert!(said.contains("busy: it is mounted on "), "{said}");
+        fs::remove_file(place.join("second.img")).unwrap();
+        live.end();
+    }
+    if let Some(mount) = KernelMount::of(&place, "disk.img") {
+        stays("it may back the loop device ");
+        // Nor is it written to by another name.
+        fs::hard_link(place.join("disk.img"), place.join("second.img")).unwrap();
+        let _directory = too_deep(&place, "disk.img");
+        let said = place.fails("cp one second.img:/");
+        assert!(said.contains("same id"), "{said}");
+        drop(mount);
+        place.ok("cp one second.img:/");
+    }
 }
 
 /// Runs the command as a user who may write to the directory and not open the image.
