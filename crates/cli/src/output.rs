@@ -31,6 +31,11 @@ pub fn write_json(out: &mut dyn Write, name: &str, value: Value) -> io::Result<(
     writeln!(out)
 }
 
+/// The same for what a command has done, or found, with each of its operands: nothing where all have failed, which is said already.
+pub fn write_json_of_operands(out: &mut dyn Write, name: &str, all: Vec<Value>) -> io::Result<()> {
+    if all.is_empty() { Ok(()) } else { write_json(out, name, all.into()) }
+}
+
 /// The JSON output of a command that lists, written as it comes: there may be more of it than memory has room for.
 #[derive(Debug)]
 pub struct JsonList {

@@ -71,15 +71,17 @@ pub fn run(args: &Ls, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
         blank: false,
         entered: Entered::default(),
     };
+    let mut nothing = true;
     let done = session(globals, Access::ReadOnly, |session| {
         for target in &args.targets {
             let listed = listing.target(session, &Target::any(target, globals), out);
+            nothing &= listed.is_err();
             listing.failures.note(listed, out)?;
         }
         Ok(())
     });
     if globals.format == Format::Json {
-        listing.found.end(out, done.is_err())?;
+        listing.found.end(out, nothing || done.is_err())?;
     }
     done?;
     listing.failures.end()

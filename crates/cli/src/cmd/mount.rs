@@ -224,12 +224,43 @@ fn unmounted(target: &Path, lazy: bool) -> Vec<Unmounted> {
     }
 }
 
-fn umount_failure(directory: &Path, error: &MountError) -> Failure {
-    match error {
-        MountError::NotMounted(_) => {
-            Failure::new("cannot unmount", directory.display(), "it is not mounted by buttress")
-                .hint("`buttress mount` lists what is.")
+/// What is mounted on a directory.
+fn mount_at(directory: &Path) -> Option<mounts::MountEntry> {
+    let path = directory.canonicalize().or_else(|_| std::path::absolute(directory)).ok()?;
+    mounts::at(&path).ok().flatten()
+}
+
+/// What is not a mount of ours.
+fn not_mounted(directory: &Path) -> Failure {
+    let refuse = |why: &str| Failure::new("cannot unmount", directory.display(), why);
+    match (mount_at(directory), directory.symlink_metadata()) {
+        (Some(other), _) => {
+            let (kind, source) = (other.fs_type.display(), other.source.display());
+            refuse(&format!("buttress has not mounted it: it is {kind}, of {source}"))
+                .hint(format!("To take it off: umount {}", directory.display()))
         }
+        (None, Err(error)) => refuse(&error::text(&error)),
+        (None, Ok(_)) => {
+            refuse("it is not mounted by buttress").hint("`buttress mount` lists what is.")
+        }
+    }
+}
+
+/// The user whose mount it is, where that is another one.
+fn other_owner(directory: &Path) -> Option<u32> {
+    let own = rustix::process::geteuid();
+    let owner = mount_at(directory)?.owner?;
+    (!own.is_root() && own.as_raw() != owner).then_some(owner)
+}
+
+fn umount_failure(directory: &Path, error: &MountError) -> Failure {
+    if let (MountError::Connect(_), Some(owner)) = (error, other_owner(directory)) {
+        let why = format!("it is the mount of another user, whose number is {owner}");
+        return Failure::new("cannot unmount", directory.display(), why)
+            .hint("That user can take it off, or root.");
+    }
+    match error {
+        MountError::NotMounted(_) => not_mounted(directory),
         MountError::Connect(error) if error.is_busy() => {
             Failure::new("cannot unmount", directory.display(), "it is busy").hint(
                 "Close the files on it and leave its directories; `fuser -vm DIRECTORY` says who uses it.",

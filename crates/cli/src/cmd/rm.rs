@@ -4,6 +4,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, Instant};
 
 use buttress_device::{Access, UsedFiles};
@@ -14,6 +15,7 @@ use super::files::{Entered, Entries, Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::interrupted;
+use crate::quote;
 use crate::spot::{Facts, Kind, Session, Spot, Target, named_may_be_removed, refuse_used};
 
 /// How long a look at what is used tells what is.
@@ -59,6 +61,7 @@ fn one(
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     refuse_dots(target)?;
+    refuse_top(target)?;
     let found = session.find_parent(target).and_then(|(parent, name)| {
         let refuse = |why| Failure::new("cannot remove", parent.entry_name(&name), why);
         let spot = parent.child(&name).map_err(refuse)?;
@@ -80,6 +83,19 @@ fn one(
         }
         _ => removal.remove(&parent, &name, &spot),
     }
+}
+
+/// Nor is the image meant that an image alone names: it would not be asked for by the name of a directory in it.
+fn refuse_top(target: &Target) -> Result<(), Failure> {
+    let Target::Image { device, path } = target else { return Ok(()) };
+    if !path.is_empty() {
+        return Ok(());
+    }
+    let name = quote::shell(device.as_os_str().as_bytes());
+    let why = "this is the top directory of the filesystem";
+    Err(Failure::new("cannot remove", target.shown(), why).hint(format!(
+        "To empty it, name what is in it, as `buttress ls {name}` lists it: buttress rm -r {name}:/NAME..."
+    )))
 }
 
 /// What a name of dots stands for has another name, and may be where one is, or above it.

@@ -40,7 +40,7 @@ pub fn run(args: &Stat, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         Ok(())
     })?;
     if globals.format == Format::Json {
-        output::write_json(out, "stat", list.into())?;
+        output::write_json_of_operands(out, "stat", list)?;
     }
     failures.end()
 }

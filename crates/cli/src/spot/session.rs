@@ -282,16 +282,19 @@ impl<'a> Session<'a> {
             Target::Host(path) => host_parent(path),
             Target::Image { device, path } => {
                 let image = self.open(device)?;
-                let refuse = |why: &dyn std::fmt::Display| {
-                    Failure::new("cannot find", image.name_of(path), why)
+                let refuse = |what, why: &dyn std::fmt::Display| {
+                    Failure::new(what, image.name_of(path), why)
                 };
                 if path.is_empty() {
-                    return Err(refuse(&"this is the top directory of the filesystem"));
+                    return Err(refuse(
+                        "cannot use",
+                        &"this is the top directory of the filesystem",
+                    ));
                 }
                 let (node, name) = image
                     .fs()
                     .resolve_parent_at(Node::ROOT, path)
-                    .map_err(|error| refuse(&Trouble::from(error)))?;
+                    .map_err(|error| refuse("cannot find", &Trouble::from(error)))?;
                 Ok((Spot::image(&image, node, directory_part(path)), name))
             }
         }

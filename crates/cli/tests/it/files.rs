@@ -243,7 +243,12 @@ fn failures_say_what_where_and_why() {
     );
     assert_eq!(
         text("rm -rf disk.img"),
-        "buttress: cannot find disk.img:/: this is the top directory of the filesystem\n"
+        "buttress: cannot remove disk.img:/: this is the top directory of the filesystem\n  \
+         To empty it, name what is in it, as `buttress ls disk.img` lists it: buttress rm -r disk.img:/NAME...\n"
+    );
+    assert_eq!(
+        text("mv disk.img:/ file"),
+        "buttress: cannot use disk.img:/: this is the top directory of the filesystem\n"
     );
     assert_eq!(text("mkdir disk.img:/dir"), "buttress: cannot make disk.img:/dir: File exists\n");
     assert!(text("cp -r disk.img:/ disk.img:/dir").contains("a directory does not go into itself"));
@@ -254,6 +259,15 @@ fn failures_say_what_where_and_why() {
     );
     assert!(text("cp file file").contains("they are the same file"));
     assert!(place.join("disk.img").exists());
+    // Where nothing is found there is no list of it.
+    for line in ["ls disk.img:/no no", "stat disk.img:/no", "subvolume delete disk.img:/no"] {
+        let said = place.run(&format!("--format json {line}"));
+        assert_eq!((said.code, said.text().as_str()), (1, ""), "{line}");
+        assert!(said.err.contains(r#""what":"cannot find""#), "{}", said.err);
+    }
+    let said = place.run("--format json ls disk.img:/dir/sub disk.img:/no");
+    let found: serde_json::Value = serde_json::from_str(&said.text()).unwrap();
+    assert_eq!((said.code, &found["ls"]), (1, &serde_json::json!([])));
     // What can be done is done all the same.
     let said = place.run("cat disk.img:/no file");
     assert_eq!((said.code, said.text().as_str()), (1, "x"));

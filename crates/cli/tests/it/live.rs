@@ -1,8 +1,11 @@
 //! Commands on a live mount reach the daemon that serves it.
 
+use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::Command;
 
-use crate::run::{KernelMount, Place, have_progs, run_as};
+use crate::device::for_everybody;
+use crate::run::{KernelMount, Place, Said, have_progs, run_as};
 use crate::tree;
 
 /// A mount that is taken off whatever happens.
@@ -214,6 +217,29 @@ fn options_of_mount() {
         (helper.code, helper.err.as_str()),
         (2, "buttress: a device and a directory are needed\n")
     );
+}
+
+/// Whoever did mount it is named.
+#[test]
+fn what_others_have_mounted_is_not_taken_off() {
+    let place = image();
+    assert!(place.fails("umount nothing").contains("nothing: No such file or directory"));
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let said = place.fails("umount /proc");
+    assert!(said.contains("/proc: buttress has not mounted it: it is proc, of "), "{said}");
+    let program = for_everybody(&place);
+    let Some(live) = Live::of(&place, "") else { return };
+    for target in ["mnt", "disk.img"] {
+        let mut command = Command::new(&program);
+        command.args(["umount", target]).current_dir(place.path()).uid(1001).gid(1002);
+        let said = Said::of(command.output().unwrap());
+        let expected = "mnt: it is the mount of another user, whose number is 0\n";
+        assert!(said.code == 1 && said.err.contains(expected), "{}", said.err);
+    }
+    live.end();
 }
 
 /// The words that mount(8) and umount(8) add to those of a line of fstab.

@@ -6,7 +6,6 @@ use std::io::Write;
 use buttress_device::Access;
 use clap::Args;
 use rustix::io::Errno;
-use serde_json::Value;
 
 use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
@@ -40,7 +39,7 @@ pub fn run(args: &Create, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         Ok(())
     })?;
     if globals.format == Format::Json {
-        output::write_json(out, "subvolume-create", Value::Array(made))?;
+        output::write_json_of_operands(out, "subvolume-create", made)?;
     }
     failures.end()
 }

@@ -11,7 +11,6 @@ use buttress_fuse::client;
 use buttress_ondisk::objectid;
 use clap::Args;
 use rustix::io::Errno;
-use serde_json::Value;
 
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
@@ -67,7 +66,7 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         Ok(())
     })?;
     if globals.format == Format::Json {
-        output::write_json(out, "subvolume-delete", Value::Array(deleted))?;
+        output::write_json_of_operands(out, "subvolume-delete", deleted)?;
     }
     failures.end()
 }
