@@ -25,6 +25,7 @@ use crate::interrupted;
 use crate::quote;
 use crate::spot::{
     self, Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten, refuse_itself,
+    this_umask,
 };
 
 /// Bytes moved at a time.
@@ -193,6 +194,11 @@ fn flows(facts: &Facts) -> bool {
         Kind::Regular => facts.size == 0,
         _ => false,
     }
+}
+
+/// Whether its owner may not write to a file.
+fn is_read_only(facts: &Facts) -> bool {
+    facts.kind == Kind::Regular && facts.mode & 0o200 == 0
 }
 
 /// Whether both are pipes, sockets, or the same device: there is nothing to copy but attributes.
@@ -475,6 +481,9 @@ impl<'a> Copying<'a> {
         }
         if self.how.preserve {
             self.attributes(from, &to, facts)?;
+        } else if is_new && is_read_only(facts) {
+            let mode = facts.mode & 0o777 & !this_umask();
+            to.set_mode(mode).map_err(|why| to.failure("cannot set attributes of", why))?;
         }
         if self.how.everything && facts.nlink > 1 {
             self.links.insert(key, to);
@@ -560,7 +569,12 @@ impl<'a> Copying<'a> {
             return Ok(New::symlink(target));
         }
         // Until its owner is set, a file that is to keep its mode is for the copier alone.
-        let mode = if self.how.preserve { 0o600 } else { facts.mode & 0o777 };
+        let mode = match self.how.preserve {
+            true => 0o600,
+            // It is opened once more to be filled.
+            false if is_read_only(facts) => facts.mode & 0o777 | 0o200,
+            false => facts.mode & 0o777,
+        };
         Ok(New { device: facts.device, ..New::plain(facts.kind, mode) })
     }
 

@@ -343,6 +343,34 @@ fn an_ordinary_user_writes_to_what_he_has_made() {
 }
 
 #[test]
+fn an_ordinary_user_copies_what_is_read_only() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let place = Place::new();
+    let program = for_everybody(&place);
+    let mode = |name: &str| std::fs::metadata(place.join(name)).unwrap().mode() & 0o7777;
+    let set = |name: &str, mode| {
+        std::fs::set_permissions(place.join(name), std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    place.ok("mkfs -q --size 200M disk.img");
+    std::fs::write(place.join("file"), "content").unwrap();
+    set("file", 0o446);
+    place.ok("cp -p file disk.img:/");
+    set("disk.img", 0o644);
+    for (from, to) in [("file", "copy"), ("disk.img:/file", "out")] {
+        let mut command = Command::new(&program);
+        command.args(["cp", from, to]).current_dir(place.path()).uid(1001).gid(1002);
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(std::fs::read_to_string(place.join(to)).unwrap(), "content");
+        // Without what this process's umask, 022, takes.
+        assert_eq!(mode(to), 0o444);
+    }
+}
+
+#[test]
 fn an_image_that_linux_has_mounted_by_a_name_that_is_gone_is_not_written_to() {
     let place = Place::new();
     place.ok("mkfs -q --size 128M disk.img");
