@@ -231,11 +231,12 @@ impl Session {
         };
         let offer = options.io_uring.then_some(prepare);
         let flags = handshake(&channel, options.init_flags, transfer, offer)?;
-        let (queues, begin) = prepared.map(Prepared::into_parts).unwrap_or_default();
+        let (queues, waiting) = prepared.map(Prepared::into_parts).unwrap_or_default();
         if queues.are_used() {
-            // Little comes by /dev/fuse then.
+            // Little comes by /dev/fuse then. Its reader waits already.
             readers = 1;
         }
+        let first = usize::from(queues.are_used());
         let shared = Arc::new(Shared {
             channel,
             handler,
@@ -254,7 +255,7 @@ impl Session {
             ended: Mutex::new(false),
             ended_changed: Condvar::new(),
         });
-        for started in 0..readers {
+        for started in first..readers {
             match Shared::spawn_reader(&shared) {
                 Ok(()) => {}
                 Err(error) if started == 0 => return Err(error.into()),
@@ -265,9 +266,8 @@ impl Session {
                 }
             }
         }
-        for begin in begin {
-            // Who waits for it ends only when it has begun.
-            let _told = begin.send(Arc::clone(&shared));
+        for waiting in waiting {
+            waiting.begin(&shared);
         }
         shared.complete_queues();
         Ok(Self { shared, flags })

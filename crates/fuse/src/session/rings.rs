@@ -19,6 +19,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -62,16 +63,59 @@ struct Threads {
     wanted: usize,
 }
 
-/// Threads with rings, before there is a session that they serve.
+/// Threads with rings, and one that reads /dev/fuse, before there is a session that they serve.
 pub(super) struct Prepared {
     queues: Queues,
-    /// Each of them is told which session it is.
-    begin: Vec<Sender<Arc<Shared>>>,
+    threads: Vec<Waiting>,
+}
+
+/// A thread that waits for its session. One that is let go of has ended.
+pub(super) struct Waiting {
+    begin: Option<Sender<Arc<Shared>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Waiting {
+    /// Starts one, which does `first`, says whether that went well, and then what is to be done `with` its session.
+    fn start<T>(
+        made: &Sender<bool>,
+        first: impl FnOnce() -> Option<T> + Send + 'static,
+        with: impl FnOnce(T, Arc<Shared>) + Send + 'static,
+    ) -> io::Result<Waiting> {
+        let (begin, begins): (_, Receiver<Arc<Shared>>) = channel();
+        let made = made.clone();
+        let body = move || {
+            let first = first();
+            let told = made.send(first.is_some());
+            drop(made);
+            if let (Some(first), Ok(()), Ok(shared)) = (first, told, begins.recv()) {
+                drop(begins);
+                with(first, shared);
+            }
+        };
+        let thread = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body)?;
+        Ok(Waiting { begin: Some(begin), thread: Some(thread) })
+    }
+
+    /// Has it serve a session.
+    pub(super) fn begin(mut self, shared: &Arc<Shared>) {
+        // It has said that it waits.
+        let _sent = self.begin.take().map(|begin| begin.send(Arc::clone(shared)));
+        self.thread = None;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.begin = None;
+        // Others may need what the system allows in its place.
+        let _ended = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 impl Prepared {
-    /// A thread with a ring for each queue; `None` where the system does not give all that is needed. `readers`: threads of all
-    /// queues together that there should be, each of which has one payload.
+    /// A thread with a ring for each queue, and one for /dev/fuse; `None` where the system does not give all that is needed.
+    /// `readers`: threads of all queues together that there should be, each of which has one payload.
     pub(super) fn new(payload_bytes: usize, readers: usize) -> Option<Prepared> {
         let processors = processors("possible")?;
         let count = u16::try_from(processors.len()).ok()?;
@@ -87,39 +131,25 @@ impl Prepared {
         };
         let all: Vec<Arc<Queue>> = (0..count).map(queue).collect();
         let (made, are_made) = channel();
-        let start = |queue: &Arc<Queue>| first_of(queue, payload_bytes, made.clone());
-        let begin = all.iter().map(start).collect::<io::Result<Vec<_>>>().ok()?;
-        let all_made = all.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
+        let mut threads = Vec::new();
+        for queue in &all {
+            let queue = Arc::clone(queue);
+            let serve = move |ring, shared: Arc<Shared>| {
+                shared.serve_queue(&queue, ring, false);
+                shared.end();
+            };
+            threads.push(Waiting::start(&made, move || Ring::new(payload_bytes).ok(), serve).ok()?);
+        }
+        threads.push(Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok()?);
+        let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
         let queues = Queues { all, payload_bytes, ..Queues::default() };
-        all_made.then_some(Prepared { queues, begin })
+        all_made.then_some(Prepared { queues, threads })
     }
 
     /// What the session is to know of them, and who waits for it.
-    pub(super) fn into_parts(self) -> (Queues, Vec<Sender<Arc<Shared>>>) {
-        (self.queues, self.begin)
+    pub(super) fn into_parts(self) -> (Queues, Vec<Waiting>) {
+        (self.queues, self.threads)
     }
-}
-
-/// Starts the first thread of a queue. It makes its ring, says whether it could, and waits for its session.
-fn first_of(
-    queue: &Arc<Queue>,
-    payload_bytes: usize,
-    made: Sender<bool>,
-) -> io::Result<Sender<Arc<Shared>>> {
-    let (begin, begins): (_, Receiver<Arc<Shared>>) = channel();
-    let queue = Arc::clone(queue);
-    let body = move || {
-        let ring = Ring::new(payload_bytes);
-        let told = made.send(ring.is_ok());
-        drop(made);
-        if let (Ok(ring), Ok(()), Ok(shared)) = (ring, told, begins.recv()) {
-            drop(begins);
-            shared.serve_queue(&queue, ring, false);
-            shared.end();
-        }
-    };
-    std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body)?;
-    Ok(begin)
 }
 
 /// Numbers of processors, as the system lists them: `0-3,8`.
