@@ -124,7 +124,7 @@ impl Config {
     }
 }
 
-/// A clock that goes on by one step each time it is looked at. It also counts the steps that the engine takes, and ends one
+/// A clock that goes on by one step with each operation, and stands still for the engine meanwhile. It also counts the steps that the engine takes, and ends one
 /// of them by a panic.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<AtomicU64>, Arc<Steps>);
@@ -168,7 +168,7 @@ impl Clock {
         Time { sec: 1_790_000_000 + (step >> 10) as i64, nsec: (step & 1023) as u32 * 1000 }
     }
 
-    /// The time now; the next one is later.
+    /// The time now; from here on it is later, and stays so until the next call, whatever a failure makes the engine do once more.
     pub fn now(&self) -> Time {
         Clock::time(self.0.fetch_add(1, Ordering::SeqCst))
     }
@@ -192,7 +192,8 @@ impl Clock {
             }
         };
         let steps = self.1.clone();
-        Env::new(move || clock.now(), random).watched(move |what| steps.take(what))
+        Env::new(move || Clock::time(clock.0.load(Ordering::SeqCst)), random)
+            .watched(move |what| steps.take(what))
     }
 }
 
