@@ -26,7 +26,8 @@ pub struct Mount {
     pub directory: Option<PathBuf>,
     /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot,
     /// memory=BYTES (most that the mount's process may use, 32M or more; 512M), strictopen (immutable and append-only
-    /// files cannot be opened for writing; without it each write to them is refused, and opening is faster) ...
+    /// files cannot be opened for writing; without it each write to them is refused, and opening is faster), noio_uring
+    /// (requests come by /dev/fuse only) ...
     #[arg(short, long, value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only: the same as -o ro
