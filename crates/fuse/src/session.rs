@@ -46,8 +46,6 @@ pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 pub const TRANSFER_BYTES_MIN: u32 = 64 << 10;
 /// Room for the headers before a WRITE's data.
 const HEADER_ROOM: usize = 4096;
-/// Smallest pages a kernel counts `max_pages` in, in bytes.
-const PAGE_BYTES: u32 = 4096;
 /// Asynchronous requests (readahead, writeback) the kernel may have open at once.
 const BACKGROUND_MAX: u16 = 64;
 /// How long a session that has been unmounted may take to notice, unless the mount is still in use in other places.
@@ -619,7 +617,8 @@ fn agreed(theirs: &InitIn, flags: u64, transfer: u32) -> InitOut {
         congestion_threshold: BACKGROUND_MAX / 4 * 3,
         max_write: transfer,
         time_gran: 1,
-        max_pages: (transfer / PAGE_BYTES) as u16,
+        // Of the kernel's size, whatever that is: memory is lent to it for so many.
+        max_pages: (transfer as usize / rustix::param::page_size()).max(1) as u16,
         ..InitOut::default()
     }
 }

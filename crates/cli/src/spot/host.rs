@@ -338,7 +338,11 @@ impl Place {
             Err(trouble) => return Err(trouble),
         };
         rustix::fs::syncfs(&directory)?;
-        // Of the former the system tells mounts of FUSE nothing but what they had not written yet.
+        // Of that the system tells mounts of FUSE nothing but what they had not written yet, and fsync is about the directory alone.
+        let name = handle_path(&directory);
+        if client::is_live(&name) {
+            return Ok(client::commit(&name)?);
+        }
         match rustix::fs::fsync(&directory) {
             Err(Errno::INVAL | Errno::NOTSUP) => Ok(()),
             done => Ok(done?),

@@ -127,6 +127,8 @@ pub struct Ring {
     next: Option<Submission>,
     /// The kernel has the entry.
     lent: bool,
+    /// [`Ring::register`] has given it to the kernel.
+    registered: bool,
     /// Bytes of the payload that the last request and its answer took at most.
     used: usize,
     /// Answers to requests whose payload is still looked at.
@@ -200,6 +202,7 @@ impl Ring {
             entry,
             next: None,
             lent: false,
+            registered: false,
             used: 0,
             side,
             body: Vec::new(),
@@ -207,8 +210,43 @@ impl Ring {
         })
     }
 
-    /// Waits for the first request of a processor's queue, and from here on is counted on for that queue. After that: gives back the
-    /// answer that [`Ring::serve`] has gathered, and waits for the next request. `device` is the mount's /dev/fuse.
+    /// Puts the entry in a processor's queue, which from here on counts on this thread. `device` is the mount's /dev/fuse.
+    ///
+    /// # Errors
+    /// What the kernel refuses; then the queue does not have the entry.
+    pub fn register(&mut self, device: BorrowedFd<'_>, queue: u16) -> Result<(), Errno> {
+        let entry = self.entry.as_mut().ok_or(Errno::INVAL)?;
+        let payload_bytes = entry.len() - HEAD_BYTES;
+        let start = entry.as_mut_ptr();
+        let pieces = [
+            Piece { address: start, length: size_of::<Head>() },
+            Piece { address: start.wrapping_add(HEAD_BYTES), length: payload_bytes },
+        ];
+        self.submit(Submission {
+            command: REGISTER,
+            address: pieces.as_ptr() as u64,
+            length: 2,
+            fd: device.as_raw_fd(),
+            queue,
+            ..Submission::new_zeroed()
+        });
+        while self.enter(1, 0, IoringEnterFlags::empty())? == 0 {
+            std::thread::yield_now();
+        }
+        self.registered = true;
+        match self.completed() {
+            Some(result) if result < 0 => {
+                (self.lent, self.registered) = (false, false);
+                Err(Errno::from_raw_os_error(result.saturating_neg()))
+            }
+            // A request there is when it is waited for only.
+            Some(_) => Err(Errno::PROTO),
+            None => Ok(()),
+        }
+    }
+
+    /// Waits for the first request after [`Ring::register`]. After that: gives back the answer that [`Ring::serve`] has
+    /// gathered, and waits for the next request.
     ///
     /// With `lean`, the memory of a large request or answer goes back to the system before the wait.
     ///
@@ -220,25 +258,14 @@ impl Ring {
         queue: u16,
         lean: bool,
     ) -> Result<Waited, Errno> {
-        let entry = self.entry.as_mut().ok_or(Errno::INVAL)?;
-        let payload_bytes = entry.len() - HEAD_BYTES;
-        let start = entry.as_mut_ptr();
-        let pieces = [
-            Piece { address: start, length: size_of::<Head>() },
-            Piece { address: start.wrapping_add(HEAD_BYTES), length: payload_bytes },
-        ];
-        let mut submission = self.next.take().unwrap_or_else(|| Submission {
-            command: REGISTER,
-            address: pieces.as_ptr() as u64,
-            length: 2,
-            ..Submission::new_zeroed()
-        });
-        submission.opcode = URING_CMD;
-        submission.fd = device.as_raw_fd();
-        submission.queue = queue;
-        self.submit(&submission);
-        self.lent = true;
-        let result = self.complete(lean && self.used > LEAN_BYTES)?;
+        let result = match self.next.take() {
+            Some(answer) => {
+                self.submit(Submission { fd: device.as_raw_fd(), queue, ..answer });
+                self.complete(1, lean && self.used > LEAN_BYTES)?
+            }
+            None if self.registered && self.lent => self.complete(0, false)?,
+            None => return Err(Errno::INVAL),
+        };
         self.lent = false;
         if result >= 0 {
             return Ok(Waited::Request);
@@ -256,18 +283,20 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(self.shared.as_mut_ptr().add(offset).cast()) }
     }
 
-    fn submit(&self, submission: &Submission) {
+    /// Puts a submission where the kernel finds it when it is told; from here on it has the entry.
+    fn submit(&mut self, submission: Submission) {
+        let submission = Submission { opcode: URING_CMD, ..submission };
         // SAFETY: the mapping has room for one, begins at a page, and the kernel reads it only when it is told of the new tail.
-        unsafe { ptr::write(self.submissions.as_mut_ptr().cast(), *submission) };
+        unsafe { ptr::write(self.submissions.as_mut_ptr().cast(), submission) };
+        self.lent = true;
         let tail = self.index(self.at.submission_tail);
         tail.store(tail.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
-    /// Hands the submission over and waits until it is completed.
-    fn complete(&self, lean: bool) -> Result<i32, Errno> {
-        let mut to_submit = 1;
+    /// Tells the kernel of what is still `to_submit`, and waits until the entry comes back.
+    fn complete(&self, mut to_submit: u32, lean: bool) -> Result<i32, Errno> {
         if lean {
-            to_submit -= self.enter(1, 0, IoringEnterFlags::empty())?.min(1);
+            to_submit -= self.enter(to_submit, 0, IoringEnterFlags::empty())?.min(to_submit);
             if to_submit == 0 && self.completed_at().is_none() {
                 self.forget_payload();
             }
@@ -281,8 +310,8 @@ impl Ring {
     }
 
     fn enter(&self, submit: u32, wait_for: u32, flags: IoringEnterFlags) -> Result<u32, Errno> {
-        // SAFETY: no pointers are passed. What the submission points to lives as long as `Ring::wait` (the pieces, which are read
-        // when it is submitted) or until it is completed (the entry).
+        // SAFETY: no pointers are passed. What the submission points to lives as long as `Ring::register` (the pieces, which are
+        // read when it is submitted) or until it is completed (the entry).
         match unsafe { io_uring_enter(&self.fd, submit, wait_for, flags) } {
             Err(Errno::INTR | Errno::AGAIN | Errno::BUSY) => Ok(0),
             other => other,
@@ -484,8 +513,9 @@ mod tests {
             return eprintln!("skipped: no io_uring here");
         };
         let file = tempfile::tempfile().unwrap();
-        assert!(ring.wait(file.as_fd(), 0, false).is_err());
+        assert!(ring.register(file.as_fd(), 0).is_err());
         assert!(!ring.lent);
+        assert_eq!(ring.wait(file.as_fd(), 0, false), Err(Errno::INVAL));
     }
 
     #[test]

@@ -54,11 +54,12 @@ impl Places {
             opcode::READ | opcode::WRITE => DATA,
             _ => OTHER,
         };
-        place.enter(kind);
         let kept = request.opcode() == opcode::WRITE
             && (request.body().read::<WriteIn>())
                 .is_ok_and(|wish| wish.write_flags & abi::WRITE_CACHE != 0);
+        // Counted before it is known that the thread is past what it had before.
         self.kept.fetch_add(kept.into(), Ordering::SeqCst);
+        place.enter(kind);
     }
 
     /// So many requests with what the kernel kept have been received.
@@ -89,10 +90,18 @@ impl Place {
         self.state.store((count + KIND + 1) | kind, Ordering::SeqCst);
     }
 
-    /// Whether the thread has no data in hand that it had when its state was `seen`.
+    /// Whether the thread has no data in hand that it had when its state was `seen`, nor is about to get what waited for those.
     fn is_past(&self, seen: u64) -> bool {
         let now = self.state.load(Ordering::SeqCst);
-        now != seen || seen & KIND == OTHER || seen & KIND == READING && self.sleeps()
+        if seen & KIND == OTHER || now > seen + 2 * KIND + 1 {
+            return true;
+        }
+        match (seen & KIND, now & KIND) {
+            // It has got another request since, which is counted.
+            (READING, DATA | OTHER) => true,
+            (_, READING) => self.sleeps(),
+            _ => false,
+        }
     }
 
     fn sleeps(&self) -> bool {
@@ -118,7 +127,11 @@ mod tests {
         let data = place.state.load(Ordering::SeqCst);
         assert!(place.is_past(reading) && !place.is_past(data));
         place.done();
+        // It is about to get the next one, which may have waited for this.
+        assert!(!place.is_past(data));
+        place.enter(DATA);
         assert!(place.is_past(data));
+        place.done();
         place.enter(OTHER);
         places.wait_for_data();
         places.leave(&place);

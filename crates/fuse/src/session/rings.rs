@@ -17,7 +17,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -25,13 +25,18 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use super::places::Place;
 use super::{Shared, is_looking};
 use crate::protocol::abi::{ReadIn, opcode};
 use crate::protocol::channel::{Reply, Request};
 use crate::protocol::ring::{Ring, Waited};
 
-/// Most threads of one queue; with that many waiting, its requests wait until one is done.
-const THREADS_MAX: usize = 64;
+/// Most threads of all queues together, and at least of each one; with that many waiting, its requests wait until one is done.
+const THREADS_MAX: (usize, usize) = (64, 8);
+/// Most threads of a queue where requests about all that was written wait: those may not be the last ones.
+const THREADS_AT_WORST: usize = 1024;
+/// Threads that a queue has from the start, at least.
+const THREADS_MIN: usize = 2;
 
 /// A READ of so much is of the kernel's own accord.
 const READAHEAD_BYTES: u32 = 64 << 10;
@@ -43,8 +48,14 @@ const MOVE_AFTER: u32 = 2;
 pub(super) struct Queues {
     all: Vec<Arc<Queue>>,
     payload_bytes: usize,
-    /// One request at a time has the kernel write what it keeps.
-    writing_back: Mutex<()>,
+    /// All threads give the memory of large payloads back: they are more than memory was meant for.
+    lean: bool,
+    /// Where the process may run.
+    anywhere: Option<CpuSet>,
+    /// How often the kernel was asked to write what it keeps.
+    asked: AtomicU64,
+    /// One request at a time asks. What was asked last and has come to a good end.
+    answered: Mutex<u64>,
 }
 
 /// That of one processor.
@@ -59,8 +70,10 @@ struct Threads {
     alive: usize,
     /// Those that do not wait for anything but requests.
     free: usize,
-    /// As many as that keep the memory of their payloads.
+    /// Those that there should be from the start.
     wanted: usize,
+    /// Most of them.
+    most: usize,
 }
 
 /// Threads with rings, and one that reads /dev/fuse, before there is a session that they serve.
@@ -124,9 +137,11 @@ impl Prepared {
         if !processors_online()?.iter().all(|&processor| mine.is_set(processor)) {
             return None;
         }
-        let wanted = (readers / processors.len().max(1)).max(1);
+        let wanted = (readers / processors.len().max(1)).max(THREADS_MIN);
+        let most = (THREADS_MAX.0 / processors.len().max(1)).max(THREADS_MAX.1);
+        let lean = wanted * processors.len() > readers.max(THREADS_MIN * 2);
         let queue = |processor| {
-            let threads = Mutex::new(Threads { alive: 1, free: 1, wanted });
+            let threads = Mutex::new(Threads { alive: 1, free: 1, wanted, most });
             Arc::new(Queue { processor, threads })
         };
         let all: Vec<Arc<Queue>> = (0..count).map(queue).collect();
@@ -134,15 +149,22 @@ impl Prepared {
         let mut threads = Vec::new();
         for queue in &all {
             let queue = Arc::clone(queue);
-            let serve = move |ring, shared: Arc<Shared>| {
-                shared.serve_queue(&queue, ring, false);
-                shared.end();
+            let serve = move |mut ring: Ring, shared: Arc<Shared>| {
+                match ring.register(shared.channel.as_fd(), queue.processor) {
+                    Ok(()) => {
+                        shared.serve_queue(&queue, ring, shared.queues.lean);
+                        shared.end();
+                    }
+                    // The kernel does without rings then, as nothing has come by one.
+                    Err(error) => shared.tell(&format!("no io_uring: {error}")),
+                }
             };
             threads.push(Waiting::start(&made, move || Ring::new(payload_bytes).ok(), serve).ok()?);
         }
         threads.push(Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok()?);
         let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
-        let queues = Queues { all, payload_bytes, ..Queues::default() };
+        let anywhere = Some(mine);
+        let queues = Queues { all, payload_bytes, lean, anywhere, ..Queues::default() };
         all_made.then_some(Prepared { queues, threads })
     }
 
@@ -158,7 +180,7 @@ fn processors(which: &str) -> Option<Vec<usize>> {
     parse_list(text.trim())
 }
 
-fn processors_online() -> Option<Vec<usize>> {
+pub(super) fn processors_online() -> Option<Vec<usize>> {
     processors("online")
 }
 
@@ -176,14 +198,14 @@ fn parse_list(text: &str) -> Option<Vec<usize>> {
 }
 
 impl Queue {
-    /// The calling thread is going to wait. Whether others are free, or a new one is to be started to be so.
-    fn step_out(&self) -> Others {
+    /// The calling thread is going to wait. Whether others are free, or a new one is to be started to be so; there `must` be one.
+    fn step_out(&self, must: bool) -> Others {
         let mut threads = self.threads.lock();
         threads.free -= 1;
         if threads.free > 0 {
             return Others::Free;
         }
-        if threads.alive >= THREADS_MAX {
+        if threads.alive >= if must { THREADS_AT_WORST } else { threads.most } {
             return Others::None;
         }
         threads.alive += 1;
@@ -196,11 +218,12 @@ impl Queue {
         self.threads.lock().free += 1;
     }
 
-    /// A thread that was counted on is not there.
-    fn is_missing_one(&self) {
+    /// A thread that was counted on is not there; whether the queue has others that are free.
+    fn is_missing_one(&self) -> bool {
         let mut threads = self.threads.lock();
         threads.alive -= 1;
         threads.free -= 1;
+        threads.free > 0
     }
 }
 
@@ -213,7 +236,7 @@ fn reads_ahead(request: &Request<'_>) -> bool {
 /// Where a thread runs: on the processor of its queue, or, while it does what the kernel reads ahead, wherever there is room.
 struct Seat {
     processor: u16,
-    /// Where it could run at first.
+    /// Where the process may run.
     anywhere: Option<CpuSet>,
     stays: bool,
     /// Requests in a row that would be better done at the other place.
@@ -222,8 +245,7 @@ struct Seat {
 
 impl Seat {
     /// The calling thread stays on this processor.
-    fn take(processor: u16) -> Seat {
-        let anywhere = sched_getaffinity(None).ok();
+    fn take(processor: u16, anywhere: Option<CpuSet>) -> Seat {
         let mut seat = Seat { processor, anywhere, stays: false, against: 0 };
         seat.move_to(true);
         seat
@@ -263,6 +285,35 @@ impl Queues {
     }
 }
 
+/// A thread among those that may have data in hand.
+struct Seated<'s> {
+    shared: &'s Shared,
+    place: Arc<Place>,
+}
+
+impl Drop for Seated<'_> {
+    fn drop(&mut self) {
+        self.place.done();
+        self.shared.places.leave(&self.place);
+    }
+}
+
+/// A request that is being handled.
+struct Active<'s>(&'s AtomicUsize);
+
+impl<'s> Active<'s> {
+    fn one_more(count: &'s AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Active(count)
+    }
+}
+
+impl Drop for Active<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A thread that panics would leave its queue to nobody: the session ends instead.
 struct EndOnPanic<'s>(&'s Shared);
 
@@ -289,51 +340,61 @@ impl Shared {
         }
     }
 
-    /// Starts a thread for a queue, which counts it already.
+    /// Starts a thread for a queue, which counts it already; `true` when the queue has it.
     fn start_another(self: &Arc<Self>, queue: &Arc<Queue>) -> bool {
-        let lean = {
+        let lean = self.queues.lean || {
             let threads = queue.threads.lock();
             threads.alive > threads.wanted
         };
+        let (has_begun, begun) = channel();
         let (shared, own) = (Arc::clone(self), Arc::clone(queue));
-        let body = move || match Ring::new(shared.queues.payload_bytes) {
-            Ok(ring) => shared.serve_queue(&own, ring, lean),
-            Err(_) => own.is_missing_one(),
+        let body = move || {
+            let ring = Ring::new(shared.queues.payload_bytes).ok().and_then(|mut ring| {
+                let registered = ring.register(shared.channel.as_fd(), own.processor);
+                registered.ok().map(|()| ring)
+            });
+            let _somebody_waits = has_begun.send(ring.is_some());
+            if let Some(ring) = ring {
+                shared.serve_queue(&own, ring, lean);
+            }
         };
         let started = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body);
-        if started.is_err() {
+        let is_there = started.is_ok() && begun.recv().unwrap_or(false);
+        if !is_there {
             queue.is_missing_one();
         }
-        started.is_ok()
+        is_there
     }
 
     /// Body of a thread of a queue.
     fn serve_queue(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring, lean: bool) {
         let _no_queue_without_threads = EndOnPanic(self);
-        let place = self.places.take();
-        let mut seat = Seat::take(queue.processor);
+        let place = Seated { shared: self, place: self.places.take() };
+        let mut seat = Seat::take(queue.processor, self.queues.anywhere);
         loop {
             match ring.wait(self.channel.as_fd(), queue.processor, lean) {
                 Ok(Waited::Request) => {}
                 Ok(Waited::Ended) => break self.end(),
                 Err(error) => {
                     self.tell(&format!("io_uring, processor {}: {error}", queue.processor));
-                    queue.is_missing_one();
+                    // Nobody would answer for those that wait.
+                    if !queue.is_missing_one() {
+                        self.end();
+                    }
                     break;
                 }
             }
             let served = ring.serve(|request, tray| {
-                self.places.begin(&place, request);
+                self.places.begin(&place.place, request);
                 seat.suit(reads_ahead(request));
                 self.serve_queued(queue, request, Reply::gathered(&self.channel, request, tray));
             });
-            place.done();
+            place.place.done();
             if let Err(error) = served {
                 self.tell(&format!("io_uring: a request that makes no sense: {error}"));
                 break self.end();
             }
         }
-        self.places.leave(&place);
         self.farewell.is_over();
     }
 
@@ -346,11 +407,11 @@ impl Shared {
             self.farewell.wait();
             return reply.done();
         }
-        self.active.fetch_add(1, Ordering::SeqCst);
+        let _until_it_is_handled = Active::one_more(&self.active);
         let stopping = self.stopping.load(Ordering::SeqCst);
         let about_all = !stopping && self.handler.wants_all_written(request);
         if about_all || !stopping && self.handler.may_wait(request) {
-            let others = match queue.step_out() {
+            let others = match queue.step_out(about_all) {
                 Others::Wanted if !self.start_another(queue) => Others::None,
                 others => others,
             };
@@ -362,7 +423,6 @@ impl Shared {
         } else {
             self.serve(request, reply);
         }
-        self.active.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Has the kernel write what it keeps, which others have to answer meanwhile.
@@ -370,8 +430,17 @@ impl Shared {
         if *others == Others::None {
             return Err(Errno::IO);
         }
-        let _one_at_a_time = self.queues.writing_back.lock();
-        self.write_back()
+        let queues = &self.queues;
+        let seen = queues.asked.load(Ordering::SeqCst);
+        let mut answered = queues.answered.lock();
+        // Somebody has asked since: that was about what this request is about, too.
+        if *answered > seen {
+            return Ok(());
+        }
+        let asked = queues.asked.fetch_add(1, Ordering::SeqCst) + 1;
+        self.write_back()?;
+        *answered = asked;
+        Ok(())
     }
 
     /// Lets `ask` ask the kernel something by every queue that requests may wait in.
@@ -384,9 +453,11 @@ impl Shared {
             for processor in all {
                 let mut one = CpuSet::new();
                 one.set(processor);
-                // What has gone away since has no requests.
-                if sched_setaffinity(None, &one).is_ok() {
-                    ask()?;
+                match sched_setaffinity(None, &one) {
+                    Ok(()) => ask()?,
+                    // What has gone away since has no requests.
+                    Err(_) if processors_online().is_some_and(|all| !all.contains(&processor)) => {}
+                    Err(error) => return Err(format!("processor {processor}: {error}")),
                 }
             }
             Ok(())
@@ -412,16 +483,18 @@ mod tests {
 
     #[test]
     fn the_last_free_thread_of_a_queue_is_replaced() {
-        let threads = Mutex::new(Threads { alive: 2, free: 2, wanted: 2 });
+        let threads = Mutex::new(Threads { alive: 2, free: 2, wanted: 2, most: 8 });
         let queue = Queue { processor: 0, threads };
-        assert_eq!(queue.step_out(), Others::Free);
-        assert_eq!(queue.step_out(), Others::Wanted);
-        queue.is_missing_one();
+        assert_eq!(queue.step_out(false), Others::Free);
+        assert_eq!(queue.step_out(false), Others::Wanted);
+        assert!(!queue.is_missing_one());
         queue.step_in();
-        assert_eq!(queue.step_out(), Others::Wanted);
-        for _ in 3..THREADS_MAX {
-            assert_eq!(queue.step_out(), Others::Wanted);
+        assert_eq!(queue.step_out(false), Others::Wanted);
+        for _ in 3..8 {
+            assert_eq!(queue.step_out(false), Others::Wanted);
         }
-        assert_eq!(queue.step_out(), Others::None);
+        assert_eq!(queue.step_out(false), Others::None);
+        queue.step_in();
+        assert_eq!(queue.step_out(true), Others::Wanted, "what must not be the last one");
     }
 }
