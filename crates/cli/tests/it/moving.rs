@@ -87,3 +87,25 @@ fn the_same_file_and_another_name_of_it() {
         place.ok(&format!("stat {root}second"));
     }
 }
+
+/// The directory that it goes into changes at the beginning only, and commits come in between as memory runs short.
+#[test]
+fn a_large_tree_that_was_moved_onto_a_mount_is_durable() {
+    const FILES: usize = 12_000;
+    let place = Place::new();
+    place.ok("mkfs -q --size 1G disk.img");
+    let Some(live) = Live::of(&place, "-o commit=300,memory=32M") else { return };
+    fs::create_dir(place.join("tree")).unwrap();
+    for number in 0..FILES {
+        let name = format!("tree/a file with a name that takes its room, as names do: {number:06}");
+        fs::write(place.join(&name), "some content").unwrap();
+    }
+    place.ok("mv tree mnt/");
+    assert!(!place.join("tree").exists());
+    copy_of_image(&place);
+    let listed = place.ok("ls copy.img:/tree");
+    assert_eq!(listed.lines().count(), FILES);
+    let last = "a file with a name that takes its room, as names do: 000000";
+    assert_eq!(place.run_words(&["cat", &format!("copy.img:/tree/{last}")]).text(), "some content");
+    live.end();
+}
