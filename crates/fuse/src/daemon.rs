@@ -317,10 +317,16 @@ fn serve_until_end<S: Control>(
     session::find_programs();
     let Attached { channel, top } = attach()?;
     let attached = top.is_none();
-    let device = match &top {
-        Some(top) => Some(join::device_of(top).map_err(io::Error::from)?),
-        None => mounts::at(&place.mountpoint)?.map(|entry| entry.device),
+    let take_off_attached = || {
+        if attached {
+            take_off(&place.mountpoint);
+        }
     };
+    let device = match &top {
+        Some(top) => join::device_of(top).map(Some).map_err(io::Error::from),
+        None => mounts::at(&place.mountpoint).map(|entry| entry.map(|entry| entry.device)),
+    };
+    let device = device.inspect_err(|_| take_off_attached())?;
     if let Some(device) = device {
         mount.set_device(device);
     }
@@ -330,11 +336,7 @@ fn serve_until_end<S: Control>(
     let session_options = SessionOptions { init_flags, readers, transfer_bytes, io_uring };
     let handler = Arc::clone(&mount);
     let started = Session::start_on(channel, &place.mountpoint, device, handler, &session_options);
-    let session = started.inspect_err(|_| {
-        if attached {
-            take_off(&place.mountpoint);
-        }
-    })?;
+    let session = started.inspect_err(|_| take_off_attached())?;
     if attached {
         session.is_put();
     }

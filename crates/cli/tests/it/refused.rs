@@ -139,3 +139,44 @@ fn mounts_are_served_with_few_threads_or_not_at_all() {
     }
     assert!(served >= 3, "served {served} times");
 }
+
+#[test]
+fn mounts_are_served_with_few_descriptors_or_not_at_all() {
+    let place = Place::new();
+    let tool = Command::new("prlimit").arg("--version").output();
+    if !Path::new("/dev/fuse").exists() || tool.is_err() {
+        println!("skipped: needs /dev/fuse and prlimit");
+        return;
+    }
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    let mut served = 0;
+    for allowed in 8..32 {
+        place.ok("mkfs -q -f --size 200M disk.img");
+        let limit = format!("--nofile={allowed}");
+        let mut command = Command::new("prlimit");
+        command.arg(limit).args(ours("mount -o commit=300 disk.img mnt"));
+        let mounted = command.current_dir(place.path()).output().unwrap();
+        let text = said(&mounted);
+        let is_there = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let is_there = is_there.contains(place.join("mnt").to_str().unwrap());
+        assert_eq!(is_there, mounted.status.success(), "{allowed}: {text}");
+        if !is_there {
+            assert!(text.contains("Too many open files"), "{allowed}: {text}");
+            continue;
+        }
+        served += 1;
+        std::fs::write(place.join("mnt/file"), "content").unwrap();
+        let durable = std::fs::File::open(place.join("mnt/file")).and_then(|file| file.sync_all());
+        durable.unwrap();
+        must(
+            "umount",
+            &Command::new(env!("CARGO_BIN_EXE_buttress"))
+                .arg("umount")
+                .arg(place.join("mnt"))
+                .output()
+                .unwrap(),
+        );
+        assert_eq!(place.ok("cat disk.img:/file"), "content");
+    }
+    assert!(served >= 3, "served {served} times");
+}

@@ -35,6 +35,8 @@ use crate::protocol::ring::{Ring, Waited};
 const THREADS_MAX: (usize, usize) = (64, 8);
 /// Most threads of a queue where requests about all that was written wait: those may not be the last ones.
 const THREADS_AT_WORST: usize = 1024;
+/// Descriptors that must be left when there are rings.
+const SPARE_DESCRIPTORS: usize = 16;
 /// Threads that a queue has from the start, at least.
 const THREADS_MIN: usize = 2;
 
@@ -163,6 +165,10 @@ impl Prepared {
         }
         threads.push(Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok()?);
         let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
+        // Whoever has hardly any descriptors needs them for other things.
+        let spare: io::Result<Vec<fs::File>> =
+            (0..SPARE_DESCRIPTORS).map(|_| fs::File::open("/dev/null")).collect();
+        let all_made = all_made && spare.is_ok();
         let anywhere = Some(mine);
         let queues = Queues { all, payload_bytes, lean, anywhere, ..Queues::default() };
         all_made.then_some(Prepared { queues, threads })
