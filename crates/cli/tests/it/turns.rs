@@ -176,7 +176,7 @@ fn who_waits_says_so_and_can_be_stopped() {
     let mut stopped = start(&place, "mv one disk.img:/");
     std::thread::sleep(std::time::Duration::from_secs(1));
     let pid = rustix::process::Pid::from_child(&stopped);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(stopped.wait().unwrap().code().is_none(), "it ends by the signal");
     // Who only reads is not kept.
     assert_eq!(place.run("ls disk.img").text(), "");
