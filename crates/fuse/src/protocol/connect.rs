@@ -84,7 +84,7 @@ pub enum ConnectError {
         reason: Errno,
     },
     /// The kernel's FUSE device cannot be opened.
-    #[error("{FUSE_DEVICE}: {reason}; is the fuse module loaded (`modprobe fuse`)?")]
+    #[error("{FUSE_DEVICE}: {reason}{}", device_hint(*.reason))]
     Device {
         /// Why open(2) failed.
         reason: Errno,
@@ -106,7 +106,7 @@ pub enum ConnectError {
         reason: Errno,
     },
     /// The helper could not be run.
-    #[error("{HELPER}, which mounts for ordinary users: {source}; install the package fuse3")]
+    #[error("{HELPER}, which mounts for ordinary users: {source}{}", helper_hint(.source))]
     NoHelper {
         /// Why.
         source: std::io::Error,
@@ -117,6 +117,23 @@ pub enum ConnectError {
         /// Its own words.
         said: String,
     },
+}
+
+/// What to do where there is no device; that there are too many open files says by itself what is wrong.
+fn device_hint(reason: Errno) -> &'static str {
+    match reason {
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            "; is the fuse module loaded (`modprobe fuse`)?"
+        }
+        _ => "",
+    }
+}
+
+fn helper_hint(source: &std::io::Error) -> &'static str {
+    match source.kind() {
+        std::io::ErrorKind::NotFound => "; install the package fuse3",
+        _ => "",
+    }
 }
 
 impl ConnectError {
