@@ -106,11 +106,6 @@ impl<S: Store> Mount<S> {
         self.file_changed(())
     }
 
-    /// Asks for the file's own last change: a commit under way that has it is enough.
-    pub(super) fn fsync(&self, request: &Request<'_>) -> Answer<()> {
-        self.store.sync(&self.node(request.nodeid())?)
-    }
-
     pub(super) fn lseek(&self, request: &Request<'_>) -> Answer<abi::LseekOut> {
         let wish: abi::LseekIn = request.body().read()?;
         let what = match wish.whence {

@@ -397,10 +397,6 @@ impl Store for Engine {
     fn commit(&self) -> Answer<()> {
         self.fs.commit().map(drop).map_err(errno)
     }
-
-    fn sync(&self, node: &Self::Node) -> Answer<()> {
-        self.fs.sync(*node).map_err(errno)
-    }
 }
 
 fn subvolume_facts(info: SubvolumeInfo) -> SubvolumeFacts {

@@ -265,8 +265,4 @@ pub trait Store: Send + Sync + 'static {
     fn space(&self) -> Answer<SpaceNumbers>;
     /// Makes everything durable that was done before.
     fn commit(&self) -> Answer<()>;
-    /// Makes one file or directory durable, and with it all that was done before its last change.
-    fn sync(&self, _node: &Self::Node) -> Answer<()> {
-        self.commit()
-    }
 }
