@@ -338,7 +338,8 @@ impl Place {
             Err(trouble) => return Err(trouble),
         };
         rustix::fs::syncfs(&directory)?;
-        // Of that the system tells mounts of FUSE nothing but what they had not written yet, and fsync is about the directory alone.
+        // Of that the system tells mounts of FUSE nothing but what they had not written yet, and fsync need be about the directory
+        // alone.
         let name = handle_path(&directory);
         if client::is_live(&name) {
             return Ok(client::commit(&name)?);
