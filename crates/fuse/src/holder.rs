@@ -415,7 +415,9 @@ const ASKING: Duration = Duration::from_secs(1);
 fn has_no_server(mountpoint: PathBuf) -> bool {
     let (tell, told) = mpsc::channel();
     let ask = move || {
-        let _ = tell.send(rustix::fs::statvfs(&mountpoint).err() == Some(Errno::NOTCONN));
+        // The second is told who asks while the kernel still takes back what a ring of that process had.
+        let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+        let _ = tell.send(rustix::fs::statvfs(&mountpoint).is_err_and(|why| dead.contains(&why)));
     };
     let asked = thread::Builder::new().spawn(ask);
     asked.is_ok() && told.recv_timeout(ASKING).unwrap_or(false)

@@ -123,11 +123,10 @@ fn failure(device: &Path, offset: u64, directory: &Path, error: &MountError) -> 
         MountError::Path { path, source } => {
             let failure = Failure::new("cannot find", path.display(), error::text(source));
             match path == directory {
-                true if source.raw_os_error() == Some(Errno::NOTCONN.raw_os_error()) => failure
-                    .hint(format!(
-                        "The process of a mount has ended: umount -l {}",
-                        directory.display()
-                    )),
+                true if tells_of_death(source) => failure.hint(format!(
+                    "The process of a mount has ended: umount -l {}",
+                    directory.display()
+                )),
                 true => failure.hint(format!("To make it: mkdir {}", directory.display())),
                 false => match device::of_partition(path) {
                     Some(hint) => failure.hint(hint),
@@ -173,6 +172,12 @@ fn without_number(text: &str) -> String {
         }
         None => text.to_owned(),
     }
+}
+
+/// Whether this is what everybody is told of a mount whose process has ended; the second while the kernel still takes back its rings.
+fn tells_of_death(error: &std::io::Error) -> bool {
+    let dead = [Errno::NOTCONN, Errno::CONNABORTED].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|code| dead.contains(&code))
 }
 
 fn list(globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
