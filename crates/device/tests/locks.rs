@@ -237,11 +237,7 @@ impl Drop for Loop {
 /// Linux attaches a loop device to a file whatever locks it has; through the device, we find them.
 #[test]
 fn a_loop_device_is_the_file_behind_it() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: loop devices need root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = place_for_loops() else { return };
     let path = dir.path().join("image");
     let writer = FileDevice::create(&path, 1 << 20).unwrap();
     let Some(disk) = Loop::attach(&path, &[]) else {
@@ -268,14 +264,19 @@ fn a_loop_device_is_the_file_behind_it() {
     is_busy(FileDevice::open(&second.0, Access::ReadWrite));
 }
 
+/// Where images for loop devices go; `None` for who may not make any.
+fn place_for_loops() -> Option<tempfile::TempDir> {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return None;
+    }
+    Some(tempfile::tempdir().unwrap())
+}
+
 /// Partitions of one disk are written side by side, each by one program; whoever has the whole disk has all of them.
 #[test]
 fn partitions_of_a_loop_device_are_apart() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: loop devices need root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = place_for_loops() else { return };
     let path = dir.path().join("image");
     File::create(&path).unwrap().set_len(8 << 20).unwrap();
     if !partition(&path) {
@@ -313,11 +314,7 @@ fn partitions_of_a_loop_device_are_apart() {
 /// The same for loop devices on parts of one file, and for what Linux has mounted from one.
 #[test]
 fn loop_devices_on_parts_of_a_file() {
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: loop devices need root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = place_for_loops() else { return };
     let path = dir.path().join("image");
     File::create(&path).unwrap().set_len(32 << 20).unwrap();
     let attach = |options: &str| Loop::attach(&path, &options.split(' ').collect::<Vec<_>>());
@@ -434,11 +431,7 @@ fn parts_of_a_file_are_apart() {
 #[test]
 fn a_loop_device_has_its_part_of_a_file() {
     const M: u64 = 1 << 20;
-    if !rustix::process::geteuid().is_root() {
-        println!("skipped: loop devices need root");
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
+    let Some(dir) = place_for_loops() else { return };
     let path = dir.path().join("image");
     File::create(&path).unwrap().set_len(32 << 20).unwrap();
     let Some(disk) = Loop::attach(&path, &["--offset", "1M", "--sizelimit", "8M"]) else {

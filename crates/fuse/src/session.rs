@@ -4,8 +4,11 @@
 //! Life cycle: [`Session::start`] answers INIT, from then on the mount answers. Reader threads hand
 //! requests to the [`Handler`]. It ends when somebody unmounts, or through [`Stopper::stop`] (what
 //! a signal does), which unmounts and, if files are still open below, detaches the mount and stops
-//! serving. [`Session::wait`] returns after the last request being handled has been answered, so
-//! the caller's final commit holds all that was acknowledged.
+//! serving. [`Session::wait`] returns after the last request that was received has been handled, so
+//! the caller's final commit holds all that is acknowledged.
+//!
+//! Where the kernel offers io_uring, [`rings`] take the readers' place, and one reader stays for the little that comes by
+//! /dev/fuse then.
 //!
 //! A request that waits long (an fsync is a whole commit) must not keep others from being read:
 //! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:

@@ -127,8 +127,6 @@ pub struct Ring {
     next: Option<Submission>,
     /// The kernel has the entry.
     lent: bool,
-    /// [`Ring::register`] has given it to the kernel.
-    registered: bool,
     /// Bytes of the payload that the last request and its answer took at most.
     used: usize,
     /// Answers to requests whose payload is still looked at.
@@ -202,7 +200,6 @@ impl Ring {
             entry,
             next: None,
             lent: false,
-            registered: false,
             used: 0,
             side,
             body: Vec::new(),
@@ -233,10 +230,9 @@ impl Ring {
         while self.enter(1, 0, IoringEnterFlags::empty())? == 0 {
             std::thread::yield_now();
         }
-        self.registered = true;
         match self.completed() {
             Some(result) if result < 0 => {
-                (self.lent, self.registered) = (false, false);
+                self.lent = false;
                 Err(Errno::from_raw_os_error(result.saturating_neg()))
             }
             // A request there is when it is waited for only.
@@ -263,7 +259,7 @@ impl Ring {
                 self.submit(Submission { fd: device.as_raw_fd(), queue, ..answer });
                 self.complete(1, lean && self.used > LEAN_BYTES)?
             }
-            None if self.registered && self.lent => self.complete(0, false)?,
+            None if self.lent => self.complete(0, false)?,
             None => return Err(Errno::INVAL),
         };
         self.lent = false;
