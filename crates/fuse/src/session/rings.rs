@@ -164,6 +164,8 @@ impl Prepared {
             threads.push(Waiting::start(&made, move || Ring::new(payload_bytes).ok(), serve).ok()?);
         }
         threads.push(Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok()?);
+        // One that dies without a word is not waited for.
+        drop(made);
         let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
         // Whoever has hardly any descriptors needs them for other things.
         let spare: io::Result<Vec<fs::File>> =
