@@ -9,6 +9,8 @@
 //! In the same way the process that serves a mount which is nowhere yet starts another one, which puts it where it belongs: that
 //! takes answers of the server, and a process that waits for its own could not be killed. The mount is its standard input.
 
+mod inherited;
+
 use std::env;
 use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Read, Write};
@@ -147,6 +149,7 @@ pub fn tell_allocator() {
 fn start_child() -> Result<(), LaunchError> {
     let mut command = again();
     command.env(MARK, "1").stdin(Stdio::null()).stdout(Stdio::piped());
+    inherited::keep_from_children();
     listen(&mut command.spawn()?)
 }
 

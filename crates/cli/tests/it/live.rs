@@ -431,6 +431,26 @@ fn deleted_subvolumes_of_a_live_mount_are_listed() {
     live.end();
 }
 
+/// Scripts hold locks while they mount, and read what commands print until its end.
+#[test]
+fn a_mount_keeps_nothing_that_the_command_was_given() {
+    let place = image();
+    let Some(live) = Live::of(&place, "") else { return };
+    live.end();
+    let script = "exec 9>held; flock 9; \"$0\" mount disk.img mnt";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script]).arg(env!("CARGO_BIN_EXE_buttress")).current_dir(place.path());
+    assert!(command.status().unwrap().success());
+    let free = std::fs::File::open(place.join("held")).unwrap().try_lock();
+    place.ok("umount mnt");
+    free.unwrap();
+    // But for what it was given to mount.
+    let script = "exec 9<disk.img; \"$0\" mount /dev/fd/9 mnt && \"$0\" umount mnt";
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", script]).arg(env!("CARGO_BIN_EXE_buttress")).current_dir(place.path());
+    assert!(command.status().unwrap().success());
+}
+
 /// The image as it is on the disk now.
 pub fn copy_of_image(place: &Place) {
     let args = ["--sparse=always", "disk.img", "copy.img"];
