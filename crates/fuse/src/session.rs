@@ -226,18 +226,16 @@ impl Session {
             count => count,
         };
         let mut prepared = None;
-        let prepare = || {
-            prepared = Prepared::new(transfer as usize, readers);
-            prepared.is_some()
-        };
+        let prepare = || prepared.insert(Prepared::new(transfer as usize, readers)).has_rings();
         let offer = options.io_uring.then_some(prepare);
         let flags = handshake(&channel, options.init_flags, transfer, offer)?;
         let (queues, waiting) = prepared.map(Prepared::into_parts).unwrap_or_default();
         if queues.are_used() {
-            // Little comes by /dev/fuse then. Its reader waits already.
+            // Little comes by /dev/fuse then.
             readers = 1;
         }
-        let first = usize::from(queues.are_used());
+        // The first one waits already.
+        let first = waiting.len().min(1);
         let shared = Arc::new(Shared {
             channel,
             handler,

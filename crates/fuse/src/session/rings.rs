@@ -78,7 +78,7 @@ struct Threads {
     most: usize,
 }
 
-/// Threads with rings, and one that reads /dev/fuse, before there is a session that they serve.
+/// A thread that reads /dev/fuse, and perhaps others with rings, before there is a session that they serve.
 pub(super) struct Prepared {
     queues: Queues,
     threads: Vec<Waiting>,
@@ -129,57 +129,63 @@ impl Drop for Waiting {
 }
 
 impl Prepared {
-    /// A thread with a ring for each queue, and one for /dev/fuse; `None` where the system does not give all that is needed.
+    /// Rings with their threads, if the system gives all that is needed, and in any case a reader of /dev/fuse, if it gives a thread.
     /// `readers`: threads of all queues together that there should be, each of which has one payload.
-    pub(super) fn new(payload_bytes: usize, readers: usize) -> Option<Prepared> {
-        let processors = processors("possible")?;
-        let count = u16::try_from(processors.len()).ok()?;
-        // To see to all queues, one has to be able to run where programs do.
-        let mine = sched_getaffinity(None).ok()?;
-        if !processors_online()?.iter().all(|&processor| mine.is_set(processor)) {
-            return None;
-        }
-        let wanted = (readers / processors.len().max(1)).max(THREADS_MIN);
-        let most = (THREADS_MAX.0 / processors.len().max(1)).max(THREADS_MAX.1);
-        let lean = wanted * processors.len() > readers.max(THREADS_MIN * 2);
-        let queue = |processor| {
-            let threads = Mutex::new(Threads { alive: 1, free: 1, wanted, most });
-            Arc::new(Queue { processor, threads })
-        };
-        let all: Vec<Arc<Queue>> = (0..count).map(queue).collect();
-        let (made, are_made) = channel();
-        let mut threads = Vec::new();
-        for queue in &all {
-            let queue = Arc::clone(queue);
-            let serve = move |mut ring: Ring, shared: Arc<Shared>| {
-                match ring.register(shared.channel.as_fd(), queue.processor) {
-                    Ok(()) => {
-                        shared.serve_queue(&queue, ring, shared.queues.lean);
-                        shared.end();
-                    }
-                    // The kernel does without rings then, as nothing has come by one.
-                    Err(error) => shared.tell(&format!("no io_uring: {error}")),
-                }
-            };
-            threads.push(Waiting::start(&made, move || Ring::new(payload_bytes).ok(), serve).ok()?);
-        }
-        threads.push(Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok()?);
-        // One that dies without a word is not waited for.
+    pub(super) fn new(payload_bytes: usize, readers: usize) -> Prepared {
+        let (made, is_made) = channel();
+        // The first, so that it is there where the rest is not: the system takes its time to forget a thread that has ended.
+        let reader = Waiting::start(&made, || Some(()), |(), it| it.read_requests()).ok();
         drop(made);
-        let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
-        // Whoever has hardly any descriptors needs them for other things.
-        let spare: io::Result<Vec<fs::File>> =
-            (0..SPARE_DESCRIPTORS).map(|_| fs::File::open("/dev/null")).collect();
-        let all_made = all_made && spare.is_ok();
-        let anywhere = Some(mine);
-        let queues = Queues { all, payload_bytes, lean, anywhere, ..Queues::default() };
-        all_made.then_some(Prepared { queues, threads })
+        let reader = reader.filter(|_| is_made.recv().is_ok());
+        let rings = reader.as_ref().and_then(|_| rings(payload_bytes, readers));
+        let (queues, threads) = rings.unwrap_or_default();
+        Prepared { queues, threads: reader.into_iter().chain(threads).collect() }
     }
 
-    /// What the session is to know of them, and who waits for it.
+    /// What the session is to know of them, and who waits for it, the reader of /dev/fuse first.
     pub(super) fn into_parts(self) -> (Queues, Vec<Waiting>) {
         (self.queues, self.threads)
     }
+
+    /// Whether there are rings.
+    pub(super) fn has_rings(&self) -> bool {
+        self.queues.are_used()
+    }
+}
+
+/// A queue for each processor, and a thread with a ring for each queue; `None` where the system does not give all that is needed.
+fn rings(payload_bytes: usize, readers: usize) -> Option<(Queues, Vec<Waiting>)> {
+    let processors = processors("possible")?;
+    // To see to all queues, one has to be able to run where programs do.
+    let mine = sched_getaffinity(None).ok()?;
+    if !processors_online()?.iter().all(|&processor| mine.is_set(processor)) {
+        return None;
+    }
+    let count = processors.len().max(1);
+    let wanted = (readers / count).max(THREADS_MIN);
+    let most = (THREADS_MAX.0 / count).max(THREADS_MAX.1);
+    let queue = |processor| {
+        let threads = Mutex::new(Threads { alive: 1, free: 1, wanted, most });
+        Arc::new(Queue { processor, threads })
+    };
+    let all: Vec<Arc<Queue>> = (0..u16::try_from(count).ok()?).map(queue).collect();
+    let (made, are_made) = channel();
+    let first = |queue: &Arc<Queue>| {
+        let queue = Arc::clone(queue);
+        let serve = move |ring, shared: Arc<Shared>| shared.serve_first(&queue, ring);
+        Waiting::start(&made, move || Ring::new(payload_bytes).ok(), serve)
+    };
+    let threads: Vec<Waiting> = all.iter().map(first).collect::<io::Result<_>>().ok()?;
+    // One that dies without a word is not waited for.
+    drop(made);
+    let all_made = threads.iter().all(|_| are_made.recv().is_ok_and(|made: bool| made));
+    // Whoever has hardly any descriptors needs them for other things.
+    let spare: io::Result<Vec<fs::File>> =
+        (0..SPARE_DESCRIPTORS).map(|_| fs::File::open("/dev/null")).collect();
+    let lean = wanted * count > readers.max(THREADS_MIN * 2);
+    let anywhere = Some(mine);
+    let queues = Queues { all, payload_bytes, lean, anywhere, ..Queues::default() };
+    (all_made && spare.is_ok()).then_some((queues, threads))
 }
 
 /// Numbers of processors, as the system lists them: `0-3,8`.
@@ -372,6 +378,18 @@ impl Shared {
             queue.is_missing_one();
         }
         is_there
+    }
+
+    /// Body of the first thread of a queue.
+    fn serve_first(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring) {
+        match ring.register(self.channel.as_fd(), queue.processor) {
+            Ok(()) => {
+                self.serve_queue(queue, ring, self.queues.lean);
+                self.end();
+            }
+            // The kernel does without rings then, as nothing has come by one.
+            Err(error) => self.tell(&format!("no io_uring: {error}")),
+        }
     }
 
     /// Body of a thread of a queue.
