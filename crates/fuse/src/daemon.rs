@@ -155,7 +155,7 @@ pub fn mount(
     ground: Ground,
 ) -> Result<(), MountError> {
     if launch::is_to_put() {
-        let put = |top| join::put(top, &Place::new(device, mountpoint)?, options);
+        let put = |top| join::put(top, &Place::new(device, mountpoint)?, options).map(drop);
         launch::put_and_exit(put);
     }
     if ground == Ground::Foreground {
@@ -185,11 +185,11 @@ fn mount_here(
     let turn = Turn::wait(&place.source);
     if let Some(running) = join::running(&place, options) {
         let watch = Watch::begin()?;
-        running.join(&place, options)?;
+        let joined = running.join(&place, options)?;
         drop(turn);
         return match readiness.take() {
             Some(readiness) => Ok(readiness.ready()?),
-            None => watch.until_gone(&place),
+            None => watch.until_gone(&joined),
         };
     }
     let mut opened = Opened::new(&place, options)?;

@@ -37,7 +37,7 @@ use crate::client;
 use crate::daemon::{MountError, Place, connect_options};
 use crate::holder::Server;
 use crate::options::{MountOptions, SubvolumeChoice};
-use crate::protocol::connect::{self, ConnectOptions, disconnect};
+use crate::protocol::connect::{self, ConnectError, ConnectOptions, disconnect};
 use crate::protocol::mounts::{self, FS_TYPE_BLOCK, MountEntry};
 
 /// Id of the subvolume that has all others below it.
@@ -143,6 +143,12 @@ pub(crate) fn running(place: &Place, options: &MountOptions) -> Option<Running> 
     candidates.find_map(|entry| Running::of(&entry, place, options))
 }
 
+/// One more mount, wherever it is by now. As soon as it can be seen, it can be moved.
+pub(crate) struct Joined {
+    id: u64,
+    device: (u32, u32),
+}
+
 impl Running {
     /// `None` where it does not answer, does not write, or is about another part of the image.
     fn of(entry: &MountEntry, place: &Place, options: &MountOptions) -> Option<Self> {
@@ -162,9 +168,11 @@ impl Running {
     }
 
     /// Mounts.
-    pub(crate) fn join(self, place: &Place, options: &MountOptions) -> Result<(), MountError> {
+    pub(crate) fn join(self, place: &Place, options: &MountOptions) -> Result<Joined, MountError> {
         self.agree(options)?;
-        put(self.top, place, options)
+        let failed = |reason| ConnectError::Mount { path: place.mountpoint.clone(), reason };
+        let device = device_of(&self.top).map_err(failed)?;
+        Ok(Joined { id: put(self.top, place, options)?, device })
     }
 
     fn agree(&self, options: &MountOptions) -> Result<(), MountError> {
@@ -209,8 +217,9 @@ fn path_of(directory: &OwnedFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()))
 }
 
-/// Puts a mount of the top of a filesystem, or of the subvolume of it that is asked for, where it belongs; lets go of it.
-pub(crate) fn put(top: OwnedFd, place: &Place, options: &MountOptions) -> Result<(), MountError> {
+/// Puts a mount of the top of a filesystem, or of the subvolume of it that is asked for, where it belongs; lets go of it. Answers its
+/// number.
+pub(crate) fn put(top: OwnedFd, place: &Place, options: &MountOptions) -> Result<u64, MountError> {
     let find = || find(&top, place, options);
     connect::put(&top, &place.mountpoint, find)
 }
@@ -302,9 +311,9 @@ impl Watch {
     }
 
     /// Returns when the mount that was made here has gone, by a signal to this process, too.
-    pub(crate) fn until_gone(&self, place: &Place) -> Result<(), MountError> {
-        let Some(own) = mounts::at(&place.mountpoint)? else { return Ok(()) };
-        while let Some(now) = mounts::all()?.into_iter().find(|mount| mount.is(&own)) {
+    pub(crate) fn until_gone(&self, own: &Joined) -> Result<(), MountError> {
+        let is_own = |mount: &MountEntry| (mount.id, mount.device) == (own.id, own.device);
+        while let Some(now) = mounts::all()?.into_iter().find(is_own) {
             if self.stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
                 let busy = disconnect(&now.mountpoint, false).is_err();
                 if busy {

@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
@@ -315,7 +315,8 @@ fn attributes(options: &ConnectOptions) -> MountAttrFlags {
     flags
 }
 
-/// Mounts on `mountpoint` the directory that `find` finds below a mount that is nowhere yet; `None`: the top itself.
+/// Mounts on `mountpoint` the directory that `find` finds below a mount that is nowhere yet; `None`: the top itself. Answers the
+/// number of the mount ([`mounts::MountEntry::id`]), by which it is known when somebody has moved it.
 ///
 /// Looking for it takes answers of the server, so it is not for the process that serves. Before Linux 6.15 a part can be taken
 /// only of a mount that is somewhere: there the top is on `mountpoint` for a moment.
@@ -323,11 +324,14 @@ pub(crate) fn put<E: From<ConnectError>>(
     top: &OwnedFd,
     mountpoint: &Path,
     find: impl Fn() -> Result<Option<OwnedFd>, E>,
-) -> Result<(), E> {
+) -> Result<u64, E> {
     let failed = |reason| ConnectError::Mount { path: mountpoint.to_owned(), reason };
     let place = |tree: &OwnedFd| {
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let number = statx(tree, "", how, StatxFlags::MNT_ID).map_err(failed)?.stx_mnt_id;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(tree, "", rustix::fs::CWD, mountpoint, flags).map_err(failed)
+        move_mount(tree, "", rustix::fs::CWD, mountpoint, flags).map_err(failed)?;
+        Ok::<_, ConnectError>(number)
     };
     let Some(directory) = find()? else { return Ok(place(top)?) };
     match part(&directory) {
