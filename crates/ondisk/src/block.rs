@@ -214,17 +214,25 @@ impl TreeBlock {
         read_key(&self.bytes[at..at + 17])
     }
 
+    /// The heads of a leaf's items, in order.
+    pub fn item_heads(&self) -> &[ItemHead] {
+        assert!(self.is_leaf(), "a node has no items");
+        let heads = &self.bytes[HEADER_LEN..HEADER_LEN + self.len() * ITEM_LEN];
+        <[ItemHead]>::ref_from_bytes(heads).expect("the length is that of the heads")
+    }
+
     /// The head of item `slot` of a leaf.
     pub fn item_head(&self, slot: usize) -> &ItemHead {
-        assert!(self.is_leaf() && slot < self.len(), "item {slot} of {}", self.len());
-        let at = HEADER_LEN + slot * ITEM_LEN;
-        ItemHead::ref_from_bytes(&self.bytes[at..at + ITEM_LEN])
-            .expect("the length is that of the head")
+        &self.item_heads()[slot]
     }
 
     /// The data of item `slot` of a leaf.
     pub fn data(&self, slot: usize) -> &[u8] {
-        let head = self.item_head(slot);
+        self.data_of(self.item_head(slot))
+    }
+
+    /// The data of the item of the leaf that has this head.
+    pub fn data_of(&self, head: &ItemHead) -> &[u8] {
         let start = HEADER_LEN + head.offset.get() as usize;
         &self.bytes[start..start + head.size.get() as usize]
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use buttress_device::MemoryDevice;
 use buttress_ondisk::superblock::Superblock;
+use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::oracle;
 use buttress_volume::{Access, Volume};
 
@@ -210,10 +211,11 @@ fn what_a_deleted_subvolume_leaves_to_its_snapshot_can_change() {
     fs.check();
 }
 
-/// A commit that lets operations of the next transaction run between its freeze and its merge.
+/// A commit that lets operations of the next transaction run between its freeze and its merge, and then writes more.
 struct Meanwhile<'f> {
     forest: &'f Forest,
     act: &'f (dyn Fn() + Sync),
+    more: &'f (dyn Fn(&Commit<'_>) + Sync),
 }
 
 impl Participant for Meanwhile<'_> {
@@ -231,6 +233,7 @@ impl Participant for Meanwhile<'_> {
     }
 
     fn merge(&self, commit: &Commit<'_>) -> crate::error::Result<()> {
+        (self.more)(commit);
         self.forest.merge(commit)
     }
 
@@ -251,7 +254,7 @@ fn a_commit_that_takes_a_snapshot_knows_nothing_of_later_changes() {
     fs.forest.request_snapshot(&fs.op(), source, false).unwrap();
     // Nothing else has changed the source: but while the commit runs, it is deleted.
     let act = || delete(&fs, "source", source);
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &act }, false).unwrap();
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &act, more: &|_| {} }, false).unwrap();
     let crashed = open(&fs.device);
     let found = crashed.forest.info(&crashed.core, source).unwrap();
     assert_eq!((found.name.as_slice(), found.flags), (&b"source"[..], 0));
@@ -260,6 +263,30 @@ fn a_commit_that_takes_a_snapshot_knows_nothing_of_later_changes() {
         crashed.commit();
     }
     crashed.check();
+}
+
+#[test]
+fn a_block_that_no_reader_would_take_is_not_written() {
+    let fs = open(&make(4096));
+    fill(&fs, 5, 0..10, 100);
+    fs.commit();
+    fill(&fs, 5, 10..20, 100);
+    // What some mistake makes of a root item.
+    let more = |commit: &Commit<'_>| {
+        commit.root_item(Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0), Some(vec![7; 10]));
+    };
+    let refused =
+        commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| {}, more: &more }, false);
+    let why = refused.unwrap_err().to_string();
+    assert!(why.contains("corrupt leaf: root=1 ") && why.contains("wrong item size"), "{why}");
+    assert!(commit(&fs.core, &fs.forest, true).is_err());
+    let again = open(&fs.device);
+    again.check();
+    let subvolume = again.forest.get(&again.core, 5).unwrap();
+    let op = again.op();
+    let top = subvolume.tree.get(&op, TOP).unwrap();
+    subvolume.tree.lookup(&op, &top, b"file9").unwrap();
+    assert!(subvolume.tree.lookup(&op, &top, b"file10").is_err());
 }
 
 #[test]
@@ -389,7 +416,8 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     walk(48);
     assert!(loaded().contains(&first), "a changed one left");
     // What walks while a commit runs changes nothing about what that publishes.
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(48) }, false).unwrap();
+    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(48), more: &|_| {} }, false)
+        .unwrap();
     (0..2).for_each(|_| walk(48));
     assert!(!loaded().contains(&first), "{:?}", loaded());
     assert_eq!(at(first, held).unwrap().1.nlink, 0);

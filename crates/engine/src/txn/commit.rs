@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::superblock::Superblock;
-use buttress_ondisk::{Key, TreeBlock};
+use buttress_ondisk::{Expect, Key, TreeBlock};
 use parking_lot::Mutex;
 
 use super::core::Core;
@@ -206,8 +206,12 @@ impl<'a> Commit<'a> {
 
     fn write_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
         let (nodesize, csum) = (self.core.features.nodesize, self.core.features.csum);
+        let gate = self.core.volume.gate();
         let mut bytes = Vec::with_capacity(run.len() * nodesize);
         for block in run {
+            // A mistake of ours ends here, as an error, and never on the disk.
+            let generation = Some(self.transid);
+            gate.verify(block, &Expect { generation, ..Expect::at(block.bytenr()) })?;
             let at = bytes.len();
             bytes.extend_from_slice(block.as_bytes());
             let digest = csum.digest(&bytes[at + 32..]);

@@ -56,8 +56,8 @@ impl Item<'_> {
 pub(super) fn check(gate: &Gate, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
     frame(gate, block, root)?;
     let mut before = None;
-    for slot in 0..block.len() {
-        let (key, data) = block.item(slot);
+    for (slot, head) in block.item_heads().iter().enumerate() {
+        let (key, data) = (head.key.into(), block.data_of(head));
         item(&Item { gate, root, key, data, before })
             .map_err(|fault| fault.at(CorruptionKind::Item, root, block.bytenr(), Some(slot)))?;
         before = Some((key, data));
@@ -123,8 +123,7 @@ fn layout(gate: &Gate, block: &TreeBlock) -> Result<(), (usize, Fault)> {
     let mut end = room;
     // The least of all keys is no item's.
     let mut last = Key::MIN;
-    for slot in 0..block.len() {
-        let head = block.item_head(slot);
+    for (slot, head) in block.item_heads().iter().enumerate() {
         let key = Key::from(head.key);
         let (offset, size) = (u64::from(head.offset.get()), u64::from(head.size.get()));
         let rules = || -> Checked {

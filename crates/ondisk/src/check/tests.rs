@@ -514,7 +514,7 @@ proptest! {
         if let Ok(block) = gate().block_beside(bytes.clone(), &Expect::at(1 << 20)) {
             let given: Vec<_> = (0..block.len()).map(|slot| block.item(slot)).collect();
             assert!(given.is_sorted_by_key(|(key, _)| *key) && block.leaf_used() <= 4096);
-            assert_eq!(gate().verify(&block).is_ok(), block.lost().is_empty());
+            assert_eq!(gate().verify(&block, &Expect::at(1 << 20)).is_ok(), block.lost().is_empty());
         }
         if let Ok(block) = gate().salvage(bytes) {
             let mut out = Vec::new();

@@ -12,7 +12,7 @@ pub fn blocks_pass(images: &[(String, Image)]) {
         let blocks = image.every_block();
         assert!(blocks.len() > 10, "{name}: {} blocks", blocks.len());
         for block in &blocks {
-            image.gate.verify(block).unwrap();
+            image.gate.verify(block, &Expect::at(block.bytenr())).unwrap();
             if block.is_leaf() {
                 kinds.extend((0..block.len()).map(|slot| block.key(slot).kind));
             }
