@@ -29,6 +29,8 @@ const MORE: &str = "BUTTRESS_TEST_MOUNT";
 pub const BACKGROUND: &str = "BUTTRESS_TEST_BACKGROUND";
 pub const SOURCE: &str = "/some where,odd.img";
 pub const USER: u32 = 1000;
+/// How long an fsync of the null filesystem takes: long enough to show that others are served meanwhile.
+const FSYNC: Duration = Duration::from_millis(300);
 
 /// Not a test by itself: the server's side of all the others.
 #[test]
@@ -73,7 +75,7 @@ fn serve_null(
     let options = ConnectOptions { source: SOURCE.into(), ..Default::default() };
     let signals = HeldSignals::hold()?;
     let channel = connect(&place.mountpoint, &options)?;
-    let handler = Arc::new(Null::new());
+    let handler = Arc::new(Null::new(FSYNC));
     let options = SessionOptions { io_uring, ..SessionOptions::default() };
     let session = Session::start(channel, &place.mountpoint, handler, &options)?;
     let _watch = signals.stop(session.stopper())?;
