@@ -9,7 +9,7 @@ use rustix::fs::{FlockOperation, flock};
 use super::{Capture, CorpusError, Image, ImageSpec, Populate, Result, Site, specs};
 use crate::facts::{Facts, facts_of_dir, from_text, to_text};
 use crate::oracle::{
-    KernelMount, LoopDevice, btrfs, copy_sparse, mkfs, mkfs_devices, run, sparse_file,
+    KernelMount, LoopDevice, btrfs, copy_sparse, is_root, mkfs, mkfs_devices, run, sparse_file,
 };
 
 /// The descriptions; a change makes every image anew.
@@ -40,6 +40,9 @@ pub fn build(name: &str) -> Result<Image> {
     let lock = File::create(cache.join(format!("{name}.lock")))?;
     flock(&lock, FlockOperation::LockExclusive)?;
     if !dir.exists() {
+        if !is_root() {
+            return Err(CorpusError::NeedsRoot(spec.name));
+        }
         let half = cache.join(format!("{name}.half"));
         make_patiently(&spec, &half)?;
         fs::rename(&half, &dir)?;

@@ -69,6 +69,9 @@ pub enum CorpusError {
     /// The moment an image is there for was missed several times; no fault of anyone.
     #[error("the moment of image {0} was missed")]
     Missed(&'static str),
+    /// It has not been made yet, which takes loop devices and mounts.
+    #[error("image {0} is made by root")]
+    NeedsRoot(&'static str),
     /// The image does not have what it is there for.
     #[error("image {image} does not show {want:?}")]
     Missing {
