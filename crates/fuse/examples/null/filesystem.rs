@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use buttress_fuse::protocol::abi::{self, Attr, EntryOut, fattr, opcode};
 use buttress_fuse::protocol::channel::{Body, Reply, Request};
 use buttress_fuse::session::Handler;
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
@@ -18,10 +18,15 @@ const TYPE: u32 = 0o170_000;
 const DIRECTORY: u32 = 0o040_000;
 const SYMLINK: u32 = 0o120_000;
 const FOREVER: u64 = u64::MAX >> 1;
+/// While the top has a file of this name, an fsync waits.
+pub const HELD: &str = "held";
+/// But not for ever: then it fails.
+const HELD_MAX: Duration = Duration::from_secs(60);
 
 /// The whole filesystem.
 pub struct Null {
     nodes: Mutex<Nodes>,
+    unlinked: Condvar,
     fsync: Duration,
 }
 
@@ -47,7 +52,21 @@ impl Null {
     pub fn new(fsync: Duration) -> Self {
         let mut nodes = Nodes { by_id: HashMap::new(), next: abi::ROOT_ID };
         nodes.add(abi::ROOT_ID, DIRECTORY | 0o755, (0, 0), Vec::new());
-        Self { nodes: Mutex::new(nodes), fsync }
+        Self { nodes: Mutex::new(nodes), unlinked: Condvar::new(), fsync }
+    }
+
+    fn fsync(&self, mut nodes: MutexGuard<'_, Nodes>) -> Answer<()> {
+        let until = Instant::now() + HELD_MAX;
+        while nodes.get(abi::ROOT_ID)?.find(HELD.as_ref()).is_some() {
+            if self.unlinked.wait_until(&mut nodes, until).timed_out() {
+                return Err(Errno::IO);
+            }
+        }
+        drop(nodes);
+        if !self.fsync.is_zero() {
+            std::thread::sleep(self.fsync);
+        }
+        Ok(())
     }
 }
 
@@ -356,14 +375,13 @@ impl Handler for Null {
             },
             opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
             opcode::STATFS => reply.value(&abi::StatfsOut::default()),
-            opcode::FSYNC | opcode::FSYNCDIR => {
-                drop(nodes);
-                if !self.fsync.is_zero() {
-                    std::thread::sleep(self.fsync);
+            opcode::FSYNC | opcode::FSYNCDIR => reply.result(self.fsync(nodes)),
+            _ => {
+                nodes.names(request, reply);
+                if request.opcode() == opcode::UNLINK {
+                    self.unlinked.notify_all();
                 }
-                reply.done();
             }
-            _ => nodes.names(request, reply),
         }
     }
 }

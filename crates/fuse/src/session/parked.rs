@@ -24,7 +24,7 @@ use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
@@ -128,9 +128,7 @@ impl Shared {
     }
 
     fn write_back_or_say(&self) -> Result<(), String> {
-        let found = self.device.and_then(|device| mounts::of_device(device).ok());
-        let place = found.and_then(|(places, _covered)| places.into_iter().next());
-        let place = place.ok_or("not to be reached")?.mountpoint;
+        let place = self.place()?;
         let mut sync = SYNC.run(&place);
         for _ in 1..TRIES {
             sync = sync.or_else(|_| SYNC.run(&place));
@@ -143,6 +141,18 @@ impl Shared {
             Ok(())
         };
         pass_until_all_came(queued, || self.places.kept(), pass)
+    }
+
+    /// Where the mount can be reached.
+    fn place(&self) -> Result<PathBuf, String> {
+        let found = self.device.and_then(|device| mounts::of_device(device).ok());
+        let place = found.and_then(|(places, _covered)| places.into_iter().next());
+        Ok(place.ok_or("not to be reached")?.mountpoint)
+    }
+
+    /// Has another process ask how much space there is, by statfs(2), and waits for it.
+    pub(super) fn ask_for_space(&self) -> Result<(), String> {
+        STAT.run(&self.place()?)
     }
 }
 

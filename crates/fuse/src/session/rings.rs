@@ -9,7 +9,9 @@
 //!
 //! All queues have to have a thread before the kernel sends anything, and must not lose their last one: so threads and rings
 //! are made before INIT is answered, and where one cannot be had, /dev/fuse is used as ever. What may wait long (an fsync) keeps its
-//! thread; if that was the last free one of its queue, another one is started first.
+//! thread; if that was the last free one of its queue, another one is started first. What the kernel has queued until then it gives
+//! to whoever answers a request, and never to one who has just come, who may be the only one to answer anything for long: so
+//! another process asks for something then, which he gets, and answers ([`Shared::stir`]).
 //!
 //! /dev/fuse stays open beside the rings: FORGET and INTERRUPT come there, and notifications go there.
 
@@ -363,13 +365,14 @@ impl Shared {
         let (has_begun, begun) = channel();
         let (shared, own) = (Arc::clone(self), Arc::clone(queue));
         let body = move || {
+            let seat = Seat::take(own.processor, shared.queues.anywhere);
             let ring = Ring::new(shared.queues.payload_bytes).ok().and_then(|mut ring| {
                 let registered = ring.register(shared.channel.as_fd(), own.processor);
                 registered.ok().map(|()| ring)
             });
             let _somebody_waits = has_begun.send(ring.is_some());
             if let Some(ring) = ring {
-                shared.serve_queue(&own, ring, lean);
+                shared.serve_queue(&own, seat, ring, lean);
             }
         };
         let started = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body);
@@ -384,7 +387,8 @@ impl Shared {
     fn serve_first(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring) {
         match ring.register(self.channel.as_fd(), queue.processor) {
             Ok(()) => {
-                self.serve_queue(queue, ring, self.queues.lean);
+                let seat = Seat::take(queue.processor, self.queues.anywhere);
+                self.serve_queue(queue, seat, ring, self.queues.lean);
                 self.end();
             }
             // The kernel does without rings then, as nothing has come by one.
@@ -393,10 +397,15 @@ impl Shared {
     }
 
     /// Body of a thread of a queue.
-    fn serve_queue(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring, lean: bool) {
+    fn serve_queue(
+        self: &Arc<Self>,
+        queue: &Arc<Queue>,
+        mut seat: Seat,
+        mut ring: Ring,
+        lean: bool,
+    ) {
         let _no_queue_without_threads = EndOnPanic(self);
         let place = Seated { shared: self, place: self.places.take() };
-        let mut seat = Seat::take(queue.processor, self.queues.anywhere);
         loop {
             match ring.wait(self.channel.as_fd(), queue.processor, lean) {
                 Ok(Waited::Request) => {}
@@ -441,6 +450,9 @@ impl Shared {
                 Others::Wanted if !self.start_another(queue) => Others::None,
                 others => others,
             };
+            if others == Others::Wanted {
+                self.stir(queue.processor);
+            }
             match about_all.then(|| self.write_back_beside(&others)) {
                 Some(Err(errno)) => reply.refuse(errno),
                 Some(Ok(())) | None => self.serve(request, reply),
@@ -449,6 +461,18 @@ impl Shared {
         } else {
             self.serve(request, reply);
         }
+    }
+
+    /// Has another process ask for something by a queue, without waiting for it: who is free there answers, and gets what came
+    /// before. Where there is no thread or process to be had, that waits until one who waits is done.
+    fn stir(self: &Arc<Self>, processor: u16) {
+        let shared = Arc::clone(self);
+        let ask = move || {
+            let _programs_run_where_they_were_started = Seat::take(processor, None);
+            let _done_when_it_has_ended = shared.ask_for_space();
+        };
+        let thread = std::thread::Builder::new().name("buttress-stir".to_owned());
+        let _all_that_can_be_done = thread.spawn(ask);
     }
 
     /// Has the kernel write what it keeps, which others have to answer meanwhile.

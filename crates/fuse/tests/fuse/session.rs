@@ -6,12 +6,15 @@ use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use buttress_fuse::protocol::connect::disconnect;
 use buttress_fuse::protocol::mounts;
 use rustix::process::Signal;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::filesystem::HELD;
 use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, spawn, users};
 
 fn use_it(top: &Path) {
@@ -93,6 +96,77 @@ fn waiting_requests_do_not_keep_others_out() {
     }
     use_it(&mount.path());
     mount.end();
+}
+
+/// Requests that come while all threads of a processor wait, and one more is being started, are answered before those are done.
+#[test]
+fn who_comes_while_a_thread_is_started_is_not_kept_waiting() {
+    if !can_mount() {
+        return;
+    }
+    let processors = std::thread::available_parallelism().map_or(1, usize::from).min(4);
+    let stay_on = |processor: usize| {
+        let mut one = CpuSet::new();
+        one.set(processor);
+        let _it_is_only_less_likely_then = sched_setaffinity(None, &one);
+    };
+    for _ in 0..10 {
+        // Threads stay once they are there.
+        let mount = Mount::foreground(Kind::Null, None, "");
+        let top = mount.path();
+        File::create(top.join(HELD)).unwrap();
+        let asked: Vec<AtomicUsize> = (0..processors * 2).map(|_| AtomicUsize::new(0)).collect();
+        let (over, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for (number, asked) in asked.iter().enumerate() {
+                let (over, top) = (&over, &top);
+                scope.spawn(move || {
+                    stay_on(number % processors);
+                    while !over.load(Ordering::SeqCst) {
+                        assert!(!top.join(format!("absent{number}")).exists());
+                        asked.fetch_add(1, Ordering::SeqCst);
+                    }
+                });
+            }
+            // Until all have asked some more, or those that wait have given up.
+            let more = |count: usize| {
+                let before: Vec<_> = asked.iter().map(|one| one.load(Ordering::SeqCst)).collect();
+                let all = || {
+                    asked
+                        .iter()
+                        .zip(&before)
+                        .all(|(one, before)| one.load(Ordering::SeqCst) > before + count)
+                };
+                while !all() && (count == 0 || waiting.load(Ordering::SeqCst) > 0) {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            };
+            let files: Vec<_> = (0..processors * 5)
+                .map(|number| File::create(top.join(format!("file{number}"))).unwrap())
+                .collect();
+            let syncs: Vec<_> = files
+                .into_iter()
+                .enumerate()
+                .map(|(number, file)| {
+                    waiting.fetch_add(1, Ordering::SeqCst);
+                    let waiting = &waiting;
+                    scope.spawn(move || {
+                        stay_on(number % processors);
+                        let done = file.sync_all();
+                        waiting.fetch_sub(1, Ordering::SeqCst);
+                        done
+                    })
+                })
+                .collect();
+            more(20);
+            over.store(true, Ordering::SeqCst);
+            fs::remove_file(top.join(HELD)).unwrap();
+            for sync in syncs {
+                sync.join().unwrap().expect("somebody was kept waiting by those that wait");
+            }
+        });
+        mount.end();
+    }
 }
 
 #[test]
