@@ -225,16 +225,20 @@ impl Queue {
             return Others::None;
         }
         threads.alive += 1;
-        threads.free += 1;
         Others::Wanted
     }
 
-    /// It waits no more.
+    /// One of those that were wanted does not come.
+    fn is_not_coming(&self) {
+        self.threads.lock().alive -= 1;
+    }
+
+    /// The calling thread waits no more, or is there for the first time: requests can be given to it.
     fn step_in(&self) {
         self.threads.lock().free += 1;
     }
 
-    /// A thread that was counted on is not there; whether the queue has others that are free.
+    /// A thread that was free is not there any more; whether the queue has others that are free.
     fn is_missing_one(&self) -> bool {
         let mut threads = self.threads.lock();
         threads.alive -= 1;
@@ -347,16 +351,17 @@ impl Shared {
         for queue in &self.queues.all {
             let mut missing = queue.threads.lock().wanted - 1;
             while missing > 0 {
-                let mut threads = queue.threads.lock();
-                threads.alive += 1;
-                threads.free += 1;
-                drop(threads);
+                queue.threads.lock().alive += 1;
                 missing = if self.start_another(queue) { missing - 1 } else { 0 };
+            }
+            // Whoever was there before may have waited already.
+            if self.used.load(Ordering::SeqCst) {
+                self.stir(queue.processor);
             }
         }
     }
 
-    /// Starts a thread for a queue, which counts it already; `true` when the queue has it.
+    /// Starts a thread for a queue, which counts it among those alive already; `true` when it can be given requests.
     fn start_another(self: &Arc<Self>, queue: &Arc<Queue>) -> bool {
         let lean = self.queues.lean || {
             let threads = queue.threads.lock();
@@ -370,6 +375,9 @@ impl Shared {
                 let registered = ring.register(shared.channel.as_fd(), own.processor);
                 registered.ok().map(|()| ring)
             });
+            if ring.is_some() {
+                own.step_in();
+            }
             let _somebody_waits = has_begun.send(ring.is_some());
             if let Some(ring) = ring {
                 shared.serve_queue(&own, seat, ring, lean);
@@ -378,7 +386,7 @@ impl Shared {
         let started = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body);
         let is_there = started.is_ok() && begun.recv().unwrap_or(false);
         if !is_there {
-            queue.is_missing_one();
+            queue.is_not_coming();
         }
         is_there
     }
@@ -537,12 +545,14 @@ mod tests {
         let queue = Queue { processor: 0, threads };
         assert_eq!(queue.step_out(false), Others::Free);
         assert_eq!(queue.step_out(false), Others::Wanted);
-        assert!(!queue.is_missing_one());
+        queue.is_not_coming();
         queue.step_in();
         assert_eq!(queue.step_out(false), Others::Wanted);
         for _ in 3..8 {
+            queue.step_in();
             assert_eq!(queue.step_out(false), Others::Wanted);
         }
+        queue.step_in();
         assert_eq!(queue.step_out(false), Others::None);
         queue.step_in();
         assert_eq!(queue.step_out(true), Others::Wanted, "what must not be the last one");
