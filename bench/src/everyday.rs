@@ -2,7 +2,8 @@
 //! FUSE itself costs for the same requests. The sides alternate; wall time and the machine's CPU time (servers and kernel threads
 //! included, so nothing else may run), medians, and the geometric mean of the ratios of each kind of work.
 //!
-//! As root with tracefs mounted, one more round counts the requests that the kernel sends to our mount (`BENCH_REQUESTS=1`).
+//! As root with tracefs mounted, one more round counts the requests that the kernel sends to our mount and to the null filesystem
+//! (`BENCH_REQUESTS=1`): they should be the same.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -454,16 +455,22 @@ impl Drop for Tracer {
     }
 }
 
-/// Prints what the kernel asks our mount for in each step.
+/// Prints what the kernel asks mounts for in each step.
 fn requests(sources: &Sources) -> Result<(), String> {
     let tracer = Tracer::new()?;
-    let mut place = Place::new(Who::Ours, sources.dir.path())?;
-    for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
-        if step.cold {
-            place = place.again()?.0;
+    for who in [Who::Ours, Who::Null] {
+        let mut place = Place::new(who, sources.dir.path())?;
+        for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
+            if step.cold {
+                let (next, is_cold) = place.again()?;
+                place = next;
+                if !is_cold {
+                    continue;
+                }
+            }
+            let traced = tracer.during(&place.path(), || run(step, &place, sources))?;
+            println!("requests, {who:?}, {}: {}", step.name, summary(&traced));
         }
-        let traced = tracer.during(&place.path(), || run(step, &place, sources))?;
-        println!("requests, {}: {}", step.name, summary(&traced));
     }
     Ok(())
 }

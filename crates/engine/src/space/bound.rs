@@ -145,6 +145,57 @@ impl Total {
         }
     }
 
+    /// Each part at least as much as that of `other`.
+    pub fn at_least(self, other: Total) -> Total {
+        Total {
+            leaves: self.leaves.max(other.leaves),
+            private: self.private.max(other.private),
+            growing: self.growing.max(other.growing),
+            bytes: self.bytes.max(other.bytes),
+            data: self.data.max(other.data),
+            refs: self.refs.max(other.refs),
+            gains: self.gains.max(other.gains),
+            nodes: self.nodes.max(other.nodes),
+            deletions: self.deletions.max(other.deletions),
+            whole: self.whole.max(other.whole),
+        }
+    }
+
+    /// Whether no part is more than that of `most`, so that [`Outlook::bound`] is no more than the other's, but for some blocks
+    /// where what is filled takes the place of what splits. Whether operations delete changes nothing about it.
+    pub fn is_within(self, most: Total) -> bool {
+        self.leaves <= most.leaves
+            && self.private <= most.private
+            && self.growing <= most.growing
+            && self.bytes <= most.bytes
+            && self.data <= most.data
+            && self.refs <= most.refs
+            && self.gains <= most.gains
+            && self.nodes <= most.nodes
+            && self.whole <= most.whole
+    }
+
+    /// So many times the same.
+    pub fn times(self, count: u64) -> Total {
+        Total {
+            leaves: self.leaves.saturating_mul(count),
+            private: self.private.saturating_mul(count),
+            growing: self.growing.saturating_mul(count),
+            bytes: self.bytes.saturating_mul(count),
+            data: self.data.saturating_mul(count),
+            refs: self.refs.saturating_mul(count),
+            gains: self.gains.saturating_mul(count),
+            nodes: self.nodes.saturating_mul(count),
+            deletions: self.deletions.saturating_mul(count),
+            whole: self.whole.saturating_mul(count),
+        }
+    }
+
+    /// With so many bytes of items more.
+    pub fn plus_bytes(self, bytes: u64) -> Total {
+        Total { bytes: self.bytes.saturating_add(bytes), ..self }
+    }
+
     /// Without an operation that changed nothing.
     pub fn minus(self, need: Need) -> Total {
         let less = Total::of(need);

@@ -158,6 +158,7 @@ impl Pool {
         for range in device_ranges(&chunk) {
             self.device.take(range);
         }
+        self.credit = Credit::default();
         self.next_logical = chunk.end();
         self.added.insert(chunk.logical);
         self.chunks.insert(chunk.logical, chunk.clone());

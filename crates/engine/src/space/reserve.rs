@@ -295,52 +295,52 @@ impl Outlook {
     }
 }
 
-/// How much more can be promised without looking at everything again: what was left over at the last look.
+/// How far promises may go before everything is looked at again: these were found to fit, and so does what comes to less
+/// ([`Outlook::bound`] never falls by more than [`MARGIN`] blocks when more is announced).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Credit {
-    nodes: u64,
-    data: u64,
-    /// Bytes of the average run of free space for data.
-    run: u64,
-    /// Tree blocks that a leaf may cost.
-    leaf: u64,
+    most: Total,
+    /// Trees that there were.
+    volumes: u64,
 }
 
+/// Tree blocks to spare when it is asked how far promises may go.
+const MARGIN: u64 = 16;
+/// Operations that a look is to be good for, if there is room for them; else so many.
+const AHEAD: [u64; 2] = [64, 8];
+/// What each of them takes, at least.
+const USUAL: Need = Need { leaves: 6, bytes: 600, refs: 4, data: 64 << 10, ..NOTHING };
+
 impl Credit {
-    /// Takes `need` out of what is left; whether there was enough. What it costs is counted generously.
-    fn pays(&mut self, need: Need, node: u64) -> bool {
-        if need.data > self.data {
-            return false;
-        }
-        let pieces = if need.data > 0 { need.data / self.run.max(1) + 1 } else { 0 };
-        let leaves = u64::from(need.leaves) * self.leaf + 64 * u64::from(need.private);
-        let references = 32 * (u64::from(need.refs) + u64::from(need.nodes) + pieces);
-        let nodes = leaves + references + 8 * u64::from(need.bytes) / node + 16;
-        if nodes > self.nodes {
-            return false;
-        }
-        self.nodes -= nodes;
-        self.data -= need.data;
-        true
+    fn covers(&self, promises: Promises, volumes: u64) -> bool {
+        self.volumes == volumes && promises.all().is_within(self.most)
+    }
+
+    /// Promised data was allocated: what was free for it is not any more.
+    fn use_data(&mut self, len: u64) {
+        self.most.data = self.most.data.saturating_sub(len);
     }
 }
 
 impl Outlook {
-    /// What is left over beside these promises.
-    fn credit(&self, promises: Promises) -> Credit {
-        if self.mixed {
-            return Credit::default();
-        }
-        let metadata = Sums { nodes: 0, ..self.metadata };
-        let (_, metadata) = Outlook { metadata, ..*self }.short(promises, Leave::Reserve);
-        let copied =
-            if self.shared { 16 * self.extents_of_leaf() + 8 * self.children_of_node() } else { 0 };
-        Credit {
-            nodes: self.metadata.nodes.saturating_sub(metadata / self.node),
-            data: self.data.free.saturating_sub(promises.data()),
-            run: self.data.free / self.data.runs.max(1),
-            leaf: 64 + copied,
-        }
+    /// How far promises may go from here on, where the last one was `need`.
+    fn credit(&self, promises: Promises, need: Need) -> Credit {
+        let each = Total::default().plus(need).at_least(Total::default().plus(USUAL));
+        let ahead = |operations| promises.all().and(each.times(operations));
+        let most = AHEAD.into_iter().map(ahead).find(|most| self.has_room_for_less(*most));
+        most.map_or_else(Credit::default, |most| Credit { most, volumes: self.volumes })
+    }
+
+    /// Whether promises that come to no more than `most` fit.
+    pub fn has_room_for_less(&self, most: Total) -> bool {
+        let running = most.plus_bytes(MARGIN * self.node);
+        self.fits(Promises { running, ..Promises::default() }, Leave::Reserve)
+    }
+
+    /// Whether promises that come to `total` fit.
+    #[cfg(test)]
+    pub fn has_room_for(&self, total: Total) -> bool {
+        self.fits(Promises { running: total, ..Promises::default() }, Leave::Reserve)
     }
 }
 
@@ -369,8 +369,12 @@ impl Space {
             headroom,
             trees: pool.trees,
             shared: self.shared.load(Ordering::Relaxed),
-            volumes: self.volumes.load(Ordering::Relaxed).max(1),
+            volumes: self.count_volumes(),
         }
+    }
+
+    fn count_volumes(&self) -> u64 {
+        self.volumes.load(Ordering::Relaxed).max(1)
     }
 
     /// The counters of a class. Where free space lies is unknown when nothing can be written; how much there is
@@ -403,7 +407,7 @@ impl Space {
             // All that was promised so far costs more from now on.
             pool.credit = Credit::default();
         }
-        if pool.credit.pays(need, self.node) {
+        if pool.credit.covers(wanted, self.count_volumes()) {
             pool.promises = wanted;
             return Ok(());
         }
@@ -417,12 +421,10 @@ impl Space {
             Outlook { shared: outlook.shared || need.sharing, ..outlook }
         };
         let mut outlook = look(&pool, false);
-        pool.credit = outlook.credit(wanted);
         if !outlook.fits(wanted, leave) {
             self.thaw();
             outlook = look(&pool, true);
             if !outlook.fits(wanted, leave) {
-                pool.credit = Credit::default();
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };
                 outlook.room += pool.leaving();
                 // What was deleted and not committed yet is not counted anywhere: how much of it nobody else has is known
@@ -434,6 +436,7 @@ impl Space {
             }
         }
         pool.promises = wanted;
+        pool.credit = outlook.credit(wanted, need);
         self.shared.store(outlook.shared, Ordering::Relaxed);
         Ok(())
     }
@@ -600,6 +603,7 @@ impl Space {
     pub(crate) fn use_promise(&self, len: u64, piece: bool) {
         let mut pool = self.pool.lock();
         pool.promises.use_data(len);
+        pool.credit.use_data(len);
         if piece {
             pool.promises.running = pool.promises.running.plus(PIECE);
         }

@@ -3,6 +3,9 @@
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::chunk_type;
 
+use super::super::bound::{Total, Trees};
+use super::super::reserve::Outlook;
+use super::super::set::Sums;
 use super::super::{Class, Need, Shortage, Space};
 use super::{Disk, NODE, Random};
 
@@ -192,4 +195,76 @@ fn packing_is_asked_for_when_the_trees_have_grown() {
     space.never_pack();
     space.set_trees(trees(900));
     assert!(!space.ask_to_pack());
+}
+
+/// A number of up to `bits` bits: small ones as often as large ones.
+fn spread(random: &mut Random, bits: u64) -> u64 {
+    let bits = random.below(bits + 1);
+    random.below(1 << bits)
+}
+
+fn some_sums(random: &mut Random, bits: u64, node: u64) -> Sums {
+    let free = spread(random, bits);
+    let (used, pinned) = (spread(random, bits), spread(random, bits - 4));
+    let total = free + used + pinned;
+    let groups = 1 + total / (1 << 28) + spread(random, 4);
+    let runs = 1 + spread(random, 20).min(free / SECTOR);
+    Sums { total, used, pinned, free, nodes: free / node, groups, runs, ..Sums::default() }
+}
+
+fn some_outlook(random: &mut Random) -> Outlook {
+    let node = 4096 << random.below(5);
+    let bits = 24 + random.below(14);
+    let (data, metadata) = (some_sums(random, bits, node), some_sums(random, bits - 2, node));
+    let mut tree = || spread(random, 22).min(metadata.used / node);
+    let trees = Trees { extent: tree(), free_space: tree(), csum: tree() };
+    let room = random.below(2) * spread(random, bits);
+    Outlook {
+        node,
+        mixed: random.below(5) == 0,
+        data,
+        metadata,
+        data_copies: 1,
+        metadata_copies: 1 + random.below(2),
+        device: data.total + metadata.total + room,
+        room,
+        headroom: random.below(2) * (32 << 20),
+        trees,
+        shared: random.below(2) == 0,
+        volumes: 1 + spread(random, 12),
+    }
+}
+
+fn some_need(random: &mut Random) -> Need {
+    let mut number = |bits| spread(random, bits) as u32;
+    Need {
+        leaves: number(12),
+        private: number(6),
+        bytes: number(18),
+        refs: number(12),
+        nodes: number(10),
+        data: u64::from(number(28)),
+        deleting: number(1) > 0,
+        ..Need::default()
+    }
+}
+
+/// That promises are let in because more of them were found to fit needs that.
+#[test]
+fn what_is_less_than_what_fits_fits() {
+    let mut random = Random(7);
+    let mut fitting = 0;
+    for round in 0..200_000 {
+        let outlook = some_outlook(&mut random);
+        let less =
+            (0..1 + round % 3).fold(Total::default(), |sum, _| sum.plus(some_need(&mut random)));
+        let more = less.plus(some_need(&mut random));
+        assert!(less.is_within(more) && less.is_within(less));
+        if outlook.has_room_for_less(more) {
+            fitting += 1;
+            let fits = outlook.has_room_for(less);
+            assert!(fits, "{outlook:#?} has room for {more:#?}, not for {less:#?}");
+        }
+    }
+    assert!((20_000..180_000).contains(&fitting), "{fitting}");
 }
