@@ -127,6 +127,8 @@ pub struct Ring {
     next: Option<Submission>,
     /// The kernel has the entry.
     lent: bool,
+    /// See [`Ring::found_none`].
+    found_none: bool,
     /// Bytes of the payload that the last request and its answer took at most.
     used: usize,
     /// Answers to requests whose payload is still looked at.
@@ -200,6 +202,7 @@ impl Ring {
             entry,
             next: None,
             lent: false,
+            found_none: false,
             used: 0,
             side,
             body: Vec::new(),
@@ -244,7 +247,8 @@ impl Ring {
     /// Waits for the first request after [`Ring::register`]. After that: gives back the answer that [`Ring::serve`] has
     /// gathered, and waits for the next request.
     ///
-    /// With `lean`, the memory of a large request or answer goes back to the system before the wait.
+    /// With `lean`, the memory of a large request or answer goes back to the system before the wait. With `watch`, it is found
+    /// out whether a request was there already when the answer was given back ([`Ring::found_none`]), which takes a system call.
     ///
     /// # Errors
     /// What the kernel refuses; then the queue has lost this entry.
@@ -253,13 +257,14 @@ impl Ring {
         device: BorrowedFd<'_>,
         queue: u16,
         lean: bool,
+        watch: bool,
     ) -> Result<Waited, Errno> {
         let result = match self.next.take() {
             Some(answer) => {
                 self.submit(Submission { fd: device.as_raw_fd(), queue, ..answer });
-                self.complete(1, lean && self.used > LEAN_BYTES)?
+                self.complete(1, lean && self.used > LEAN_BYTES, watch)?
             }
-            None if self.lent => self.complete(0, false)?,
+            None if self.lent => self.complete(0, false, false)?,
             None => return Err(Errno::INVAL),
         };
         self.lent = false;
@@ -272,6 +277,11 @@ impl Ring {
             }
             error => Err(error),
         }
+    }
+
+    /// Whether no request was waiting in the queue when the last wait began, as far as was watched.
+    pub fn found_none(&self) -> bool {
+        self.found_none
     }
 
     fn index(&self, offset: usize) -> &AtomicU32 {
@@ -290,10 +300,13 @@ impl Ring {
     }
 
     /// Tells the kernel of what is still `to_submit`, and waits until the entry comes back.
-    fn complete(&self, mut to_submit: u32, lean: bool) -> Result<i32, Errno> {
-        if lean {
-            to_submit -= self.enter(to_submit, 0, IoringEnterFlags::empty())?.min(to_submit);
-            if to_submit == 0 && self.completed_at().is_none() {
+    fn complete(&mut self, mut to_submit: u32, lean: bool, watch: bool) -> Result<i32, Errno> {
+        self.found_none = false;
+        if lean || watch {
+            // What is there by now comes with this call.
+            to_submit -= self.enter(to_submit, 0, IoringEnterFlags::GETEVENTS)?.min(to_submit);
+            self.found_none = to_submit == 0 && self.completed_at().is_none();
+            if lean && self.found_none {
                 self.forget_payload();
             }
         }
@@ -511,7 +524,7 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         assert!(ring.register(file.as_fd(), 0).is_err());
         assert!(!ring.lent);
-        assert_eq!(ring.wait(file.as_fd(), 0, false), Err(Errno::INVAL));
+        assert_eq!(ring.wait(file.as_fd(), 0, false, false), Err(Errno::INVAL));
     }
 
     #[test]

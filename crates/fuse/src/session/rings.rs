@@ -10,8 +10,9 @@
 //! All queues have to have a thread before the kernel sends anything, and must not lose their last one: so threads and rings
 //! are made before INIT is answered, and where one cannot be had, /dev/fuse is used as ever. What may wait long (an fsync) keeps its
 //! thread; if that was the last free one of its queue, another one is started first. What the kernel has queued until then it gives
-//! to whoever answers a request, and never to one who has just come, who may be the only one to answer anything for long: so
-//! another process asks for something then, which he gets, and answers ([`Shared::stir`]).
+//! to whoever answers a request, and never to one who has just come, who may be the only one to answer anything for long. So a
+//! thread that is going to wait has another process ask for something, unless nothing was queued any more since the last thread
+//! had joined the queue: that is given to one who is free, and with his answer he gets what is queued ([`Shared::stir`]).
 //!
 //! /dev/fuse stays open beside the rings: FORGET and INTERRUPT come there, and notifications go there.
 
@@ -66,6 +67,10 @@ pub(super) struct Queues {
 pub(super) struct Queue {
     processor: u16,
     threads: Mutex<Threads>,
+    /// How many threads have joined it so far.
+    joined: AtomicU64,
+    /// How many had when no request was waiting in it, as far as is known.
+    settled: AtomicU64,
 }
 
 #[derive(Clone, Copy)]
@@ -167,8 +172,9 @@ fn rings(payload_bytes: usize, readers: usize) -> Option<(Queues, Vec<Waiting>)>
     let wanted = (readers / count).max(THREADS_MIN);
     let most = (THREADS_MAX.0 / count).max(THREADS_MAX.1);
     let queue = |processor| {
-        let threads = Mutex::new(Threads { alive: 1, free: 1, wanted, most });
-        Arc::new(Queue { processor, threads })
+        let threads = Mutex::new(Threads { alive: 1, free: 0, wanted, most });
+        let [joined, settled] = Default::default();
+        Arc::new(Queue { processor, threads, joined, settled })
     };
     let all: Vec<Arc<Queue>> = (0..u16::try_from(count).ok()?).map(queue).collect();
     let (made, are_made) = channel();
@@ -233,7 +239,19 @@ impl Queue {
         self.threads.lock().alive -= 1;
     }
 
-    /// The calling thread waits no more, or is there for the first time: requests can be given to it.
+    /// The calling thread is there: requests can be given to it.
+    fn join(&self) {
+        self.threads.lock().free += 1;
+        self.joined.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How many threads have joined it, if a request may be waiting in it although one of them is free.
+    fn unsettled(&self) -> Option<u64> {
+        let joined = self.joined.load(Ordering::SeqCst);
+        (joined != self.settled.load(Ordering::SeqCst)).then_some(joined)
+    }
+
+    /// It waits no more.
     fn step_in(&self) {
         self.threads.lock().free += 1;
     }
@@ -354,10 +372,6 @@ impl Shared {
                 queue.threads.lock().alive += 1;
                 missing = if self.start_another(queue) { missing - 1 } else { 0 };
             }
-            // Whoever was there before may have waited already.
-            if self.used.load(Ordering::SeqCst) {
-                self.stir(queue.processor);
-            }
         }
     }
 
@@ -376,7 +390,7 @@ impl Shared {
                 registered.ok().map(|()| ring)
             });
             if ring.is_some() {
-                own.step_in();
+                own.join();
             }
             let _somebody_waits = has_begun.send(ring.is_some());
             if let Some(ring) = ring {
@@ -395,6 +409,7 @@ impl Shared {
     fn serve_first(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring) {
         match ring.register(self.channel.as_fd(), queue.processor) {
             Ok(()) => {
+                queue.join();
                 let seat = Seat::take(queue.processor, self.queues.anywhere);
                 self.serve_queue(queue, seat, ring, self.queues.lean);
                 self.end();
@@ -415,7 +430,13 @@ impl Shared {
         let _no_queue_without_threads = EndOnPanic(self);
         let place = Seated { shared: self, place: self.places.take() };
         loop {
-            match ring.wait(self.channel.as_fd(), queue.processor, lean) {
+            let unsettled = queue.unsettled();
+            let waited =
+                ring.wait(self.channel.as_fd(), queue.processor, lean, unsettled.is_some());
+            if let Some(joined) = unsettled.filter(|_| ring.found_none()) {
+                queue.settled.fetch_max(joined, Ordering::SeqCst);
+            }
+            match waited {
                 Ok(Waited::Request) => {}
                 Ok(Waited::Ended) => break self.end(),
                 Err(error) => {
@@ -430,7 +451,8 @@ impl Shared {
             let served = ring.serve(|request, tray| {
                 self.places.begin(&place.place, request);
                 seat.suit(reads_ahead(request));
-                self.serve_queued(queue, request, Reply::gathered(&self.channel, request, tray));
+                let reply = Reply::gathered(&self.channel, request, tray);
+                self.serve_queued(queue, request, reply);
             });
             place.place.done();
             if let Err(error) = served {
@@ -458,7 +480,7 @@ impl Shared {
                 Others::Wanted if !self.start_another(queue) => Others::None,
                 others => others,
             };
-            if others == Others::Wanted {
+            if others != Others::None && queue.unsettled().is_some() {
                 self.stir(queue.processor);
             }
             match about_all.then(|| self.write_back_beside(&others)) {
@@ -542,16 +564,19 @@ mod tests {
     #[test]
     fn the_last_free_thread_of_a_queue_is_replaced() {
         let threads = Mutex::new(Threads { alive: 2, free: 2, wanted: 2, most: 8 });
-        let queue = Queue { processor: 0, threads };
+        let [joined, settled] = Default::default();
+        let queue = Queue { processor: 0, threads, joined, settled };
         assert_eq!(queue.step_out(false), Others::Free);
         assert_eq!(queue.step_out(false), Others::Wanted);
         queue.is_not_coming();
         queue.step_in();
         assert_eq!(queue.step_out(false), Others::Wanted);
+        assert_eq!(queue.unsettled(), None);
         for _ in 3..8 {
-            queue.step_in();
+            queue.join();
             assert_eq!(queue.step_out(false), Others::Wanted);
         }
+        assert_eq!(queue.unsettled(), Some(5));
         queue.step_in();
         assert_eq!(queue.step_out(false), Others::None);
         queue.step_in();

@@ -135,16 +135,7 @@ impl Mount {
     }
 
     pub fn command(&self, user: Option<u32>) -> Command {
-        let program = self.directory.path().join("server");
-        let mut command = match user {
-            None => Command::new(&program),
-            Some(uid) => {
-                let mut command = Command::new("setpriv");
-                command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
-                command.arg("--clear-groups").arg(&program);
-                command
-            }
-        };
+        let mut command = command_of(user, &self.directory.path().join("server"));
         command.args(["--exact", "server::serve", "--nocapture"]).env(SERVE, self.path());
         command.env(KIND, format!("{:?}", self.kind)).env(OPTIONS, self.options);
         command
@@ -237,8 +228,12 @@ impl Mount {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.server = Some(child);
-        // Waits for INIT to be answered; whether the answer is for us does not matter.
-        let _answers = fs::metadata(self.path());
+        // Waits for INIT to be answered. The kernel keeps root out of a user's mount without waiting for that.
+        let owner = mounts::at(&self.path()).unwrap().and_then(|mount| mount.owner);
+        let own = rustix::process::geteuid().as_raw();
+        let mut ask = command_of(owner.filter(|owner| *owner != own), Path::new("stat"));
+        ask.arg("-f").arg(self.path()).stdout(Stdio::null()).stderr(Stdio::null());
+        let _whatever_the_answer_is = spawn(&mut ask).wait().unwrap();
     }
 
     /// Unmounts.
@@ -287,6 +282,15 @@ pub fn can_mount() -> bool {
         return false;
     }
     true
+}
+
+/// A program as a user; `None`: as whoever runs the tests.
+fn command_of(user: Option<u32>, program: &Path) -> Command {
+    let Some(uid) = user else { return Command::new(program) };
+    let mut command = Command::new("setpriv");
+    command.args([format!("--reuid={uid}"), format!("--regid={uid}")]);
+    command.arg("--clear-groups").arg(program);
+    command
 }
 
 /// The users a test mounts as: where udev has not opened /dev/fuse, root alone.
