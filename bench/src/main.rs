@@ -11,6 +11,7 @@ mod commits;
 mod create;
 mod everyday;
 mod image;
+mod latency;
 mod leaves;
 mod linux;
 mod memory;
@@ -146,7 +147,7 @@ fn main() {
     }
     let scale = scale();
     let chosen =
-        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12,13,14".to_owned());
+        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,9,10,11,12,13,14,15".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -159,8 +160,9 @@ fn main() {
             "12" => check::row(scale),
             "13" => everyday::row(scale),
             "14" => commits::row(scale),
+            "15" => latency::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3, 9, 10, 11, 12, 13 and 14");
+                eprintln!("there is no row {other}; there are 1, 2, 3 and 9 to 15");
                 std::process::exit(2);
             }
         };

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, RwLock};
 use crate::error::{Error, Result};
 use crate::hash::Spread;
 use crate::subvol::Forest;
-use crate::txn::{self, Core};
+use crate::txn::{self, Core, Upkeep};
 
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
@@ -100,7 +100,12 @@ impl Inner {
         if self.core.read_only {
             return Ok(self.core.txn.committed());
         }
-        txn::commit(&self.core, &self.forest, false)
+        txn::commit(&self.core, &self.forest, false, self.upkeep())
+    }
+
+    /// What commits do besides that somebody waits for: nothing, where a thread sees to it.
+    fn upkeep(&self) -> Upkeep {
+        if self.wake.is_attended() { Upkeep::None } else { Upkeep::Much }
     }
 
     /// The running transaction and how much it has, about; `None` when it has nothing.
@@ -110,8 +115,8 @@ impl Inner {
     }
 
     /// Commits whether or not anything has changed: what commits have let go of is free then.
-    fn commit_for_space(&self) -> Result<()> {
-        txn::commit_for_space(&self.core, &self.forest).map(|_| ())
+    fn commit_for_space(&self, upkeep: Upkeep) -> Result<()> {
+        txn::commit_for_space(&self.core, &self.forest, upkeep).map(|_| ())
     }
 }
 
@@ -123,6 +128,7 @@ impl Filesystem {
     /// Makes everything durable that was done before, and answers the transaction that is durable now. Writes nothing
     /// when nothing has changed.
     pub fn commit(&self) -> Result<u64> {
+        self.inner().core.txn.note_asked();
         self.inner().commit()
     }
 
@@ -134,8 +140,11 @@ impl Filesystem {
         if inner.core.read_only {
             return Ok(());
         }
+        inner.core.txn.note_asked();
         match inner.read(|op| Ok(inner.find(op, node)?.1.changed_in())) {
-            Ok(transid) => txn::commit_covering(&inner.core, &inner.forest, transid),
+            Ok(transid) => {
+                txn::commit_covering(&inner.core, &inner.forest, transid, inner.upkeep())
+            }
             // It is gone, or never was one of its own: what it was may still be of use to somebody.
             Err(Error::User(_)) => inner.commit().map(drop),
             Err(error) => Err(error),

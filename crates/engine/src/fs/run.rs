@@ -13,7 +13,7 @@ use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::subvol::LEAVING_COMMITS;
-use crate::txn::{CHANGE_BYTES, Op, Urgency};
+use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency};
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
@@ -69,7 +69,7 @@ impl Inner {
             };
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
             if shortage == Shortage::NoSpace && self.forest.let_all_go() {
-                (0..LEAVING_COMMITS).try_for_each(|_| self.commit_for_space())?;
+                (0..LEAVING_COMMITS).try_for_each(|_| self.commit_for_space(Upkeep::Much))?;
                 continue;
             }
             // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
@@ -83,7 +83,7 @@ impl Inner {
             if given_up {
                 return Err(Error::NoSpace);
             }
-            self.commit_for_space()?;
+            self.commit_for_space(Upkeep::Much)?;
             commits += 1;
         }
     }

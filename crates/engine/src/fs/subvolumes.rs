@@ -7,6 +7,7 @@ use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Passed, Result};
 use crate::space::{Need, SUBVOLUME_DELETION};
 use crate::subvol::{Place, SubvolumeInfo};
+use crate::txn::Upkeep;
 
 impl Inner {
     /// Refuses a name that is taken.
@@ -152,6 +153,11 @@ impl Filesystem {
         })
     }
 
+    /// Whether deleted subvolumes still take space that can be had back. It comes back by and by; [`Filesystem::clean`] waits for it.
+    pub fn is_dropping(&self) -> bool {
+        self.inner().forest.has_dead()
+    }
+
     /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone;
     /// what was in the way before is tried again.
     pub fn clean(&self) -> Result<()> {
@@ -161,7 +167,7 @@ impl Filesystem {
         let mut stalled = 0;
         // The commit that drops the last one may be another thread's, and under way: this one waits for it.
         while inner.forest.has_dead() {
-            inner.commit_for_space()?;
+            inner.commit_for_space(Upkeep::Much)?;
             // What commits let go of comes back with the next ones.
             stalled = if inner.forest.is_stalled() { stalled + 1 } else { 0 };
             if stalled > STALLED_MAX {

@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
 use crate::error::Result;
+use crate::txn::Upkeep;
 
 /// How often the worker looks in the time without changes that makes it commit.
 const LOOKS_PER_PAUSE: u32 = 4;
@@ -53,6 +54,11 @@ impl Wake {
         state.wanted = true;
         self.changed.notify_one();
         state.attended
+    }
+
+    /// Whether there is somebody who commits and drops by himself.
+    pub fn is_attended(&self) -> bool {
+        self.state.lock().attended
     }
 
     /// Says that the running transaction has its first change.
@@ -159,6 +165,7 @@ impl Worker {
         if self.thread.thread().id() != std::thread::current().id() {
             let _ = self.thread.join();
         }
+        self.wake.state.lock().attended = false;
     }
 }
 
@@ -182,7 +189,7 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
 /// commit has let go of comes back with the next ones; but where nothing has changed, there is nothing to come.
 fn commit_and_drop(inner: &Inner, wake: &Wake) -> Result<()> {
     let before = inner.core.txn.committed();
-    if inner.commit()? == before {
+    if inner.commit()? == before && !inner.forest.can_drop() {
         return Ok(());
     }
     let mut stalled = 0;
@@ -191,7 +198,7 @@ fn commit_and_drop(inner: &Inner, wake: &Wake) -> Result<()> {
         if stalled > STALLED_MAX {
             break;
         }
-        inner.commit_for_space()?;
+        inner.commit_for_space(Upkeep::Little)?;
     }
     Ok(())
 }

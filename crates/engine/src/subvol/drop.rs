@@ -15,6 +15,7 @@
 //! next child to look at (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
@@ -25,7 +26,7 @@ use super::forest::{Forest, Subvolume};
 use crate::error::{Error, Result};
 use crate::refs::{RefLog, Target, may_be_shared};
 use crate::tree::{Root, View};
-use crate::txn::{Commit, Core, CsumLog};
+use crate::txn::{Commit, Core, CsumLog, Upkeep};
 
 /// How much one commit may drop.
 struct Budget {
@@ -35,21 +36,23 @@ struct Budget {
     refs: u64,
     /// The same of references to tree blocks.
     nodes: u64,
+    /// When to look at no more blocks.
+    until: Option<Instant>,
 }
 
 impl Budget {
-    /// What there is room for.
-    fn reserve(core: &Core) -> Budget {
+    /// What there is room for, of so many blocks.
+    fn reserve(core: &Core, blocks: usize, until: Option<Instant>) -> Budget {
         let least = core.space.extents_of_leaf();
-        let most = least.saturating_mul(core.drop_blocks_max as u64);
+        let most = least.saturating_mul(blocks as u64);
         #[cfg(test)]
         let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
         let refs = core.space.reserve_upkeep(most, least);
         if refs == 0 {
-            return Budget { blocks: 0, refs, nodes: 0 };
+            return Budget { blocks: 0, refs, nodes: 0, until };
         }
         let nodes = refs.max(core.space.nodes_of_step());
-        Budget { blocks: core.drop_blocks_max, refs, nodes }
+        Budget { blocks, refs, nodes, until }
     }
 
     fn is_spent(&self) -> bool {
@@ -58,6 +61,10 @@ impl Budget {
 
     fn spend(&mut self) {
         self.blocks = 0;
+    }
+
+    fn is_late(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
     }
 
     /// Whether the references of `block` may go, or change; then they are counted.
@@ -134,11 +141,23 @@ pub(super) struct Stuck {
 impl Forest {
     /// Drops some blocks of deleted subvolumes: as many as the options allow one commit.
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
+        if commit.upkeep() == Upkeep::None {
+            return Ok(());
+        }
         self.try_stuck_until(commit.transid());
         if self.dead.lock().is_empty() {
             return Ok(());
         }
-        let mut budget = Budget::reserve(commit.core());
+        let core = commit.core();
+        let (blocks, until) = match commit.upkeep() {
+            Upkeep::Little => {
+                let (blocks, until) =
+                    self.pace.lock().begin(core.txn.is_waited_for(), Instant::now());
+                (blocks.min(core.drop_blocks_max), Some(until))
+            }
+            _ => (core.drop_blocks_max, None),
+        };
+        let mut budget = Budget::reserve(core, blocks, until);
         self.stalled.store(budget.is_spent(), Ordering::Release);
         let dead = self.dead.lock().clone();
         let (mut done, mut stuck) = (Vec::new(), Vec::new());
@@ -180,6 +199,11 @@ impl Forest {
         self.note_stuck(commit.transid(), &done, stuck);
         self.dropped(done);
         Ok(())
+    }
+
+    /// Whether there is something to drop, and room for it as far as is known.
+    pub fn can_drop(&self) -> bool {
+        self.dropping.load(Ordering::Acquire) && !self.stalled.load(Ordering::Acquire)
     }
 
     /// Has those that are stuck tried again at once.
@@ -293,10 +317,15 @@ impl Walk<'_, '_> {
 
     /// Drops until the budget is spent; then answers the next child's key and the level of the node it is in.
     fn run(&mut self, budget: &mut Budget) -> Result<Option<(Key, u8)>> {
+        let mut first = true;
         while let Some((block, slot, full)) = self.path.last().cloned() {
             if block.is_leaf() || slot >= block.len() {
                 self.free_last(&block, full)?;
                 continue;
+            }
+            // Each commit leads further.
+            if !std::mem::take(&mut first) && budget.is_late() {
+                budget.spend();
             }
             if !budget.step() {
                 return Ok(Some((block.key(slot), block.level())));

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
 
 use buttress_ondisk::item::{RootItem, root_flags};
 use buttress_ondisk::superblock::Superblock;
@@ -13,13 +14,14 @@ use zerocopy::IntoBytes;
 use super::create::SnapshotRequest;
 use super::drop::Stuck;
 use super::loaded::Loaded;
+use super::pace::Pace;
 use super::pending::Pending;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::inode::{Asleep, FileTree};
 use crate::refs::RefLog;
 use crate::tree::Root;
-use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit};
+use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit, Upkeep};
 
 /// The commit under way, the one that waits for operations, and the one that drops.
 pub const LEAVING_COMMITS: usize = 3;
@@ -155,6 +157,8 @@ pub struct Forest {
     pub(super) dropping: AtomicBool,
     /// The last commit had no room to drop anything.
     pub(super) stalled: AtomicBool,
+    /// How much is dropped where others may want to commit.
+    pub(super) pace: Mutex<Pace>,
 }
 
 impl Forest {
@@ -175,6 +179,7 @@ impl Forest {
             frozen: Mutex::default(),
             dropping: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            pace: Mutex::default(),
         };
         forest.find_dead(core)?;
         Ok(forest)
@@ -334,13 +339,13 @@ fn moved(item: &mut RootItem, root: Root, transid: u64, now: Time) {
 }
 
 impl Participant for Forest {
-    fn is_dirty(&self) -> bool {
+    fn is_dirty(&self, upkeep: Upkeep) -> bool {
         let superblock = self.superblock.lock();
         self.pending.is_dirty()
             || superblock.label.is_some()
             || superblock.incompat != 0
             || !self.snapshots.lock().is_empty()
-            || self.dropping.load(Ordering::Acquire) && !self.stalled.load(Ordering::Acquire)
+            || upkeep != Upkeep::None && self.can_drop()
             || self.subvolumes.any(|subvolume| subvolume.is_dirty())
     }
 
@@ -408,5 +413,6 @@ impl Participant for Forest {
         self.pending.published();
         frozen.dropped.iter().for_each(|id| self.subvolumes.remove(*id));
         self.subvolumes.rest(core.inodes_max);
+        self.pace.lock().end(Instant::now());
     }
 }

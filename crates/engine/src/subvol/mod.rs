@@ -17,6 +17,7 @@ mod drop;
 mod forest;
 mod info;
 mod loaded;
+mod pace;
 mod pending;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ use crate::env::Env;
 use crate::inode::{NewInode, NewKind, TOP};
 use crate::space::{Space, SpaceRoots};
 use crate::tree::Blocks;
-use crate::txn::{Commit, Core, Features, Op, Participant, Roots, commit};
+use crate::txn::{Commit, Core, Features, Op, Participant, Roots, Upkeep, commit};
 
 thread_local! {
     /// Each commit finds room for the smallest step of dropping a subvolume, and no more.
@@ -61,7 +61,7 @@ fn open(device: &Arc<MemoryDevice>) -> Fs {
 
 impl Fs {
     fn commit(&self) {
-        commit(&self.core, &self.forest, false).unwrap();
+        commit(&self.core, &self.forest, false, Upkeep::Much).unwrap();
     }
 
     fn op(&self) -> Op<'_> {
@@ -219,8 +219,8 @@ struct Meanwhile<'f> {
 }
 
 impl Participant for Meanwhile<'_> {
-    fn is_dirty(&self) -> bool {
-        self.forest.is_dirty()
+    fn is_dirty(&self, upkeep: Upkeep) -> bool {
+        self.forest.is_dirty(upkeep)
     }
 
     fn freeze(&self, transid: u64) {
@@ -254,7 +254,13 @@ fn a_commit_that_takes_a_snapshot_knows_nothing_of_later_changes() {
     fs.forest.request_snapshot(&fs.op(), source, false).unwrap();
     // Nothing else has changed the source: but while the commit runs, it is deleted.
     let act = || delete(&fs, "source", source);
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &act, more: &|_| {} }, false).unwrap();
+    commit(
+        &fs.core,
+        &Meanwhile { forest: &fs.forest, act: &act, more: &|_| {} },
+        false,
+        Upkeep::Much,
+    )
+    .unwrap();
     let crashed = open(&fs.device);
     let found = crashed.forest.info(&crashed.core, source).unwrap();
     assert_eq!((found.name.as_slice(), found.flags), (&b"source"[..], 0));
@@ -275,11 +281,15 @@ fn a_block_that_no_reader_would_take_is_not_written() {
     let more = |commit: &Commit<'_>| {
         commit.root_item(Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0), Some(vec![7; 10]));
     };
-    let refused =
-        commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| {}, more: &more }, false);
+    let refused = commit(
+        &fs.core,
+        &Meanwhile { forest: &fs.forest, act: &|| {}, more: &more },
+        false,
+        Upkeep::Much,
+    );
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("corrupt leaf: root=1 ") && why.contains("wrong item size"), "{why}");
-    assert!(commit(&fs.core, &fs.forest, true).is_err());
+    assert!(commit(&fs.core, &fs.forest, true, Upkeep::Much).is_err());
     let again = open(&fs.device);
     again.check();
     let subvolume = again.forest.get(&again.core, 5).unwrap();
@@ -416,8 +426,13 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     walk(48);
     assert!(loaded().contains(&first), "a changed one left");
     // What walks while a commit runs changes nothing about what that publishes.
-    commit(&fs.core, &Meanwhile { forest: &fs.forest, act: &|| walk(48), more: &|_| {} }, false)
-        .unwrap();
+    commit(
+        &fs.core,
+        &Meanwhile { forest: &fs.forest, act: &|| walk(48), more: &|_| {} },
+        false,
+        Upkeep::Much,
+    )
+    .unwrap();
     (0..2).for_each(|_| walk(48));
     assert!(!loaded().contains(&first), "{:?}", loaded());
     assert_eq!(at(first, held).unwrap().1.nlink, 0);

@@ -24,7 +24,7 @@ use crate::stats::{self, Phase};
 /// Who has changes to commit: the subvolumes.
 pub trait Participant: Sync {
     /// Whether there is anything to commit.
-    fn is_dirty(&self) -> bool;
+    fn is_dirty(&self, upkeep: Upkeep) -> bool;
     /// No operation runs: what changed so far belongs to transaction `transid`.
     fn freeze(&self, transid: u64);
     /// Writes the data that changed.
@@ -35,6 +35,17 @@ pub trait Participant: Sync {
     fn superblock(&self, superblock: &mut Superblock);
     /// The transaction is durable.
     fn published(&self, core: &Core);
+}
+
+/// What a commit does besides writing what has changed: it drops deleted subvolumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Upkeep {
+    /// Nothing: somebody waits for it, and other commits see to that.
+    None,
+    /// What takes little time: others may want to commit.
+    Little,
+    /// As much as the options allow.
+    Much,
 }
 
 /// Changes of the uuid tree: a subvolume gets or loses a uuid.
@@ -71,6 +82,7 @@ pub(super) struct Gathered {
 pub struct Commit<'a> {
     core: &'a Core,
     transid: u64,
+    upkeep: Upkeep,
     sharing: Sharing<'a>,
     fsid: [u8; 16],
     chunk_tree_uuid: [u8; 16],
@@ -80,10 +92,11 @@ pub struct Commit<'a> {
 }
 
 impl<'a> Commit<'a> {
-    fn new(core: &'a Core, transid: u64) -> Commit<'a> {
+    fn new(core: &'a Core, transid: u64, upkeep: Upkeep) -> Commit<'a> {
         Commit {
             core,
             transid,
+            upkeep,
             sharing: Sharing::new(core.extent_view(), transid),
             fsid: core.volume.superblock().metadata_fsid(),
             chunk_tree_uuid: core.volume.chunk_tree_uuid(),
@@ -101,6 +114,11 @@ impl<'a> Commit<'a> {
     /// The transaction being committed.
     pub fn transid(&self) -> u64 {
         self.transid
+    }
+
+    /// What it does besides.
+    pub fn upkeep(&self) -> Upkeep {
+        self.upkeep
     }
 
     /// Which blocks trees share.
@@ -223,41 +241,56 @@ impl<'a> Commit<'a> {
 
 /// Commits what `participant` has changed until now, if anything; answers the last durable transaction. `force` commits even
 /// without changes.
-pub fn commit(core: &Core, participant: &dyn Participant, force: bool) -> Result<u64> {
+pub fn commit(
+    core: &Core,
+    participant: &dyn Participant,
+    force: bool,
+    upkeep: Upkeep,
+) -> Result<u64> {
     core.check_writable()?;
     // What was done before is in the running transaction, or in an older one.
     let covered = (!force).then(|| core.txn.running());
     let turn = core.txn.begin_commit(covered);
     core.txn.check()?;
     let Some(_turn) = turn else { return Ok(core.txn.committed()) };
-    commit_alone(core, participant, force)
+    commit_alone(core, participant, force, upkeep)
 }
 
 /// Waits until transaction `transid` is durable. A commit under way that covers it is waited for; only where there is none, one is
 /// made, and nothing where it is durable already.
-pub fn commit_covering(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
+pub fn commit_covering(
+    core: &Core,
+    participant: &dyn Participant,
+    transid: u64,
+    upkeep: Upkeep,
+) -> Result<()> {
     core.check_writable()?;
     let turn = core.txn.begin_commit(Some(transid));
     core.txn.check()?;
     match turn {
-        Some(_turn) => commit_alone(core, participant, false).map(drop),
+        Some(_turn) => commit_alone(core, participant, false, upkeep).map(drop),
         None => Ok(()),
     }
 }
 
 /// Commits whether or not anything has changed; what was let go of is free at once, and not after the next freeze only.
-pub fn commit_for_space(core: &Core, participant: &dyn Participant) -> Result<u64> {
+pub fn commit_for_space(core: &Core, participant: &dyn Participant, upkeep: Upkeep) -> Result<u64> {
     core.check_writable()?;
     let _turn = core.txn.begin_commit(None);
     core.txn.check()?;
-    let transid = commit_alone(core, participant, true)?;
+    let transid = commit_alone(core, participant, true, upkeep)?;
     core.txn.pause(|| core.space.settle_freed())?;
     Ok(transid)
 }
 
 /// A commit, and no other beside it.
-fn commit_alone(core: &Core, participant: &dyn Participant, force: bool) -> Result<u64> {
-    if !force && !participant.is_dirty() {
+fn commit_alone(
+    core: &Core,
+    participant: &dyn Participant,
+    force: bool,
+    upkeep: Upkeep,
+) -> Result<u64> {
+    if !force && !participant.is_dirty(upkeep) {
         core.waiting.nothing();
         return Ok(core.txn.committed());
     }
@@ -272,7 +305,7 @@ fn commit_alone(core: &Core, participant: &dyn Participant, force: bool) -> Resu
     // What a panic leaves of a commit is neither the last transaction nor this one, and the next freeze would replace it.
     let guard = Guard { txn: &core.txn, what: "a commit panicked" };
     let frozen = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
-    match frozen.and_then(|transid| run(core, participant, transid).map(|()| transid)) {
+    match frozen.and_then(|transid| run(core, participant, transid, upkeep).map(|()| transid)) {
         Ok(transid) => {
             guard.disarm();
             stats::add(&core.counters.commits, 1);
@@ -286,7 +319,7 @@ fn commit_alone(core: &Core, participant: &dyn Participant, force: bool) -> Resu
     }
 }
 
-fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
+fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep) -> Result<()> {
     if let Some(wrong) = core.volume.check_alone()? {
         core.warn(format!("the primary superblock is bad, and is written anew: {wrong}"));
     }
@@ -294,7 +327,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64) -> Result<()> {
     let (counters, step) = (&core.counters, |what| core.env.step(what));
     step("prepare");
     counters.timed(Phase::Prepare, || participant.prepare(core, transid))?;
-    let commit = Commit::new(core, transid);
+    let commit = Commit::new(core, transid, upkeep);
     step("merge");
     counters.timed(Phase::Merge, || participant.merge(&commit))?;
     step("settle");

@@ -26,7 +26,7 @@ mod superblock;
 mod waiting;
 
 pub use self::commit::{
-    Commit, Participant, UuidChange, commit, commit_covering, commit_for_space,
+    Commit, Participant, Upkeep, UuidChange, commit, commit_covering, commit_for_space,
 };
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
@@ -35,6 +35,7 @@ pub use self::waiting::{CHANGE_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 use crate::env::Time;
 use crate::error::{Error, Result};
@@ -52,7 +53,14 @@ pub struct Transactions {
     /// Notified whenever a commit has ended.
     ended: Condvar,
     aborted: OnceLock<Arc<str>>,
+    /// Since when the times below are counted.
+    opened: Instant,
+    /// When somebody last asked for something to be durable, in milliseconds; 0: never.
+    asked: AtomicU64,
 }
+
+/// Who has asked for something to be durable is expected to do so again, for so long.
+const ASKS_AGAIN: u64 = 1000;
 
 /// Whose turn it is to commit: one at a time.
 #[derive(Debug, Default)]
@@ -153,7 +161,24 @@ impl Transactions {
             turn: Mutex::new(Turn { taken: false, ended: committed }),
             ended: Condvar::default(),
             aborted: OnceLock::new(),
+            opened: Instant::now(),
+            asked: AtomicU64::new(0),
         }
+    }
+
+    /// Somebody waits until something is durable.
+    pub fn note_asked(&self) {
+        self.asked.store(self.milliseconds(), Ordering::Relaxed);
+    }
+
+    /// Whether somebody waits until something is durable, or has lately.
+    pub fn is_waited_for(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed);
+        asked != 0 && self.milliseconds() < asked + ASKS_AGAIN
+    }
+
+    fn milliseconds(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 2).max(1)
     }
 
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.

@@ -27,7 +27,7 @@ use crate::refs::RefLog;
 use crate::space::{Space, SpaceRoots};
 use crate::tree::{Blocks, Root, View};
 use crate::txn::{
-    Commit, Core, CsumLog, Emit, Features, Op, Participant, Roots, TreeCommit, commit,
+    Commit, Core, CsumLog, Emit, Features, Op, Participant, Roots, TreeCommit, Upkeep, commit,
 };
 
 const ROOT_DIR: u64 = 256;
@@ -168,7 +168,7 @@ impl Fixture {
     }
 
     pub fn commit(&self) {
-        commit(&self.core, self, true).expect("commits");
+        commit(&self.core, self, true, Upkeep::Much).expect("commits");
     }
 
     /// Commits, and calls `during` at several points while the commit runs.
@@ -331,7 +331,7 @@ impl Fixture {
 }
 
 impl Participant for Fixture {
-    fn is_dirty(&self) -> bool {
+    fn is_dirty(&self, _upkeep: Upkeep) -> bool {
         true
     }
 
