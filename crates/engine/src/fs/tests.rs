@@ -1,13 +1,14 @@
 //! What shows where limits are made small.
 
 use std::sync::{Arc, mpsc};
+use std::time::Duration;
 
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
 use buttress_ondisk::objectid;
 use parking_lot::Mutex;
 
-use super::{Filesystem, New, Node, Options};
+use super::{Filesystem, New, Node, Options, Owner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::inode::SetXattr;
@@ -166,4 +167,64 @@ fn a_deletion_that_finds_no_room_tries_again_behind_commits() {
     // Nothing of what was asked for is kept back from those who come then.
     fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap();
     fs.commit().unwrap();
+}
+
+/// A filesystem whose worker commits often, with a subvolume of some blocks that is deleted.
+fn with_worker() -> (Filesystem, Arc<MemoryDevice>, Node) {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    make_on(device.clone()).close().unwrap();
+    let options = Options::read_write().commit_interval(Duration::from_millis(10));
+    let fs = Filesystem::open_device(device.clone(), options).unwrap();
+    let doomed = fs.create_subvolume(Node::ROOT, b"doomed", Owner::default()).unwrap();
+    for file in 0..2000 {
+        let top = Node { subvolume: doomed, ino: 256 };
+        fs.create(top, format!("file{file}").as_bytes(), &New::file(0o644)).unwrap();
+    }
+    fs.commit().unwrap();
+    let log = fs.create(Node::ROOT, b"log", &New::file(0o644)).unwrap().node;
+    (fs, device, log)
+}
+
+/// Syncs again and again, until something is so.
+fn sync_until(fs: &Filesystem, log: Node, is_so: impl Fn() -> bool) {
+    for line in 0..1_000_000_u64 {
+        if is_so() {
+            return;
+        }
+        fs.write(log, line % 512, b"x").unwrap();
+        fs.sync(log).unwrap();
+    }
+    panic!("it is not so after a million commits");
+}
+
+#[test]
+fn what_is_deleted_goes_while_somebody_syncs_all_the_time() {
+    let (fs, _, log) = with_worker();
+    fs.delete_subvolume(Node::ROOT, b"doomed").unwrap();
+    sync_until(&fs, log, || !fs.is_dropping());
+    fs.close().unwrap();
+}
+
+#[test]
+fn what_could_not_be_read_goes_later_while_somebody_syncs_all_the_time() {
+    let (fs, device, log) = with_worker();
+    let doomed = fs.subvolumes().unwrap()[0].id;
+    let core = fs.core();
+    let root = fs.tree(doomed).unwrap().unwrap();
+    let leaf = View::new(&core.blocks, doomed, root).root_block().unwrap().child(3).bytenr;
+    let chunks = core.volume.chunks();
+    let chunk = chunks.iter().find(|one| (one.logical..one.end()).contains(&leaf)).unwrap();
+    let at = chunk.stripes[0].offset + (leaf - chunk.logical);
+    let mut before = [0; 4096];
+    device.read_at(at, &mut before).unwrap();
+    device.write_at(at, &[0; 4096]).unwrap();
+    core.blocks.clear();
+    fs.delete_subvolume(Node::ROOT, b"doomed").unwrap();
+    sync_until(&fs, log, || fs.warnings().iter().any(|why| why.contains("cannot be dropped")));
+    device.write_at(at, &before).unwrap();
+    core.blocks.clear();
+    let is_gone = || !fs.is_dropping() && fs.inner().forest.why_stuck().is_none();
+    sync_until(&fs, log, is_gone);
+    assert!(fs.tree(doomed).unwrap().is_none());
+    fs.close().unwrap();
 }

@@ -176,9 +176,10 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
         wake.wake();
     }
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
+    let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());
     while wake.wait(pace, extent) {
         let Some(inner) = inner.upgrade() else { return };
-        if commit_and_drop(&inner, wake).is_err() {
+        if commit_and_drop(&inner, wake, &mut tried).is_err() {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
             return;
         }
@@ -186,10 +187,10 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
 }
 
 /// Commits what has changed, and goes on as long as there are deleted subvolumes to drop. Where there is no room for that, what a
-/// commit has let go of comes back with the next ones; but where nothing has changed, there is nothing to come.
-fn commit_and_drop(inner: &Inner, wake: &Wake) -> Result<()> {
-    let before = inner.core.txn.committed();
-    if inner.commit()? == before && !inner.forest.can_drop() {
+/// commit has let go of comes back with the next ones; but where nobody has committed anything since it was `tried`, there is nothing
+/// to come.
+fn commit_and_drop(inner: &Inner, wake: &Wake, tried: &mut u64) -> Result<()> {
+    if inner.commit()? == *tried && !inner.forest.can_drop() {
         return Ok(());
     }
     let mut stalled = 0;
@@ -200,6 +201,7 @@ fn commit_and_drop(inner: &Inner, wake: &Wake) -> Result<()> {
         }
         inner.commit_for_space(Upkeep::Little)?;
     }
+    *tried = inner.core.txn.committed();
     Ok(())
 }
 

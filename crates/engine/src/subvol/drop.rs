@@ -141,11 +141,8 @@ pub(super) struct Stuck {
 impl Forest {
     /// Drops some blocks of deleted subvolumes: as many as the options allow one commit.
     pub(super) fn drop_step(&self, commit: &Commit<'_>) -> Result<()> {
-        if commit.upkeep() == Upkeep::None {
-            return Ok(());
-        }
         self.try_stuck_until(commit.transid());
-        if self.dead.lock().is_empty() {
+        if commit.upkeep() == Upkeep::None || self.dead.lock().is_empty() {
             return Ok(());
         }
         let core = commit.core();
