@@ -493,16 +493,16 @@ impl Shared {
         }
     }
 
-    /// Has another process ask for something by a queue, without waiting for it: who is free there answers, and gets what came
-    /// before. Where there is no thread or process to be had, that waits until one who waits is done.
-    fn stir(self: &Arc<Self>, processor: u16) {
-        let shared = Arc::clone(self);
-        let ask = move || {
-            let _programs_run_where_they_were_started = Seat::take(processor, None);
-            let _done_when_it_has_ended = shared.ask_for_space();
-        };
-        let thread = std::thread::Builder::new().name("buttress-stir".to_owned());
-        let _all_that_can_be_done = thread.spawn(ask);
+    /// Has another process ask for something by a queue: who is free there answers, and gets what came before. Where there is no
+    /// process to be had, that waits until one who waits is done.
+    ///
+    /// The process is waited for, so that it does not keep anybody from unmounting afterwards. Others may wait so, too, each for a
+    /// process of its own: that of the last one is answered by the thread that he has started.
+    fn stir(&self, processor: u16) {
+        let before = sched_getaffinity(None);
+        let _programs_run_where_they_are_started = Seat::take(processor, None);
+        let _all_that_can_be_done = self.ask_for_space();
+        let _where_it_was = before.and_then(|before| sched_setaffinity(None, &before));
     }
 
     /// Has the kernel write what it keeps, which others have to answer meanwhile.
