@@ -114,9 +114,9 @@ impl Inner {
         (bytes > 0).then(|| (self.core.txn.running(), bytes))
     }
 
-    /// Commits whether or not anything has changed: what commits have let go of is free then.
-    fn commit_for_space(&self, upkeep: Upkeep) -> Result<()> {
-        txn::commit_for_space(&self.core, &self.forest, upkeep).map(|_| ())
+    /// Commits whether or not anything has changed: what commits have let go of is free then. Answers the transaction.
+    fn commit_for_space(&self, upkeep: Upkeep) -> Result<u64> {
+        txn::commit_for_space(&self.core, &self.forest, upkeep)
     }
 }
 

@@ -69,7 +69,8 @@ impl Inner {
             };
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
             if shortage == Shortage::NoSpace && self.forest.let_all_go() {
-                (0..LEAVING_COMMITS).try_for_each(|_| self.commit_for_space(Upkeep::Much))?;
+                (0..LEAVING_COMMITS)
+                    .try_for_each(|_| self.commit_for_space(Upkeep::Much).map(drop))?;
                 continue;
             }
             // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.

@@ -190,18 +190,19 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
 /// commit has let go of comes back with the next ones; but where nobody has committed anything since it was `tried`, there is nothing
 /// to come.
 fn commit_and_drop(inner: &Inner, wake: &Wake, tried: &mut u64) -> Result<()> {
-    if inner.commit()? == *tried && !inner.forest.can_drop() {
+    let committed = inner.commit()?;
+    if committed == *tried && !inner.forest.can_drop() {
         return Ok(());
     }
+    *tried = committed;
     let mut stalled = 0;
     while inner.forest.has_dead() && !wake.stopping() {
         stalled = if inner.forest.is_stalled() { stalled + 1 } else { 0 };
         if stalled > STALLED_MAX {
             break;
         }
-        inner.commit_for_space(Upkeep::Little)?;
+        *tried = inner.commit_for_space(Upkeep::Little)?;
     }
-    *tried = inner.core.txn.committed();
     Ok(())
 }
 

@@ -437,7 +437,8 @@ impl Space {
         }
         pool.promises = wanted;
         pool.credit = outlook.credit(wanted, need);
-        self.shared.store(outlook.shared, Ordering::Relaxed);
+        // Never back: others may have found out meanwhile.
+        self.shared.fetch_or(outlook.shared, Ordering::Relaxed);
         Ok(())
     }
 

@@ -38,6 +38,8 @@ struct Budget {
     nodes: u64,
     /// When to look at no more blocks.
     until: Option<Instant>,
+    /// Blocks that were left when it was ended before that.
+    left: Option<usize>,
 }
 
 impl Budget {
@@ -49,10 +51,10 @@ impl Budget {
         let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
         let refs = core.space.reserve_upkeep(most, least);
         if refs == 0 {
-            return Budget { blocks: 0, refs, nodes: 0, until };
+            return Budget { blocks: 0, refs, nodes: 0, until, left: Some(blocks) };
         }
         let nodes = refs.max(core.space.nodes_of_step());
-        Budget { blocks, refs, nodes, until }
+        Budget { blocks, refs, nodes, until, left: None }
     }
 
     fn is_spent(&self) -> bool {
@@ -60,6 +62,7 @@ impl Budget {
     }
 
     fn spend(&mut self) {
+        self.left.get_or_insert(self.blocks);
         self.blocks = 0;
     }
 
@@ -158,10 +161,14 @@ impl Forest {
         self.stalled.store(budget.is_spent(), Ordering::Release);
         let dead = self.dead.lock().clone();
         let (mut done, mut stuck) = (Vec::new(), Vec::new());
-        for id in dead {
+        for (number, id) in dead.into_iter().enumerate() {
+            if number > 0 && budget.is_late() {
+                budget.spend();
+            }
             if budget.is_spent() {
                 break;
             }
+            budget.blocks -= 1;
             let subvolume = match self.find(commit.core(), id) {
                 Ok(found) => found,
                 Err(error) => {
@@ -189,6 +196,7 @@ impl Forest {
                  mounts; if that does not help, the device or the filesystem is damaged: see what check says"
             ));
         }
+        self.pace.lock().note(blocks - budget.left.unwrap_or(budget.blocks));
         let mut dead = self.dead.lock();
         dead.retain(|id| !done.contains(id) && stuck.iter().all(|(stuck, _)| stuck != id));
         self.dropping.store(!dead.is_empty(), Ordering::Release);

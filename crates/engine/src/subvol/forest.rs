@@ -393,6 +393,7 @@ impl Participant for Forest {
     }
 
     fn superblock(&self, superblock: &mut Superblock) {
+        self.pace.lock().written(Instant::now());
         let frozen = self.frozen.lock();
         if let Some(label) = &frozen.superblock.label {
             superblock.label.fill(0);
@@ -413,6 +414,6 @@ impl Participant for Forest {
         self.pending.published();
         frozen.dropped.iter().for_each(|id| self.subvolumes.remove(*id));
         self.subvolumes.rest(core.inodes_max);
-        self.pace.lock().end(Instant::now());
+        self.pace.lock().durable(Instant::now());
     }
 }

@@ -276,7 +276,10 @@ pub fn commit_covering(
 /// Commits whether or not anything has changed; what was let go of is free at once, and not after the next freeze only.
 pub fn commit_for_space(core: &Core, participant: &dyn Participant, upkeep: Upkeep) -> Result<u64> {
     core.check_writable()?;
-    let _turn = core.txn.begin_commit(None);
+    let _turn = match upkeep {
+        Upkeep::Little => Some(core.txn.begin_upkeep()),
+        Upkeep::None | Upkeep::Much => core.txn.begin_commit(None),
+    };
     core.txn.check()?;
     let transid = commit_alone(core, participant, true, upkeep)?;
     core.txn.pause(|| core.space.settle_freed())?;

@@ -69,6 +69,12 @@ struct Turn {
     taken: bool,
     /// The last transaction of which the commit has ended, and well.
     ended: u64,
+    /// How often it was taken.
+    count: u64,
+    /// How many wait for it, besides who drops subvolumes.
+    waiting: usize,
+    /// Who drops subvolumes has let somebody go first: the next one is his.
+    promised: bool,
 }
 
 /// The turn of whoever commits; passed on when it is dropped.
@@ -80,7 +86,7 @@ struct Committing<'a> {
 impl Drop for Committing<'_> {
     fn drop(&mut self) {
         let mut turn = self.txn.turn.lock();
-        *turn = Turn { taken: false, ended: self.txn.committed() };
+        (turn.taken, turn.ended) = (false, self.txn.committed());
         drop(turn);
         self.txn.ended.notify_all();
     }
@@ -158,7 +164,7 @@ impl Transactions {
             gate: RwLock::new(()),
             running: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
-            turn: Mutex::new(Turn { taken: false, ended: committed }),
+            turn: Mutex::new(Turn { ended: committed, ..Turn::default() }),
             ended: Condvar::default(),
             aborted: OnceLock::new(),
             opened: Instant::now(),
@@ -233,16 +239,42 @@ impl Transactions {
     /// next commit with all who wait, and does not stand in line behind those that come later.
     fn begin_commit(&self, covered: Option<u64>) -> Option<Committing<'_>> {
         let mut turn = self.turn.lock();
-        loop {
+        turn.waiting += 1;
+        let taken = loop {
             if covered.is_some_and(|transid| turn.ended >= transid) {
-                return None;
+                break None;
             }
-            if !turn.taken {
-                turn.taken = true;
-                return Some(Committing { txn: self });
+            if !turn.taken && !turn.promised {
+                break Some(self.take(&mut turn));
             }
             turn = wait(&self.ended, turn);
+        };
+        turn.waiting -= 1;
+        if taken.is_none() && turn.waiting == 0 {
+            self.ended.notify_all();
         }
+        taken
+    }
+
+    /// Waits for the turn to make a commit that nobody waits for: who waits for one goes first, but not one after the other. For one
+    /// thread.
+    fn begin_upkeep(&self) -> Committing<'_> {
+        let mut turn = self.turn.lock();
+        let before = turn.count;
+        loop {
+            let others_went = turn.count > before;
+            if !turn.taken && (others_went || turn.waiting == 0) {
+                turn.promised = false;
+                return self.take(&mut turn);
+            }
+            turn.promised |= others_went;
+            turn = wait(&self.ended, turn);
+        }
+    }
+
+    fn take(&self, turn: &mut Turn) -> Committing<'_> {
+        (turn.taken, turn.count) = (true, turn.count + 1);
+        Committing { txn: self }
     }
 
     /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs. Refuses when an operation
@@ -298,6 +330,33 @@ mod tests {
             scope.spawn(|| assert!(txn.begin_commit(Some(8)).is_some()));
             txn.freeze(|_| {}).unwrap();
             drop(turn);
+        });
+    }
+
+    /// One who drops, commit after commit, lets each who waits for room go first, and comes to his turn all the same.
+    #[test]
+    fn who_drops_lets_others_go_first_but_not_for_ever() {
+        let (txn, upkeep) = (Transactions::new(7), std::sync::atomic::AtomicUsize::new(0));
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let (upkeep, done, txn) = (&upkeep, &done, &txn);
+        let load = std::sync::atomic::Ordering::SeqCst;
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                while !done.load(load) {
+                    drop(txn.begin_upkeep());
+                    upkeep.fetch_add(1, load);
+                }
+            });
+            let wait_for_room = || {
+                (0..1000).for_each(|_| drop(txn.begin_commit(None)));
+            };
+            let others: Vec<_> = (0..4).map(|_| scope.spawn(wait_for_room)).collect();
+            others.into_iter().for_each(|other| other.join().unwrap());
+            // All have gone; it has a turn at the latest now.
+            while upkeep.load(load) == 0 {
+                std::thread::yield_now();
+            }
+            done.store(true, load);
         });
     }
 }

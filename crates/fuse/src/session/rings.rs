@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -42,6 +43,9 @@ const THREADS_AT_WORST: usize = 1024;
 const SPARE_DESCRIPTORS: usize = 16;
 /// Threads that a queue has from the start, at least.
 const THREADS_MIN: usize = 2;
+
+/// How long a request waits for the process that stirs its queue.
+const STIRRING: Duration = Duration::from_millis(100);
 
 /// A READ of so much is of the kernel's own accord.
 const READAHEAD_BYTES: u32 = 64 << 10;
@@ -241,8 +245,10 @@ impl Queue {
 
     /// The calling thread is there: requests can be given to it.
     fn join(&self) {
-        self.threads.lock().free += 1;
+        let mut threads = self.threads.lock();
+        // Before anybody counts on it.
         self.joined.fetch_add(1, Ordering::SeqCst);
+        threads.free += 1;
     }
 
     /// How many threads have joined it, if a request may be waiting in it although one of them is free.
@@ -496,13 +502,20 @@ impl Shared {
     /// Has another process ask for something by a queue: who is free there answers, and gets what came before. Where there is no
     /// process to be had, that waits until one who waits is done.
     ///
-    /// The process is waited for, so that it does not keep anybody from unmounting afterwards. Others may wait so, too, each for a
-    /// process of its own: that of the last one is answered by the thread that he has started.
-    fn stir(&self, processor: u16) {
-        let before = sched_getaffinity(None);
-        let _programs_run_where_they_are_started = Seat::take(processor, None);
-        let _all_that_can_be_done = self.ask_for_space();
-        let _where_it_was = before.and_then(|before| sched_setaffinity(None, &before));
+    /// The process is waited for, so that it does not keep anybody from unmounting afterwards, but not long: its path may lead over
+    /// something else that hangs. Others may wait so, too, each for a process of its own: that of the last one is answered by the
+    /// thread that he has started.
+    fn stir(self: &Arc<Self>, processor: u16) {
+        let (shared, (has_ended, ended)) = (Arc::clone(self), channel());
+        let ask = move || {
+            let _programs_run_where_they_are_started = Seat::take(processor, None);
+            let _all_that_can_be_done = shared.ask_for_space();
+            let _somebody_waits = has_ended.send(());
+        };
+        let thread = std::thread::Builder::new().name("buttress-stir".to_owned());
+        if thread.spawn(ask).is_ok() {
+            let _it_goes_on_by_itself = ended.recv_timeout(STIRRING);
+        }
     }
 
     /// Has the kernel write what it keeps, which others have to answer meanwhile.
