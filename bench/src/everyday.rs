@@ -190,6 +190,15 @@ impl Place {
         }
     }
 
+    /// The same, as a step is to find it; false where that cannot be.
+    fn for_step(self, step: &Step, sources: &Sources) -> Result<(Place, bool), String> {
+        let (place, is_ready) = if step.cold { self.again()? } else { (self, true) };
+        if step.again && is_ready {
+            run(step, &place, sources)?;
+        }
+        Ok((place, is_ready))
+    }
+
     fn sync(&self) -> Result<String, String> {
         let path = self.path();
         Ok(match self {
@@ -334,15 +343,10 @@ fn round(who: Who, sources: &Sources, times: &mut Times, row: &mut Row) -> Resul
             row.note(format!("{program} is missing"));
             continue;
         }
-        if step.cold {
-            let (next, is_cold) = place.again()?;
-            place = next;
-            if !is_cold {
-                continue;
-            }
-        }
-        if step.again {
-            run(step, &place, sources)?;
+        let (next, is_ready) = place.for_step(step, sources)?;
+        place = next;
+        if !is_ready {
+            continue;
         }
         let before = worked();
         let mut done = Ok(());
@@ -470,15 +474,10 @@ fn requests(sources: &Sources) -> Result<(), String> {
     for who in [Who::Ours, Who::Null] {
         let mut place = Place::new(who, sources.dir.path())?;
         for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
-            if step.cold {
-                let (next, is_cold) = place.again()?;
-                place = next;
-                if !is_cold {
-                    continue;
-                }
-            }
-            if step.again {
-                run(step, &place, sources)?;
+            let (next, is_ready) = place.for_step(step, sources)?;
+            place = next;
+            if !is_ready {
+                continue;
             }
             let traced = tracer.during(&place.path(), || run(step, &place, sources))?;
             println!("requests, {who:?}, {}: {}", step.name, summary(&traced));
