@@ -39,15 +39,13 @@ pub(super) fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> 
     if let Some(xattrs) = &changes.xattrs {
         emit_xattrs(emit, ino, xattrs)?;
     }
-    if let Some(entries) = &changes.entries {
-        if !parts::by_hash(changes) {
-            let mut hashes = entries.hashes().concat();
-            hashes.sort_unstable();
-            emit_by_hash(emit, ino, entries, &hashes)?;
-        }
-        if !parts::by_index(changes) {
-            emit_by_index(emit, ino, entries)?;
-        }
+    if let Some(entries) = &changes.entries
+        && !parts::are_cut(changes)
+    {
+        let mut hashes = entries.hashes().concat();
+        hashes.sort_unstable();
+        emit_by_hash(emit, ino, entries, &hashes)?;
+        emit_by_index(emit, ino, entries)?;
     }
     if let Some(target) = &changes.symlink {
         emit_symlink(emit, ino, target)?;
@@ -241,7 +239,8 @@ pub(super) fn emit_by_hash(
     Ok(())
 }
 
-fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
+/// The items of entries by index.
+pub(super) fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries) -> Result<()> {
     let mut removed = entries.removed().peekable();
     for added in entries.added() {
         while let Some(index) = removed.next_if(|&index| index < added.index) {

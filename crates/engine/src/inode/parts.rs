@@ -1,8 +1,9 @@
 //! The emission of a tree, cut into parts so that several threads make its leaves.
 //!
 //! Parts follow each other in key order. Those of which the tree holds nothing (new inodes, the names in a new directory,
-//! names appended to a directory) become drafts, several at once; then one thread puts everything else and grafts the
-//! drafts in between. Where the cuts are depends on what has changed only, never on how many threads there are.
+//! names appended to a directory) become drafts, several at once. So do names that come into or leave a directory that is there
+//! already: by hash they go to all its leaves, and those are cut into stretches. One thread then puts everything else, and grafts in
+//! between what was made. Where the cuts are depends on what has changed and on the tree, never on how many threads there are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 
 use buttress_ondisk::{Key, kind, objectid};
 
-use super::emit::{emit_added, emit_by_hash, emit_inode};
+use super::emit::{emit_added, emit_by_hash, emit_by_index, emit_inode};
 use super::entries::Entries;
 use super::state::Changes;
 use super::tree::{Committing, FileTree};
@@ -18,41 +19,45 @@ use crate::error::Result;
 use crate::refs::RefLog;
 use crate::stats;
 use crate::threads;
-use crate::tree::Draft;
-use crate::txn::{CsumLog, Emit};
+use crate::tree::{Draft, Merge, Remade, Stretch, View};
+use crate::txn::{Core, CsumLog, Emit};
 
 /// New inodes in a part: a hundred leaves or more. Few in tests, so that they have parts.
 const INODES: usize = if cfg!(test) { 4 } else { 8192 };
 /// Fewer new inodes than this are not worth a draft.
 const INODES_MIN: usize = if cfg!(test) { 3 } else { 1024 };
+/// Leaves in a stretch. Fewer in tests.
+const STRETCH: usize = if cfg!(test) { 2 } else { 32 };
 
-/// Whether the entries of a directory by name are emitted in parts: nothing of them is in the tree.
-pub(super) fn by_hash(changes: &Changes) -> bool {
-    changes.created && changes.entries.as_ref().is_some_and(|entries| entries.are_many())
-}
-
-/// Whether the entries of a directory by index are emitted in parts: they come after all that the tree holds.
-pub(super) fn by_index(changes: &Changes) -> bool {
-    let entries = changes.entries.as_ref();
-    entries.is_some_and(|entries| entries.are_many() && entries.removed().next().is_none())
+/// Whether the entries of a directory are emitted in parts.
+pub(super) fn are_cut(changes: &Changes) -> bool {
+    changes.entries.as_ref().is_some_and(|entries| entries.are_many())
 }
 
 /// What follows what came before, in key order.
 enum Part {
     /// These inodes, of which the tree may hold something.
     Known(Range<usize>),
+    /// The same, and all of it in some leaves.
+    KnownIn(Range<usize>, Stretch),
     /// These inodes, which are new.
     New(Range<usize>),
-    /// Entries of a new directory, by name.
-    ByHash(Directory, Vec<u32>),
+    /// Entries by name, in the order of their hashes; of which the tree holds nothing when the directory is new.
+    ByHash(Directory, Range<usize>),
+    /// The same, and all of it in some leaves.
+    ByHashIn(Directory, Range<usize>, Stretch),
     /// Entries that are appended to a directory, by index.
-    ByIndex(Directory, Range<usize>),
+    Appended(Directory, Range<usize>),
+    /// All entries that come or go, by index.
+    ByIndex(Directory),
 }
 
 #[derive(Clone)]
 struct Directory {
     ino: u64,
     changes: Arc<Changes>,
+    /// The hashes of all names that come or go, in order.
+    hashes: Arc<[u32]>,
 }
 
 impl Directory {
@@ -61,10 +66,33 @@ impl Directory {
     }
 }
 
-/// What a draft brings besides its leaves.
+impl Part {
+    /// The most memory that its leaves may take when they are made apart, about.
+    fn bytes(&self, nodesize: usize) -> usize {
+        match self {
+            Part::Known(_) | Part::ByIndex(_) => 0,
+            Part::New(range) => range.len() * 256,
+            Part::KnownIn(_, stretch) => 2 * stretch.leaves() * nodesize,
+            Part::ByHashIn(_, range, stretch) => 2 * stretch.leaves() * nodesize + range.len() * 64,
+            Part::ByHash(_, range) | Part::Appended(_, range) => range.len() * 64,
+        }
+    }
+}
+
+/// The leaves of a part.
+#[derive(Default)]
+enum Leaves {
+    /// Not made apart.
+    #[default]
+    None,
+    New(Draft),
+    Old(Remade),
+}
+
+/// What making a part apart brings.
 #[derive(Default)]
 struct Made {
-    draft: Draft,
+    leaves: Leaves,
     refs: RefLog,
     csums: CsumLog,
     orphans: Vec<(u64, bool)>,
@@ -75,30 +103,30 @@ impl FileTree {
     /// larger than any inode's, come last.
     pub fn emit(&self, emit: &mut Emit<'_, '_>) -> Result<()> {
         let committing = self.committing.lock();
-        let parts = cut(&committing)?;
-        let (core, transid, tree) = (emit.core, emit.transid, emit.tree);
-        let drafts = threads::map(&parts, |part| {
-            let mut made = Made::default();
-            if !matches!(part, Part::Known(_)) {
-                let Made { refs, csums, orphans, .. } = &mut made;
-                made.draft = Draft::fill(&core.blocks, tree, |merge| {
-                    let mut emit = Emit { merge, refs, csums, core, transid, tree };
-                    emit_part(&mut emit, &committing, part, orphans)
-                })?;
-            }
-            Ok(made)
-        })?;
+        let old = self.root().map(|root| View::new(&emit.core.blocks, emit.tree, root));
+        let parts = cut(&committing, old.as_ref())?;
         let strays = self.committing_strays();
         let mut orphans: BTreeMap<u64, bool> = strays.into_iter().map(|ino| (ino, false)).collect();
-        for (part, mut made) in parts.iter().zip(drafts) {
-            if let Part::Known(_) = part {
-                emit_part(emit, &committing, part, &mut made.orphans)?;
+        for parts in at_a_time(&parts, emit.core) {
+            let (core, transid, tree) = (emit.core, emit.transid, emit.tree);
+            let made =
+                threads::map(parts, |part| make_apart(core, transid, tree, &committing, part))?;
+            for (part, mut made) in parts.iter().zip(made) {
+                match made.leaves {
+                    Leaves::None => emit_part(emit, &committing, part, &mut made.orphans)?,
+                    Leaves::New(draft) => {
+                        stats::add(&core.counters.grafted, draft.len() as u64);
+                        emit.merge.graft(draft)?;
+                    }
+                    Leaves::Old(remade) => {
+                        stats::add(&core.counters.grafted, remade.leaves() as u64);
+                        emit.merge.take_over(remade)?;
+                    }
+                }
+                emit.refs.append(&mut made.refs);
+                emit.csums.append(&mut made.csums);
+                orphans.extend(made.orphans);
             }
-            stats::add(&core.counters.grafted, made.draft.len() as u64);
-            emit.merge.graft(made.draft)?;
-            emit.refs.append(&mut made.refs);
-            emit.csums.append(&mut made.csums);
-            orphans.extend(made.orphans);
         }
         for (ino, there) in orphans {
             let key = Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, ino);
@@ -111,6 +139,50 @@ impl FileTree {
     }
 }
 
+/// Parts in a row, as many as there is memory for.
+fn at_a_time<'p>(parts: &'p [Part], core: &Core) -> impl Iterator<Item = &'p [Part]> {
+    let (room, nodesize) = (core.blocks.bytes_max() as usize / 4, core.features.nodesize);
+    let mut rest = parts;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |part: &&Part| {
+            bytes += part.bytes(nodesize);
+            bytes <= room
+        };
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (first, behind) = rest.split_at_checked(count)?;
+        rest = behind;
+        Some(first)
+    })
+}
+
+/// Makes the leaves of a part, if that can be done apart from the rest.
+fn make_apart(
+    core: &Core,
+    transid: u64,
+    tree: u64,
+    committing: &Committing,
+    part: &Part,
+) -> Result<Made> {
+    let mut made = Made::default();
+    let Made { refs, csums, orphans, .. } = &mut made;
+    let fill = |merge: &mut Merge<'_>| {
+        let mut emit = Emit { merge, refs, csums, core, transid, tree };
+        emit_part(&mut emit, committing, part, orphans)
+    };
+    made.leaves = match part {
+        Part::Known(_) | Part::ByIndex(_) => Leaves::None,
+        Part::ByHash(directory, _) if !directory.changes.created => Leaves::None,
+        Part::New(_) | Part::ByHash(..) | Part::Appended(..) => {
+            Leaves::New(Draft::fill(&core.blocks, tree, fill)?)
+        }
+        Part::KnownIn(_, stretch) | Part::ByHashIn(_, _, stretch) => {
+            Leaves::Old(stretch.remake(&core.blocks, tree, fill)?)
+        }
+    };
+    Ok(made)
+}
+
 fn emit_part(
     emit: &mut Emit<'_, '_>,
     committing: &Committing,
@@ -118,7 +190,7 @@ fn emit_part(
     orphans: &mut Vec<(u64, bool)>,
 ) -> Result<()> {
     match part {
-        Part::Known(range) | Part::New(range) => {
+        Part::Known(range) | Part::KnownIn(range, _) | Part::New(range) => {
             for (ino, inode) in committing.inodes.get(range.clone()).unwrap_or_default() {
                 let Some(frozen) = inode.read().frozen.clone() else { continue };
                 emit_inode(emit, *ino, &frozen)?;
@@ -126,59 +198,135 @@ fn emit_part(
             }
             Ok(())
         }
-        Part::ByHash(directory, hashes) => {
-            let mut hashes = hashes.clone();
-            hashes.sort_unstable();
+        Part::ByHash(directory, range) | Part::ByHashIn(directory, range, _) => {
+            let hashes = directory.hashes.get(range.clone()).unwrap_or_default();
             let mut entries = directory.entries().into_iter();
-            entries.try_for_each(|it| emit_by_hash(emit, directory.ino, it, &hashes))
+            entries.try_for_each(|it| emit_by_hash(emit, directory.ino, it, hashes))
         }
-        Part::ByIndex(directory, range) => {
+        Part::Appended(directory, range) => {
             let entries = directory.entries().into_iter();
             let added = entries.flat_map(|it| it.added_in(range.clone()));
             emit_added(emit, directory.ino, added)
         }
+        Part::ByIndex(directory) => {
+            let mut entries = directory.entries().into_iter();
+            entries.try_for_each(|it| emit_by_index(emit, directory.ino, it))
+        }
     }
 }
 
-/// Cuts what is committed into parts.
-fn cut(committing: &Committing) -> Result<Vec<Part>> {
-    let directories = threads::map(&committing.large, |at| Ok(cut_directory(committing, *at)))?;
+/// Cuts what is committed into parts. `old` is the tree before.
+fn cut(committing: &Committing, old: Option<&View<'_>>) -> Result<Vec<Part>> {
+    let directories = threads::map(&committing.large, |at| cut_directory(committing, *at, old))?;
     let mut parts = Vec::new();
     let mut from = 0;
     for (at, directory) in committing.large.iter().zip(directories) {
-        cut_inodes(committing, from..at + 1, &mut parts);
+        cut_inodes(committing, from..at + 1, old, &mut parts)?;
         parts.extend(directory);
         from = at + 1;
     }
-    cut_inodes(committing, from..committing.inodes.len(), &mut parts);
+    cut_inodes(committing, from..committing.inodes.len(), old, &mut parts)?;
     Ok(parts)
 }
 
-fn cut_inodes(committing: &Committing, range: Range<usize>, parts: &mut Vec<Part>) {
-    let old_to = committing.new_from.clamp(range.start, range.end);
+fn cut_inodes(
+    committing: &Committing,
+    range: Range<usize>,
+    old: Option<&View<'_>>,
+    parts: &mut Vec<Part>,
+) -> Result<()> {
+    let mut old_to = committing.new_from.clamp(range.start, range.end);
     if range.end - old_to < INODES_MIN {
-        parts.push(Part::Known(range));
-        return;
+        old_to = range.end;
     }
-    parts.push(Part::Known(range.start..old_to));
+    cut_known(committing, range.start..old_to, old, parts)?;
     let starts = (old_to..range.end).step_by(INODES);
     parts.extend(starts.map(|from| Part::New(from..(from + INODES).min(range.end))));
+    Ok(())
+}
+
+/// Inodes that the tree may hold: those of which all items lie in one stretch, and those between.
+fn cut_known(
+    committing: &Committing,
+    range: Range<usize>,
+    old: Option<&View<'_>>,
+    parts: &mut Vec<Part>,
+) -> Result<()> {
+    let inodes = committing.inodes.get(range.clone()).unwrap_or_default();
+    let mut at = range.start;
+    if let (Some(old), [(first, _), .., (last, _)]) = (old, inodes)
+        && inodes.len() >= INODES_MIN
+    {
+        let (from, to) = (Key::new(*first, 0, 0), Key::new(last + 1, 0, 0));
+        // All items of an inode that changes are on one side of a cut.
+        let changes = |ino| committing.inodes.binary_search_by_key(&ino, |(it, _)| *it).is_ok();
+        let may_cut = |key: &Key| key.kind <= kind::INODE_ITEM || !changes(key.objectid);
+        for stretch in Stretch::all(old, (&from, &to), STRETCH, may_cut)? {
+            let before = |end: Key| {
+                range.start
+                    + inodes.partition_point(|(it, _)| Key::new(*it, kind::INODE_ITEM, 0) < end)
+            };
+            let within = before(stretch.from())..before(stretch.to());
+            if within.start < within.end {
+                parts.push(Part::Known(at..within.start));
+                at = within.end;
+                parts.push(Part::KnownIn(within, stretch));
+            }
+        }
+    }
+    parts.push(Part::Known(at..range.end));
+    Ok(())
 }
 
 /// The parts of a large directory's entries.
-fn cut_directory(committing: &Committing, at: usize) -> Vec<Part> {
-    let Some((ino, inode)) = committing.inodes.get(at) else { return Vec::new() };
-    let Some(frozen) = inode.read().frozen.clone() else { return Vec::new() };
-    let directory = Directory { ino: *ino, changes: frozen.changes };
+fn cut_directory(committing: &Committing, at: usize, old: Option<&View<'_>>) -> Result<Vec<Part>> {
+    let Some((ino, inode)) = committing.inodes.get(at) else { return Ok(Vec::new()) };
+    let Some(frozen) = inode.read().frozen.clone() else { return Ok(Vec::new()) };
+    let changes = frozen.changes;
     let mut parts = Vec::new();
-    let Some(entries) = directory.entries() else { return parts };
-    if by_hash(&directory.changes) {
-        let hashes = entries.hashes().into_iter();
-        parts.extend(hashes.map(|hashes| Part::ByHash(directory.clone(), hashes)));
+    let Some(entries) = changes.entries.as_deref() else { return Ok(parts) };
+    let mut hashes = entries.hashes();
+    hashes.iter_mut().for_each(|part| part.sort_unstable());
+    let lens: Vec<usize> = hashes.iter().map(Vec::len).collect();
+    let hashes = hashes.concat().into();
+    let directory = Directory { ino: *ino, changes: changes.clone(), hashes };
+    if changes.created {
+        let mut from = 0;
+        for len in lens {
+            parts.push(Part::ByHash(directory.clone(), from..from + len));
+            from += len;
+        }
+    } else {
+        cut_hashes(&directory, old, &mut parts)?;
     }
-    if by_index(&directory.changes) {
+    if entries.removed().next().is_none() {
         let added = entries.parts_of_added();
-        parts.extend(added.map(|range| Part::ByIndex(directory.clone(), range)));
+        parts.extend(added.map(|range| Part::Appended(directory.clone(), range)));
+    } else {
+        parts.push(Part::ByIndex(directory));
     }
-    parts
+    Ok(parts)
+}
+
+/// Names of a directory that is there already.
+fn cut_hashes(directory: &Directory, old: Option<&View<'_>>, parts: &mut Vec<Part>) -> Result<()> {
+    let (ino, hashes) = (directory.ino, &directory.hashes);
+    let from = Key::new(ino, kind::DIR_ITEM, 0);
+    let to = Key::new(ino, kind::DIR_ITEM + 1, 0);
+    let stretches =
+        old.map(|old| Stretch::all(old, (&from, &to), STRETCH, |_| true)).transpose()?;
+    let mut at = 0;
+    for stretch in stretches.unwrap_or_default() {
+        let before = |end: Key| {
+            hashes.partition_point(|hash| Key::new(ino, kind::DIR_ITEM, u64::from(*hash)) < end)
+        };
+        let within = before(stretch.from())..before(stretch.to());
+        if within.start < within.end {
+            parts.push(Part::ByHash(directory.clone(), at..within.start));
+            at = within.end;
+            parts.push(Part::ByHashIn(directory.clone(), within, stretch));
+        }
+    }
+    parts.push(Part::ByHash(directory.clone(), at..hashes.len()));
+    Ok(())
 }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{Key, TreeBlock};
 
+use super::stretch::UNSTAMPED;
 use super::{Blocks, Exchange, Merge};
 use crate::error::Result;
 
@@ -25,7 +26,7 @@ impl Draft {
         fill: impl FnOnce(&mut Merge<'_>) -> Result<()>,
     ) -> Result<Draft> {
         let mut draft = Draft::default();
-        let mut merge = Merge::new(blocks, owner, None, &mut draft)?;
+        let mut merge = Merge::of_leaves(blocks, owner, &mut draft);
         fill(&mut merge)?;
         merge.finish_leaves()?;
         Ok(draft)
@@ -58,21 +59,11 @@ impl Exchange for Draft {
     }
 
     fn place(&mut self, _level: u8) -> Result<Stamp> {
-        Ok(Stamp {
-            fsid: [0; 16],
-            chunk_tree_uuid: [0; 16],
-            bytenr: 0,
-            generation: 0,
-            owner: 0,
-            flags: 0,
-        })
+        Ok(UNSTAMPED)
     }
 
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
-        // The merge that takes the leaves builds the nodes above them.
-        if block.is_leaf() {
-            self.leaves.push(block);
-        }
+        self.leaves.push(block);
         Ok(())
     }
 }

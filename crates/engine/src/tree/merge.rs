@@ -13,8 +13,9 @@ use std::sync::Arc;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ChildPtr, ITEM_LEN, Key, LeafBuilder, NodeBuilder, TreeBlock};
 
+use super::stretch::{UNPLACED, UNSTAMPED};
 use super::view::read_child;
-use super::{Blocks, Draft, Root};
+use super::{Blocks, Draft, Remade, Root, Stretch};
 use crate::error::{Error, Result};
 
 /// This part of a leaf stays free when a tree is packed: if it were full, the next item that comes into it would split it.
@@ -85,6 +86,10 @@ pub struct Merge<'a> {
     held: Option<LeafBuilder>,
     /// `nodes[n]`: children of the node of level `n + 1` being built.
     nodes: Vec<Vec<ChildPtr>>,
+    /// Only leaves are made: another merge builds the nodes above them.
+    apart: bool,
+    /// Nothing at or behind this key is there for it.
+    end: Option<Key>,
     changed: bool,
     last: Option<Key>,
 }
@@ -97,23 +102,54 @@ impl<'a> Merge<'a> {
         root: Option<Root>,
         exchange: &'a mut dyn Exchange,
     ) -> Result<Merge<'a>> {
-        let mut merge = Merge {
+        let mut merge = Merge::of_nothing(blocks, owner, exchange);
+        merge.changed = root.is_none();
+        if let Some(root) = root {
+            merge.root = Some(root);
+            let block = blocks.read(root.bytenr, root.level, root.generation, owner)?;
+            merge.path.push(Level { block, slot: 0, dirty: false, bound: None });
+        }
+        Ok(merge)
+    }
+
+    fn of_nothing(blocks: &'a Blocks, owner: u64, exchange: &'a mut dyn Exchange) -> Merge<'a> {
+        Merge {
             leaf: LeafBuilder::new(blocks.nodesize()),
             held: None,
             blocks,
             owner,
             exchange,
-            root,
+            root: None,
             path: Vec::with_capacity(4),
             nodes: Vec::new(),
-            changed: root.is_none(),
+            apart: false,
+            end: None,
+            changed: true,
             last: None,
-        };
-        if let Some(root) = root {
-            let block = blocks.read(root.bytenr, root.level, root.generation, owner)?;
-            merge.path.push(Level { block, slot: 0, dirty: false, bound: None });
         }
-        Ok(merge)
+    }
+
+    /// Only makes leaves, beside an empty tree: for a [`Draft`].
+    pub(super) fn of_leaves(
+        blocks: &'a Blocks,
+        owner: u64,
+        exchange: &'a mut dyn Exchange,
+    ) -> Merge<'a> {
+        Merge { apart: true, ..Merge::of_nothing(blocks, owner, exchange) }
+    }
+
+    /// Changes the leaves of a stretch: its node counts as dirty, and everything outside as passed.
+    pub(super) fn of_stretch(
+        blocks: &'a Blocks,
+        owner: u64,
+        stretch: &Stretch,
+        exchange: &'a mut dyn Exchange,
+    ) -> Merge<'a> {
+        let mut merge = Merge::of_leaves(blocks, owner, exchange);
+        let (block, slot) = (stretch.node.clone(), stretch.slots.start);
+        merge.end = Some(stretch.to());
+        merge.path.push(Level { block, slot, dirty: true, bound: merge.end });
+        merge
     }
 
     /// The tree being changed.
@@ -178,7 +214,7 @@ impl<'a> Merge<'a> {
         }
         self.changing(key);
         self.make_dirty()?;
-        self.leaf_mut().slot += 1;
+        self.last_mut().slot += 1;
         Ok(true)
     }
 
@@ -197,12 +233,12 @@ impl<'a> Merge<'a> {
             if ended && leaf.bound.is_none_or(|bound| bound > to) || !self.skip_ended()? {
                 return Ok(());
             }
-            let leaf = self.leaf_mut();
+            let leaf = self.last_mut();
             if leaf.block.key(leaf.slot) > to {
                 return Ok(());
             }
             self.make_dirty()?;
-            let leaf = self.leaf_mut();
+            let leaf = self.last_mut();
             while leaf.slot < leaf.block.len() && leaf.block.key(leaf.slot) <= to {
                 let (key, data) = leaf.block.item(leaf.slot);
                 each(key, data);
@@ -217,7 +253,7 @@ impl<'a> Merge<'a> {
         self.seek(&self.last.unwrap_or(Key::MIN))?;
         while self.skip_ended()? {
             self.make_dirty()?;
-            let (free, leaf) = (self.leaf.free(), self.leaf_mut());
+            let (free, leaf) = (self.leaf.free(), self.last_mut());
             let (next, size) = (leaf.slot + 1, leaf.block.data(leaf.slot).len());
             if packed.is_full(free, size) {
                 self.turn_leaf()?;
@@ -252,9 +288,56 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
+    /// Puts what was made of a stretch in its place.
+    pub fn take_over(&mut self, remade: Remade) -> Result<()> {
+        if remade.is_same() {
+            return Ok(());
+        }
+        let Remade { stretch, children, apart } = remade;
+        let from = stretch.from();
+        let begun = self.seek_node(&from)?;
+        if self.path.last().is_none_or(|node| node.block.bytenr() != stretch.node.bytenr()) {
+            return Err(Error::inconsistent(self.owner, "leaves changed apart are passed", from));
+        }
+        self.changing(&from);
+        self.make_dirty()?;
+        let is_begun = |bytenr| begun.as_ref().is_some_and(|begun| begun.bytenr() == bytenr);
+        let released = apart.released.iter().filter(|old| !is_begun(old.bytenr()));
+        released.into_iter().try_for_each(|old| self.exchange.release(old))?;
+        let mut children = children.into_iter().peekable();
+        if let Some(begun) = &begun
+            && children.next_if(|child| is_begun(child.bytenr)).is_some()
+        {
+            self.copy_items(begun, 0, begun.len())?;
+        }
+        self.flush_leaf(false)?;
+        let mut leaves = apart.leaves.into_iter();
+        for child in children {
+            if child.generation != UNPLACED {
+                self.nodes_at(1).push(child);
+                self.trim_nodes(1)?;
+            } else if let Some(leaf) = leaves.next() {
+                let stamp = self.exchange.place(0)?;
+                self.placed(leaf.stamped(&stamp))?;
+            }
+        }
+        self.last_mut().slot = stretch.slots.end;
+        Ok(())
+    }
+
     /// Places the leaves that are being built, and builds nothing above them: for a [`Draft`].
     pub(super) fn finish_leaves(mut self) -> Result<()> {
         self.flush_leaf(true)
+    }
+
+    /// The children that a node gets instead of the leaves of a stretch, which ends before slot `end`.
+    pub(super) fn finish_stretch(mut self, end: usize) -> Result<Vec<ChildPtr>> {
+        while self.path.len() > 1 {
+            self.leave()?;
+        }
+        self.pass_children(end)?;
+        self.flush_leaf(false)?;
+        Ok(std::mem::take(self.nodes_at(1)))
     }
 
     /// The new version: what was not passed yet stays as it is.
@@ -271,8 +354,8 @@ impl<'a> Merge<'a> {
 
     // ---- going forward over the old tree ----
 
-    fn leaf_mut(&mut self) -> &mut Level {
-        self.path.last_mut().expect("the path ends in a leaf")
+    fn last_mut(&mut self) -> &mut Level {
+        self.path.last_mut().expect("the path is not empty")
     }
 
     fn at(&self, key: &Key) -> Option<(&TreeBlock, usize)> {
@@ -295,15 +378,31 @@ impl<'a> Merge<'a> {
 
     /// Goes to the leaf where `key` is or would be.
     fn seek_leaf(&mut self, key: &Key) -> Result<()> {
-        if self.path.is_empty() {
-            return Ok(());
+        self.leave_before(key)?;
+        self.descend(key, 0)
+    }
+
+    /// Goes to the node whose child starts with `key`, of which nothing was passed. Who looked for the next item may have begun with
+    /// that child, and released it: then it is returned.
+    fn seek_node(&mut self, key: &Key) -> Result<Option<Arc<TreeBlock>>> {
+        self.leave_before(key)?;
+        let unread = |leaf: &mut Level| leaf.block.is_leaf() && leaf.slot == 0;
+        let begun = if self.path.len() > 1 { self.path.pop_if(unread) } else { None };
+        self.descend(key, 1)?;
+        if let Some(target) = self.path.last().map(|node| node.block.child_for(key)) {
+            self.pass_children(target)?;
         }
+        Ok(begun.filter(|leaf| leaf.dirty).map(|leaf| leaf.block))
+    }
+
+    /// Leaves the blocks that end before `key`.
+    fn leave_before(&mut self, key: &Key) -> Result<()> {
         while self.path.len() > 1
             && self.path.last().is_some_and(|level| level.bound.is_some_and(|bound| bound <= *key))
         {
             self.leave()?;
         }
-        self.descend(key)
+        Ok(())
     }
 
     /// Makes sure that the leaf has an item at its slot, going to the next one when it has ended; false at the end.
@@ -313,14 +412,16 @@ impl<'a> Merge<'a> {
             if leaf.slot < leaf.block.len() {
                 return Ok(true);
             }
-            let Some(bound) = leaf.bound else { return Ok(false) };
+            let Some(bound) = leaf.bound.filter(|bound| Some(*bound) != self.end) else {
+                return Ok(false);
+            };
             self.seek(&bound)?;
         }
     }
 
     /// Leaves old items before `target` behind, copying them when the leaf is dirty.
     fn pass_items(&mut self, target: usize) -> Result<()> {
-        let leaf = self.leaf_mut();
+        let leaf = self.last_mut();
         if leaf.slot >= target {
             return Ok(());
         }
@@ -342,16 +443,16 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// From a node at the end of the path down to the leaf for `key`.
-    fn descend(&mut self, key: &Key) -> Result<()> {
+    /// From a node at the end of the path down to the block of `level` for `key`.
+    fn descend(&mut self, key: &Key, level: u8) -> Result<()> {
         loop {
-            let node = self.path.last().expect("not empty");
-            if node.block.is_leaf() {
+            let Some(node) = self.path.last() else { return Ok(()) };
+            if node.block.level() <= level {
                 return Ok(());
             }
             let target = node.block.child_for(key).max(node.slot);
             self.pass_children(target)?;
-            let node = self.path.last().expect("not empty");
+            let node = self.path.last().expect("children of it were passed");
             let bound = if target + 1 < node.block.len() {
                 Some(node.block.key(target + 1))
             } else {
@@ -364,7 +465,7 @@ impl<'a> Merge<'a> {
 
     /// Leaves the children before `target` of the last node of the path behind, untouched.
     fn pass_children(&mut self, target: usize) -> Result<()> {
-        let node = self.leaf_mut();
+        let node = self.last_mut();
         let from = node.slot;
         node.slot = target.max(from);
         if !node.dirty || from >= target {
@@ -376,8 +477,8 @@ impl<'a> Merge<'a> {
 
     /// Leaves the last block of the path, with everything in it that was not passed yet.
     fn leave(&mut self) -> Result<()> {
-        let end = self.leaf_mut().block.len();
-        if self.leaf_mut().block.is_leaf() {
+        let end = self.last_mut().block.len();
+        if self.last_mut().block.is_leaf() {
             self.pass_items(end)?;
         } else {
             self.pass_children(end)?;
@@ -426,7 +527,7 @@ impl<'a> Merge<'a> {
         self.make_dirty()?;
         self.changed = true;
         if replaces {
-            self.leaf_mut().slot += 1;
+            self.last_mut().slot += 1;
         }
         if self.leaf.free() < size + ITEM_LEN {
             self.turn_leaf()?;
@@ -480,7 +581,7 @@ impl<'a> Merge<'a> {
     /// Places a node of `level` when there are children enough for two.
     fn trim_nodes(&mut self, level: u8) -> Result<()> {
         let capacity = NodeBuilder::capacity(self.blocks.nodesize());
-        while self.nodes_at(level).len() >= 2 * capacity {
+        while !self.apart && self.nodes_at(level).len() >= 2 * capacity {
             let rest = self.nodes_at(level).split_off(capacity);
             let children = std::mem::replace(self.nodes_at(level), rest);
             self.place_node(level, &children)?;
@@ -587,16 +688,9 @@ impl<'a> Merge<'a> {
     /// Splits the items of the held leaf and the one being built evenly.
     fn share_leaves(&mut self, held: LeafBuilder) -> Result<()> {
         let nodesize = self.blocks.nodesize();
-        let stamp = Stamp {
-            fsid: [0; 16],
-            chunk_tree_uuid: [0; 16],
-            bytenr: 0,
-            generation: 0,
-            owner: 0,
-            flags: 0,
-        };
-        let first = held.finish(&stamp);
-        let second = std::mem::replace(&mut self.leaf, LeafBuilder::new(nodesize)).finish(&stamp);
+        let first = held.finish(&UNSTAMPED);
+        let second = std::mem::replace(&mut self.leaf, LeafBuilder::new(nodesize));
+        let second = second.finish(&UNSTAMPED);
         let half = (first.leaf_used() + second.leaf_used()) / 2;
         let (mut cut, mut used) = (0, 0);
         while cut < first.len() && used < half {

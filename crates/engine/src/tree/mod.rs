@@ -12,6 +12,7 @@ mod draft;
 mod merge;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
+mod stretch;
 #[cfg(test)]
 pub(crate) mod tests;
 mod view;
@@ -19,6 +20,7 @@ mod view;
 pub use blocks::Blocks;
 pub use draft::Draft;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
+pub use stretch::{Remade, Stretch};
 pub use view::{Cursor, Item, Met, View};
 
 /// One version of a tree: its root block.

@@ -9,7 +9,7 @@ use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ITEM_LEN, Key, TreeBlock};
 use buttress_volume::{Access, Volume};
 
-use super::{Blocks, Draft, Exchange, Merge, PACKED_GAP, Packed, Root, View};
+use super::{Blocks, Draft, Exchange, Merge, PACKED_GAP, Packed, Root, Stretch, View};
 use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -77,7 +77,7 @@ impl Rng {
 }
 
 struct Bench {
-    blocks: Blocks,
+    blocks: Arc<Blocks>,
     next: u64,
     live: BTreeSet<u64>,
     root: Option<Root>,
@@ -88,7 +88,7 @@ struct Bench {
 impl Bench {
     fn new() -> Bench {
         Bench {
-            blocks: blocks(),
+            blocks: Arc::new(blocks()),
             next: 1 << 40,
             live: BTreeSet::new(),
             root: None,
@@ -165,13 +165,14 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
         at.insert(Key::new(rng.next(keys), rng.next(3) as u8, 0));
     }
     let size = [4, 60, 300, 2000][rng.next(4) as usize];
+    let (blocks, old) = (bench.blocks.clone(), bench.root);
     bench.merge(|merge, model| {
         let mut passed = Key::MIN;
         for key in at {
             if key < passed {
                 continue;
             }
-            match rng.next(9) {
+            match rng.next(10) {
                 0 | 1 => {
                     let gone = merge.delete(&key).unwrap();
                     assert_eq!(gone, model.remove(&key).is_some());
@@ -199,6 +200,25 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                     passed = items.last().map_or(passed, |(key, _)| key.next());
                     model.extend(items);
                 }
+                6 => {
+                    let Some(old) = old else { continue };
+                    let to = Key::new(key.objectid + rng.next(keys / 4 + 2), 2, 0);
+                    let view = View::new(&blocks, 5, old);
+                    let most = 1 + rng.next(9) as usize;
+                    let odd = rng.next(2) == 0;
+                    let may_cut = |key: &Key| odd || key.objectid % 2 == 0;
+                    for stretch in Stretch::all(&view, (&key, &to), most, may_cut).unwrap() {
+                        assert!(may_cut(&stretch.from()) && may_cut(&stretch.to()));
+                        assert!(key <= stretch.from() && stretch.from() < stretch.to());
+                        assert!(stretch.to() <= to && (1..=most).contains(&stretch.leaves()));
+                        passed = stretch.to();
+                        let change = |merge: &mut Merge<'_>| {
+                            change_stretch(merge, model, rng, (stretch.from(), stretch.to()), size);
+                            Ok(())
+                        };
+                        merge.take_over(stretch.remake(&blocks, 5, change).unwrap()).unwrap();
+                    }
+                }
                 _ => {
                     let data = value(rng, size);
                     merge.put(key, &data).unwrap();
@@ -207,6 +227,43 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
             }
         }
     });
+}
+
+/// Changes some keys from `from` to before `to`, or nothing, or deletes all.
+fn change_stretch(
+    merge: &mut Merge<'_>,
+    model: &mut Model,
+    rng: &mut Rng,
+    (from, to): (Key, Key),
+    size: u64,
+) {
+    let mut at = BTreeSet::from([from]);
+    let objects = to.objectid - from.objectid + 1;
+    for _ in 0..[0, 1, 9, 300][rng.next(4) as usize] {
+        at.insert(Key::new(from.objectid + rng.next(objects), rng.next(3) as u8, rng.next(3)));
+    }
+    let all = rng.next(6) == 0;
+    if all {
+        at.extend(model.range(from..to).map(|(key, _)| *key));
+    }
+    for key in at.range(from..to) {
+        let there = model.get(key).map(|data| &data[..]);
+        match rng.next(7) {
+            5 => {
+                let found = merge.peek(key).unwrap().map(|(key, data)| (key, data.to_vec()));
+                let next = model.range(key..&to).next();
+                assert_eq!(found, next.map(|(key, data)| (*key, data.clone())));
+            }
+            _ if all => assert_eq!(merge.delete(key).unwrap(), model.remove(key).is_some()),
+            0 => assert_eq!(merge.find(key).unwrap(), there),
+            1 => assert_eq!(merge.delete(key).unwrap(), model.remove(key).is_some()),
+            _ => {
+                let data = value(rng, size);
+                merge.put(*key, &data).unwrap();
+                model.insert(*key, data);
+            }
+        }
+    }
 }
 
 fn draft(items: &[(Key, Vec<u8>)]) -> Draft {
