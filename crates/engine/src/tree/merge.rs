@@ -7,6 +7,22 @@
 //! with its predecessor or swallows its old successor, except at the end of the tree, where appending goes on.
 //!
 //! Cost: the blocks on the paths to what changes, each read and written once; no block twice.
+//!
+//! ```text
+//!  old tree, read along `path`                       new blocks, built from left to right
+//!
+//!  path[0]  node   ..passed.. | slot | not yet       nodes[1]   children of the node of level 2 being built
+//!  path[1]  node   ..passed.. | slot | not yet       nodes[0]   children of the node of level 1 being built
+//!  path[2]  leaf   ..passed.. | slot | not yet       held leaf  full; waits to see whether its successor stays small
+//!                                                    leaf       the one that takes the next item
+//! ```
+//!
+//! * What was passed of a *dirty* block is in the new blocks already; of one that is not dirty it is still only in the old one.
+//! * All above a dirty block are dirty.
+//! * In key order stand: what was placed below `nodes`, then `held`, then `leaf`, then what is not passed yet. So before an old child
+//!   is pointed at again in `nodes[n]`, all that is being built below that level is placed (`flush_below`).
+//! * A leaf is placed when the next one is full, too, or when an old block follows. What `nodes` has is placed when there are children
+//!   enough for two nodes: then one full node can go, and the last two can still share.
 
 use std::sync::Arc;
 
