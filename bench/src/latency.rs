@@ -27,14 +27,17 @@ const CHANGED: u64 = 50;
 /// How long fsyncs are watched where the work has no end of its own.
 const WATCHED: Duration = Duration::from_secs(5);
 const WRITERS: u64 = 8;
-const WRITTEN: [u8; 64 << 10] = [7; 64 << 10];
+static WRITTEN: [u8; 64 << 10] = [7; 64 << 10];
+
+/// Writes a block at an offset, and makes it durable.
+type Save<'a> = Box<dyn FnMut(u64, &[u8]) + 'a>;
 
 /// A filesystem that fsyncs are made on.
 trait Place: Sync {
     /// A subvolume with files, and snapshots of it as it changes.
     fn fill(&self, files: u64);
-    /// Writes 4 KiB to a new file, each time it is called, and makes them durable.
-    fn saver(&self, name: &str) -> Box<dyn FnMut(u64, &[u8]) + '_>;
+    /// A new file to write to.
+    fn saver(&self, name: &str) -> Save<'_>;
     /// Reads all names and attributes.
     fn read_all(&self);
     /// Makes a file of 64 KiB and deletes it.
@@ -119,7 +122,7 @@ impl Place for Filesystem {
         self.commit().expect("a commit");
     }
 
-    fn saver(&self, name: &str) -> Box<dyn FnMut(u64, &[u8]) + '_> {
+    fn saver(&self, name: &str) -> Save<'_> {
         let node = self.create(TOP, name.as_bytes(), &New::file(0o600)).expect("room").node;
         Box::new(move |at, block| {
             self.write(node, at, block).expect("room");
@@ -199,7 +202,7 @@ impl Place for Kernel {
         linux::sync(&self.top).expect("a commit");
     }
 
-    fn saver(&self, name: &str) -> Box<dyn FnMut(u64, &[u8]) + '_> {
+    fn saver(&self, name: &str) -> Save<'_> {
         let file = fs::File::create(self.top.join(name)).expect("room");
         Box::new(move |at, block| {
             file.write_all_at(block, at).expect("room");
