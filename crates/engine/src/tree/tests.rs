@@ -206,7 +206,7 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                     let view = View::new(&blocks, 5, old);
                     let most = 1 + rng.next(9) as usize;
                     let odd = rng.next(2) == 0;
-                    let may_cut = |key: &Key| odd || key.objectid % 2 == 0;
+                    let may_cut = |key: &Key| odd || key.objectid.is_multiple_of(2);
                     for stretch in Stretch::all(&view, (&key, &to), most, may_cut).unwrap() {
                         assert!(may_cut(&stretch.from()) && may_cut(&stretch.to()));
                         assert!(key <= stretch.from() && stretch.from() < stretch.to());
