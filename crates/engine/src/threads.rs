@@ -7,6 +7,7 @@ use std::io;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::Scope;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -42,6 +43,10 @@ fn elsewhere() -> Option<CpuSet> {
     (sched_getaffinity(None).ok()? != all).then_some(all)
 }
 
+/// What the caller does of work that may be little before it asks others for help. To start a thread and to wait for its end takes as long,
+/// and much longer where the processors have other things to do.
+const ALONE: Duration = Duration::from_micros(100);
+
 /// Calls `work` for each item: in order when `sequential`, else as [`for_each`] does.
 pub fn for_each_unless<T: Sync>(
     sequential: bool,
@@ -49,6 +54,24 @@ pub fn for_each_unless<T: Sync>(
     work: impl Fn(&T) -> Result<()> + Sync,
 ) -> Result<()> {
     if sequential { items.iter().try_for_each(work) } else { for_each(items, work) }
+}
+
+/// The same for items that are alike, and may be little work: others are asked for help once that has turned out to take long.
+pub fn for_each_alike_unless<T: Sync>(
+    sequential: bool,
+    items: &[T],
+    work: impl Fn(&T) -> Result<()> + Sync,
+) -> Result<()> {
+    let begun = Instant::now();
+    let mut rest = items;
+    while let Some((first, behind)) = rest.split_first() {
+        if !sequential && behind.len() > 1 && begun.elapsed() > ALONE {
+            return for_each(rest, work);
+        }
+        work(first)?;
+        rest = behind;
+    }
+    Ok(())
 }
 
 /// Calls `work` for each item, on several threads where that pays. The first error ends it.

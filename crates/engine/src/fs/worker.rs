@@ -28,7 +28,9 @@ pub(super) struct Wake {
 #[derive(Debug, Default)]
 struct State {
     wanted: bool,
-    /// A transaction has got its first change.
+    /// When the worker looked last, there was no change: it wants to hear of the first one.
+    idle: bool,
+    /// That has come.
     begun: bool,
     stop: bool,
     /// Whether there is a thread that hears of it.
@@ -61,10 +63,14 @@ impl Wake {
         self.state.lock().attended
     }
 
-    /// Says that the running transaction has its first change.
+    /// Says that the running transaction has its first change. Who changes a little and makes it durable, again and again, wakes the
+    /// worker a few times a second, and not each time.
     pub fn begun(&self) {
-        self.state.lock().begun = true;
-        self.changed.notify_one();
+        let mut state = self.state.lock();
+        if std::mem::take(&mut state.idle) {
+            state.begun = true;
+            self.changed.notify_one();
+        }
     }
 
     /// Waits until a commit is wanted or due; `false` when the worker is to stop.
@@ -76,7 +82,7 @@ impl Wake {
             && !state.stop
         {
             // Whoever makes the first change from here on waits for the lock to say so.
-            state.begun = false;
+            (state.idle, state.begun) = (due.seen.is_none(), false);
             while !state.wanted && !state.stop && !state.begun {
                 if self.changed.wait_until(&mut state, until).timed_out() {
                     break;

@@ -362,7 +362,7 @@ impl FileTree {
                 committing.large.extend(found.large);
             }
         }
-        threads::for_each_unless(core.sequential, &with_data, |inode| self.place(core, inode))
+        threads::for_each_alike_unless(core.sequential, &with_data, |inode| self.place(core, inode))
     }
 
     /// Gives the data of a frozen layer their places. The inode is locked meanwhile: layers buffer little.

@@ -208,7 +208,9 @@ impl<'a> Commit<'a> {
         for neighbours in blocks.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
             runs.extend(neighbours.chunks((self.core.run_bytes / nodesize).max(1)));
         }
-        crate::threads::for_each_unless(self.core.sequential, &runs, |run| self.write_run(run))?;
+        crate::threads::for_each_alike_unless(self.core.sequential, &runs, |run| {
+            self.write_run(run)
+        })?;
         self.count(&blocks);
         Ok(blocks.iter().map(|block| block.bytenr()).collect())
     }

@@ -43,7 +43,7 @@ fn many_changes_below_old_leaves() {
     assert!(fs.stats().leaves_made_apart > apart + 500, "stretches of old leaves are made apart");
     let there = |number: &u32| match number.checked_sub(FILES) {
         Some(number) => number % 3 == 2,
-        None => number % 3 != 0,
+        None => !number.is_multiple_of(3),
     };
     let all = |fs: &Filesystem, path: &str, there: &dyn Fn(&u32) -> bool| {
         let mut found = names(fs, path);
