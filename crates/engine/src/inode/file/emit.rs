@@ -12,8 +12,9 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
-use super::changes::{Extent, FileChanges, Origin, Piece, round_up};
+use super::changes::{FileChanges, round_up};
 use super::layers::extent_key;
+use super::piece::{Extent, Origin, Piece};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::txn::Emit;

@@ -10,7 +10,8 @@ use buttress_ondisk::item::inode_flags;
 use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, SECTOR, kind};
 
-use super::changes::{FileChanges, Piece, SharedExtent, round_up};
+use super::changes::{FileChanges, round_up};
+use super::piece::{Piece, SharedExtent};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::tree::{Cursor, Item, View};

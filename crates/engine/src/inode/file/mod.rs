@@ -15,10 +15,15 @@
 //! again after the freeze (somebody may be reading it until then). A clone makes it a shared extent first, which stays
 //! whole and goes back when the last piece has let it go.
 
+mod buffer;
 mod changes;
 mod csums;
+mod direct;
 mod emit;
+mod flush;
 mod layers;
+mod piece;
+mod prealloc;
 mod prepare;
 mod ranges;
 mod read;

@@ -4,8 +4,9 @@
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::view::FileExtentItem;
 
-use super::changes::{FILE_END, FileChanges, Piece};
+use super::changes::{FILE_END, FileChanges};
 use super::layers::{Found, Layers, Segments, TreeWalk};
+use super::piece::Piece;
 use super::ranges::{Span, len, overlap};
 use crate::error::Result;
 use crate::txn::Core;

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
-use super::changes::{
-    Extent, FILE_END, FileChanges, Origin, Piece, SharedExtent, round_down, round_up,
-};
+use super::buffer::Edges;
+use super::changes::{FILE_END, FileChanges, round_down, round_up};
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
+use super::piece::{Extent, Origin, Piece, SharedExtent};
 use super::ranges::{Span, len};
-use super::write::{Edges, end_of};
+use super::write::end_of;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Need, Range};
 use crate::txn::{Core, Op};
