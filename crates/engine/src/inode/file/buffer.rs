@@ -7,7 +7,7 @@ use buttress_ondisk::SECTOR;
 
 use super::changes::{FileChanges, round_down};
 use super::layers::Layers;
-use super::piece::Home;
+use super::piece::Prealloc;
 use super::prealloc::part_of;
 use super::ranges::{Span, len, overlap};
 use crate::error::Result;
@@ -21,7 +21,7 @@ pub(super) struct Edges {
     /// The last sector, where it is another one and kept in part.
     tail: Option<Vec<u8>>,
     /// Space that the file has reserved there.
-    homes: Vec<(Span, Home)>,
+    prealloc: Vec<(Span, Prealloc)>,
 }
 
 impl FileChanges {
@@ -62,8 +62,8 @@ impl FileChanges {
         } else {
             None
         };
-        let homes = self.find_homes(core, layers, &(first..last + SECTOR))?;
-        Ok(Edges { head, tail, homes })
+        let prealloc = self.writable_prealloc(core, layers, &(first..last + SECTOR))?;
+        Ok(Edges { head, tail, prealloc })
     }
 
     /// Buffers a write of any bytes over what its edges held.
@@ -86,10 +86,10 @@ impl FileChanges {
             let gap = pos..self.buffers.next_start(pos).unwrap_or(u64::MAX).min(last + SECTOR);
             let edges = [(first, &old.head), (last, &old.tail)];
             let bytes = fresh_buffer(&gap, edges, offset, data);
-            let inside = |(at, _): &&(Span, Home)| at.start < gap.end && gap.start < at.end;
-            let homes = old.homes.iter().filter(inside);
-            let homes = homes.map(|(at, home)| part_of(at, home, &gap)).collect();
-            self.put_buffer_at_home(gap.start, bytes, homes);
+            let inside = |(at, _): &&(Span, Prealloc)| at.start < gap.end && gap.start < at.end;
+            let prealloc = old.prealloc.iter().filter(inside);
+            let prealloc = prealloc.map(|(at, space)| part_of(at, space, &gap)).collect();
+            self.put_buffer_over_prealloc(gap.start, bytes, prealloc);
             pos = gap.end;
         }
     }

@@ -1,10 +1,33 @@
-//! What has changed in a file and is not in its tree yet.
+//! What has changed in a file and is not in its tree yet: the states that data are in, and what always holds of them.
+//!
+//! A sector of the file that a layer has changed is in exactly one of two maps:
+//!
+//! - `buffers`: written, and not on the disk yet (delayed allocation). All of the sector's bytes are there.
+//! - `pieces`: a hole, an extent, or (once the layer is prepared) the whole content of a small file.
+//!
+//! Three more say what belongs to them:
+//!
+//! - `prealloc`: for a part of `buffers`, the space that the file has reserved for it. It goes there when it is flushed. All
+//!   other buffered sectors are promised space, which is allocated then.
+//! - `digests`, by address: the checksums of exactly those sectors that `pieces` has data for which are in no checksum
+//!   tree and in no shared extent: `Piece::New` with data, and `Extent::written`. A file without checksums has none.
+//! - `edges`: only of a prepared layer; what [`FileChanges::emit`] has to know of the old extents.
+//!
+//! Space that this transaction has allocated is in exactly one place, so that it is neither lost nor given back twice:
+//! behind a `Piece::New`, a `Prealloc::Own` or a shared extent that is new; `ahead` of a sequential writer; or `dropped`: not
+//! used any more, and given back by [`FileChanges::prepare`]. It is not given back before, as somebody who has looked it up
+//! may be reading it until the freeze.
+//!
+//! Three numbers are kept beside the maps: `buffered`, `prealloc_bytes` and `mapped`. A prepared layer has no buffers and
+//! nothing to give back, and its `mapped` is 0, as the inode's `nbytes` counts it.
+//!
+//! [`FileChanges::check`] holds a layer against all of this; the tests call it after each step.
 
 use std::sync::Arc;
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
-use super::piece::{Buffer, Digests, Extent, Home, Origin, Piece, SharedExtent};
+use super::piece::{Buffer, Digests, Extent, Origin, Piece, Prealloc, SharedExtent};
 use super::ranges::{RangeMap, Span, len};
 use super::read::Cache;
 use crate::error::Result;
@@ -34,30 +57,30 @@ pub fn space_needed(offset: u64, len: u64) -> u64 {
     round_up(offset.saturating_add(len)).saturating_sub(round_down(offset)).saturating_add(SECTOR)
 }
 
-/// The pending changes of one file's data in one transaction. See the module's essay.
+/// The pending changes of one file's data in one transaction. The module says what always holds.
 #[derive(Debug, Default)]
 pub struct FileChanges {
-    /// Written data that has no place on the disk yet. Shares no position with `pieces`.
+    /// Data that are not on the disk yet, in whole sectors. Shares no position with `pieces`.
     pub(super) buffers: RangeMap<Buffer>,
-    /// What else has changed. All ranges are whole sectors.
+    /// What else has changed, in whole sectors.
     pub(super) pieces: RangeMap<Piece>,
-    /// Checksums of the data behind `Piece::New`, by address.
+    /// By address, the checksums of data that `pieces` has and no checksum tree or shared extent knows.
     pub(super) digests: RangeMap<Digests>,
-    /// Bytes in `buffers`.
+    /// Reserved space that parts of `buffers` will be written to. All its positions are in `buffers`.
+    pub(super) prealloc: RangeMap<Prealloc>,
+    /// Bytes of `buffers`.
     pub(super) buffered: u64,
-    /// Space that the file has for some of `buffers`: they go there.
-    pub(super) homes: RangeMap<Home>,
-    /// Bytes of `homes`.
-    pub(super) housed: u64,
-    /// The sum of `Piece::nbytes`, until it is counted in the inode.
+    /// Bytes of `prealloc`.
+    pub(super) prealloc_bytes: u64,
+    /// The sum of [`Piece::nbytes`]; 0 once the inode counts it.
     pub(super) mapped: u64,
-    /// Allocated ahead of a sequential writer.
+    /// Space allocated ahead of a sequential writer.
     pub(super) ahead: Option<Range>,
     /// Where the next write of a sequential writer would start, and the bytes it has written so far.
     pub(super) stream: (u64, u64),
-    /// Space that this transaction allocated and does not use any more. Somebody may be reading it until the freeze.
-    pub(super) loose: Vec<Range>,
-    /// Prepared layers: by the start of a changed region, the start of the old extent that reaches into it from before.
+    /// Space that this transaction has allocated and does not use any more.
+    pub(super) dropped: Vec<Range>,
+    /// By the start of a changed region, the start of the old extent that reaches into it from before; in order.
     pub(super) edges: Vec<(u64, u64)>,
     /// The compressed extent that was read last.
     pub(super) cache: Arc<Cache>,
@@ -68,13 +91,13 @@ impl FileChanges {
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()
             && self.pieces.is_empty()
-            && self.loose.is_empty()
+            && self.dropped.is_empty()
             && self.ahead.is_none()
     }
 
     /// Bytes of buffered data that need space on the disk when they are written.
     pub fn dirty_bytes(&self) -> u64 {
-        self.buffered.saturating_sub(self.housed)
+        self.buffered.saturating_sub(self.prealloc_bytes)
     }
 
     /// Bytes of content in this layer that the inode's `nbytes` does not count yet: for `st_blocks`.
@@ -93,7 +116,7 @@ impl FileChanges {
     /// Gives back the space that was allocated and is not used. What was written may still be read by an operation that
     /// looked it up before: it waits for the next freeze.
     pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
-        self.loose.drain(..).try_for_each(|range| core.space.release(range))?;
+        self.dropped.drain(..).try_for_each(|range| core.space.release(range))?;
         self.ahead.take().map_or(Ok(()), |range| core.space.give_back(range))
     }
 
@@ -108,10 +131,10 @@ impl FileChanges {
         for (span, _) in self.buffers.cut(span) {
             self.buffered -= len(&span);
         }
-        for (span, home) in self.homes.cut(span) {
-            self.housed -= len(&span);
-            if let Home::Own(start) = home {
-                self.loose.push(Range { start, len: len(&span) });
+        for (span, space) in self.prealloc.cut(span) {
+            self.prealloc_bytes -= len(&span);
+            if let Prealloc::Own(start) = space {
+                self.dropped.push(Range { start, len: len(&span) });
             }
         }
         for (span, piece) in self.pieces.cut(span) {
@@ -121,9 +144,9 @@ impl FileChanges {
     }
 
     /// Takes the reserved space of this layer out of `span`: the caller puts something in its place.
-    pub(super) fn take_homes(&mut self, span: &Span) {
-        for (span, _) in self.homes.cut(span) {
-            self.housed -= len(&span);
+    pub(super) fn take_prealloc(&mut self, span: &Span) {
+        for (span, _) in self.prealloc.cut(span) {
+            self.prealloc_bytes -= len(&span);
         }
         for (span, piece) in self.pieces.cut(span) {
             match piece {
@@ -141,7 +164,7 @@ impl FileChanges {
             Piece::New { bytenr, .. } => {
                 let range = Range { start: bytenr, len: len(span) };
                 self.digests.cut(&(bytenr..bytenr.saturating_add(range.len)));
-                self.loose.push(range);
+                self.dropped.push(range);
             }
             Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
                 self.digests.cut(&extent.addresses(len(span)));
@@ -151,7 +174,7 @@ impl FileChanges {
                 if let Some(shared) = extent.shared.and_then(Arc::into_inner)
                     && shared.origin == Origin::New
                 {
-                    self.loose.push(shared.range);
+                    self.dropped.push(shared.range);
                 }
             }
         }
@@ -193,19 +216,19 @@ impl FileChanges {
     }
 
     /// Buffers whole sectors at `start`, of which some have space already.
-    pub(super) fn put_buffer_at_home(
+    pub(super) fn put_buffer_over_prealloc(
         &mut self,
         start: u64,
         bytes: Vec<u8>,
-        homes: Vec<(Span, Home)>,
+        prealloc: Vec<(Span, Prealloc)>,
     ) {
-        for (span, _) in &homes {
-            self.take_homes(span);
+        for (span, _) in &prealloc {
+            self.take_prealloc(span);
         }
         self.put_buffer(start, bytes);
-        for (span, home) in homes {
-            self.housed += len(&span);
-            self.homes.insert(span, home);
+        for (span, space) in prealloc {
+            self.prealloc_bytes += len(&span);
+            self.prealloc.insert(span, space);
         }
     }
 

@@ -9,7 +9,7 @@ use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 use super::changes::FileChanges;
 use super::csums::digests;
 use super::layers::Layers;
-use super::piece::{Home, Piece};
+use super::piece::{Piece, Prealloc};
 use super::prealloc::written;
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
@@ -31,29 +31,29 @@ impl FileChanges {
         let span = start..start + data.len() as u64;
         let part = |span: &Span| &data[(span.start - start) as usize..(span.end - start) as usize];
         let (mut places, mut pos) = (Vec::new(), start);
-        for (at, home) in self.find_homes(core, layers, &span)? {
+        for (at, space) in self.writable_prealloc(core, layers, &span)? {
             places.extend((pos < at.start).then_some((pos..at.start, None)));
             pos = at.end;
-            places.push((at, Some(home)));
+            places.push((at, Some(space)));
         }
         places.extend((pos < span.end).then_some((pos..span.end, None)));
         // What may fail comes before anything changes.
         let mut fresh: Vec<Vec<Range>> = Vec::new();
-        for (at, home) in &places {
-            let done = match home {
-                Some(home) => core.write_data(home.bytenr(), part(at)),
+        for (at, space) in &places {
+            let done = match space {
+                Some(space) => core.write_data(space.bytenr(), part(at)),
                 None => self.store_fresh(core, at.start, part(at)).map(|ranges| fresh.push(ranges)),
             };
             if let Err(error) = done {
-                self.loose.extend(fresh.iter().flatten());
+                self.dropped.extend(fresh.iter().flatten());
                 return Err(error);
             }
         }
         let mut fresh = fresh.into_iter();
-        for (at, home) in places {
+        for (at, space) in places {
             core.env.step("a part is written");
-            match home {
-                Some(home) => self.put_home(core, layers, &at, home, part(&at)),
+            match space {
+                Some(space) => self.put_in_place(core, layers, &at, space, part(&at)),
                 None => {
                     let ranges = fresh.next().unwrap_or_default();
                     self.put_fresh(core, layers, at.start, part(&at), &ranges);
@@ -64,12 +64,19 @@ impl FileChanges {
     }
 
     /// Whole sectors are in space that the file had reserved.
-    fn put_home(&mut self, core: &Core, layers: Layers<'_>, span: &Span, home: Home, data: &[u8]) {
-        let bytenr = home.bytenr();
-        self.take_homes(span);
-        match home {
-            Home::Own(_) => self.put_new(span.clone(), bytenr, false, Some(&same_group(core))),
-            Home::Part(extent) => self.put(span.clone(), Piece::Extent(written(extent))),
+    fn put_in_place(
+        &mut self,
+        core: &Core,
+        layers: Layers<'_>,
+        span: &Span,
+        space: Prealloc,
+        data: &[u8],
+    ) {
+        let bytenr = space.bytenr();
+        self.take_prealloc(span);
+        match space {
+            Prealloc::Own(_) => self.put_new(span.clone(), bytenr, false, Some(&same_group(core))),
+            Prealloc::Part(extent) => self.put(span.clone(), Piece::Extent(written(extent))),
         }
         if layers.sums() {
             let sums = digests(core.features.csum, data);
@@ -104,7 +111,7 @@ impl FileChanges {
             let part = &data[at..at + range.len as usize];
             if let Err(error) = core.write_data(range.start, part) {
                 give_up(core, &ranges);
-                self.loose.extend(&ranges);
+                self.dropped.extend(&ranges);
                 return Err(error);
             }
             at += range.len as usize;
@@ -143,7 +150,7 @@ impl FileChanges {
                 self.ahead = allocate(core, rest, ahead);
             }
             let Some(have) = &mut self.ahead else {
-                self.loose.extend(&ranges);
+                self.dropped.extend(&ranges);
                 return Err(Error::NoSpace);
             };
             let taken = have.len.min(rest);

@@ -8,7 +8,7 @@ use super::changes::FileChanges;
 use super::csums::digests;
 use super::direct::same_group;
 use super::layers::Layers;
-use super::piece::{Extent, Home, Piece};
+use super::piece::{Extent, Piece, Prealloc};
 use super::prealloc::{part_of, written};
 use super::ranges::{Span, len};
 use super::write::DIRECT_MIN;
@@ -40,13 +40,13 @@ impl FileChanges {
         let placed = match self.write_buffers(core, layers, &ranges, !join) {
             Ok(placed) => placed,
             Err(error) => {
-                self.loose.extend(&ranges);
+                self.dropped.extend(&ranges);
                 return Err(error);
             }
         };
         core.env.step("buffers are on the disk");
-        (self.buffers, self.homes) = Default::default();
-        (self.buffered, self.housed) = (0, 0);
+        (self.buffers, self.prealloc) = Default::default();
+        (self.buffered, self.prealloc_bytes) = (0, 0);
         let size = core.features.csum.size();
         let group = same_group(core);
         let group = join.then_some(&group as &dyn Fn(u64, u64) -> bool);
@@ -83,18 +83,18 @@ impl FileChanges {
         for (span, buffer) in self.buffers.iter() {
             let mut pos = span.start;
             while pos < span.end {
-                let home =
-                    self.homes.at(pos).map(|(at, home)| part_of(&at, home, &(pos..span.end)));
-                let (take, bytenr, part) = match home {
-                    Some((at, Home::Own(bytenr))) => (len(&at), bytenr, None),
-                    Some((at, Home::Part(extent))) => {
+                let space =
+                    self.prealloc.at(pos).map(|(at, space)| part_of(&at, space, &(pos..span.end)));
+                let (take, bytenr, part) = match space {
+                    Some((at, Prealloc::Own(bytenr))) => (len(&at), bytenr, None),
+                    Some((at, Prealloc::Part(extent))) => {
                         (len(&at), extent.addresses(0).start, Some(extent))
                     }
                     None => {
                         if range.len == 0 {
                             range = ranges.next().ok_or(Error::NoSpace)?;
                         }
-                        let end = self.homes.next_start(pos).unwrap_or(u64::MAX).min(span.end);
+                        let end = self.prealloc.next_start(pos).unwrap_or(u64::MAX).min(span.end);
                         let (start, take) = (range.start, (end - pos).min(range.len));
                         range = Range { start: start + take, len: range.len - take };
                         (take, start, None)

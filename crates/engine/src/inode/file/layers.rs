@@ -15,6 +15,7 @@ use super::piece::{Piece, SharedExtent};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::tree::{Cursor, Item, View};
+use crate::txn::Core;
 
 /// Items that are stepped over before the tree is searched anew.
 const STEPS_MAX: usize = 16;
@@ -41,6 +42,11 @@ impl Layers<'_> {
     /// Whether new data gets checksums, and old data has them.
     pub(super) fn sums(&self) -> bool {
         self.flags & inode_flags::NODATASUM == 0
+    }
+
+    /// Bytes of a checksum, if the file's data have any.
+    pub(super) fn digest_size(&self, core: &Core) -> Option<usize> {
+        self.sums().then(|| core.features.csum.size())
     }
 
     /// Whether lower layers may hold anything of the file.

@@ -17,6 +17,7 @@
 
 mod buffer;
 mod changes;
+mod check;
 mod csums;
 mod direct;
 mod emit;

@@ -100,30 +100,30 @@ impl Extent {
 /// Space that a file has reserved. To everybody else it is zeros, so that data may be written to it before the commit that
 /// says so.
 #[derive(Clone, Debug)]
-pub(super) enum Home {
+pub(super) enum Prealloc {
     /// An extent of this layer, exactly as long as the range.
     Own(u64),
     /// A piece of an older extent that only this file refers to.
     Part(Extent),
 }
 
-impl Home {
+impl Prealloc {
     /// The address of its start.
     pub fn bytenr(&self) -> u64 {
         match self {
-            Home::Own(bytenr) => *bytenr,
-            Home::Part(extent) => extent.addresses(0).start,
+            Prealloc::Own(bytenr) => *bytenr,
+            Prealloc::Part(extent) => extent.addresses(0).start,
         }
     }
 }
 
-impl Split for Home {
-    fn split_off(&mut self, skip: u64) -> Home {
+impl Split for Prealloc {
+    fn split_off(&mut self, skip: u64) -> Prealloc {
         match self {
-            Home::Own(bytenr) => Home::Own(bytenr.saturating_add(skip)),
-            Home::Part(extent) => {
+            Prealloc::Own(bytenr) => Prealloc::Own(bytenr.saturating_add(skip)),
+            Prealloc::Part(extent) => {
                 let offset = extent.offset.saturating_add(skip);
-                Home::Part(Extent { offset, ..extent.clone() })
+                Prealloc::Part(Extent { offset, ..extent.clone() })
             }
         }
     }

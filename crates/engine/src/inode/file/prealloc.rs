@@ -8,7 +8,7 @@ use buttress_ondisk::{Key, SECTOR, kind};
 
 use super::changes::{FileChanges, round_down, round_up};
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
-use super::piece::{Extent, Home};
+use super::piece::{Extent, Prealloc};
 use super::ranges::{Span, Split, len, overlap};
 use crate::error::Result;
 use crate::txn::Core;
@@ -16,36 +16,38 @@ use crate::txn::Core;
 impl FileChanges {
     /// Space in `span` that the file has reserved and that may be written to: nobody but this file refers to it, no snapshot
     /// of the file knows it, and it reads as zeros until a commit says otherwise.
-    pub(super) fn find_homes(
+    pub(super) fn writable_prealloc(
         &self,
         core: &Core,
         layers: Layers<'_>,
         span: &Span,
-    ) -> Result<Vec<(Span, Home)>> {
-        let mut homes = Vec::new();
-        let Some(last_snapshot) = layers.last_snapshot else { return Ok(homes) };
+    ) -> Result<Vec<(Span, Prealloc)>> {
+        let mut prealloc = Vec::new();
+        let Some(last_snapshot) = layers.last_snapshot else { return Ok(prealloc) };
         let mut segments = Segments::new(self, layers, span.clone());
         let mut known: Option<(u64, bool)> = None;
         while let Some((at, found)) = segments.next()? {
             let mapped = match found {
                 Found::Extent(mapped) if mapped.prealloc => mapped,
                 Found::Bytes(_) => {
-                    let kept = self.homes.overlapping(&at);
-                    homes.extend(kept.map(|(home_at, home)| part_of(&home_at, home, &at)));
+                    let kept = self.prealloc.overlapping(&at);
+                    prealloc.extend(kept.map(|(kept_at, space)| part_of(&kept_at, space, &at)));
                     continue;
                 }
                 _ => continue,
             };
-            let home = match (mapped.layer, mapped.shared) {
+            let space = match (mapped.layer, mapped.shared) {
                 (_, Some(_)) => continue,
-                (Layer::Live(_), None) => Home::Own(mapped.bytenr.saturating_add(mapped.offset)),
+                (Layer::Live(_), None) => {
+                    Prealloc::Own(mapped.bytenr.saturating_add(mapped.offset))
+                }
                 // Of the committing transaction.
                 (Layer::Frozen(_), None)
                     if core.txn.running() <= last_snapshot.saturating_add(1) =>
                 {
                     continue;
                 }
-                (Layer::Frozen(_), None) => Home::Part(reserved(&mapped)),
+                (Layer::Frozen(_), None) => Prealloc::Part(reserved(&mapped)),
                 (Layer::Tree, None) => {
                     let own = match known {
                         Some((bytenr, own)) if bytenr == mapped.bytenr => own,
@@ -55,12 +57,12 @@ impl FileChanges {
                     if !own {
                         continue;
                     }
-                    Home::Part(reserved(&mapped))
+                    Prealloc::Part(reserved(&mapped))
                 }
             };
-            homes.push((at, home));
+            prealloc.push((at, space));
         }
-        Ok(homes)
+        Ok(prealloc)
     }
 
     /// The bytes of space that writing `span` to a file of `size` bytes would take besides what the file has reserved or
@@ -71,30 +73,30 @@ impl FileChanges {
             matches!(Segments::new(self, layers, 0..SECTOR).next()?, Some((_, Found::Inline(_))));
         let behind = span.start >= round_up(size);
         let rewritten = behind && (inline || self.has_tail(core, layers, size)?);
-        let homes = self.find_homes(core, layers, &span)?;
+        let prealloc = self.writable_prealloc(core, layers, &span)?;
         let mut fresh = len(&span);
-        for (at, _) in &homes {
+        for (at, _) in &prealloc {
             fresh = fresh.saturating_sub(len(at));
         }
         for (at, _) in self.buffers.overlapping(&span) {
             let at = overlap(&at, &span);
-            let housed: u64 =
-                self.homes.overlapping(&at).map(|(home, _)| len(&overlap(&home, &at))).sum();
-            fresh = fresh.saturating_sub(len(&at).saturating_sub(housed));
+            let in_place: u64 =
+                self.prealloc.overlapping(&at).map(|(space, _)| len(&overlap(&space, &at))).sum();
+            fresh = fresh.saturating_sub(len(&at).saturating_sub(in_place));
         }
         Ok(fresh + if rewritten { SECTOR } else { 0 })
     }
 }
 
-/// The part of a home that is in `span`.
-pub(super) fn part_of(at: &Span, home: &Home, span: &Span) -> (Span, Home) {
+/// The part of reserved space that is in `span`.
+pub(super) fn part_of(at: &Span, space: &Prealloc, span: &Span) -> (Span, Prealloc) {
     let part = overlap(at, span);
-    let mut home = home.clone();
-    let home = match part.start > at.start {
-        true => home.split_off(part.start - at.start),
-        false => home,
+    let mut space = space.clone();
+    let space = match part.start > at.start {
+        true => space.split_off(part.start - at.start),
+        false => space,
     };
-    (part, home)
+    (part, space)
 }
 
 /// Reserved space, as a piece of its extent.

@@ -35,19 +35,22 @@ impl FileChanges {
     /// layer. A second call changes nothing.
     pub fn prepare(&mut self, core: &Core, layers: Layers<'_>, size: u64) -> Result<Prepared> {
         let layers = Layers { frozen: None, ..layers };
+        let digest = layers.digest_size(core);
+        debug_assert_eq!(self.check(digest).or(self.check_prepared(digest)), Ok(()));
         self.try_inline(layers, size)?;
         self.flush(core, layers, false)?;
         self.give_back(core)?;
         let added = self.pieces.iter().map(|(span, piece)| piece.nbytes(&span)).sum();
         let removed = self.count_replaced(layers)?;
         self.mapped = 0;
+        debug_assert_eq!(self.check_prepared(digest), Ok(()));
         Ok(Prepared { added, removed })
     }
 
     /// Moves a small file that is buffered as a whole into its item.
     fn try_inline(&mut self, layers: Layers<'_>, size: u64) -> Result<()> {
         // What has space of its own goes there.
-        if size == 0 || size > INLINE_MAX || !self.homes.is_empty() {
+        if size == 0 || size > INLINE_MAX || !self.prealloc.is_empty() {
             return Ok(());
         }
         let Some((span, buffer)) = self.buffers.at(0) else { return Ok(()) };

@@ -163,8 +163,9 @@ impl Fixture {
     pub fn op<T>(&self, at: usize, run: impl FnOnce(&mut File, &Op<'_>, Root) -> T) -> T {
         let op = self.core.txn.join(&self.core).expect("joins");
         let root = *self.root.lock();
-        let mut files = self.files.lock();
-        run(&mut files[at], &op, root)
+        let done = run(&mut self.files.lock()[at], &op, root);
+        self.check_layers();
+        done
     }
 
     pub fn commit(&self) {
@@ -206,6 +207,18 @@ impl Fixture {
                 .expect("truncates");
             file.model.resize(new as usize, 0);
         });
+    }
+
+    /// Holds the layers of every file against what always holds of them.
+    pub fn check_layers(&self) {
+        let size = self.core.features.csum.size();
+        for file in self.files.lock().iter() {
+            let digest = (file.flags & NODATASUM == 0).then_some(size);
+            assert_eq!(file.live.check(digest), Ok(()), "live, file {}", file.ino);
+            let Some((frozen, _)) = &file.frozen else { continue };
+            let prepared = frozen.check_prepared(digest);
+            assert_eq!(frozen.check(digest).or(prepared), Ok(()), "frozen, file {}", file.ino);
+        }
     }
 
     /// Compares a range of a file with its model.

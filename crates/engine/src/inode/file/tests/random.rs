@@ -132,6 +132,7 @@ pub fn step(fixture: &Fixture, random: &mut Random) {
             fixture.compare(at, offset, len as usize);
         }
     }
+    fixture.check_layers();
     if random.below(8) == 0 {
         fixture.compare_all();
     }
