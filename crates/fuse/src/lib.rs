@@ -7,6 +7,7 @@
 //! mounted already. [`unmount()`] and [`holder`] are for those who wait for the end of a mount, [`client`] is for commands on a live one.
 
 pub mod budget;
+mod cause;
 pub mod client;
 pub mod daemon;
 pub mod holder;
@@ -23,6 +24,7 @@ mod unmount;
 mod warnings;
 mod will;
 
+pub use cause::Cause;
 pub use daemon::{Ground, MountError, mount};
 pub use options::MountOptions;
 pub use unmount::{Unmounted, unmount, unmount_all};
