@@ -17,9 +17,9 @@ use super::{Dirty, Edit, Items, Space};
 use crate::error::Result;
 
 /// Bytes of a whole bitmap.
-const BITMAP_LEN: u64 = 256;
+pub(super) const BITMAP_LEN: u64 = 256;
 /// Bytes of logical space that a whole bitmap covers.
-const BITMAP_COVERS: u64 = BITMAP_LEN * 8 * SECTOR;
+pub(super) const BITMAP_COVERS: u64 = BITMAP_LEN * 8 * SECTOR;
 /// Set in [`FreeSpaceInfo::flags`] when there are bitmaps.
 const USES_BITMAPS: u32 = 1;
 /// By how many runs a group must be below the point where bitmaps began to pay, before it goes back
