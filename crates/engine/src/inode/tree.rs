@@ -381,8 +381,8 @@ impl FileTree {
         }
         let view = self.view(core);
         let (ino, in_tree) = (inode.ino, *on_disk);
-        let layers = Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None };
-        let prepared = file.prepare(core, layers, size)?;
+        let layers = Layers { ino, size, in_tree, frozen: None, view, flags, last_snapshot: None };
+        let prepared = file.prepare(core, layers)?;
         core.env.step("data without their count");
         frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
         now.nbytes = prepared.nbytes(now.nbytes);

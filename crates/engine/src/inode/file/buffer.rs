@@ -30,11 +30,10 @@ impl FileChanges {
         &mut self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
-        let old = self.old_edges(core, layers, size, offset, data)?;
+        let old = self.old_edges(core, layers, offset, data)?;
         self.buffer_over(&old, offset, data);
         Ok(())
     }
@@ -44,7 +43,6 @@ impl FileChanges {
         &self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<Edges> {
@@ -53,15 +51,12 @@ impl FileChanges {
         let (first, last) = (round_down(offset), round_down(offset + last_byte as u64));
         let partial_last = end < last + SECTOR;
         let head = if offset > first || (partial_last && last == first) {
-            self.old_sector(core, layers, size, first)?
+            self.old_sector(core, layers, first)?
         } else {
             None
         };
-        let tail = if partial_last && last != first {
-            self.old_sector(core, layers, size, last)?
-        } else {
-            None
-        };
+        let tail =
+            if partial_last && last != first { self.old_sector(core, layers, last)? } else { None };
         let prealloc = self.writable_prealloc(core, layers, &(first..last + SECTOR))?;
         Ok(Edges { head, tail, prealloc })
     }
@@ -95,17 +90,11 @@ impl FileChanges {
     }
 
     /// The content of a sector before it is partly overwritten; `None` when it is buffered, or behind the end of the file.
-    fn old_sector(
-        &self,
-        core: &Core,
-        layers: Layers<'_>,
-        size: u64,
-        start: u64,
-    ) -> Result<Option<Vec<u8>>> {
-        if start >= size || self.buffers.at(start).is_some() {
+    fn old_sector(&self, core: &Core, layers: Layers<'_>, start: u64) -> Result<Option<Vec<u8>>> {
+        if start >= layers.size || self.buffers.at(start).is_some() {
             return Ok(None);
         }
-        self.sector(core, layers, size, start).map(Some)
+        self.sector(core, layers, start).map(Some)
     }
 }
 

@@ -25,6 +25,8 @@ const STEPS_MAX: usize = 16;
 pub struct Layers<'a> {
     /// The inode's number.
     pub ino: u64,
+    /// The file's size in the layer that an operation works on, before it changes anything.
+    pub size: u64,
     /// Whether the tree may hold extents of the file.
     pub in_tree: bool,
     /// The layer of the transaction that commits.

@@ -65,14 +65,14 @@ impl FileChanges {
         Ok(prealloc)
     }
 
-    /// The bytes of space that writing `span` to a file of `size` bytes would take besides what the file has reserved or
+    /// The bytes of space that writing `span` would take besides what the file has reserved or
     /// buffered.
-    pub fn space_for(&self, core: &Core, layers: Layers<'_>, size: u64, span: Span) -> Result<u64> {
+    pub fn space_for(&self, core: &Core, layers: Layers<'_>, span: Span) -> Result<u64> {
         let span = round_down(span.start)..round_up(span.end);
         let inline =
             matches!(Segments::new(self, layers, 0..SECTOR).next()?, Some((_, Found::Inline(_))));
-        let behind = span.start >= round_up(size);
-        let rewritten = behind && (inline || self.has_tail(core, layers, size)?);
+        let behind = span.start >= round_up(layers.size);
+        let rewritten = behind && (inline || self.has_tail(core, layers)?);
         let prealloc = self.writable_prealloc(core, layers, &span)?;
         let mut fresh = len(&span);
         for (at, _) in &prealloc {

@@ -31,13 +31,12 @@ impl Prepared {
 }
 
 impl FileChanges {
-    /// Prepares the layer, which is the lowest above the tree (`layers.frozen` is none). `size` is the file's size in this
-    /// layer. A second call changes nothing.
-    pub fn prepare(&mut self, core: &Core, layers: Layers<'_>, size: u64) -> Result<Prepared> {
+    /// Prepares the layer, which is the lowest above the tree (`layers.frozen` is none). A second call changes nothing.
+    pub fn prepare(&mut self, core: &Core, layers: Layers<'_>) -> Result<Prepared> {
         let layers = Layers { frozen: None, ..layers };
         let digest = layers.digest_size(core);
         debug_assert_eq!(self.check(digest).or(self.check_prepared(digest)), Ok(()));
-        self.try_inline(layers, size)?;
+        self.try_inline(layers)?;
         self.flush(core, layers, false)?;
         self.give_back(core)?;
         let added = self.pieces.iter().map(|(span, piece)| piece.nbytes(&span)).sum();
@@ -48,8 +47,9 @@ impl FileChanges {
     }
 
     /// Moves a small file that is buffered as a whole into its item.
-    fn try_inline(&mut self, layers: Layers<'_>, size: u64) -> Result<()> {
+    fn try_inline(&mut self, layers: Layers<'_>) -> Result<()> {
         // What has space of its own goes there.
+        let size = layers.size;
         if size == 0 || size > INLINE_MAX || !self.prealloc.is_empty() {
             return Ok(());
         }

@@ -24,12 +24,11 @@ pub(super) fn end_of(offset: u64, len: u64) -> Result<u64> {
 }
 
 impl FileChanges {
-    /// Writes `data` at `offset`. `size` is the file's size before; the caller makes it larger after.
+    /// Writes `data` at `offset`. The caller makes the file larger after.
     pub fn write(
         &mut self,
         op: &Op<'_>,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
@@ -41,15 +40,15 @@ impl FileChanges {
         if self.buffered > BUFFER_MAX {
             self.flush(op.core, layers, true)?;
         }
-        self.make_room(op.core, layers, size, offset, end)?;
+        self.make_room(op.core, layers, offset, end)?;
         if round_down(end) < round_up(offset).saturating_add(DIRECT_MIN) {
-            self.buffer(op.core, layers, size, offset, data)
+            self.buffer(op.core, layers, offset, data)
         } else if let Some(mut whole) = self.unfinished_sector(offset) {
             let start = offset - whole.len() as u64;
             whole.extend_from_slice(data);
-            self.write_large(op.core, layers, size, start, &whole)
+            self.write_large(op.core, layers, start, &whole)
         } else {
-            self.write_large(op.core, layers, size, offset, data)
+            self.write_large(op.core, layers, offset, data)
         }
     }
 
@@ -60,17 +59,16 @@ impl FileChanges {
         &mut self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         start: u64,
         end: u64,
     ) -> Result<()> {
-        self.uninline(layers, size)?;
+        self.uninline(layers)?;
         // What begins in the last sector or before it writes that anew.
-        if end > size && start >= round_up(size) {
-            self.zero_tail(core, layers, size)?;
+        if end > layers.size && start >= round_up(layers.size) {
+            self.zero_tail(core, layers)?;
         }
-        if end > size && !core.features.no_holes {
-            self.fill_gap(layers, round_up(size)..round_down(start))?;
+        if end > layers.size && !core.features.no_holes {
+            self.fill_gap(layers, round_up(layers.size)..round_down(start))?;
         }
         Ok(())
     }
@@ -80,44 +78,44 @@ impl FileChanges {
         &mut self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         start: u64,
         end: u64,
     ) -> Result<()> {
-        self.make_room(core, layers, size, start.max(round_up(size)), end)
+        self.make_room(core, layers, start.max(round_up(layers.size)), end)
     }
 
     /// Before the file grows: what its last sector holds behind its end becomes zeros. Linux leaves that on the disk when it
     /// cuts a file, and makes it zeros only now, too.
-    pub(super) fn zero_tail(&mut self, core: &Core, layers: Layers<'_>, size: u64) -> Result<()> {
-        if !self.has_tail(core, layers, size)? {
+    pub(super) fn zero_tail(&mut self, core: &Core, layers: Layers<'_>) -> Result<()> {
+        if !self.has_tail(core, layers)? {
             return Ok(());
         }
+        let size = layers.size;
         let zeros = vec![0; (round_up(size) - size) as usize];
-        self.buffer(core, layers, size, size, &zeros)
+        self.buffer(core, layers, size, &zeros)
     }
 
     /// Whether an extent holds anything but zeros between the end of the file and that of its sector. In buffers there are
     /// zeros.
-    pub(super) fn has_tail(&self, core: &Core, layers: Layers<'_>, size: u64) -> Result<bool> {
-        let (first, end) = (round_down(size), round_up(size));
+    pub(super) fn has_tail(&self, core: &Core, layers: Layers<'_>) -> Result<bool> {
+        let (first, end) = (round_down(layers.size), round_up(layers.size));
         match Segments::new(self, layers, first..end).next()? {
             Some((_, Found::Extent(mapped))) if !mapped.prealloc => (),
             _ => return Ok(false),
         }
-        let whole = self.sector(core, layers, end, first)?;
-        Ok(whole.iter().skip((size - first) as usize).any(|byte| *byte != 0))
+        let whole = self.sector(core, Layers { size: end, ..layers }, first)?;
+        Ok(whole.iter().skip((layers.size - first) as usize).any(|byte| *byte != 0))
     }
 
     /// A file that is kept in its item moves into a buffer.
-    pub(super) fn uninline(&mut self, layers: Layers<'_>, size: u64) -> Result<()> {
-        if size == 0 || size > SECTOR || !layers.any() {
+    pub(super) fn uninline(&mut self, layers: Layers<'_>) -> Result<()> {
+        if layers.size == 0 || layers.size > SECTOR || !layers.any() {
             return Ok(());
         }
         let first = Segments::new(self, layers, 0..SECTOR).next()?;
         let Some((_, Found::Inline(content))) = first else { return Ok(()) };
         let mut bytes = content.into_owned();
-        bytes.truncate(size as usize);
+        bytes.truncate(layers.size as usize);
         bytes.resize(round_up(bytes.len().max(1) as u64) as usize, 0);
         self.put_buffer(0, bytes);
         Ok(())
@@ -154,7 +152,6 @@ impl FileChanges {
         &mut self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         data: &[u8],
     ) -> Result<()> {
@@ -162,8 +159,8 @@ impl FileChanges {
         let (head, rest) = data.split_at((from - offset) as usize);
         let (middle, tail) = rest.split_at((to - from) as usize);
         // What may fail comes before anything changes: a write is done or it is not.
-        let old_head = self.old_edges(core, layers, size, offset, head)?;
-        let old_tail = self.old_edges(core, layers, size, to, tail)?;
+        let old_head = self.old_edges(core, layers, offset, head)?;
+        let old_tail = self.old_edges(core, layers, to, tail)?;
         self.write_through(core, layers, from, middle)?;
         self.buffer_over(&old_head, offset, head);
         self.buffer_over(&old_tail, to, tail);

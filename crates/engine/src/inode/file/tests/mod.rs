@@ -73,6 +73,7 @@ impl File {
     ) -> T {
         let layers = Layers {
             ino: self.ino,
+            size: self.size(),
             in_tree: self.on_disk,
             frozen: self.frozen.as_ref().map(|(frozen, _)| frozen),
             view: View::new(&core.blocks, TREE, root),
@@ -189,8 +190,7 @@ impl Fixture {
 
     pub fn write(&self, at: usize, offset: u64, data: &[u8]) {
         self.op(at, |file, op, root| {
-            let size = file.size();
-            file.with(op.core, root, |live, layers| live.write(op, layers, size, offset, data))
+            file.with(op.core, root, |live, layers| live.write(op, layers, offset, data))
                 .expect("writes");
             let end = offset as usize + data.len();
             if file.model.len() < end {
@@ -202,8 +202,7 @@ impl Fixture {
 
     pub fn truncate(&self, at: usize, new: u64) {
         self.op(at, |file, op, root| {
-            let size = file.size();
-            file.with(op.core, root, |live, layers| live.truncate(op, layers, size, new))
+            file.with(op.core, root, |live, layers| live.truncate(op, layers, new))
                 .expect("truncates");
             file.model.resize(new as usize, 0);
         });
@@ -224,12 +223,9 @@ impl Fixture {
     /// Compares a range of a file with its model.
     pub fn compare(&self, at: usize, offset: u64, len: usize) {
         self.op(at, |file, op, root| {
-            let size = file.size();
             let mut have = vec![0xee; len];
             let read = file
-                .with(op.core, root, |live, layers| {
-                    live.read(op.core, layers, size, offset, &mut have)
-                })
+                .with(op.core, root, |live, layers| live.read(op.core, layers, offset, &mut have))
                 .expect("reads");
             let start = (offset as usize).min(file.model.len());
             let expect = &file.model[start..(start + len).min(file.model.len())];
@@ -364,8 +360,15 @@ impl Participant for Fixture {
             let view = View::new(&core.blocks, TREE, root);
             let prepared: Prepared = frozen.prepare(
                 core,
-                Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None },
-                *size,
+                Layers {
+                    ino,
+                    size: *size,
+                    in_tree,
+                    frozen: None,
+                    view,
+                    flags,
+                    last_snapshot: None,
+                },
             )?;
             file.nbytes = prepared.nbytes(file.nbytes);
         }
