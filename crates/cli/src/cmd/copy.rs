@@ -388,12 +388,19 @@ impl<'a> Copying<'a> {
             writeln!(out, "{from} -> {}", place())?;
         }
         match facts.kind {
-            Kind::Directory => self.directory(from, &facts, directory, name, existing, depth, out),
+            Kind::Directory => {
+                self.entered.enter(from, &facts, depth, "cannot copy")?;
+                let to = self.directory(from, &facts, directory, name, existing)?;
+                if depth == 0 {
+                    self.made.push(to.clone());
+                }
+                self.entries(from, &to, out).map(Some)
+            }
             _ => self.file(from, &facts, directory, name, existing).map(|()| None),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "source, destination, and what is there already")]
+    /// The directory that a directory is copied to, made if it is not there.
     fn directory(
         &mut self,
         from: &Spot,
@@ -401,21 +408,18 @@ impl<'a> Copying<'a> {
         directory: &Spot,
         name: &[u8],
         existing: Option<Spot>,
-        depth: usize,
-        out: &mut dyn Write,
-    ) -> Result<Option<Level>, Failure> {
+    ) -> Result<Spot, Failure> {
         let place = || directory.entry_name(name);
-        self.entered.enter(from, facts, depth, "cannot copy")?;
-        let to = match existing {
+        match existing {
             Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
                 if self.how.preserve {
                     self.full.push((from.clone(), to.clone(), *facts));
                 }
-                to
+                Ok(to)
             }
             Some(to) => {
                 let why = "it is there and no directory";
-                return Err(Failure::new(format!("cannot copy {from} to"), to, why));
+                Err(Failure::new(format!("cannot copy {from} to"), to, why))
             }
             None => {
                 let made = directory.make(name, &self.new_directory(facts));
@@ -423,13 +427,9 @@ impl<'a> Copying<'a> {
                 if self.how.preserve {
                     self.full.push((from.clone(), to.clone(), *facts));
                 }
-                to
+                Ok(to)
             }
-        };
-        if depth == 0 {
-            self.made.push(to.clone());
         }
-        self.entries(from, &to, out).map(Some)
     }
 
     fn entries(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<Level, Failure> {

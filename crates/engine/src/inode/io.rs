@@ -188,7 +188,7 @@ impl FileTree {
         let mut state = inode.write();
         must_be_file(&state)?;
         let offset = state.attributes.size;
-        Ok((offset, self.write_locked(op, inode, &mut state, offset, data, How::default())?))
+        Ok((offset, self.write_locked(op, inode, &mut state, (offset, data), How::default())?))
     }
 
     fn write_how(
@@ -202,7 +202,7 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data, how)
+        self.write_locked(op, inode, &mut state, (offset, data), how)
     }
 
     fn write_locked(
@@ -210,8 +210,7 @@ impl FileTree {
         op: &Op<'_>,
         inode: &Arc<Inode>,
         state: &mut State,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         how: How,
     ) -> Result<u64> {
         let end = range_end(offset, data.len() as u64)?;

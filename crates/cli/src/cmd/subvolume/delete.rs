@@ -100,7 +100,11 @@ fn one(
     let (directory, name) = session.find_parent(&target)?;
     // Nobody can ask the subvolume itself any more when it is gone.
     let whole = Whole::of(&directory)?;
-    delete(&whole, &directory, &name, &spot, args, globals, out)?;
+    whole::delete_subvolume(&directory, &name).map_err(|why| refused(&spot, &why))?;
+    if args.commit_each {
+        whole.sync()?;
+    }
+    say(&spot, &whole, args, globals, out)?;
     Ok((spot.name(), whole))
 }
 
@@ -176,22 +180,6 @@ fn say(
         writeln!(out, "Delete subvolume ({how}): '{name}'")?;
     }
     Ok(())
-}
-
-fn delete(
-    whole: &Whole,
-    directory: &Spot,
-    name: &[u8],
-    spot: &Spot,
-    args: &Delete,
-    globals: &Globals,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    whole::delete_subvolume(directory, name).map_err(|why| refused(spot, &why))?;
-    if args.commit_each {
-        whole.sync()?;
-    }
-    say(spot, whole, args, globals, out)
 }
 
 /// Deletes the subvolumes inside a subvolume, the deepest first.
