@@ -4,6 +4,8 @@
 //! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
+use rustix::fs::IFlags;
+
 use crate::nodes::Numbers;
 use crate::protocol::abi::{Attr, AttrOut, EntryOut, Kstatfs, StatfsOut, Statx, StatxOut, SxTime};
 
@@ -102,8 +104,9 @@ const fn lasting(mode: u32) -> u64 {
 
 /// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.
 fn statx_attributes(flags: u32) -> u64 {
-    const SAME: u32 = 0x4 | 0x10 | 0x20 | 0x40;
-    u64::from(flags & SAME)
+    const SAME: IFlags =
+        IFlags::IMMUTABLE.union(IFlags::APPEND).union(IFlags::NODUMP).union(IFlags::COMPRESSED);
+    u64::from(flags & SAME.bits())
 }
 
 fn sx_time(time: Time) -> SxTime {

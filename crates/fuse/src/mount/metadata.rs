@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{IFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::caller::{Caller, Capability};
@@ -27,7 +27,7 @@ const DIRECTORY: u32 = 0o040_000;
 const DAY: i64 = 86_400;
 
 /// `FS_NOATIME_FL`: the access time of this inode stays.
-const NOATIME: u32 = 0x80;
+const NOATIME: u32 = IFlags::NOATIME.bits();
 
 impl<S: Store> Mount<S> {
     pub(super) fn getattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {
