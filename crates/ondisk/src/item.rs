@@ -164,7 +164,10 @@ pub mod mode {
     pub const DIRECTORY: u32 = 0o040_000;
     pub const CHARACTER: u32 = 0o020_000;
     pub const FIFO: u32 = 0o010_000;
+    pub const SET_UID: u32 = 0o4000;
     pub const SET_GID: u32 = 0o2000;
+    pub const STICKY: u32 = 0o1000;
+    pub const GROUP_EXECUTE: u32 = 0o0010;
     pub const PERMISSIONS: u32 = 0o7777;
 }
 

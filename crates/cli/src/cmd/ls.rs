@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use buttress_device::Access;
+use buttress_ondisk::item::mode;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -232,14 +233,16 @@ impl Widths {
 }
 
 /// The mode as `ls -l` prints it: `drwxr-xr-x`.
-pub fn mode_text(kind: Kind, mode: u32) -> String {
+pub fn mode_text(kind: Kind, bits: u32) -> String {
     let mut text = String::from(kind.letter());
-    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
-        let bits = mode >> shift;
-        let execute = bits & 1 != 0;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (mode & special != 0, execute) {
+    for (shift, special, letter) in
+        [(6, mode::SET_UID, 's'), (3, mode::SET_GID, 's'), (0, mode::STICKY, 't')]
+    {
+        let class = bits >> shift;
+        let execute = class & 1 != 0;
+        text.push(if class & 4 != 0 { 'r' } else { '-' });
+        text.push(if class & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & special != 0, execute) {
             (false, false) => '-',
             (false, true) => 'x',
             (true, false) => letter.to_ascii_uppercase(),

@@ -4,6 +4,7 @@
 //! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
+use buttress::ondisk::item::mode::{REGULAR, TYPE_MASK as TYPE};
 use rustix::fs::IFlags;
 
 use crate::nodes::Numbers;
@@ -13,8 +14,6 @@ use super::store::{Attributes, SpaceNumbers, Time};
 
 /// Seconds an entry or attribute stays valid: longer than the kernel can count.
 const FOREVER: u64 = i64::MAX as u64;
-const TYPE: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
 /// Set-user-ID and set-group-ID.
 const SET_IDS: u32 = 0o6000;
 /// Longest name in bytes.
