@@ -88,8 +88,8 @@ impl FileTree {
             }
             Ok(made)
         })?;
-        let strays = self.committing_strays();
-        let mut orphans: BTreeMap<u64, bool> = strays.into_iter().map(|ino| (ino, false)).collect();
+        let stale = self.committing_stale_orphans();
+        let mut orphans: BTreeMap<u64, bool> = stale.into_iter().map(|ino| (ino, false)).collect();
         for (part, mut made) in parts.iter().zip(drafts) {
             if let Part::Known(_) = part {
                 emit_part(emit, &committing, part, &mut made.orphans)?;
