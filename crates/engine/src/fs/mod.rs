@@ -164,8 +164,8 @@ impl Filesystem {
     }
 
     /// Has `hear` told of each warning from now on, by the thread that has met it. `hear` must not call into the filesystem.
-    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
-        self.core().on_warning(hear);
+    pub fn on_warning(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        self.core().on_warning(listener);
     }
 
     /// Whether nothing can be changed: opened so, or because a commit failed.

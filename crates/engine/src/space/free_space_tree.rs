@@ -219,7 +219,7 @@ struct Said {
 }
 
 impl Said {
-    fn hear(&mut self, group: Range, key: Key, data: &[u8]) {
+    fn take(&mut self, group: Range, key: Key, data: &[u8]) {
         let covers = Range::new(key.objectid, key.offset);
         let inside = group.contains(covers)
             && key.objectid.checked_add(key.offset).is_some()
@@ -289,7 +289,7 @@ pub(crate) fn load(
         }
         // Items of groups that are gone are left behind by old tools: nobody reads them.
         if let Some(range) = ranges.get(at).filter(|range| range.start <= key.objectid) {
-            said.entry(range.start).or_default().hear(*range, key, data);
+            said.entry(range.start).or_default().take(*range, key, data);
         }
         Ok(())
     })?;

@@ -384,8 +384,8 @@ impl Core {
         }
         warnings.push(warning.clone());
         drop(warnings);
-        if let Some(hear) = self.listener.0.get() {
-            hear(&warning);
+        if let Some(listener) = self.listener.0.get() {
+            listener(&warning);
         }
     }
 
@@ -401,8 +401,8 @@ impl Core {
     }
 
     /// Has `hear` told of each warning from now on. The first one who asks for that hears.
-    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.listener.0.set(Box::new(hear));
+    pub fn on_warning(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(listener));
     }
 
     /// What was noted with [`Core::warn`].
