@@ -45,7 +45,7 @@ impl Filesystem {
             }
             done => done?,
         }
-        inner.see_off_after(from.subvolume);
+        inner.evict_after(from.subvolume);
         Ok(())
     }
 
