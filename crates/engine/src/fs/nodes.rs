@@ -86,8 +86,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Evicts the files that are too much for one operation: deletes them in steps, as Linux's `btrfs_evict_inode` does. `unnamed`: the subvolume counts as deleted, but is a snapshot
-    /// that has no name yet.
+    /// Evicts the files that are too much for one operation: deletes them in steps, as `btrfs_evict_inode` does in Linux.
+    /// `unnamed`: the subvolume counts as deleted, but is a snapshot that has no name yet.
     fn evict(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
         let mut failed = Vec::new();
         while let Some(mut leaving) = subvolume.tree.take_leaving() {

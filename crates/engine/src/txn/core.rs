@@ -400,7 +400,7 @@ impl Core {
         }
     }
 
-    /// Has `hear` told of each warning from now on. The first one who asks for that hears.
+    /// Has `listener` told of each warning from now on: that of the first one who asks.
     pub fn on_warning(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
         let _ = self.listener.0.set(Box::new(listener));
     }
