@@ -12,6 +12,7 @@ pub mod client;
 pub mod daemon;
 pub mod holder;
 mod join;
+mod last_error;
 pub mod launch;
 pub mod mount;
 pub mod nodes;
@@ -22,7 +23,6 @@ pub mod session;
 pub mod signals;
 mod unmount;
 mod warnings;
-mod will;
 
 pub use cause::Cause;
 pub use daemon::{Ground, MountError, mount};
