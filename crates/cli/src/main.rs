@@ -24,7 +24,7 @@ mod output;
 mod quote;
 mod spot;
 mod units;
-mod whole;
+mod vfs;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

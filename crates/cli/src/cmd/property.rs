@@ -14,7 +14,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::{Spot, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -96,8 +96,8 @@ pub fn run(command: &Property, globals: &Globals, out: &mut dyn Write) -> Result
 }
 
 /// What a spot is: the top of a subvolume, and of the filesystem?
-fn kinds(whole: &Whole, spot: &Spot) -> Vec<Kind> {
-    match whole.subvolume_at(spot) {
+fn kinds(vfs: &Vfs, spot: &Spot) -> Vec<Kind> {
+    match vfs.subvolume_at(spot) {
         Ok(objectid::FS_TREE) => vec![Kind::Subvolume, Kind::Filesystem],
         Ok(_) => vec![Kind::Subvolume],
         Err(_) => Vec::new(),
@@ -105,19 +105,19 @@ fn kinds(whole: &Whole, spot: &Spot) -> Vec<Kind> {
 }
 
 /// The properties of a spot: names and values.
-fn values(whole: &Whole, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
+fn values(vfs: &Vfs, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
     let mut found = Map::new();
     for (name, of, _) in ABOUT {
-        if !kinds(whole, spot).contains(&of) || kind.is_some_and(|kind| kind != of) {
+        if !kinds(vfs, spot).contains(&of) || kind.is_some_and(|kind| kind != of) {
             continue;
         }
         let value = match of {
             Kind::Subvolume => {
-                let id = whole.subvolume_at(spot)?;
-                let (all, _hidden) = whole.subvolumes_past()?;
+                let id = vfs.subvolume_at(spot)?;
+                let (all, _hidden) = vfs.subvolumes_past()?;
                 all.iter().any(|it| it.id == id && it.read_only).into()
             }
-            Kind::Filesystem => output::text_json(&whole.info()?.label),
+            Kind::Filesystem => output::text_json(&vfs.info()?.label),
         };
         found.insert(name.into(), value);
     }
@@ -127,8 +127,8 @@ fn values(whole: &Whole, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, 
 fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut found = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        let found = values(&whole, &spot, args.kind)?;
+        let vfs = Vfs::of(&spot)?;
+        let found = values(&vfs, &spot, args.kind)?;
         match &args.name {
             Some(name) if !found.contains_key(name) => Err(refused(name, &spot)),
             _ => Ok(found),
@@ -165,29 +165,27 @@ fn refused(name: &str, spot: &Spot) -> Failure {
 fn set(args: &Set, globals: &Globals) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
+        let vfs = Vfs::of(&spot)?;
         let of = ABOUT.iter().find(|(name, ..)| *name == args.name).map(|(_, of, _)| *of);
-        let fits = |of: &Kind| {
-            kinds(&whole, &spot).contains(of) && args.kind.is_none_or(|kind| kind == *of)
-        };
+        let fits =
+            |of: &Kind| kinds(&vfs, &spot).contains(of) && args.kind.is_none_or(|kind| kind == *of);
         match of.filter(fits) {
-            Some(Kind::Subvolume) => set_read_only(args, &whole, &spot),
-            Some(Kind::Filesystem) => whole.set_label(args.value.as_bytes()),
+            Some(Kind::Subvolume) => set_read_only(args, &vfs, &spot),
+            Some(Kind::Filesystem) => vfs.set_label(args.value.as_bytes()),
             None => Err(refused(&args.name, &spot)),
         }
     })
 }
 
-fn set_read_only(args: &Set, whole: &Whole, spot: &Spot) -> Result<(), Failure> {
+fn set_read_only(args: &Set, vfs: &Vfs, spot: &Spot) -> Result<(), Failure> {
     let read_only = match args.value.to_str() {
         Some("true") => true,
         Some("false") => false,
         _ => return Err(Failure::usage("cannot set property ro", "it is true or false")),
     };
-    let id = whole.subvolume_at(spot)?;
-    let received =
-        |it: &whole::Subvolume| it.id == id && it.read_only && !it.received_uuid.is_nil();
-    if !read_only && !args.force && whole.subvolumes()?.iter().any(received) {
+    let id = vfs.subvolume_at(spot)?;
+    let received = |it: &vfs::Subvolume| it.id == id && it.read_only && !it.received_uuid.is_nil();
+    if !read_only && !args.force && vfs.subvolumes()?.iter().any(received) {
         return Err(spot
             .failure(
                 "cannot make writable",
@@ -195,14 +193,14 @@ fn set_read_only(args: &Set, whole: &Whole, spot: &Spot) -> Result<(), Failure> 
             )
             .hint("Make a snapshot of it instead and write to that, or add -f."));
     }
-    whole::set_read_only(spot, read_only)
+    vfs::set_read_only(spot, read_only)
         .map_err(|why| spot.failure("cannot set property ro of", why))
 }
 
 fn list(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let kinds = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        Ok(kinds(&Whole::of(&spot)?, &spot))
+        Ok(kinds(&Vfs::of(&spot)?, &spot))
     })?;
     let known = ABOUT.iter().filter(|(_, of, _)| kinds.contains(of));
     if globals.format == Format::Json {

@@ -18,7 +18,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output;
 use crate::spot::{Target, Trouble};
-use crate::whole::{Info, Whole};
+use crate::vfs::{Info, Vfs};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -69,7 +69,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
 fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
     session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(target, globals), true)?;
-        Whole::of(&spot)?.info()
+        Vfs::of(&spot)?.info()
     })
 }
 
@@ -85,8 +85,8 @@ fn sync(args: &Sync, globals: &Globals) -> Result<(), Failure> {
     // Nothing waits to be written in an unmounted image: reading it is enough to say so.
     session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        match Whole::of(&spot)? {
-            Whole::Image(_) => Ok(()),
+        match Vfs::of(&spot)? {
+            Vfs::Image(_) => Ok(()),
             live => live.sync(),
         }
     })

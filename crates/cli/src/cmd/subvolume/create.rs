@@ -12,7 +12,7 @@ use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::{Session, Spot, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
 
 /// Arguments of `subvolume create`.
 #[derive(Debug, Args)]
@@ -58,8 +58,8 @@ fn one(
         return Err(Failure::new("cannot create", target.shown(), TAKEN));
     }
     let (directory, name) = session.find_parent(target)?;
-    Whole::of(&directory)?;
-    let made = whole::create_subvolume(&directory, &name);
+    Vfs::of(&directory)?;
+    let made = vfs::create_subvolume(&directory, &name);
     made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
     if globals.talks() {
         writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;

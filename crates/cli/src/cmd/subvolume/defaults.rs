@@ -16,7 +16,7 @@ use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::Target;
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
 
 /// Arguments of `subvolume get-default`.
 #[derive(Debug, Args)]
@@ -38,8 +38,8 @@ pub struct SetDefault {
 pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let (id, all) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        Ok((whole.default_subvolume()?, whole.subvolumes_past()?.0))
+        let vfs = Vfs::of(&spot)?;
+        Ok((vfs.default_subvolume()?, vfs.subvolumes_past()?.0))
     })?;
     let found = all.iter().find(|it| it.id == id);
     if globals.format == Format::Json {
@@ -63,8 +63,8 @@ pub fn set(args: &SetDefault, globals: &Globals, _out: &mut dyn Write) -> Result
     session(globals, Access::ReadWrite, |session| match args.targets.as_slice() {
         [one] => {
             let spot = session.find(&Target::any(one, globals), true)?;
-            Whole::of(&spot)?.subvolume_at(&spot)?;
-            whole::set_default(&spot)
+            Vfs::of(&spot)?.subvolume_at(&spot)?;
+            vfs::set_default(&spot)
                 .map_err(|why| spot.failure("cannot make the default subvolume of", why))
         }
         [id, filesystem] => {
@@ -73,9 +73,9 @@ pub fn set(args: &SetDefault, globals: &Globals, _out: &mut dyn Write) -> Result
                 Failure::usage("cannot set the default subvolume", why)
             })?;
             let spot = session.find(&Target::any(filesystem, globals), true)?;
-            let whole = Whole::of(&spot)?;
-            whole.set_default_by_id(id).map_err(|why| match why.is(Errno::NOENT) {
-                true => no_such_subvolume(id, &whole),
+            let vfs = Vfs::of(&spot)?;
+            vfs.set_default_by_id(id).map_err(|why| match why.is(Errno::NOENT) {
+                true => no_such_subvolume(id, &vfs),
                 false => spot.failure("cannot set the default subvolume of", why),
             })
         }

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::quote;
 use crate::spot::{Session, Spot, Target, Trouble};
-use crate::whole::{self, Subvolume, Whole};
+use crate::vfs::{self, Subvolume, Vfs};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -46,21 +46,21 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
     let mut failures = Failures::new(globals);
     let mut deleted = Vec::new();
     session(globals, Access::ReadWrite, |session| {
-        let mut wholes = Vec::new();
+        let mut all_vfs = Vec::new();
         for target in &args.targets {
             let done = one(&Target::any(target, globals), args, globals, session, out);
-            let done = done.map(|(name, whole)| {
+            let done = done.map(|(name, vfs)| {
                 deleted.push(output::text_json(&name));
-                wholes.push(whole);
+                all_vfs.push(vfs);
             });
             failures.note(done, out)?;
         }
         let progress = Progress::spinner(globals, "freeing their space");
-        for whole in wholes {
+        for vfs in all_vfs {
             if args.commit_after {
-                whole.sync()?;
+                vfs.sync()?;
             }
-            whole.clean()?;
+            vfs.clean()?;
         }
         progress.finish();
         Ok(())
@@ -77,35 +77,35 @@ fn one(
     globals: &Globals,
     session: &mut Session<'_>,
     out: &mut dyn Write,
-) -> Result<(Vec<u8>, Whole), Failure> {
+) -> Result<(Vec<u8>, Vfs), Failure> {
     let target = match args.subvolid {
         Some(id) => {
             let spot = session.find(target, true)?;
-            match Whole::of(&spot)? {
-                Whole::Live(path) => return anywhere(&path, id, args, globals, out),
-                whole => by_id(&whole, id)?,
+            match Vfs::of(&spot)? {
+                Vfs::Live(path) => return anywhere(&path, id, args, globals, out),
+                vfs => by_id(&vfs, id)?,
             }
         }
         None => target.clone(),
     };
     let spot = session.find(&target, false)?;
-    let whole = Whole::of(&spot)?;
-    let id = whole.subvolume_at(&spot)?;
-    if id == whole.default_subvolume()? {
+    let vfs = Vfs::of(&spot)?;
+    let id = vfs.subvolume_at(&spot)?;
+    if id == vfs.default_subvolume()? {
         return Err(is_default(&spot));
     }
     if args.recursive {
-        below(&whole, id, &spot, session, globals, out)?;
+        below(&vfs, id, &spot, session, globals, out)?;
     }
     let (directory, name) = session.find_parent(&target)?;
     // Nobody can ask the subvolume itself any more when it is gone.
-    let whole = Whole::of(&directory)?;
-    whole::delete_subvolume(&directory, &name).map_err(|why| refused(&spot, &why))?;
+    let vfs = Vfs::of(&directory)?;
+    vfs::delete_subvolume(&directory, &name).map_err(|why| refused(&spot, &why))?;
     if args.commit_each {
-        whole.sync()?;
+        vfs.sync()?;
     }
-    say(&spot, &whole, args, globals, out)?;
-    Ok((spot.name(), whole))
+    say(&spot, &vfs, args, globals, out)?;
+    Ok((spot.name(), vfs))
 }
 
 fn is_default(place: &dyn std::fmt::Display) -> Failure {
@@ -121,15 +121,15 @@ fn anywhere(
     args: &Delete,
     globals: &Globals,
     out: &mut dyn Write,
-) -> Result<(Vec<u8>, Whole), Failure> {
-    let whole = Whole::Live(path.into());
-    let all = whole.subvolumes()?;
-    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &whole))?;
+) -> Result<(Vec<u8>, Vfs), Failure> {
+    let vfs = Vfs::Live(path.into());
+    let all = vfs.subvolumes()?;
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &vfs))?;
     let name = quote::shown(&wanted.path).into_owned();
     let mut doomed = if args.recursive { inside(&all, &wanted.path) } else { Vec::new() };
     doomed.push(wanted);
     // What is refused in the end is refused before the first one is gone.
-    let default = whole.default_subvolume()?;
+    let default = vfs.default_subvolume()?;
     if let Some(one) = doomed.iter().find(|it| it.id == default) {
         return Err(is_default(&quote::shown(&one.path)));
     }
@@ -141,11 +141,11 @@ fn anywhere(
         client::delete_subvolume_by_id(path, subvolume.id)
             .map_err(|errno| refused(&name, &errno.into()))?;
         if args.commit_each {
-            whole.sync()?;
+            vfs.sync()?;
         }
-        say(&name, &whole, args, globals, out)?;
+        say(&name, &vfs, args, globals, out)?;
     }
-    Ok((wanted.path.clone(), whole))
+    Ok((wanted.path.clone(), vfs))
 }
 
 /// The subvolumes inside one with a path, the deepest first.
@@ -169,13 +169,13 @@ fn refused(place: &dyn std::fmt::Display, why: &Trouble) -> Failure {
 
 fn say(
     name: &dyn std::fmt::Display,
-    whole: &Whole,
+    vfs: &Vfs,
     args: &Delete,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     if globals.talks() {
-        let durable = matches!(whole, Whole::Image(_)) || args.commit_after || args.commit_each;
+        let durable = matches!(vfs, Vfs::Image(_)) || args.commit_after || args.commit_each;
         let how = if durable { "commit" } else { "no-commit" };
         writeln!(out, "Delete subvolume ({how}): '{name}'")?;
     }
@@ -184,24 +184,24 @@ fn say(
 
 /// Deletes the subvolumes inside a subvolume, the deepest first.
 fn below(
-    whole: &Whole,
+    vfs: &Vfs,
     id: u64,
     spot: &Spot,
     session: &mut Session<'_>,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let all = whole.subvolumes()?;
+    let all = vfs.subvolumes()?;
     let here = all.iter().find(|it| it.id == id).map(|it| it.path.clone()).unwrap_or_default();
-    let default = whole.default_subvolume()?;
+    let default = vfs.default_subvolume()?;
     if let Some(one) = inside(&all, &here).iter().find(|it| it.id == default) {
         return Err(is_default(&quote::shown(&one.path)));
     }
     for subvolume in inside(&all, &here) {
-        let Some(target) = whole.spot_below(spot, &here, &subvolume.path) else { continue };
+        let Some(target) = vfs.spot_below(spot, &here, &subvolume.path) else { continue };
         let spot = session.find(&target, false)?;
         let (directory, name) = session.find_parent(&target)?;
-        let removed = whole::delete_subvolume(&directory, &name);
+        let removed = vfs::delete_subvolume(&directory, &name);
         removed.map_err(|why| spot.failure("cannot delete", why))?;
         if globals.talks() {
             writeln!(out, "Delete subvolume (no-commit): '{spot}'")?;
@@ -211,18 +211,18 @@ fn below(
 }
 
 /// The subvolume of an image with an id, as a target.
-fn by_id(whole: &Whole, id: u64) -> Result<Target, Failure> {
-    let (all, _hidden) = whole.subvolumes_past()?;
-    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, whole))?;
-    match whole {
-        Whole::Image(image) => {
+fn by_id(vfs: &Vfs, id: u64) -> Result<Target, Failure> {
+    let (all, _hidden) = vfs.subvolumes_past()?;
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, vfs))?;
+    match vfs {
+        Vfs::Image(image) => {
             Ok(Target::Image { device: image.device().into(), path: wanted.path.clone() })
         }
-        Whole::Live(path) => Ok(Target::Host(path.clone())),
+        Vfs::Live(path) => Ok(Target::Host(path.clone())),
     }
 }
 
 /// That no subvolume has an id.
-pub fn no_such_subvolume(id: u64, whole: &Whole) -> Failure {
-    Failure::new(format!("cannot find subvolume {id} of"), whole.name(), "there is none")
+pub fn no_such_subvolume(id: u64, vfs: &Vfs) -> Failure {
+    Failure::new(format!("cannot find subvolume {id} of"), vfs.name(), "there is none")
 }

@@ -16,7 +16,7 @@ use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::Target;
-use crate::whole::{Subvolume, Whole};
+use crate::vfs::{Subvolume, Vfs};
 
 /// Arguments of `subvolume list`.
 #[derive(Debug, Args)]
@@ -143,12 +143,12 @@ impl SortKey {
 pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let ((mut all, passed), here) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
+        let vfs = Vfs::of(&spot)?;
         let all = match args.deleted {
-            true => (whole.deleted_subvolumes()?, Vec::new()),
-            false => whole.subvolumes_past()?,
+            true => (vfs.deleted_subvolumes()?, Vec::new()),
+            false => vfs.subvolumes_past()?,
         };
-        Ok((all, whole.subvolume_of(&spot)?))
+        Ok((all, vfs.subvolume_of(&spot)?))
     })?;
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
     all.sort_by(|one, other| {

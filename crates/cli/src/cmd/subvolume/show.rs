@@ -16,7 +16,7 @@ use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::{Target, Time};
 use crate::units::UnitArgs;
-use crate::whole::{Subvolume, Whole};
+use crate::vfs::{Subvolume, Vfs};
 
 /// Arguments of `subvolume show`.
 #[derive(Debug, Args)]
@@ -39,12 +39,12 @@ pub struct Show {
 pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let (all, id) = session(globals, Access::ReadOnly, |session| {
         let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        let (all, _hidden) = whole.subvolumes_past()?;
+        let vfs = Vfs::of(&spot)?;
+        let (all, _hidden) = vfs.subvolumes_past()?;
         let id = match (args.rootid, args.uuid) {
             (Some(id), _) => id,
             (_, Some(uuid)) => all.iter().find(|it| it.uuid == uuid).map_or(0, |it| it.id),
-            _ => whole.subvolume_at(&spot)?,
+            _ => vfs.subvolume_at(&spot)?,
         };
         Ok((all, id))
     })?;

@@ -15,7 +15,7 @@ use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::spot::{Kind, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
 
 /// Arguments of `subvolume snapshot`.
 #[derive(Debug, Args)]
@@ -35,8 +35,8 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         let source = Target::any(&args.source, globals);
         let target = Target::any(&args.destination, globals);
         let spot = session.find(&source, true)?;
-        let whole = Whole::of(&spot)?;
-        whole.subvolume_at(&spot)?;
+        let vfs = Vfs::of(&spot)?;
+        vfs.subvolume_at(&spot)?;
         let new = ("cannot make a snapshot at", Kind::Directory);
         let (directory, name) = destination(session, &target, base_name(&source), false, new)?;
         let Some(name) = name else {
@@ -44,7 +44,7 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
                 .failure("cannot name a snapshot of", "the top level has no name")
                 .hint("Give the snapshot's own name in DESTINATION."));
         };
-        let made = whole::snapshot(&spot, &directory, &name, args.readonly);
+        let made = vfs::snapshot(&spot, &directory, &name, args.readonly);
         made.map_err(|why| match why.is(Errno::XDEV) {
             true => {
                 let what = format!("cannot make a snapshot of {spot} at");

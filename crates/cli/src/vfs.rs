@@ -1,4 +1,5 @@
-//! A filesystem as a whole, unmounted or on a live mount: subvolumes, label, devices, space.
+//! A filesystem as a whole, unmounted or on a live mount ("vfs", as Unix calls it beside its vnodes): subvolumes, label, devices,
+//! space.
 //!
 //! An unmounted one is asked through the library, a live one through its mount, where the running daemon answers. The
 //! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
@@ -146,22 +147,22 @@ impl Info {
 
 /// A filesystem.
 #[derive(Clone, Debug)]
-pub enum Whole {
+pub enum Vfs {
     /// An unmounted one.
     Image(Image),
     /// A live mount, by a path on it.
     Live(PathBuf),
 }
 
-impl Whole {
+impl Vfs {
     /// The filesystem that holds a spot.
-    pub fn of(spot: &Spot) -> Result<Whole, Failure> {
+    pub fn of(spot: &Spot) -> Result<Vfs, Failure> {
         if let Some((image, _)) = spot.image_node() {
-            return Ok(Whole::Image(image.clone()));
+            return Ok(Vfs::Image(image.clone()));
         }
         let path = spot.host_path().unwrap_or_else(|| ".".into());
         if client::is_live(&path) {
-            return Ok(Whole::Live(path));
+            return Ok(Vfs::Live(path));
         }
         Err(spot.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
@@ -171,8 +172,8 @@ impl Whole {
     /// What messages call it.
     pub fn name(&self) -> String {
         match self {
-            Whole::Image(image) => image.device().display().to_string(),
-            Whole::Live(path) => path.display().to_string(),
+            Vfs::Image(image) => image.device().display().to_string(),
+            Vfs::Live(path) => path.display().to_string(),
         }
     }
 
@@ -193,8 +194,8 @@ impl Whole {
     pub fn subvolumes_past(&self) -> Result<(Vec<Subvolume>, Vec<Failure>), Failure> {
         let refuse = |why: Trouble| self.failure("cannot list the subvolumes of", why);
         let (mut all, passed) = match self {
-            Whole::Image(image) => image_subvolumes(image).map_err(refuse)?,
-            Whole::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
+            Vfs::Image(image) => image_subvolumes(image).map_err(refuse)?,
+            Vfs::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
         };
         all.sort_by_key(|it| it.id);
         let hidden = |why: String| self.failure("cannot list all subvolumes of", why);
@@ -205,8 +206,8 @@ impl Whole {
     pub fn deleted_subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
         let refuse = |why: Trouble| self.failure("cannot list the deleted subvolumes of", why);
         match self {
-            Whole::Image(image) => image_deleted(image).map_err(refuse),
-            Whole::Live(path) => {
+            Vfs::Image(image) => image_deleted(image).map_err(refuse),
+            Vfs::Live(path) => {
                 let all = client::deleted_subvolumes(path).map_err(|errno| refuse(errno.into()))?;
                 Ok(all.iter().map(|it| live_subvolume(it, DELETED.to_vec())).collect())
             }
@@ -247,10 +248,10 @@ impl Whole {
     /// that is the top of another subvolume (whose path from the top level is `here`).
     pub fn spot_below(&self, spot: &Spot, here: &[u8], path: &[u8]) -> Option<Target> {
         match self {
-            Whole::Image(image) => {
+            Vfs::Image(image) => {
                 Some(Target::Image { device: image.device().into(), path: path.to_vec() })
             }
-            Whole::Live(_) => {
+            Vfs::Live(_) => {
                 let rest = match here {
                     b"" => path,
                     _ => path.strip_prefix(here)?.strip_prefix(b"/")?,
@@ -265,8 +266,8 @@ impl Whole {
     pub fn default_subvolume(&self) -> Result<u64, Failure> {
         let refuse = |why: Trouble| self.failure("cannot read the default subvolume of", why);
         match self {
-            Whole::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
         }
     }
 
@@ -274,16 +275,16 @@ impl Whole {
     pub fn set_default_by_id(&self, id: u64) -> Result<(), Trouble> {
         let id = if id == 0 { objectid::FS_TREE } else { id };
         match self {
-            Whole::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
-            Whole::Live(path) => Ok(client::set_default_by_id(path, id)?),
+            Vfs::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
+            Vfs::Live(path) => Ok(client::set_default_by_id(path, id)?),
         }
     }
 
     /// What there is to know.
     pub fn info(&self) -> Result<Info, Failure> {
         match self {
-            Whole::Image(image) => Ok(image_info(image)),
-            Whole::Live(path) => {
+            Vfs::Image(image) => Ok(image_info(image)),
+            Vfs::Live(path) => {
                 live_info(path).map_err(|errno| self.failure("cannot ask", Trouble::from(errno)))
             }
         }
@@ -293,8 +294,8 @@ impl Whole {
     pub fn set_label(&self, label: &[u8]) -> Result<(), Failure> {
         let refuse = |why: Trouble| self.failure("cannot set the label of", why);
         match self {
-            Whole::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
         }
     }
 
@@ -302,19 +303,19 @@ impl Whole {
     pub fn sync(&self) -> Result<(), Failure> {
         let refuse = |why: Trouble| self.failure("cannot sync", why);
         match self {
-            Whole::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
         }
     }
 
     /// Frees what deleted subvolumes held; on a live mount the daemon does that by itself.
     pub fn clean(&self) -> Result<(), Failure> {
         match self {
-            Whole::Image(image) => {
+            Vfs::Image(image) => {
                 let clean = image.fs().clean();
                 clean.map_err(|error| self.failure("cannot free space of", Trouble::from(error)))
             }
-            Whole::Live(_) => Ok(()),
+            Vfs::Live(_) => Ok(()),
         }
     }
 }
