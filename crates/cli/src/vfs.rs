@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Failure;
-use crate::spot::{Image, Spot, Target, Time, Trouble};
+use crate::vnode::{Image, Target, Time, Trouble, Vnode};
 
 /// The inode number of a subvolume's top directory.
 const TOP: u64 = 256;
@@ -155,16 +155,16 @@ pub enum Vfs {
 }
 
 impl Vfs {
-    /// The filesystem that holds a spot.
-    pub fn of(spot: &Spot) -> Result<Vfs, Failure> {
-        if let Some((image, _)) = spot.image_node() {
+    /// The filesystem that holds a vnode.
+    pub fn of(vnode: &Vnode) -> Result<Vfs, Failure> {
+        if let Some((image, _)) = vnode.image_node() {
             return Ok(Vfs::Image(image.clone()));
         }
-        let path = spot.host_path().unwrap_or_else(|| ".".into());
+        let path = vnode.host_path().unwrap_or_else(|| ".".into());
         if client::is_live(&path) {
             return Ok(Vfs::Live(path));
         }
-        Err(spot.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
+        Err(vnode.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
         ))
     }
@@ -214,18 +214,18 @@ impl Vfs {
         }
     }
 
-    /// The subvolume whose top a spot is.
-    pub fn subvolume_at(&self, spot: &Spot) -> Result<u64, Failure> {
-        match self.place_of(spot)? {
+    /// The subvolume whose top a vnode is.
+    pub fn subvolume_at(&self, vnode: &Vnode) -> Result<u64, Failure> {
+        match self.place_of(vnode)? {
             (id, path) if path.is_empty() => Ok(id),
-            _ => Err(spot.failure("cannot use", "it is not a subvolume")),
+            _ => Err(vnode.failure("cannot use", "it is not a subvolume")),
         }
     }
 
-    /// The subvolume that holds a spot, and whether that is its top (an empty path).
-    fn place_of(&self, spot: &Spot) -> Result<(u64, Vec<u8>), Failure> {
-        let refuse = |why: Trouble| spot.failure("cannot read", why);
-        match (spot.image_node(), spot.host_path()) {
+    /// The subvolume that holds a vnode, and whether that is its top (an empty path).
+    fn place_of(&self, vnode: &Vnode) -> Result<(u64, Vec<u8>), Failure> {
+        let refuse = |why: Trouble| vnode.failure("cannot read", why);
+        match (vnode.image_node(), vnode.host_path()) {
             (Some((_, node)), _) => {
                 let path = if node.ino == TOP { Vec::new() } else { b"?".to_vec() };
                 Ok((node.subvolume, path))
@@ -239,14 +239,14 @@ impl Vfs {
         }
     }
 
-    /// The subvolume that a spot lies in.
-    pub fn subvolume_of(&self, spot: &Spot) -> Result<u64, Failure> {
-        Ok(self.place_of(spot)?.0)
+    /// The subvolume that a vnode lies in.
+    pub fn subvolume_of(&self, vnode: &Vnode) -> Result<u64, Failure> {
+        Ok(self.place_of(vnode)?.0)
     }
 
-    /// The path, on this mount or in this image, of a subvolume given by its path from the top level, seen from a spot
+    /// The path, on this mount or in this image, of a subvolume given by its path from the top level, seen from a vnode
     /// that is the top of another subvolume (whose path from the top level is `here`).
-    pub fn spot_below(&self, spot: &Spot, here: &[u8], path: &[u8]) -> Option<Target> {
+    pub fn vnode_below(&self, vnode: &Vnode, here: &[u8], path: &[u8]) -> Option<Target> {
         match self {
             Vfs::Image(image) => {
                 Some(Target::Image { device: image.device().into(), path: path.to_vec() })
@@ -257,7 +257,7 @@ impl Vfs {
                     _ => path.strip_prefix(here)?.strip_prefix(b"/")?,
                 };
                 let rest = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(rest);
-                Some(Target::Host(spot.host_path()?.join(rest)))
+                Some(Target::Host(vnode.host_path()?.join(rest)))
             }
         }
     }
@@ -321,7 +321,7 @@ impl Vfs {
 }
 
 /// Makes an empty subvolume in a directory.
-pub fn create_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+pub fn create_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), Trouble> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().create_subvolume(node, name, image.owner())?;
@@ -331,10 +331,10 @@ pub fn create_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
     }
 }
 
-/// Makes a snapshot of the subvolume at a spot in a directory.
+/// Makes a snapshot of the subvolume at a vnode in a directory.
 pub fn snapshot(
-    source: &Spot,
-    directory: &Spot,
+    source: &Vnode,
+    directory: &Vnode,
     name: &[u8],
     read_only: bool,
 ) -> Result<(), Trouble> {
@@ -352,7 +352,7 @@ pub fn snapshot(
 }
 
 /// Deletes the subvolume that has a name in a directory.
-pub fn delete_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+pub fn delete_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), Trouble> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().delete_subvolume(node, name)?;
@@ -362,9 +362,9 @@ pub fn delete_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
     }
 }
 
-/// Makes the subvolume at a spot read-only or writable.
-pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
-    match (spot.image_node(), spot.host_path()) {
+/// Makes the subvolume at a vnode read-only or writable.
+pub fn set_read_only(vnode: &Vnode, read_only: bool) -> Result<(), Trouble> {
+    match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => {
             Ok(image.fs().set_subvolume_read_only(node.subvolume, read_only)?)
         }
@@ -375,15 +375,15 @@ pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
     }
 }
 
-/// Makes the subvolume at a spot the default.
-pub fn set_default(spot: &Spot) -> Result<(), Trouble> {
-    match (spot.image_node(), spot.host_path()) {
+/// Makes the subvolume at a vnode the default.
+pub fn set_default(vnode: &Vnode) -> Result<(), Trouble> {
+    match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
         (_, path) => Ok(client::set_default(&path.unwrap_or_else(|| ".".into()))?),
     }
 }
 
-fn below(directory: &Spot, name: &[u8]) -> PathBuf {
+fn below(directory: &Vnode, name: &[u8]) -> PathBuf {
     let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
     directory.host_path().unwrap_or_else(|| ".".into()).join(name)
 }

@@ -10,7 +10,7 @@ use super::copy::{Copying, How, Progress, base_name, destination, new_entry};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target, warn_if_used};
+use crate::vnode::{Kind, New, Session, Target, Vnode, warn_if_used};
 
 /// Arguments of `cp`.
 #[derive(Debug, Args)]
@@ -128,9 +128,9 @@ impl Job<'_> {
 }
 
 /// The directory at a target, made if it is not there.
-fn directory(target: &Target, new: &New, session: &mut Session<'_>) -> Result<Spot, Failure> {
-    if let Ok(spot) = session.find(target, true) {
-        return Ok(spot);
+fn directory(target: &Target, new: &New, session: &mut Session<'_>) -> Result<Vnode, Failure> {
+    if let Ok(vnode) = session.find(target, true) {
+        return Ok(vnode);
     }
     let (parent, name) = session.find_parent(target)?;
     parent
@@ -139,17 +139,17 @@ fn directory(target: &Target, new: &New, session: &mut Session<'_>) -> Result<Sp
 }
 
 /// The pipe or device at a target that takes what is written to it, and keeps nothing; or what is open and has no name any more.
-fn sink(target: &Target, session: &mut Session<'_>) -> Result<Option<Spot>, Failure> {
+fn sink(target: &Target, session: &mut Session<'_>) -> Result<Option<Vnode>, Failure> {
     let Target::Host(path) = target else { return Ok(None) };
     if !path.exists() {
         return Ok(None);
     }
-    let spot = session.find(target, true)?;
-    let kind = spot.facts().map_err(|why| spot.failure("cannot read", why))?.kind;
+    let vnode = session.find(target, true)?;
+    let kind = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?.kind;
     let is_sink = match kind {
         Kind::Fifo | Kind::Character => true,
         Kind::Regular => path.canonicalize().is_err(),
         _ => false,
     };
-    Ok(is_sink.then_some(spot))
+    Ok(is_sink.then_some(vnode))
 }

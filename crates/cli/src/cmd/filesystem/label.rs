@@ -11,8 +11,8 @@ use crate::args::Globals;
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::Target;
 use crate::vfs::Vfs;
+use crate::vnode::Target;
 
 /// Arguments of `filesystem label`.
 #[derive(Debug, Args)]

@@ -17,8 +17,8 @@ use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::output;
-use crate::spot::{Target, Trouble};
 use crate::vfs::{Info, Vfs};
+use crate::vnode::{Target, Trouble};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -68,8 +68,8 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
 /// What there is to know about the filesystem at a target.
 fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
     session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(target, globals), true)?;
-        Vfs::of(&spot)?.info()
+        let vnode = session.find(&Target::any(target, globals), true)?;
+        Vfs::of(&vnode)?.info()
     })
 }
 
@@ -84,8 +84,8 @@ fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Fai
 fn sync(args: &Sync, globals: &Globals) -> Result<(), Failure> {
     // Nothing waits to be written in an unmounted image: reading it is enough to say so.
     session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        match Vfs::of(&spot)? {
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        match Vfs::of(&vnode)? {
             Vfs::Image(_) => Ok(()),
             live => live.sync(),
         }

@@ -11,8 +11,8 @@ use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Session, Spot, Target};
 use crate::vfs::{self, Vfs};
+use crate::vnode::{Session, Target, Vnode};
 
 /// Arguments of `subvolume create`.
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ fn one(
 }
 
 /// Why there is no new subvolume in a directory.
-pub fn refused(what: &str, directory: &Spot, name: &[u8], why: &crate::spot::Trouble) -> Failure {
+pub fn refused(what: &str, directory: &Vnode, name: &[u8], why: &crate::vnode::Trouble) -> Failure {
     let place = directory.entry_name(name);
     match why {
         why if why.is(Errno::EXIST) => Failure::new(what, place, TAKEN),

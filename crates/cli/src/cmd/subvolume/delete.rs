@@ -18,8 +18,8 @@ use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::quote;
-use crate::spot::{Session, Spot, Target, Trouble};
 use crate::vfs::{self, Subvolume, Vfs};
+use crate::vnode::{Session, Target, Trouble, Vnode};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -80,32 +80,32 @@ fn one(
 ) -> Result<(Vec<u8>, Vfs), Failure> {
     let target = match args.subvolid {
         Some(id) => {
-            let spot = session.find(target, true)?;
-            match Vfs::of(&spot)? {
+            let vnode = session.find(target, true)?;
+            match Vfs::of(&vnode)? {
                 Vfs::Live(path) => return anywhere(&path, id, args, globals, out),
                 vfs => by_id(&vfs, id)?,
             }
         }
         None => target.clone(),
     };
-    let spot = session.find(&target, false)?;
-    let vfs = Vfs::of(&spot)?;
-    let id = vfs.subvolume_at(&spot)?;
+    let vnode = session.find(&target, false)?;
+    let vfs = Vfs::of(&vnode)?;
+    let id = vfs.subvolume_at(&vnode)?;
     if id == vfs.default_subvolume()? {
-        return Err(is_default(&spot));
+        return Err(is_default(&vnode));
     }
     if args.recursive {
-        below(&vfs, id, &spot, session, globals, out)?;
+        below(&vfs, id, &vnode, session, globals, out)?;
     }
     let (directory, name) = session.find_parent(&target)?;
     // Nobody can ask the subvolume itself any more when it is gone.
     let vfs = Vfs::of(&directory)?;
-    vfs::delete_subvolume(&directory, &name).map_err(|why| refused(&spot, &why))?;
+    vfs::delete_subvolume(&directory, &name).map_err(|why| refused(&vnode, &why))?;
     if args.commit_each {
         vfs.sync()?;
     }
-    say(&spot, &vfs, args, globals, out)?;
-    Ok((spot.name(), vfs))
+    say(&vnode, &vfs, args, globals, out)?;
+    Ok((vnode.name(), vfs))
 }
 
 fn is_default(place: &dyn std::fmt::Display) -> Failure {
@@ -186,7 +186,7 @@ fn say(
 fn below(
     vfs: &Vfs,
     id: u64,
-    spot: &Spot,
+    vnode: &Vnode,
     session: &mut Session<'_>,
     globals: &Globals,
     out: &mut dyn Write,
@@ -198,13 +198,13 @@ fn below(
         return Err(is_default(&quote::shown(&one.path)));
     }
     for subvolume in inside(&all, &here) {
-        let Some(target) = vfs.spot_below(spot, &here, &subvolume.path) else { continue };
-        let spot = session.find(&target, false)?;
+        let Some(target) = vfs.vnode_below(vnode, &here, &subvolume.path) else { continue };
+        let vnode = session.find(&target, false)?;
         let (directory, name) = session.find_parent(&target)?;
         let removed = vfs::delete_subvolume(&directory, &name);
-        removed.map_err(|why| spot.failure("cannot delete", why))?;
+        removed.map_err(|why| vnode.failure("cannot delete", why))?;
         if globals.talks() {
-            writeln!(out, "Delete subvolume (no-commit): '{spot}'")?;
+            writeln!(out, "Delete subvolume (no-commit): '{vnode}'")?;
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
-//! Spots: files and directories, wherever they are, under one set of operations.
+//! Vnodes: files and directories, wherever they are, under one set of operations.
 //!
-//! A spot is either a path on this machine (a live mount is one of those) or a node inside an unmounted image. `ls`, `cp`
-//! and their like are written once, for spots. Symbolic links are never followed here: who wants that finds the spot with
+//! A vnode is either a path on this machine (a live mount is one of those) or a node inside an unmounted image. `ls`, `cp`
+//! and their like are written once, for vnodes. Symbolic links are never followed here: who wants that finds the vnode with
 //! following, and gets what the link leads to.
 
 mod guard;
@@ -153,7 +153,7 @@ impl New {
     }
 }
 
-/// Why an operation on a spot failed.
+/// Why an operation on a vnode failed.
 #[derive(Clone, Debug)]
 pub struct Trouble {
     /// The number of the system error, 0 where it has none.
@@ -215,7 +215,7 @@ impl From<Trouble> for io::Error {
 #[error("{0}")]
 struct Carried(Trouble);
 
-/// Results of operations on spots.
+/// Results of operations on vnodes.
 pub type Result<T> = std::result::Result<T, Trouble>;
 
 /// Reads a file's content.
@@ -252,7 +252,7 @@ impl io::Read for InOrder {
 #[derive(Debug)]
 pub struct Listed {
     /// Names and what they stand for, sorted by name.
-    pub entries: Vec<(Vec<u8>, Spot)>,
+    pub entries: Vec<(Vec<u8>, Vnode)>,
     /// Why the list is not whole, where damage hides something.
     pub passed: Vec<Trouble>,
 }
@@ -300,7 +300,7 @@ impl Drop for Name {
 
 /// A file or directory.
 #[derive(Clone, Debug)]
-pub struct Spot {
+pub struct Vnode {
     name: Arc<Name>,
     at: At,
 }
@@ -314,33 +314,33 @@ enum At {
     Image(Image, buttress::Node),
 }
 
-impl Display for Spot {
+impl Display for Vnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quote::shown(&self.name()))
     }
 }
 
-impl Spot {
+impl Vnode {
     /// A path on this machine.
-    pub fn host(path: PathBuf) -> Spot {
+    pub fn host(path: PathBuf) -> Vnode {
         let name = Name::whole(path.as_os_str().as_bytes().to_vec());
-        Spot { name, at: At::Host(host::Place::named(path)) }
+        Vnode { name, at: At::Host(host::Place::named(path)) }
     }
 
     /// What a path on this machine leads to, and be it a pipe that has no name.
-    pub fn host_followed(path: PathBuf) -> Spot {
+    pub fn host_followed(path: PathBuf) -> Vnode {
         let name = Name::whole(path.as_os_str().as_bytes().to_vec());
-        Spot { name, at: At::Host(host::Place::named(path).followed()) }
+        Vnode { name, at: At::Host(host::Place::named(path).followed()) }
     }
 
     /// Under the name that the user knows.
-    pub fn called(self, name: &Path) -> Spot {
-        Spot { name: Name::whole(name.as_os_str().as_bytes().to_vec()), ..self }
+    pub fn called(self, name: &Path) -> Vnode {
+        Vnode { name: Name::whole(name.as_os_str().as_bytes().to_vec()), ..self }
     }
 
     /// A node of an image.
-    pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Spot {
-        Spot { name: Name::whole(image.bytes_of(path)), at: At::Image(image.clone(), node) }
+    pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Vnode {
+        Vnode { name: Name::whole(image.bytes_of(path)), at: At::Image(image.clone(), node) }
     }
 
     /// What the user calls it. Messages have it as it is displayed.
@@ -414,21 +414,21 @@ impl Spot {
             At::Image(image, node) => image.list(*node)?,
         };
         names.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let spot = |(name, at): (Vec<u8>, At)| {
-            let spot = Spot { name: self.name.entry(&name), at };
-            (name, spot)
+        let vnode = |(name, at): (Vec<u8>, At)| {
+            let vnode = Vnode { name: self.name.entry(&name), at };
+            (name, vnode)
         };
-        Ok(Listed { entries: names.into_iter().map(spot).collect(), passed })
+        Ok(Listed { entries: names.into_iter().map(vnode).collect(), passed })
     }
 
     /// An entry of this directory, if it is there.
-    pub fn child(&self, name: &[u8]) -> Result<Option<Spot>> {
+    pub fn child(&self, name: &[u8]) -> Result<Option<Vnode>> {
         check_name(name)?;
         let found = match &self.at {
             At::Host(place) => place.found(name)?.map(At::Host),
             At::Image(image, node) => image.child(*node, name)?,
         };
-        Ok(found.map(|at| Spot { name: self.name.entry(name), at }))
+        Ok(found.map(|at| Vnode { name: self.name.entry(name), at }))
     }
 
     /// Where a symbolic link leads.
@@ -474,17 +474,17 @@ impl Spot {
     }
 
     /// Makes something new in this directory.
-    pub fn make(&self, name: &[u8], new: &New) -> Result<Spot> {
+    pub fn make(&self, name: &[u8], new: &New) -> Result<Vnode> {
         check_name(name)?;
         let at = match &self.at {
             At::Host(place) => At::Host(place.make(name, new)?),
             At::Image(image, node) => image.make(*node, name, new)?,
         };
-        Ok(Spot { name: self.name.entry(name), at })
+        Ok(Vnode { name: self.name.entry(name), at })
     }
 
     /// Gives a file another name in this directory.
-    pub fn link(&self, name: &[u8], file: &Spot) -> Result<()> {
+    pub fn link(&self, name: &[u8], file: &Vnode) -> Result<()> {
         check_name(name)?;
         match (&self.at, &file.at) {
             (At::Host(directory), At::Host(file)) => directory.link(name, file),
@@ -525,7 +525,7 @@ impl Spot {
     }
 
     /// Moves an entry of this directory to another directory or name; what is there goes.
-    pub fn rename(&self, name: &[u8], to: &Spot, new_name: &[u8]) -> Result<()> {
+    pub fn rename(&self, name: &[u8], to: &Vnode, new_name: &[u8]) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
         match (&self.at, &to.at) {
@@ -595,7 +595,7 @@ impl Spot {
     }
 
     /// Makes an empty file share the data of another one, where both are in one filesystem; whether it does.
-    pub fn share(&self, from: &Spot, len: u64) -> Result<bool> {
+    pub fn share(&self, from: &Vnode, len: u64) -> Result<bool> {
         match (&self.at, &from.at) {
             (At::Image(image, to), At::Image(other, from)) if image.is(other) => {
                 image.share(*from, *to, len)
@@ -605,8 +605,8 @@ impl Spot {
         }
     }
 
-    /// Whether this is the same file as another spot, by a name or under another one.
-    pub fn is_same(&self, other: &Spot) -> Result<bool> {
+    /// Whether this is the same file as another vnode, by a name or under another one.
+    pub fn is_same(&self, other: &Vnode) -> Result<bool> {
         let same_tree = match (&self.at, &other.at) {
             (At::Host(_), At::Host(_)) => true,
             (At::Image(one, _), At::Image(other, _)) => one.is(other),

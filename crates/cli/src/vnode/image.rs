@@ -1,4 +1,4 @@
-//! Spots inside an unmounted image, through the library.
+//! Vnodes inside an unmounted image, through the library.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;

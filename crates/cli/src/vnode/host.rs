@@ -1,4 +1,4 @@
-//! Spots on this machine, by directory handles.
+//! Vnodes on this machine, by directory handles.
 //!
 //! What the user named is found by its path. Everything below it is found from a handle of that directory on, name by
 //! name, and no symbolic link is gone through on the way: whatever an image calls its files, and whatever a copy of it has
