@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Failure;
-use crate::vnode::{Image, Target, Time, Trouble, Vnode};
+use crate::vnode::{FileError, Image, Target, Time, Vnode};
 
 /// The inode number of a subvolume's top directory.
 const TOP: u64 = 256;
@@ -192,7 +192,7 @@ impl Vfs {
 
     /// The same as far as it goes, and what damage hides.
     pub fn subvolumes_past(&self) -> Result<(Vec<Subvolume>, Vec<Failure>), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot list the subvolumes of", why);
+        let refuse = |why: FileError| self.failure("cannot list the subvolumes of", why);
         let (mut all, passed) = match self {
             Vfs::Image(image) => image_subvolumes(image).map_err(refuse)?,
             Vfs::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
@@ -204,7 +204,7 @@ impl Vfs {
 
     /// Deleted subvolumes whose space is not free yet, in ascending order of their ids. Their path is `DELETED`.
     pub fn deleted_subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
-        let refuse = |why: Trouble| self.failure("cannot list the deleted subvolumes of", why);
+        let refuse = |why: FileError| self.failure("cannot list the deleted subvolumes of", why);
         match self {
             Vfs::Image(image) => image_deleted(image).map_err(refuse),
             Vfs::Live(path) => {
@@ -224,7 +224,7 @@ impl Vfs {
 
     /// The subvolume that holds a vnode, and whether that is its top (an empty path).
     fn place_of(&self, vnode: &Vnode) -> Result<(u64, Vec<u8>), Failure> {
-        let refuse = |why: Trouble| vnode.failure("cannot read", why);
+        let refuse = |why: FileError| vnode.failure("cannot read", why);
         match (vnode.image_node(), vnode.host_path()) {
             (Some((_, node)), _) => {
                 let path = if node.ino == TOP { Vec::new() } else { b"?".to_vec() };
@@ -264,7 +264,7 @@ impl Vfs {
 
     /// The subvolume that a mount shows without `subvol=`.
     pub fn default_subvolume(&self) -> Result<u64, Failure> {
-        let refuse = |why: Trouble| self.failure("cannot read the default subvolume of", why);
+        let refuse = |why: FileError| self.failure("cannot read the default subvolume of", why);
         match self {
             Vfs::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
             Vfs::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
@@ -272,7 +272,7 @@ impl Vfs {
     }
 
     /// Makes a subvolume the default by its id; 0 is the top level, as for Linux.
-    pub fn set_default_by_id(&self, id: u64) -> Result<(), Trouble> {
+    pub fn set_default_by_id(&self, id: u64) -> Result<(), FileError> {
         let id = if id == 0 { objectid::FS_TREE } else { id };
         match self {
             Vfs::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
@@ -285,14 +285,14 @@ impl Vfs {
         match self {
             Vfs::Image(image) => Ok(image_info(image)),
             Vfs::Live(path) => {
-                live_info(path).map_err(|errno| self.failure("cannot ask", Trouble::from(errno)))
+                live_info(path).map_err(|errno| self.failure("cannot ask", FileError::from(errno)))
             }
         }
     }
 
     /// Changes the label.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot set the label of", why);
+        let refuse = |why: FileError| self.failure("cannot set the label of", why);
         match self {
             Vfs::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
             Vfs::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
@@ -301,7 +301,7 @@ impl Vfs {
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<(), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot sync", why);
+        let refuse = |why: FileError| self.failure("cannot sync", why);
         match self {
             Vfs::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
             Vfs::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
@@ -313,7 +313,7 @@ impl Vfs {
         match self {
             Vfs::Image(image) => {
                 let clean = image.fs().clean();
-                clean.map_err(|error| self.failure("cannot free space of", Trouble::from(error)))
+                clean.map_err(|error| self.failure("cannot free space of", FileError::from(error)))
             }
             Vfs::Live(_) => Ok(()),
         }
@@ -321,7 +321,7 @@ impl Vfs {
 }
 
 /// Makes an empty subvolume in a directory.
-pub fn create_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), Trouble> {
+pub fn create_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), FileError> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().create_subvolume(node, name, image.owner())?;
@@ -337,7 +337,7 @@ pub fn snapshot(
     directory: &Vnode,
     name: &[u8],
     read_only: bool,
-) -> Result<(), Trouble> {
+) -> Result<(), FileError> {
     match (source.image_node(), directory.image_node()) {
         (Some((image, node)), Some((other, to))) if image.is(other) => {
             image.fs().snapshot(node.subvolume, to, name, read_only)?;
@@ -352,7 +352,7 @@ pub fn snapshot(
 }
 
 /// Deletes the subvolume that has a name in a directory.
-pub fn delete_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), Trouble> {
+pub fn delete_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), FileError> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().delete_subvolume(node, name)?;
@@ -363,7 +363,7 @@ pub fn delete_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), Trouble> {
 }
 
 /// Makes the subvolume at a vnode read-only or writable.
-pub fn set_read_only(vnode: &Vnode, read_only: bool) -> Result<(), Trouble> {
+pub fn set_read_only(vnode: &Vnode, read_only: bool) -> Result<(), FileError> {
     match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => {
             Ok(image.fs().set_subvolume_read_only(node.subvolume, read_only)?)
@@ -376,7 +376,7 @@ pub fn set_read_only(vnode: &Vnode, read_only: bool) -> Result<(), Trouble> {
 }
 
 /// Makes the subvolume at a vnode the default.
-pub fn set_default(vnode: &Vnode) -> Result<(), Trouble> {
+pub fn set_default(vnode: &Vnode) -> Result<(), FileError> {
     match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
         (_, path) => Ok(client::set_default(&path.unwrap_or_else(|| ".".into()))?),
@@ -389,7 +389,7 @@ fn below(directory: &Vnode, name: &[u8]) -> PathBuf {
 }
 
 /// Those that have a path, and why others have none.
-fn image_subvolumes(image: &Image) -> Result<(Vec<Subvolume>, Vec<String>), Trouble> {
+fn image_subvolumes(image: &Image) -> Result<(Vec<Subvolume>, Vec<String>), FileError> {
     let (mut known, mut passed) = (Vec::new(), Vec::new());
     let mut all = image.fs().subvolumes_past(&mut |why| passed.push(why.to_string()))?;
     all.push(image.fs().subvolume_info(objectid::FS_TREE)?);
@@ -420,7 +420,7 @@ fn image_subvolume(it: buttress::SubvolumeInfo, path: Vec<u8>) -> Subvolume {
 }
 
 /// The root items that no directory entry refers to any more.
-fn image_deleted(image: &Image) -> Result<Vec<Subvolume>, Trouble> {
+fn image_deleted(image: &Image) -> Result<Vec<Subvolume>, FileError> {
     let mut all = Vec::new();
     let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
     let to = Key::new(objectid::LAST_FREE, kind::ROOT_ITEM, u64::MAX);
@@ -462,7 +462,7 @@ fn live_subvolumes(path: &Path) -> Result<(Vec<Subvolume>, Vec<String>), Errno> 
             Err(Errno::UCLEAN) => passed.push(format!(
                 "the path of subvolume {}: {}",
                 it.id,
-                Trouble::from(Errno::UCLEAN)
+                FileError::from(Errno::UCLEAN)
             )),
             Err(errno) => return Err(errno),
         }

@@ -24,7 +24,7 @@ use crate::error::Failure;
 use crate::interrupted;
 use crate::quote;
 use crate::vnode::{
-    self, Facts, Kind, New, Session, Target, Trouble, Vnode, may_be_overwritten, refuse_itself,
+    self, Facts, FileError, Kind, New, Session, Target, Vnode, may_be_overwritten, refuse_itself,
     this_umask,
 };
 
@@ -213,7 +213,7 @@ fn is_twin(one: &Facts, other: &Facts) -> bool {
 
 /// Why a file is not whole.
 struct Part {
-    why: Trouble,
+    why: FileError,
     /// Whether what was there is gone.
     written: bool,
 }
@@ -585,7 +585,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the content as it comes, until it ends.
-    fn flow(&self, from: &Vnode, writer: &mut dyn vnode::Write) -> Result<(), Trouble> {
+    fn flow(&self, from: &Vnode, writer: &mut dyn vnode::Write) -> Result<(), FileError> {
         let mut content = from.content()?;
         let mut buffer = vec![0; PIECE as usize];
         let mut offset = 0u64;
@@ -620,7 +620,7 @@ impl<'a> Copying<'a> {
         to: &Vnode,
         facts: &Facts,
         writer: &mut dyn vnode::Write,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), FileError> {
         if to.share(from, facts.size)? {
             self.progress.bytes(facts.size);
             return Ok(());

@@ -7,7 +7,7 @@ use buttress_device::Access;
 
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::vnode::{Facts, Kind, Session, Trouble, Vnode};
+use crate::vnode::{Facts, FileError, Kind, Session, Vnode};
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -56,7 +56,7 @@ impl<'a> Failures<'a> {
     pub fn note_passed(
         &mut self,
         directory: &Vnode,
-        passed: Vec<Trouble>,
+        passed: Vec<FileError>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         let mut each = passed.into_iter().map(|why| directory.failure("cannot list all of", why));

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::files::{Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::vnode::{Kind, New, Session, Target, Trouble, Vnode};
+use crate::vnode::{FileError, Kind, New, Session, Target, Vnode};
 
 /// Arguments of `mkdir`.
 #[derive(Debug, Args)]
@@ -53,7 +53,7 @@ pub fn run(args: &Mkdir, globals: &Globals, out: &mut dyn Write) -> Result<(), F
 
 fn one(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Result<(), Failure> {
     if target.is_top() {
-        return Err(Failure::new("cannot make", target.shown(), Trouble::errno(Errno::EXIST)));
+        return Err(Failure::new("cannot make", target.shown(), FileError::errno(Errno::EXIST)));
     }
     let (parent, name) = session.find_parent(target)?;
     make(&parent, &name, args).map(|_| ())

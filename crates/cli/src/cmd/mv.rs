@@ -18,7 +18,7 @@ use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::vnode::{
-    Kind, Session, Target, Trouble, Vnode, may_be_overwritten, refuse_mounts_below, refuse_used,
+    FileError, Kind, Session, Target, Vnode, may_be_overwritten, refuse_mounts_below, refuse_used,
 };
 
 /// Arguments of `mv`.
@@ -79,7 +79,7 @@ impl Entry {
         self.directory.child(&self.name).map_err(refuse)
     }
 
-    fn is(&self, other: &Entry) -> Result<bool, Trouble> {
+    fn is(&self, other: &Entry) -> Result<bool, FileError> {
         Ok(self.name == other.name && self.directory.is_same(&other.directory)?)
     }
 }

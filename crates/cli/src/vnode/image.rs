@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{At, Facts, Kind, Names, New, Read, Result, Trouble, Write};
+use super::{At, Facts, FileError, Kind, Names, New, Read, Result, Write};
 use crate::quote;
 use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek, acl};
 use buttress_ondisk::item::{inode_flags, mode};
@@ -134,7 +134,7 @@ impl Image {
             _ => "append-only",
         };
         let text = format!("Operation not permitted: {what} {why}");
-        Err(Trouble { errno: Errno::PERM.raw_os_error(), text })
+        Err(FileError { errno: Errno::PERM.raw_os_error(), text })
     }
 
     /// Refuses to change what is immutable or append-only.
@@ -165,7 +165,7 @@ impl Image {
     }
 
     /// The names in a directory, and what was passed over.
-    pub(super) fn list(&self, node: Node) -> Result<(Names, Vec<Trouble>)> {
+    pub(super) fn list(&self, node: Node) -> Result<(Names, Vec<FileError>)> {
         let (mut names, mut passed) = (Vec::new(), Vec::new());
         self.fs.read_dir_past(node, &mut |why| passed.push(why.into()), &mut |entry| {
             names.push((entry.name, At::Image(self.clone(), entry.node)));

@@ -155,15 +155,15 @@ impl New {
 
 /// Why an operation on a vnode failed.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct FileError {
     /// The number of the system error, 0 where it has none.
     pub errno: i32,
     text: String,
 }
 
-impl Trouble {
+impl FileError {
     /// A system error by its number.
-    pub fn errno(errno: rustix::io::Errno) -> Trouble {
+    pub fn errno(errno: rustix::io::Errno) -> FileError {
         io::Error::from(errno).into()
     }
 
@@ -173,39 +173,39 @@ impl Trouble {
     }
 }
 
-impl Display for Trouble {
+impl Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> FileError {
         if let Some(Carried(trouble)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
             return trouble.clone();
         }
-        Trouble { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
+        FileError { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
     }
 }
 
-impl From<rustix::io::Errno> for Trouble {
-    fn from(errno: rustix::io::Errno) -> Trouble {
+impl From<rustix::io::Errno> for FileError {
+    fn from(errno: rustix::io::Errno) -> FileError {
         io::Error::from(errno).into()
     }
 }
 
-impl From<buttress::Error> for Trouble {
-    fn from(error: buttress::Error) -> Trouble {
+impl From<buttress::Error> for FileError {
+    fn from(error: buttress::Error) -> FileError {
         let errno = error.errno().raw_os_error();
         match error {
             buttress::Error::User(errno) => errno.into(),
-            other => Trouble { errno, text: other.to_string() },
+            other => FileError { errno, text: other.to_string() },
         }
     }
 }
 
-impl From<Trouble> for io::Error {
-    fn from(trouble: Trouble) -> io::Error {
+impl From<FileError> for io::Error {
+    fn from(trouble: FileError) -> io::Error {
         io::Error::other(Carried(trouble))
     }
 }
@@ -213,10 +213,10 @@ impl From<Trouble> for io::Error {
 /// A trouble on its way through what knows `io::Error` only.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Carried(Trouble);
+struct Carried(FileError);
 
 /// Results of operations on vnodes.
-pub type Result<T> = std::result::Result<T, Trouble>;
+pub type Result<T> = std::result::Result<T, FileError>;
 
 /// Reads a file's content.
 pub trait Read {
@@ -254,7 +254,7 @@ pub struct Listed {
     /// Names and what they stand for, sorted by name.
     pub entries: Vec<(Vec<u8>, Vnode)>,
     /// Why the list is not whole, where damage hides something.
-    pub passed: Vec<Trouble>,
+    pub passed: Vec<FileError>,
 }
 
 /// What the user calls something. Names of what is in a directory share the directory's: trees may be tens of thousands of directories
@@ -494,7 +494,7 @@ impl Vnode {
                 image.fs().link(*node, *directory, name)?;
                 Ok(())
             }
-            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+            _ => Err(FileError::errno(rustix::io::Errno::XDEV)),
         }
     }
 
@@ -536,7 +536,7 @@ impl Vnode {
                 let how = buttress::Rename::Replace;
                 Ok(image.fs().rename(*from, name, *to, new_name, how)?)
             }
-            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+            _ => Err(FileError::errno(rustix::io::Errno::XDEV)),
         }
     }
 
@@ -628,9 +628,9 @@ impl Vnode {
 /// Refuses names that could lead out of a directory, whatever an image calls its files.
 fn check_name(name: &[u8]) -> Result<()> {
     match name {
-        b"" | b"." | b".." => Err(Trouble::errno(rustix::io::Errno::INVAL)),
+        b"" | b"." | b".." => Err(FileError::errno(rustix::io::Errno::INVAL)),
         _ if name.contains(&b'/') || name.contains(&0) => {
-            Err(Trouble::errno(rustix::io::Errno::INVAL))
+            Err(FileError::errno(rustix::io::Errno::INVAL))
         }
         _ => Ok(()),
     }

@@ -14,7 +14,7 @@ use buttress_device::Access;
 use rustix::io::Errno;
 
 use super::guard::{holds_btrfs, is_device, named_may_be_overwritten};
-use super::{Image, Trouble, Vnode};
+use super::{FileError, Image, Vnode};
 use crate::args::Globals;
 use crate::device::{self, Turn};
 use crate::error::Failure;
@@ -252,7 +252,7 @@ impl<'a> Session<'a> {
                 let follow = follow || target.ends_with_slash();
                 let found = image.fs().resolve_at(Node::ROOT, path, follow);
                 let refuse = |why| Failure::new("cannot find", image.name_of(path), why);
-                let node = found.map_err(|error| refuse(Trouble::from(error)))?;
+                let node = found.map_err(|error| refuse(FileError::from(error)))?;
                 let vnode = Vnode::image(&image, node, path);
                 if target.ends_with_slash() && !vnode.is_directory().map_err(refuse)? {
                     return Err(refuse(Errno::NOTDIR.into()));
@@ -294,7 +294,7 @@ impl<'a> Session<'a> {
                 let (node, name) = image
                     .fs()
                     .resolve_parent_at(Node::ROOT, path)
-                    .map_err(|error| refuse("cannot find", &Trouble::from(error)))?;
+                    .map_err(|error| refuse("cannot find", &FileError::from(error)))?;
                 Ok((Vnode::image(&image, node, directory_part(path)), name))
             }
         }
@@ -303,7 +303,8 @@ impl<'a> Session<'a> {
     /// Makes what was done durable, and says so when it cannot be.
     pub fn close(self) -> Result<(), Failure> {
         for (_, path, image) in self.images {
-            let refuse = |error| Failure::new("cannot write", path.display(), Trouble::from(error));
+            let refuse =
+                |error| Failure::new("cannot write", path.display(), FileError::from(error));
             if self.globals.stats {
                 image.fs().commit().map_err(refuse)?;
                 output::say_stats(self.globals, &image.fs().stats().figures());
@@ -345,7 +346,7 @@ fn find_host(path: &Path, follow: bool) -> Result<Vnode, Failure> {
     };
     if let Err(error) = found {
         return Err(with_image_hint(
-            Failure::new("cannot find", path.display(), Trouble::from(error)),
+            Failure::new("cannot find", path.display(), FileError::from(error)),
             path,
         ));
     }
@@ -383,7 +384,7 @@ fn host_parent(path: &Path) -> Result<(Vnode, Vec<u8>), Failure> {
     match parent.metadata() {
         Ok(_) => Ok((Vnode::host_followed(parent.into()), name.as_bytes().to_vec())),
         Err(error) => {
-            let failure = Failure::new("cannot find", parent.display(), Trouble::from(error));
+            let failure = Failure::new("cannot find", parent.display(), FileError::from(error));
             Err(with_image_hint(failure, path))
         }
     }

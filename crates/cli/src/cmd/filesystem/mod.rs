@@ -18,7 +18,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output;
 use crate::vfs::{Info, Vfs};
-use crate::vnode::{Target, Trouble};
+use crate::vnode::{FileError, Target};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -75,7 +75,7 @@ fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
 
 fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let figures = client::stats(&args.target).map_err(|errno| {
-        let failure = Failure::new("cannot ask", args.target.display(), Trouble::from(errno));
+        let failure = Failure::new("cannot ask", args.target.display(), FileError::from(errno));
         failure.hint("It must lie on a live mount of buttress; `buttress mount` lists them.")
     })?;
     Ok(output::write_figures(out, globals.format, &figures)?)

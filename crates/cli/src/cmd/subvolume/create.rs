@@ -68,7 +68,12 @@ fn one(
 }
 
 /// Why there is no new subvolume in a directory.
-pub fn refused(what: &str, directory: &Vnode, name: &[u8], why: &crate::vnode::Trouble) -> Failure {
+pub fn refused(
+    what: &str,
+    directory: &Vnode,
+    name: &[u8],
+    why: &crate::vnode::FileError,
+) -> Failure {
     let place = directory.entry_name(name);
     match why {
         why if why.is(Errno::EXIST) => Failure::new(what, place, TAKEN),

@@ -19,7 +19,7 @@ use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::quote;
 use crate::vfs::{self, Subvolume, Vfs};
-use crate::vnode::{Session, Target, Trouble, Vnode};
+use crate::vnode::{FileError, Session, Target, Vnode};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -159,7 +159,7 @@ fn inside<'a>(all: &'a [Subvolume], path: &[u8]) -> Vec<&'a Subvolume> {
     inside
 }
 
-fn refused(place: &dyn std::fmt::Display, why: &Trouble) -> Failure {
+fn refused(place: &dyn std::fmt::Display, why: &FileError) -> Failure {
     let failure = Failure::new("cannot delete", place, why);
     match why.is(Errno::NOTEMPTY) {
         true => failure.hint("It holds other subvolumes: delete those first, or add -R."),
