@@ -655,7 +655,7 @@ impl<'a> Copying<'a> {
         let refuse = |why| to.failure("cannot set attributes of", why);
         let owned = match to.set_owner(Some(facts.uid), Some(facts.gid)) {
             // An ordinary user keeps what he may, as cp does.
-            Err(trouble) if !self.root && trouble.is(Errno::PERM) => false,
+            Err(error) if !self.root && error.is(Errno::PERM) => false,
             result => {
                 result.map_err(refuse)?;
                 true
@@ -675,10 +675,10 @@ impl<'a> Copying<'a> {
         for (name, value) in from.xattrs().map_err(|why| from.failure("cannot read", why))? {
             match to.set_xattr(&name, &value) {
                 // Not every filesystem has every kind, and not every user may set them.
-                Err(trouble) if trouble.is(Errno::NOTSUP) || trouble.is(Errno::PERM) => {
+                Err(error) if error.is(Errno::NOTSUP) || error.is(Errno::PERM) => {
                     if !self.globals.quiet {
                         let name = quote::shown(&name);
-                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {trouble}");
+                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {error}");
                     }
                 }
                 result => result.map_err(|why| to.failure("cannot set attributes of", why))?,

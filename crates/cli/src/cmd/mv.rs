@@ -139,13 +139,13 @@ impl Moving<'_, '_> {
             writeln!(out, "{vnode} -> {to}")?;
         }
         match from.directory.rename(&from.name, &to.directory, &to.name) {
-            Err(trouble) if trouble.is(Errno::XDEV) => {
+            Err(error) if error.is(Errno::XDEV) => {
                 refuse_mounts_below(&vnode, "cannot move")?;
                 self.copy(&vnode, &to, out)?;
                 self.copied.push(Copied { from, vnode, to });
                 Ok(())
             }
-            Err(trouble) if trouble.is(Errno::INVAL) && kind == Kind::Directory => {
+            Err(error) if error.is(Errno::INVAL) && kind == Kind::Directory => {
                 Err(refuse(&"a directory does not go into itself"))
             }
             done => done.map_err(|why| refuse(&why)),

@@ -181,8 +181,8 @@ impl Display for FileError {
 
 impl From<io::Error> for FileError {
     fn from(error: io::Error) -> FileError {
-        if let Some(Carried(trouble)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            return trouble.clone();
+        if let Some(Carried(error)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return error.clone();
         }
         FileError { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
     }
@@ -205,12 +205,12 @@ impl From<buttress::Error> for FileError {
 }
 
 impl From<FileError> for io::Error {
-    fn from(trouble: FileError) -> io::Error {
-        io::Error::other(Carried(trouble))
+    fn from(error: FileError) -> io::Error {
+        io::Error::other(Carried(error))
     }
 }
 
-/// A trouble on its way through what knows `io::Error` only.
+/// A error on its way through what knows `io::Error` only.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct Carried(FileError);
