@@ -80,11 +80,6 @@ impl Place {
     pub fn device(device: u64, offset: u64) -> Place {
         Place { device: Some(device), offset: Some(offset), ..Place::default() }
     }
-
-    /// With the path of its inode.
-    pub fn with_path(self, path: Vec<u8>) -> Place {
-        Place { path: Some(path), ..self }
-    }
 }
 
 impl fmt::Display for Place {

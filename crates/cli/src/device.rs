@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use buttress::Options;
+use buttress::{Options, Unsupported};
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_fuse::client;
 use buttress_fuse::holder;
@@ -276,7 +276,7 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
 pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
     match error {
         buttress::Error::Volume(error) => volume_failure(path, error),
-        buttress::Error::Unsupported(what) if what.contains("quotas") => {
+        buttress::Error::Unsupported(Unsupported::Quotas) => {
             Failure::new("cannot open", path.display(), error).hint(QUOTAS)
         }
         other => Failure::new("cannot open", path.display(), other),

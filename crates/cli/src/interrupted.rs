@@ -84,7 +84,7 @@ enum Made {
     /// A file that is not whole yet.
     Part(PathBuf),
     /// All is done: the command ends well, and nobody may hear that of one that has lost its file.
-    Whole,
+    Complete,
 }
 
 impl Made {
@@ -94,7 +94,7 @@ impl Made {
             Made::Nothing => {}
             // What is gone is gone.
             Made::Part(path) => drop(std::fs::remove_file(path)),
-            Made::Whole => return false,
+            Made::Complete => return false,
         }
         true
     }
@@ -138,7 +138,7 @@ impl Removal {
 
 impl Drop for Removal {
     fn drop(&mut self) {
-        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made::Whole;
+        *self.made.lock().unwrap_or_else(PoisonError::into_inner) = Made::Complete;
         if let Some(signals) = &self.signals {
             signals.close();
         }

@@ -22,9 +22,9 @@ mod error;
 mod interrupted;
 mod output;
 mod quote;
-mod spot;
 mod units;
-mod whole;
+mod vfs;
+mod vnode;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;

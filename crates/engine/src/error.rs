@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress_ondisk::Key;
 use buttress_ondisk::check::Corruption;
-use buttress_volume::VolumeError;
+use buttress_volume::{Profile, VolumeError};
 pub use rustix::io::Errno;
 
 /// An error of the engine.
@@ -60,7 +60,30 @@ pub enum Error {
     Aborted(Arc<str>),
     /// Something that exists on the disk, or was asked for, and is not supported yet.
     #[error("{0} is not supported")]
-    Unsupported(Arc<str>),
+    Unsupported(Unsupported),
+}
+
+/// What is not supported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unsupported {
+    /// Quotas, which writing would make wrong.
+    #[error("writing to a filesystem with quotas")]
+    Quotas,
+    /// A balance that has begun.
+    #[error("writing while a balance is under way")]
+    Balance,
+    /// What a balance has left behind.
+    #[error("writing with relocation trees left over")]
+    Relocation,
+    /// A replacement of a device that has begun.
+    #[error("writing while a device is being replaced")]
+    Replacement,
+    /// More than one device.
+    #[error("a filesystem on several devices")]
+    SeveralDevices,
+    /// Chunks of a profile that needs several devices.
+    #[error("writing to {0}")]
+    Profile(Profile),
 }
 
 /// Results of the engine.

@@ -17,7 +17,7 @@ mod threads;
 pub mod tree;
 pub mod txn;
 pub use env::{Env, Time};
-pub use error::{Errno, Error, Result};
+pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
     Allocate, Attributes, Change, ClassUsage, DeviceInfo, Entry, File, FileKind, Filesystem, Info,
     Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, SubvolumeInfo,

@@ -18,6 +18,7 @@ use rustix::io::Errno;
 use crate::budget::Budget;
 use crate::holder;
 use crate::join::{self, TOP_LEVEL, Turn, Watch};
+use crate::last_error::LastError;
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
@@ -32,7 +33,6 @@ use crate::protocol::mounts;
 use crate::session::{self, Session, SessionError, SessionOptions};
 use crate::signals::{HeldSignals, SignalWatch};
 use crate::warnings;
-use crate::will::Will;
 
 /// Why a mount failed, or did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -214,12 +214,12 @@ fn mount_here(
         Err(error) => (Err(error), None),
     };
     // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
-    // the device, which the close lets go, is to find the will.
+    // the device, which the close lets go, is to find the error.
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
-    let will = serving.as_ref().and_then(|serving| serving.will.as_ref());
-    if let (Err(error), Some(will), true) = (&committed, will, background) {
+    let last_error = serving.as_ref().and_then(|serving| serving.last_error.as_ref());
+    if let (Err(error), Some(last_error), true) = (&committed, last_error, background) {
         eprintln!("buttress: {}: the last changes are lost: {error}", place.source.display());
-        will.leave(&error.to_string());
+        last_error.leave(&error.to_string());
     }
     if options.stats {
         for (name, value) in fs.stats().figures() {
@@ -294,8 +294,8 @@ struct Serving {
     session: Session,
     /// After the session: its thread may be the one that waits for that.
     _watch: SignalWatch,
-    /// Where a last word about the mount would be looked for.
-    will: Option<Will>,
+    /// Where the last error of the mount would be looked for.
+    last_error: Option<LastError>,
 }
 
 /// Who is to be told that the mount is up.
@@ -341,7 +341,7 @@ fn serve_until_end<S: Control>(
         session.is_put();
     }
     let watch = signals.stop(session.stopper())?;
-    let mut serving = Serving { session, _watch: watch, will: None };
+    let mut serving = Serving { session, _watch: watch, last_error: None };
     let served = put_up(&mut serving, top, place, up);
     let is_there =
         || mounts::at(&place.mountpoint).is_ok_and(|at| at.map(|it| it.device) == device);
@@ -370,9 +370,9 @@ fn put_up(
         launch::have_put(top)?;
         serving.session.is_put();
     }
-    serving.will = mounts::at(&place.mountpoint)?.as_ref().and_then(Will::of);
+    serving.last_error = mounts::at(&place.mountpoint)?.as_ref().and_then(LastError::of);
     // One of an earlier mount with this number, which nobody has asked for.
-    let _usually_none = serving.will.as_ref().and_then(Will::take);
+    let _usually_none = serving.last_error.as_ref().and_then(LastError::take);
     drop(turn);
     match readiness.take() {
         Some(readiness) => Ok(readiness.ready()?),

@@ -18,6 +18,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use crate::cause::Cause;
+use crate::daemon::MountError;
+
 /// What glibc's allocator is told. One heap: data are taken in by one thread and let go of by another, and with a heap for
 /// each thread the memory of a mount under mixed load was 224 MiB instead of 133 MiB, at the same speed. And what is large
 /// goes back to the system at once, instead of leaving holes in the heap.
@@ -30,7 +33,7 @@ const MARK: &str = "BUTTRESS_MOUNT_DAEMON";
 const PUT_MARK: &str = "BUTTRESS_MOUNT_PUT";
 /// The child's last byte when all is well.
 const READY: u8 = b'\x06';
-/// Stands before the text of the child's error.
+/// Stands before the cause ([`Cause::letter`]) and the words of the child's error.
 const FAILED: u8 = b'\x15';
 
 /// Which of the two processes this is.
@@ -48,8 +51,13 @@ pub enum LaunchError {
     #[error("starting the background process: {0}")]
     Start(#[from] io::Error),
     /// The child said why it could not mount.
-    #[error("{0}")]
-    Child(String),
+    #[error("{said}")]
+    Child {
+        /// Its cause.
+        cause: Cause,
+        /// Its words.
+        said: String,
+    },
     /// The child ended without a word.
     #[error("the background process ended before the mount was up: {0}")]
     Died(ExitStatus),
@@ -84,7 +92,7 @@ pub(crate) fn have_put(top: OwnedFd) -> Result<(), LaunchError> {
 
 /// Puts the mount that is this process's standard input where it belongs, says how that went, and ends: with the process that
 /// serves the mount, if that ends first.
-pub(crate) fn put_and_exit<E: std::fmt::Display>(put: impl FnOnce(OwnedFd) -> Result<(), E>) -> ! {
+pub(crate) fn put_and_exit(put: impl FnOnce(OwnedFd) -> Result<(), MountError>) -> ! {
     let _as_far_as_the_system_has_it =
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let done = take_stdin().and_then(|top| Ok((Readiness::take()?, top)));
@@ -164,8 +172,10 @@ fn listen(child: &mut Child) -> Result<(), LaunchError> {
     }
     match word.iter().rposition(|&byte| byte == FAILED) {
         Some(mark) => {
-            let text = String::from_utf8_lossy(word.get(mark + 1..).unwrap_or_default());
-            Err(LaunchError::Child(text.trim().to_owned()))
+            let told = word.get(mark + 1..).unwrap_or_default();
+            let (letter, words) = told.split_first().unwrap_or((&0, &[]));
+            let said = String::from_utf8_lossy(words).trim().to_owned();
+            Err(LaunchError::Child { cause: Cause::of_letter(*letter), said })
         }
         None => Err(LaunchError::Died(child.wait()?)),
     }
@@ -194,8 +204,9 @@ impl Readiness {
     }
 
     /// There will be no mount, because of `error`.
-    pub fn failed(mut self, error: &dyn std::fmt::Display) {
+    pub fn failed(mut self, error: &MountError) {
+        let (mark, cause) = (char::from(FAILED), char::from(error.cause().letter()));
         // Without a listener nobody is left to tell.
-        let _nobody_waits = write!(self.pipe, "{}{error}", char::from(FAILED));
+        let _nobody_waits = write!(self.pipe, "{mark}{cause}{error}");
     }
 }

@@ -7,10 +7,12 @@
 //! mounted already. [`unmount()`] and [`holder`] are for those who wait for the end of a mount, [`client`] is for commands on a live one.
 
 pub mod budget;
+mod cause;
 pub mod client;
 pub mod daemon;
 pub mod holder;
 mod join;
+mod last_error;
 pub mod launch;
 pub mod mount;
 pub mod nodes;
@@ -21,8 +23,8 @@ pub mod session;
 pub mod signals;
 mod unmount;
 mod warnings;
-mod will;
 
+pub use cause::Cause;
 pub use daemon::{Ground, MountError, mount};
 pub use options::MountOptions;
 pub use unmount::{Unmounted, unmount, unmount_all};

@@ -272,11 +272,6 @@ impl Session {
         Ok(Self { shared, flags })
     }
 
-    /// Whether requests come by io_uring.
-    pub fn uses_io_uring(&self) -> bool {
-        self.shared.queues.are_used()
-    }
-
     /// The mount is where it can be used.
     pub(crate) fn is_put(&self) {
         self.shared.is_used();

@@ -6,9 +6,9 @@ use rustix::io::Errno;
 
 use crate::daemon::MountError;
 use crate::holder::{Outcome, Server, is_dead, mounts_of, wait_for_last_commit};
+use crate::last_error::LastError;
 use crate::protocol::connect::{ConnectError, disconnect};
 use crate::protocol::mounts::{self, MountEntry};
-use crate::will::Will;
 
 /// Takes a mount off. With `wait`, returns only when its last commit is on the device and its process has closed that; that
 /// it failed, or that its process had gone before, is an error, though the mount is gone.
@@ -81,7 +81,7 @@ fn take_off(entry: &MountEntry, tells: bool) -> Result<(), MountError> {
     let server = Server::of(entry);
     disconnect(&entry.mountpoint, false)?;
     wait_for_end(entry, server.as_ref(), tells)?;
-    match Will::of(entry).as_ref().and_then(Will::take) {
+    match LastError::of(entry).as_ref().and_then(LastError::take) {
         Some(said) => Err(MountError::LastCommit { said }),
         None => Ok(()),
     }

@@ -183,19 +183,6 @@ pub const FEATURES: &[Feature] = &[
     .option("block-group-tree", "block group tree, more efficient mount", Some("6.1"), None),
 ];
 
-/// The feature of one bit.
-pub fn by_bit(set: Set, bit: u64) -> Option<&'static Feature> {
-    FEATURES.iter().find(|feature| feature.set == set && feature.bit == bit)
-}
-
-/// The feature of a name: its own, with dashes or underscores, or that of `mkfs`.
-pub fn by_name(name: &str) -> Option<&'static Feature> {
-    let name = name.to_ascii_lowercase().replace('_', "-");
-    FEATURES.iter().find(|feature| {
-        feature.name == name || feature.mkfs.is_some_and(|option| option.name == name)
-    })
-}
-
 /// The features that `sb` has, and the bits of each set that no feature is known for.
 pub fn of(sb: &Superblock) -> (Vec<&'static Feature>, u64, u64) {
     let found: Vec<_> = FEATURES.iter().filter(|feature| feature.is_in(sb)).collect();
@@ -225,10 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn names_lead_to_features() {
-        assert_eq!(by_name("extref").map(|it| it.bit), Some(incompat::EXTENDED_IREF));
-        assert_eq!(by_name("NO_HOLES").map(|it| it.bit), Some(incompat::NO_HOLES));
-        assert_eq!(by_name("no-such-thing"), None);
+    fn known_bits_are_those_of_the_table() {
         assert!(known_bits(Set::CompatRo) == 0xf);
     }
 }

@@ -136,6 +136,39 @@ pub mod file_type {
     pub const SOCKET: u8 = 6;
     pub const SYMLINK: u8 = 7;
     pub const XATTR: u8 = 8;
+
+    /// The type that entries have for an inode of this mode.
+    pub fn of_mode(mode: u32) -> u8 {
+        use super::mode;
+        match mode & mode::TYPE_MASK {
+            mode::REGULAR => REGULAR,
+            mode::DIRECTORY => DIRECTORY,
+            mode::CHARACTER => CHARACTER,
+            mode::BLOCK => BLOCK,
+            mode::FIFO => FIFO,
+            mode::SOCKET => SOCKET,
+            mode::SYMLINK => SYMLINK,
+            _ => UNKNOWN,
+        }
+    }
+}
+
+/// Bits of an inode's mode, as `stat(2)` has them.
+#[allow(missing_docs)]
+pub mod mode {
+    pub const TYPE_MASK: u32 = 0o170_000;
+    pub const SOCKET: u32 = 0o140_000;
+    pub const SYMLINK: u32 = 0o120_000;
+    pub const REGULAR: u32 = 0o100_000;
+    pub const BLOCK: u32 = 0o060_000;
+    pub const DIRECTORY: u32 = 0o040_000;
+    pub const CHARACTER: u32 = 0o020_000;
+    pub const FIFO: u32 = 0o010_000;
+    pub const SET_UID: u32 = 0o4000;
+    pub const SET_GID: u32 = 0o2000;
+    pub const STICKY: u32 = 0o1000;
+    pub const GROUP_EXECUTE: u32 = 0o0010;
+    pub const PERMISSIONS: u32 = 0o7777;
 }
 
 disk!(

@@ -1,6 +1,7 @@
 //! Files of the root tree: its own directory, which names the default subvolume, and the files that hold free space caches.
 
 use buttress_ondisk::item::InodeItem;
+use buttress_ondisk::item::mode::{DIRECTORY, TYPE_MASK as TYPE};
 use buttress_ondisk::{Key, kind, objectid};
 
 use super::{extents::Extents, inode::Inode, path::report};
@@ -13,8 +14,6 @@ use crate::{
 
 /// The mode of every cache file.
 const CACHE_MODE: u32 = 0o100_600;
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
 
 struct Files<'a, 'b> {
     context: &'a Context<'b>,

@@ -1,17 +1,13 @@
 //! One inode: what its items say, and whether they agree.
 
 use buttress_codec::crc32c::extref_hash;
+use buttress_ondisk::item::mode::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK as TYPE};
 use buttress_ondisk::item::{InodeItem, inode_flags};
 use buttress_ondisk::superblock::incompat;
 use buttress_ondisk::{Key, objectid, view};
 
 use super::{names::Claim, path::report};
 use crate::{context::Context, kinds::Kind, roots::Tree};
-
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
-const REGULAR: u32 = 0o100_000;
-const SYMLINK: u32 = 0o120_000;
 
 /// The items of one inode, added up as they come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -69,20 +69,6 @@ pub(super) fn is_inode(id: u64) -> bool {
     (objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&id)
 }
 
-/// The type that entries have for an inode of this mode.
-fn type_of(mode: u32) -> u8 {
-    match mode >> 12 & 0o17 {
-        0o10 => file_type::REGULAR,
-        0o4 => file_type::DIRECTORY,
-        0o2 => file_type::CHARACTER,
-        0o6 => file_type::BLOCK,
-        0o1 => file_type::FIFO,
-        0o14 => file_type::SOCKET,
-        0o12 => file_type::SYMLINK,
-        _ => file_type::UNKNOWN,
-    }
-}
-
 /// Calls `take` with every claim of an item; `mode` is that of the inode that the item is of (0: unknown).
 pub(super) fn claims(key: &Key, data: &[u8], mode: u32, take: &mut dyn FnMut(Claim<'_>)) {
     let id = key.objectid;
@@ -96,13 +82,13 @@ pub(super) fn claims(key: &Key, data: &[u8], mode: u32, take: &mut dyn FnMut(Cla
         }
         kind::INODE_REF if inode => {
             for view::NameRef { index, name } in view::inode_refs(data) {
-                let (dir, file_type) = (key.offset, type_of(mode));
+                let (dir, file_type) = (key.offset, file_type::of_mode(mode));
                 take(Claim::Ref { dir, index, name, inode: id, file_type });
             }
         }
         kind::INODE_EXTREF if inode => {
             for view::ExtNameRef { parent, index, name } in view::inode_extrefs(data) {
-                let (dir, file_type) = (parent, type_of(mode));
+                let (dir, file_type) = (parent, file_type::of_mode(mode));
                 take(Claim::Ref { dir, index, name, inode: id, file_type });
             }
         }

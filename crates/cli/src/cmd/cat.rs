@@ -9,7 +9,7 @@ use clap::Args;
 use super::files::{Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Session, Target};
+use crate::vnode::{Session, Target};
 
 /// Arguments of `cat`.
 #[derive(Debug, Args)]
@@ -36,10 +36,10 @@ pub fn run(args: &Cat, globals: &Globals, out: &mut dyn Write) -> Result<(), Fai
 }
 
 fn one(target: &Target, session: &mut Session<'_>, out: &mut dyn Write) -> Result<(), Failure> {
-    let spot = session.find(target, true)?;
-    let refuse = |why| spot.failure("cannot read", why);
-    if spot.is_directory().map_err(refuse)? {
-        let failure = spot.failure("cannot read", "Is a directory");
+    let vnode = session.find(target, true)?;
+    let refuse = |why| vnode.failure("cannot read", why);
+    if vnode.is_directory().map_err(refuse)? {
+        let failure = vnode.failure("cannot read", "Is a directory");
         return Err(match target {
             Target::Image { device, path } if path.is_empty() => {
                 failure.hint(format!("Name a file in it: buttress cat {}:/PATH", device.display()))
@@ -47,7 +47,7 @@ fn one(target: &Target, session: &mut Session<'_>, out: &mut dyn Write) -> Resul
             _ => failure,
         });
     }
-    let mut content = spot.content().map_err(refuse)?;
+    let mut content = vnode.content().map_err(refuse)?;
     let mut buffer = vec![0; PIECE];
     loop {
         let len = match content.read(&mut buffer) {

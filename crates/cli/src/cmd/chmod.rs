@@ -9,7 +9,7 @@ use clap::Args;
 use super::files::{Failures, Tree, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Kind, Spot, Target, this_umask};
+use crate::vnode::{Facts, Kind, Target, Vnode, this_umask};
 
 /// Set-user-id and set-group-id.
 const SET_IDS: u32 = 0o6000;
@@ -36,10 +36,10 @@ pub fn run(args: &Chmod, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
             // A symbolic link has no bits of its own: what it leads to gets them.
-            let done = session.find(&Target::any(target, globals), true).and_then(|spot| {
+            let done = session.find(&Target::any(target, globals), true).and_then(|vnode| {
                 let tree = Tree::new("cannot change the mode of", args.recursive);
-                tree.each(&spot, &mut failures, out, &mut |spot, facts, out| {
-                    change(&args.mode, umask, spot, facts, globals, out)
+                tree.each(&vnode, &mut failures, out, &mut |vnode, facts, out| {
+                    change(&args.mode, umask, vnode, facts, globals, out)
                 })
             });
             failures.note(done, out)?;
@@ -52,7 +52,7 @@ pub fn run(args: &Chmod, globals: &Globals, out: &mut dyn Write) -> Result<(), F
 fn change(
     mode: &Mode,
     umask: u32,
-    spot: &Spot,
+    vnode: &Vnode,
     facts: &Facts,
     globals: &Globals,
     out: &mut dyn Write,
@@ -61,9 +61,9 @@ fn change(
         return Ok(());
     }
     let new = mode.of(facts.mode, facts.kind == Kind::Directory, umask);
-    spot.set_mode(new).map_err(|why| spot.failure("cannot change the mode of", why))?;
+    vnode.set_mode(new).map_err(|why| vnode.failure("cannot change the mode of", why))?;
     if globals.talks_much() {
-        writeln!(out, "{spot}: {:04o} -> {new:04o}", facts.mode)?;
+        writeln!(out, "{vnode}: {:04o} -> {new:04o}", facts.mode)?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use clap::Args;
 use super::files::{Failures, Tree, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Spot, Target};
+use crate::vnode::{Facts, Target, Vnode};
 
 /// Arguments of `chown`.
 #[derive(Debug, Args)]
@@ -44,10 +44,10 @@ pub fn run(args: &Chown, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     session(globals, Access::ReadWrite, |session| {
         for target in &args.targets {
             let follow = !(args.no_dereference || args.recursive);
-            let done = session.find(&Target::any(target, globals), follow).and_then(|spot| {
+            let done = session.find(&Target::any(target, globals), follow).and_then(|vnode| {
                 let tree = Tree::new("cannot change the owner of", args.recursive);
-                tree.each(&spot, &mut failures, out, &mut |spot, facts, out| {
-                    change(owner, spot, facts, globals, out)
+                tree.each(&vnode, &mut failures, out, &mut |vnode, facts, out| {
+                    change(owner, vnode, facts, globals, out)
                 })
             });
             failures.note(done, out)?;
@@ -59,16 +59,17 @@ pub fn run(args: &Chown, globals: &Globals, out: &mut dyn Write) -> Result<(), F
 
 fn change(
     owner: Owner,
-    spot: &Spot,
+    vnode: &Vnode,
     facts: &Facts,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    spot.set_owner(owner.uid, owner.gid)
-        .map_err(|why| spot.failure("cannot change the owner of", why))?;
+    vnode
+        .set_owner(owner.uid, owner.gid)
+        .map_err(|why| vnode.failure("cannot change the owner of", why))?;
     if globals.talks_much() {
         let (uid, gid) = (owner.uid.unwrap_or(facts.uid), owner.gid.unwrap_or(facts.gid));
-        writeln!(out, "{spot}: {}:{} -> {uid}:{gid}", facts.uid, facts.gid)?;
+        writeln!(out, "{vnode}: {}:{} -> {uid}:{gid}", facts.uid, facts.gid)?;
     }
     Ok(())
 }

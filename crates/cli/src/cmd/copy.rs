@@ -23,8 +23,8 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::interrupted;
 use crate::quote;
-use crate::spot::{
-    self, Facts, Kind, New, Session, Spot, Target, Trouble, may_be_overwritten, refuse_itself,
+use crate::vnode::{
+    self, Facts, FileError, Kind, New, Session, Target, Vnode, may_be_overwritten, refuse_itself,
     this_umask,
 };
 
@@ -116,10 +116,10 @@ impl Progress {
         self.bar.set_message(quote::harmless(&what).into_owned());
     }
 
-    fn file(&self, spot: &Spot) {
+    fn file(&self, vnode: &Vnode) {
         // The names of all that is deep in a tree would take longer than to copy it.
         if !self.bar.is_hidden() {
-            self.bar.set_message(spot.to_string());
+            self.bar.set_message(vnode.to_string());
         }
     }
 
@@ -158,12 +158,12 @@ pub fn destination(
     name: Option<Vec<u8>>,
     must_be_directory: bool,
     new: (&str, Kind),
-) -> Result<(Spot, Option<Vec<u8>>), Failure> {
+) -> Result<(Vnode, Option<Vec<u8>>), Failure> {
     match session.find(target, true) {
-        Ok(spot) if spot.is_directory().map_err(|why| spot.failure("cannot read", why))? => {
-            Ok((spot, name))
+        Ok(vnode) if vnode.is_directory().map_err(|why| vnode.failure("cannot read", why))? => {
+            Ok((vnode, name))
         }
-        Ok(spot) if must_be_directory => Err(spot.failure("cannot copy to", "Not a directory")),
+        Ok(vnode) if must_be_directory => Err(vnode.failure("cannot copy to", "Not a directory")),
         Err(failure) if must_be_directory => Err(failure),
         _ => {
             let (parent, name) = new_entry(session, target, new)?;
@@ -178,7 +178,7 @@ pub fn new_entry(
     session: &mut Session<'_>,
     target: &Target,
     (what, kind): (&str, Kind),
-) -> Result<(Spot, Vec<u8>), Failure> {
+) -> Result<(Vnode, Vec<u8>), Failure> {
     session.may_be_overwritten(target)?;
     let (parent, name) = session.find_parent(target)?;
     if kind != Kind::Directory && target.ends_with_slash() {
@@ -213,14 +213,14 @@ fn is_twin(one: &Facts, other: &Facts) -> bool {
 
 /// Why a file is not whole.
 struct Part {
-    why: Trouble,
+    why: FileError,
     /// Whether what was there is gone.
     written: bool,
 }
 
 /// What is still to be copied from a directory, and the one that it goes into.
 struct Level {
-    to: Spot,
+    to: Vnode,
     entries: Entries,
 }
 
@@ -237,11 +237,11 @@ pub struct Copying<'a> {
     /// Whether a signal came while there was more to do.
     stopped: bool,
     /// Where files with several names went, by where they came from.
-    links: HashMap<(PathBuf, u64, u64), Spot>,
+    links: HashMap<(PathBuf, u64, u64), Vnode>,
     /// Directories that were made: their modes and times come last, the deepest first.
-    full: Vec<(Spot, Spot, Facts)>,
+    full: Vec<(Vnode, Vnode, Facts)>,
     /// The directories made at the top, which a copy into itself would meet.
-    made: Vec<Spot>,
+    made: Vec<Vnode>,
     entered: Entered,
     root: bool,
 }
@@ -310,8 +310,8 @@ impl<'a> Copying<'a> {
     /// Copies something into a directory under a name.
     pub fn copy(
         &mut self,
-        from: &Spot,
-        directory: &Spot,
+        from: &Vnode,
+        directory: &Vnode,
         name: &[u8],
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
@@ -324,7 +324,12 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies what is in a directory into another one, which stands for it and gets its attributes.
-    pub fn content(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<(), Failure> {
+    pub fn content(
+        &mut self,
+        from: &Vnode,
+        to: &Vnode,
+        out: &mut dyn Write,
+    ) -> Result<(), Failure> {
         interrupted::hold();
         let facts = from.facts().map_err(|why| from.failure("cannot read", why))?;
         self.made.push(to.clone());
@@ -364,8 +369,8 @@ impl<'a> Copying<'a> {
     /// Copies a file, or makes a directory; what is in it follows.
     fn node(
         &mut self,
-        from: &Spot,
-        directory: &Spot,
+        from: &Vnode,
+        directory: &Vnode,
         name: &[u8],
         depth: usize,
         out: &mut dyn Write,
@@ -388,34 +393,38 @@ impl<'a> Copying<'a> {
             writeln!(out, "{from} -> {}", place())?;
         }
         match facts.kind {
-            Kind::Directory => self.directory(from, &facts, directory, name, existing, depth, out),
+            Kind::Directory => {
+                self.entered.enter(from, &facts, depth, "cannot copy")?;
+                let to = self.directory(from, &facts, directory, name, existing)?;
+                if depth == 0 {
+                    self.made.push(to.clone());
+                }
+                self.entries(from, &to, out).map(Some)
+            }
             _ => self.file(from, &facts, directory, name, existing).map(|()| None),
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "source, destination, and what is there already")]
+    /// The directory that a directory is copied to, made if it is not there.
     fn directory(
         &mut self,
-        from: &Spot,
+        from: &Vnode,
         facts: &Facts,
-        directory: &Spot,
+        directory: &Vnode,
         name: &[u8],
-        existing: Option<Spot>,
-        depth: usize,
-        out: &mut dyn Write,
-    ) -> Result<Option<Level>, Failure> {
+        existing: Option<Vnode>,
+    ) -> Result<Vnode, Failure> {
         let place = || directory.entry_name(name);
-        self.entered.enter(from, facts, depth, "cannot copy")?;
-        let to = match existing {
+        match existing {
             Some(to) if to.is_directory().map_err(|why| to.failure("cannot read", why))? => {
                 if self.how.preserve {
                     self.full.push((from.clone(), to.clone(), *facts));
                 }
-                to
+                Ok(to)
             }
             Some(to) => {
                 let why = "it is there and no directory";
-                return Err(Failure::new(format!("cannot copy {from} to"), to, why));
+                Err(Failure::new(format!("cannot copy {from} to"), to, why))
             }
             None => {
                 let made = directory.make(name, &self.new_directory(facts));
@@ -423,16 +432,12 @@ impl<'a> Copying<'a> {
                 if self.how.preserve {
                     self.full.push((from.clone(), to.clone(), *facts));
                 }
-                to
+                Ok(to)
             }
-        };
-        if depth == 0 {
-            self.made.push(to.clone());
         }
-        self.entries(from, &to, out).map(Some)
     }
 
-    fn entries(&mut self, from: &Spot, to: &Spot, out: &mut dyn Write) -> Result<Level, Failure> {
+    fn entries(&mut self, from: &Vnode, to: &Vnode, out: &mut dyn Write) -> Result<Level, Failure> {
         let listed = from.list().map_err(|why| from.failure("cannot list", why))?;
         for why in listed.passed {
             self.note(Err(from.failure("cannot list all of", why)), out)?;
@@ -440,18 +445,19 @@ impl<'a> Copying<'a> {
         Ok(Level { to: to.clone(), entries: listed.entries.into_iter() })
     }
 
-    fn is_made(&self, spot: &Spot) -> bool {
-        let same_world = |made: &&Spot| made.image_node().is_some() == spot.image_node().is_some();
-        self.made.iter().filter(same_world).any(|made| made.is_same(spot).unwrap_or(false))
+    fn is_made(&self, vnode: &Vnode) -> bool {
+        let same_world =
+            |made: &&Vnode| made.image_node().is_some() == vnode.image_node().is_some();
+        self.made.iter().filter(same_world).any(|made| made.is_same(vnode).unwrap_or(false))
     }
 
     fn file(
         &mut self,
-        from: &Spot,
+        from: &Vnode,
         facts: &Facts,
-        directory: &Spot,
+        directory: &Vnode,
         name: &[u8],
-        existing: Option<Spot>,
+        existing: Option<Vnode>,
     ) -> Result<(), Failure> {
         let refuse =
             |why| Failure::new(format!("cannot copy {from} to"), directory.entry_name(name), why);
@@ -493,7 +499,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Fills a file with the content of another one.
-    fn fill(&self, from: &Spot, to: &Spot, facts: &Facts, flows: bool) -> Result<(), Part> {
+    fn fill(&self, from: &Vnode, to: &Vnode, facts: &Facts, flows: bool) -> Result<(), Part> {
         let mut writer = to.writer().map_err(|why| Part { why, written: false })?;
         let done = match flows {
             true => self.flow(from, &mut *writer),
@@ -507,7 +513,7 @@ impl<'a> Copying<'a> {
         &mut self,
         part: &Part,
         failure: Failure,
-        directory: &Spot,
+        directory: &Vnode,
         name: &[u8],
         is_new: bool,
     ) -> Result<(), Failure> {
@@ -524,23 +530,23 @@ impl<'a> Copying<'a> {
     }
 
     /// Whether of a file of this machine what comes out of it is copied, until it ends.
-    pub fn takes_contents(&self, from: &Spot, facts: &Facts) -> bool {
+    pub fn takes_contents(&self, from: &Vnode, facts: &Facts) -> bool {
         self.how.contents && from.image_node().is_none() && flows(facts)
     }
 
     /// What tells the filesystem of a source from others.
-    fn tree_of(&self, spot: &Spot) -> PathBuf {
-        spot.image_node().map_or_else(PathBuf::new, |(image, _)| image.device().to_owned())
+    fn tree_of(&self, vnode: &Vnode) -> PathBuf {
+        vnode.image_node().map_or_else(PathBuf::new, |(image, _)| image.device().to_owned())
     }
 
     /// A regular file is written over, and what is the same already stays; everything else that may go makes room.
     fn clear(
         &self,
         facts: &Facts,
-        directory: &Spot,
+        directory: &Vnode,
         name: &[u8],
-        existing: Option<Spot>,
-    ) -> Result<Option<Spot>, Failure> {
+        existing: Option<Vnode>,
+    ) -> Result<Option<Vnode>, Failure> {
         let Some(to) = existing else { return Ok(None) };
         let there = to.facts().map_err(|why| to.failure("cannot read", why))?;
         if is_twin(&there, facts) {
@@ -563,7 +569,7 @@ impl<'a> Copying<'a> {
         New::plain(Kind::Directory, mode)
     }
 
-    fn new_file(&self, from: &Spot, facts: &Facts) -> Result<New, Failure> {
+    fn new_file(&self, from: &Vnode, facts: &Facts) -> Result<New, Failure> {
         if facts.kind == Kind::Symlink {
             let target = from.read_link().map_err(|why| from.failure("cannot read", why))?;
             return Ok(New::symlink(target));
@@ -579,7 +585,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Copies the content as it comes, until it ends.
-    fn flow(&self, from: &Spot, writer: &mut dyn spot::Write) -> Result<(), Trouble> {
+    fn flow(&self, from: &Vnode, writer: &mut dyn vnode::Write) -> Result<(), FileError> {
         let mut content = from.content()?;
         let mut buffer = vec![0; PIECE as usize];
         let mut offset = 0u64;
@@ -599,7 +605,7 @@ impl<'a> Copying<'a> {
     }
 
     /// Writes the content into a pipe or device of this machine.
-    pub fn pour(&self, from: &Spot, to: &Spot) -> Result<(), Failure> {
+    pub fn pour(&self, from: &Vnode, to: &Vnode) -> Result<(), Failure> {
         interrupted::let_go();
         let refuse = |why| Failure::new(format!("cannot copy {from} to"), to, why);
         let mut content = from.content().map_err(refuse)?;
@@ -610,11 +616,11 @@ impl<'a> Copying<'a> {
 
     fn data(
         &self,
-        from: &Spot,
-        to: &Spot,
+        from: &Vnode,
+        to: &Vnode,
         facts: &Facts,
-        writer: &mut dyn spot::Write,
-    ) -> Result<(), Trouble> {
+        writer: &mut dyn vnode::Write,
+    ) -> Result<(), FileError> {
         if to.share(from, facts.size)? {
             self.progress.bytes(facts.size);
             return Ok(());
@@ -645,11 +651,11 @@ impl<'a> Copying<'a> {
     }
 
     /// Gives a copy what the original has: owner first (which clears set-user-id), times last.
-    fn attributes(&self, from: &Spot, to: &Spot, facts: &Facts) -> Result<(), Failure> {
+    fn attributes(&self, from: &Vnode, to: &Vnode, facts: &Facts) -> Result<(), Failure> {
         let refuse = |why| to.failure("cannot set attributes of", why);
         let owned = match to.set_owner(Some(facts.uid), Some(facts.gid)) {
             // An ordinary user keeps what he may, as cp does.
-            Err(trouble) if !self.root && trouble.is(Errno::PERM) => false,
+            Err(error) if !self.root && error.is(Errno::PERM) => false,
             result => {
                 result.map_err(refuse)?;
                 true
@@ -665,14 +671,14 @@ impl<'a> Copying<'a> {
         to.set_times(facts.atime, facts.mtime).map_err(refuse)
     }
 
-    fn xattrs(&self, from: &Spot, to: &Spot) -> Result<(), Failure> {
+    fn xattrs(&self, from: &Vnode, to: &Vnode) -> Result<(), Failure> {
         for (name, value) in from.xattrs().map_err(|why| from.failure("cannot read", why))? {
             match to.set_xattr(&name, &value) {
                 // Not every filesystem has every kind, and not every user may set them.
-                Err(trouble) if trouble.is(Errno::NOTSUP) || trouble.is(Errno::PERM) => {
+                Err(error) if error.is(Errno::NOTSUP) || error.is(Errno::PERM) => {
                     if !self.globals.quiet {
                         let name = quote::shown(&name);
-                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {trouble}");
+                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {error}");
                     }
                 }
                 result => result.map_err(|why| to.failure("cannot set attributes of", why))?,

@@ -7,7 +7,7 @@ use buttress_device::Access;
 
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Facts, Kind, Session, Spot, Trouble};
+use crate::vnode::{Facts, FileError, Kind, Session, Vnode};
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -55,8 +55,8 @@ impl<'a> Failures<'a> {
     /// Says what damage hides in a directory.
     pub fn note_passed(
         &mut self,
-        directory: &Spot,
-        passed: Vec<Trouble>,
+        directory: &Vnode,
+        passed: Vec<FileError>,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
         let mut each = passed.into_iter().map(|why| directory.failure("cannot list all of", why));
@@ -91,25 +91,25 @@ impl Entered {
     /// Goes into a directory for the first time, so many below the first one. `what` is tried there.
     pub fn enter(
         &mut self,
-        spot: &Spot,
+        vnode: &Vnode,
         facts: &Facts,
         depth: usize,
         what: &str,
     ) -> Result<(), Failure> {
         let number = (facts.volume, facts.ino);
-        let Some((_, node)) = spot.image_node() else {
+        let Some((_, node)) = vnode.image_node() else {
             for left in self.above.drain(depth.min(self.above.len())..) {
                 self.seen.remove(&left);
             }
             if !self.seen.insert(number) {
-                return Err(spot.failure(what, "this directory contains itself"));
+                return Err(vnode.failure(what, "this directory contains itself"));
             }
             self.above.push(number);
             return Ok(());
         };
         // What stands for a subvolume in a snapshot is empty, and may be there often.
         if !node.is_stub() && !self.seen.insert(number) {
-            return Err(spot
+            return Err(vnode
                 .failure(what, "more than one way leads to this directory")
                 .hint("The filesystem is damaged: `buttress check` says how."));
         }
@@ -118,7 +118,7 @@ impl Entered {
 }
 
 /// What is done to a file, or a tree of them.
-pub type Action<'a> = dyn FnMut(&Spot, &Facts, &mut dyn Write) -> Result<(), Failure> + 'a;
+pub type Action<'a> = dyn FnMut(&Vnode, &Facts, &mut dyn Write) -> Result<(), Failure> + 'a;
 
 /// A file, and with `recursive` all that is below it, a directory before what is in it.
 pub struct Tree {
@@ -136,13 +136,13 @@ impl Tree {
     /// Does something with each of them; what fails does not keep it from the others.
     pub fn each(
         mut self,
-        spot: &Spot,
+        vnode: &Vnode,
         failures: &mut Failures<'_>,
         out: &mut dyn Write,
         action: &mut Action<'_>,
     ) -> Result<(), Failure> {
         // What is still to come, of each directory on the way here.
-        let mut levels = vec![self.visit(spot, 0, failures, out, action)?];
+        let mut levels = vec![self.visit(vnode, 0, failures, out, action)?];
         while let Some(level) = levels.last_mut() {
             let Some((_, child)) = level.next() else {
                 levels.pop();
@@ -159,26 +159,26 @@ impl Tree {
     /// Does it with one of them; what is in it, if that is to follow.
     fn visit(
         &mut self,
-        spot: &Spot,
+        vnode: &Vnode,
         depth: usize,
         failures: &mut Failures<'_>,
         out: &mut dyn Write,
         action: &mut Action<'_>,
     ) -> Result<Entries, Failure> {
-        let facts = spot.facts().map_err(|why| spot.failure(self.what, why))?;
+        let facts = vnode.facts().map_err(|why| vnode.failure(self.what, why))?;
         let goes_on = self.recursive && facts.kind == Kind::Directory;
         if goes_on {
-            self.entered.enter(spot, &facts, depth, self.what)?;
+            self.entered.enter(vnode, &facts, depth, self.what)?;
         }
-        action(spot, &facts, out)?;
+        action(vnode, &facts, out)?;
         if !goes_on {
             return Ok(Vec::new().into_iter());
         }
-        let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
-        failures.note_passed(spot, listed.passed, out)?;
+        let listed = vnode.list().map_err(|why| vnode.failure("cannot list", why))?;
+        failures.note_passed(vnode, listed.passed, out)?;
         Ok(listed.entries.into_iter())
     }
 }
 
 /// What is in a directory.
-pub type Entries = std::vec::IntoIter<(Vec<u8>, Spot)>;
+pub type Entries = std::vec::IntoIter<(Vec<u8>, Vnode)>;

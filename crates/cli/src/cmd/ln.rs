@@ -12,7 +12,7 @@ use super::copy::{base_name, destination};
 use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target, may_be_overwritten};
+use crate::vnode::{Kind, New, Session, Target, Vnode, may_be_overwritten};
 
 /// Arguments of `ln`.
 #[derive(Debug, Args)]
@@ -74,7 +74,7 @@ fn hard(args: &Ln, link: &Target, session: &mut Session<'_>) -> Result<(), Failu
     })
 }
 
-fn replace(args: &Ln, directory: &Spot, name: &[u8]) -> Result<(), Failure> {
+fn replace(args: &Ln, directory: &Vnode, name: &[u8]) -> Result<(), Failure> {
     let refuse = |why| Failure::new("cannot replace", directory.entry_name(name), why);
     if args.force
         && let Some(existing) = directory.child(name).map_err(refuse)?

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use buttress_device::Access;
+use buttress_ondisk::item::mode;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -14,7 +15,7 @@ use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{Format, JsonList};
 use crate::quote::write_name;
-use crate::spot::{Facts, Kind, Session, Spot, Target};
+use crate::vnode::{Facts, Kind, Session, Target, Vnode};
 
 /// Arguments of `ls`.
 #[derive(Debug, Args)]
@@ -42,7 +43,7 @@ pub struct Ls {
 /// Something listed.
 struct Row {
     name: Vec<u8>,
-    spot: Spot,
+    vnode: Vnode,
     facts: Facts,
 }
 
@@ -94,26 +95,26 @@ impl Listing<'_> {
         target: &Target,
         out: &mut dyn Write,
     ) -> Result<(), Failure> {
-        let spot = session.find(target, !self.args.long && !self.args.directory)?;
-        let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+        let vnode = session.find(target, !self.args.long && !self.args.directory)?;
+        let facts = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?;
         if facts.kind == Kind::Directory && !self.args.directory {
             self.entered = Entered::default();
-            return self.tree(&spot, &facts, out);
+            return self.tree(&vnode, &facts, out);
         }
-        let name = spot.name();
-        self.rows(vec![Row { name, spot, facts }], out)
+        let name = vnode.name();
+        self.rows(vec![Row { name, vnode, facts }], out)
     }
 
     /// A directory, and those below it as far as they are wanted.
-    fn tree(&mut self, spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
+    fn tree(&mut self, vnode: &Vnode, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
         // What is still to come, of each directory on the way here.
-        let mut levels = vec![self.directory(spot, facts, 0, out)?.into_iter()];
+        let mut levels = vec![self.directory(vnode, facts, 0, out)?.into_iter()];
         while let Some(level) = levels.last_mut() {
-            let Some((spot, facts)) = level.next() else {
+            let Some((vnode, facts)) = level.next() else {
                 levels.pop();
                 continue;
             };
-            match self.directory(&spot, &facts, levels.len(), out) {
+            match self.directory(&vnode, &facts, levels.len(), out) {
                 Ok(below) => levels.push(below.into_iter()),
                 Err(failure) => self.failures.note(Err(failure), out)?,
             }
@@ -124,47 +125,47 @@ impl Listing<'_> {
     /// A directory; those in it that are to follow.
     fn directory(
         &mut self,
-        spot: &Spot,
+        vnode: &Vnode,
         facts: &Facts,
         depth: usize,
         out: &mut dyn Write,
-    ) -> Result<Vec<(Spot, Facts)>, Failure> {
-        self.entered.enter(spot, facts, depth, "cannot list")?;
-        let refuse = |why: &dyn std::fmt::Display| spot.failure("cannot list", why);
-        let listed = spot.list().map_err(|why| refuse(&why))?;
+    ) -> Result<Vec<(Vnode, Facts)>, Failure> {
+        self.entered.enter(vnode, facts, depth, "cannot list")?;
+        let refuse = |why: &dyn std::fmt::Display| vnode.failure("cannot list", why);
+        let listed = vnode.list().map_err(|why| refuse(&why))?;
         if self.headings && self.globals.format == Format::Text {
             let blank = if self.blank { "\n" } else { "" };
             write!(out, "{blank}")?;
-            write_name(out, &spot.name())?;
+            write_name(out, &vnode.name())?;
             writeln!(out, ":")?;
         }
         self.blank = true;
         let mut rows = Vec::new();
-        for (name, spot) in listed.entries {
+        for (name, vnode) in listed.entries {
             if self.args.all || !name.starts_with(b".") {
-                match self.row(name, spot) {
+                match self.row(name, vnode) {
                     Ok(row) => rows.push(row),
                     Err(failure) => self.failures.note(Err(failure), out)?,
                 }
             }
         }
-        self.failures.note_passed(spot, listed.passed, out)?;
+        self.failures.note_passed(vnode, listed.passed, out)?;
         let goes_on = |row: &&Row| self.args.recursive && row.facts.kind == Kind::Directory;
-        let below: Vec<(Spot, Facts)> =
-            rows.iter().filter(goes_on).map(|row| (row.spot.clone(), row.facts)).collect();
+        let below: Vec<(Vnode, Facts)> =
+            rows.iter().filter(goes_on).map(|row| (row.vnode.clone(), row.facts)).collect();
         self.rows(rows, out)?;
         Ok(below)
     }
 
-    fn row(&self, name: Vec<u8>, spot: Spot) -> Result<Row, Failure> {
-        let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
-        Ok(Row { name, spot, facts })
+    fn row(&self, name: Vec<u8>, vnode: Vnode) -> Result<Row, Failure> {
+        let facts = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?;
+        Ok(Row { name, vnode, facts })
     }
 
     fn rows(&mut self, rows: Vec<Row>, out: &mut dyn Write) -> Result<(), Failure> {
         if self.globals.format == Format::Json {
             for row in &rows {
-                let row = stat::json(&row.name, &row.spot, &row.facts)?;
+                let row = stat::json(&row.name, &row.vnode, &row.facts)?;
                 self.found.push(out, row)?;
             }
             return Ok(());
@@ -179,9 +180,9 @@ impl Listing<'_> {
             }
             write_name(out, &row.name)?;
             if self.args.long && row.facts.kind == Kind::Symlink {
-                let target = row.spot.read_link();
+                let target = row.vnode.read_link();
                 out.write_all(b" -> ")?;
-                let target = target.map_err(|why| row.spot.failure("cannot read", why))?;
+                let target = target.map_err(|why| row.vnode.failure("cannot read", why))?;
                 write_name(out, &target)?;
             }
             writeln!(out)?;
@@ -232,14 +233,16 @@ impl Widths {
 }
 
 /// The mode as `ls -l` prints it: `drwxr-xr-x`.
-pub fn mode_text(kind: Kind, mode: u32) -> String {
+pub fn mode_text(kind: Kind, bits: u32) -> String {
     let mut text = String::from(kind.letter());
-    for (shift, special, letter) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
-        let bits = mode >> shift;
-        let execute = bits & 1 != 0;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (mode & special != 0, execute) {
+    for (shift, special, letter) in
+        [(6, mode::SET_UID, 's'), (3, mode::SET_GID, 's'), (0, mode::STICKY, 't')]
+    {
+        let class = bits >> shift;
+        let execute = class & 1 != 0;
+        text.push(if class & 4 != 0 { 'r' } else { '-' });
+        text.push(if class & 2 != 0 { 'w' } else { '-' });
+        text.push(match (bits & special != 0, execute) {
             (false, false) => '-',
             (false, true) => 'x',
             (true, false) => letter.to_ascii_uppercase(),

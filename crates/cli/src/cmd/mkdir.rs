@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::files::{Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{Kind, New, Session, Spot, Target, Trouble};
+use crate::vnode::{FileError, Kind, New, Session, Target, Vnode};
 
 /// Arguments of `mkdir`.
 #[derive(Debug, Args)]
@@ -53,13 +53,13 @@ pub fn run(args: &Mkdir, globals: &Globals, out: &mut dyn Write) -> Result<(), F
 
 fn one(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Result<(), Failure> {
     if target.is_top() {
-        return Err(Failure::new("cannot make", target.shown(), Trouble::errno(Errno::EXIST)));
+        return Err(Failure::new("cannot make", target.shown(), FileError::errno(Errno::EXIST)));
     }
     let (parent, name) = session.find_parent(target)?;
     make(&parent, &name, args).map(|_| ())
 }
 
-fn make(parent: &Spot, name: &[u8], args: &Mkdir) -> Result<Spot, Failure> {
+fn make(parent: &Vnode, name: &[u8], args: &Mkdir) -> Result<Vnode, Failure> {
     let refuse = |why| Failure::new("cannot make", parent.entry_name(name), why);
     let mode = args.mode.unwrap_or(0o777);
     let made = parent.make(name, &New::plain(Kind::Directory, mode)).map_err(refuse)?;
@@ -96,7 +96,7 @@ fn with_parents(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Res
     };
     let mut prefix = Vec::new();
     // Below what was made nothing is there.
-    let mut made: Option<Spot> = None;
+    let mut made: Option<Vnode> = None;
     for name in path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b".")) {
         if let Some(parent) = made.take().filter(|_| name != b"..") {
             made = Some(make(&parent, name, args)?);
@@ -108,15 +108,15 @@ fn with_parents(target: &Target, args: &Mkdir, session: &mut Session<'_>) -> Res
         }
         let target = Target::Image { device: device.clone(), path: prefix.clone() };
         match session.find(&target, true) {
-            Ok(spot) => {
-                if !spot.is_directory().map_err(|why| spot.failure("cannot read", why))? {
-                    return Err(spot.failure("cannot make", "Not a directory"));
+            Ok(vnode) => {
+                if !vnode.is_directory().map_err(|why| vnode.failure("cannot read", why))? {
+                    return Err(vnode.failure("cannot make", "Not a directory"));
                 }
             }
             Err(_) => {
                 let (parent, name) = session.find_parent(&target)?;
                 match make(&parent, &name, args) {
-                    Ok(spot) => made = Some(spot),
+                    Ok(vnode) => made = Some(vnode),
                     Err(failure) if failure.is_about(Errno::EXIST) => {}
                     Err(failure) => return Err(failure),
                 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts;
-use buttress_fuse::{Ground, MountError, MountOptions, Unmounted};
+use buttress_fuse::{Cause, Ground, MountError, MountOptions, Unmounted};
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::{Value, json};
@@ -134,33 +134,26 @@ fn failure(device: &Path, offset: u64, directory: &Path, error: &MountError) -> 
                 },
             }
         }
-        _ => match advice(device, offset, &error.to_string()) {
+        _ => match advice(device, offset, error.cause()) {
             Some(advice) => failure.hint(advice),
             None => failure,
         },
     }
 }
 
-/// What to do about a failure; the process in the background tells of its failures in words only.
-fn advice(device: &Path, offset: u64, said: &str) -> Option<String> {
-    if said.contains(" is busy: ") {
-        return Some(device::instead_of_mount(device, offset));
-    }
-    advice_by_words(said).map(str::to_owned)
-}
-
-fn advice_by_words(said: &str) -> Option<&'static str> {
-    if said.contains("user_allow_other") {
-        Some("Mount without allow_other, or have root add the line user_allow_other to that file.")
-    } else if said.contains("no btrfs filesystem") {
-        Some(device::NO_FILESYSTEM)
-    } else if said.contains("the primary superblock is bad") {
-        Some(device::OLD_MIRROR)
-    } else if said.contains("with quotas") {
-        Some(device::QUOTAS)
-    } else {
-        None
-    }
+/// What to do about a failure.
+fn advice(device: &Path, offset: u64, cause: Cause) -> Option<String> {
+    let advice = match cause {
+        Cause::Busy => return Some(device::instead_of_mount(device, offset)),
+        Cause::AllowOther => {
+            "Mount without allow_other, or have root add the line user_allow_other to that file."
+        }
+        Cause::NotBtrfs => device::NO_FILESYSTEM,
+        Cause::OldMirror => device::OLD_MIRROR,
+        Cause::Quotas => device::QUOTAS,
+        Cause::Other => return None,
+    };
+    Some(advice.to_owned())
 }
 
 /// Without the numbers of system errors, which say nothing that the words do not.

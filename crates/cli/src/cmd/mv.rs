@@ -17,8 +17,8 @@ use super::files::session;
 use super::rm::remove_tree;
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::spot::{
-    Kind, Session, Spot, Target, Trouble, may_be_overwritten, refuse_mounts_below, refuse_used,
+use crate::vnode::{
+    FileError, Kind, Session, Target, Vnode, may_be_overwritten, refuse_mounts_below, refuse_used,
 };
 
 /// Arguments of `mv`.
@@ -63,7 +63,7 @@ pub fn run(args: &Mv, globals: &Globals, out: &mut dyn Write) -> Result<(), Fail
 
 /// Something in a directory.
 struct Entry {
-    directory: Spot,
+    directory: Vnode,
     name: Vec<u8>,
 }
 
@@ -74,12 +74,12 @@ impl Display for Entry {
 }
 
 impl Entry {
-    fn found(&self) -> Result<Option<Spot>, Failure> {
+    fn found(&self) -> Result<Option<Vnode>, Failure> {
         let refuse = |why| Failure::new("cannot move", self, why);
         self.directory.child(&self.name).map_err(refuse)
     }
 
-    fn is(&self, other: &Entry) -> Result<bool, Trouble> {
+    fn is(&self, other: &Entry) -> Result<bool, FileError> {
         Ok(self.name == other.name && self.directory.is_same(&other.directory)?)
     }
 }
@@ -87,7 +87,7 @@ impl Entry {
 /// What was copied, and is to be removed where it was.
 struct Copied {
     from: Entry,
-    spot: Spot,
+    vnode: Vnode,
     to: Entry,
 }
 
@@ -110,14 +110,14 @@ impl Moving<'_, '_> {
     ) -> Result<(), Failure> {
         let (directory, name) = session.find_parent(source)?;
         let from = Entry { directory, name };
-        let spot = from.found()?;
-        let spot =
-            spot.ok_or_else(|| Failure::new("cannot move", &from, "No such file or directory"))?;
-        let kind = spot.facts().map_err(|why| spot.failure("cannot move", why))?.kind;
+        let vnode = from.found()?;
+        let vnode =
+            vnode.ok_or_else(|| Failure::new("cannot move", &from, "No such file or directory"))?;
+        let kind = vnode.facts().map_err(|why| vnode.failure("cannot move", why))?.kind;
         if kind == Kind::Regular {
-            refuse_used(&spot, "cannot move")?;
+            refuse_used(&vnode, "cannot move")?;
         }
-        let what = format!("cannot move {spot} to");
+        let what = format!("cannot move {vnode} to");
         let (directory, name) =
             destination(session, last, base_name(source), sources > 1, (&what, kind))?;
         let to = Entry { directory, name: name.unwrap_or_else(|| from.name.clone()) };
@@ -126,7 +126,7 @@ impl Moving<'_, '_> {
             if self.args.no_clobber {
                 return Ok(());
             }
-            if existing.is_same(&spot).map_err(|why| refuse(&why))? {
+            if existing.is_same(&vnode).map_err(|why| refuse(&why))? {
                 if kind == Kind::Directory || from.is(&to).map_err(|why| refuse(&why))? {
                     return Err(refuse(&"they are the same file"));
                 }
@@ -136,16 +136,16 @@ impl Moving<'_, '_> {
             may_be_overwritten(&existing)?;
         }
         if self.globals.talks_much() {
-            writeln!(out, "{spot} -> {to}")?;
+            writeln!(out, "{vnode} -> {to}")?;
         }
         match from.directory.rename(&from.name, &to.directory, &to.name) {
-            Err(trouble) if trouble.is(Errno::XDEV) => {
-                refuse_mounts_below(&spot, "cannot move")?;
-                self.copy(&spot, &to, out)?;
-                self.copied.push(Copied { from, spot, to });
+            Err(error) if error.is(Errno::XDEV) => {
+                refuse_mounts_below(&vnode, "cannot move")?;
+                self.copy(&vnode, &to, out)?;
+                self.copied.push(Copied { from, vnode, to });
                 Ok(())
             }
-            Err(trouble) if trouble.is(Errno::INVAL) && kind == Kind::Directory => {
+            Err(error) if error.is(Errno::INVAL) && kind == Kind::Directory => {
                 Err(refuse(&"a directory does not go into itself"))
             }
             done => done.map_err(|why| refuse(&why)),
@@ -153,9 +153,9 @@ impl Moving<'_, '_> {
     }
 
     /// Copies with everything a file has; fails unless it is all there.
-    fn copy(&mut self, spot: &Spot, to: &Entry, out: &mut dyn Write) -> Result<(), Failure> {
+    fn copy(&mut self, vnode: &Vnode, to: &Entry, out: &mut dyn Write) -> Result<(), Failure> {
         let (before, _) = self.copying.not_copied();
-        let done = self.copying.copy(spot, &to.directory, &to.name, out);
+        let done = self.copying.copy(vnode, &to.directory, &to.name, out);
         self.copying.note(done, out)?;
         self.copying.settle(out)?;
         match self.copying.not_copied() == (before, false) {
@@ -169,18 +169,18 @@ impl Moving<'_, '_> {
         // All went to one directory, and into what is mounted below it where a directory was there already.
         let mut done = HashSet::new();
         for Copied { to, .. } in &self.copied {
-            for spot in [Some(to.directory.clone()), to.found()?].into_iter().flatten() {
-                let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+            for vnode in [Some(to.directory.clone()), to.found()?].into_iter().flatten() {
+                let facts = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?;
                 if facts.kind == Kind::Directory && done.insert(facts.volume) {
-                    spot.make_durable().map_err(|why| spot.failure("cannot write", why))?;
+                    vnode.make_durable().map_err(|why| vnode.failure("cannot write", why))?;
                 }
             }
         }
-        for Copied { from, spot, .. } in self.copied {
+        for Copied { from, vnode, .. } in self.copied {
             if self.copying.stops() {
                 break;
             }
-            let done = remove_tree(&from.directory, &from.name, &spot, self.globals, out);
+            let done = remove_tree(&from.directory, &from.name, &vnode, self.globals, out);
             if done.is_err() {
                 // Perhaps for a signal.
                 self.copying.stops();

@@ -13,8 +13,8 @@ use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Spot, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
+use crate::vnode::{Target, Vnode};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -95,29 +95,29 @@ pub fn run(command: &Property, globals: &Globals, out: &mut dyn Write) -> Result
     }
 }
 
-/// What a spot is: the top of a subvolume, and of the filesystem?
-fn kinds(whole: &Whole, spot: &Spot) -> Vec<Kind> {
-    match whole.subvolume_at(spot) {
+/// What a vnode is: the top of a subvolume, and of the filesystem?
+fn kinds(vfs: &Vfs, vnode: &Vnode) -> Vec<Kind> {
+    match vfs.subvolume_at(vnode) {
         Ok(objectid::FS_TREE) => vec![Kind::Subvolume, Kind::Filesystem],
         Ok(_) => vec![Kind::Subvolume],
         Err(_) => Vec::new(),
     }
 }
 
-/// The properties of a spot: names and values.
-fn values(whole: &Whole, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
+/// The properties of a vnode: names and values.
+fn values(vfs: &Vfs, vnode: &Vnode, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
     let mut found = Map::new();
     for (name, of, _) in ABOUT {
-        if !kinds(whole, spot).contains(&of) || kind.is_some_and(|kind| kind != of) {
+        if !kinds(vfs, vnode).contains(&of) || kind.is_some_and(|kind| kind != of) {
             continue;
         }
         let value = match of {
             Kind::Subvolume => {
-                let id = whole.subvolume_at(spot)?;
-                let (all, _hidden) = whole.subvolumes_past()?;
+                let id = vfs.subvolume_at(vnode)?;
+                let (all, _hidden) = vfs.subvolumes_past()?;
                 all.iter().any(|it| it.id == id && it.read_only).into()
             }
-            Kind::Filesystem => output::text_json(&whole.info()?.label),
+            Kind::Filesystem => output::text_json(&vfs.info()?.label),
         };
         found.insert(name.into(), value);
     }
@@ -126,11 +126,11 @@ fn values(whole: &Whole, spot: &Spot, kind: Option<Kind>) -> Result<Map<String, 
 
 fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut found = session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        let found = values(&whole, &spot, args.kind)?;
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        let vfs = Vfs::of(&vnode)?;
+        let found = values(&vfs, &vnode, args.kind)?;
         match &args.name {
-            Some(name) if !found.contains_key(name) => Err(refused(name, &spot)),
+            Some(name) if !found.contains_key(name) => Err(refused(name, &vnode)),
             _ => Ok(found),
         }
     })?;
@@ -149,60 +149,59 @@ fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure
     Ok(())
 }
 
-fn refused(name: &str, spot: &Spot) -> Failure {
+fn refused(name: &str, vnode: &Vnode) -> Failure {
     match ABOUT.iter().find(|(known, ..)| *known == name) {
         None => Failure::usage("cannot use property", format!("{name} is unknown"))
             .hint("There are ro and label."),
         Some((_, Kind::Subvolume, _)) => {
-            spot.failure("cannot use property ro of", "it is not a subvolume")
+            vnode.failure("cannot use property ro of", "it is not a subvolume")
         }
         Some((_, Kind::Filesystem, _)) => {
-            spot.failure("cannot use property label of", "it is not the top of a filesystem")
+            vnode.failure("cannot use property label of", "it is not the top of a filesystem")
         }
     }
 }
 
 fn set(args: &Set, globals: &Globals) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        let vfs = Vfs::of(&vnode)?;
         let of = ABOUT.iter().find(|(name, ..)| *name == args.name).map(|(_, of, _)| *of);
         let fits = |of: &Kind| {
-            kinds(&whole, &spot).contains(of) && args.kind.is_none_or(|kind| kind == *of)
+            kinds(&vfs, &vnode).contains(of) && args.kind.is_none_or(|kind| kind == *of)
         };
         match of.filter(fits) {
-            Some(Kind::Subvolume) => set_read_only(args, &whole, &spot),
-            Some(Kind::Filesystem) => whole.set_label(args.value.as_bytes()),
-            None => Err(refused(&args.name, &spot)),
+            Some(Kind::Subvolume) => set_read_only(args, &vfs, &vnode),
+            Some(Kind::Filesystem) => vfs.set_label(args.value.as_bytes()),
+            None => Err(refused(&args.name, &vnode)),
         }
     })
 }
 
-fn set_read_only(args: &Set, whole: &Whole, spot: &Spot) -> Result<(), Failure> {
+fn set_read_only(args: &Set, vfs: &Vfs, vnode: &Vnode) -> Result<(), Failure> {
     let read_only = match args.value.to_str() {
         Some("true") => true,
         Some("false") => false,
         _ => return Err(Failure::usage("cannot set property ro", "it is true or false")),
     };
-    let id = whole.subvolume_at(spot)?;
-    let received =
-        |it: &whole::Subvolume| it.id == id && it.read_only && !it.received_uuid.is_nil();
-    if !read_only && !args.force && whole.subvolumes()?.iter().any(received) {
-        return Err(spot
+    let id = vfs.subvolume_at(vnode)?;
+    let received = |it: &vfs::Subvolume| it.id == id && it.read_only && !it.received_uuid.is_nil();
+    if !read_only && !args.force && vfs.subvolumes()?.iter().any(received) {
+        return Err(vnode
             .failure(
                 "cannot make writable",
                 "it was received, and would be no base for receiving any more",
             )
             .hint("Make a snapshot of it instead and write to that, or add -f."));
     }
-    whole::set_read_only(spot, read_only)
-        .map_err(|why| spot.failure("cannot set property ro of", why))
+    vfs::set_read_only(vnode, read_only)
+        .map_err(|why| vnode.failure("cannot set property ro of", why))
 }
 
 fn list(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let kinds = session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        Ok(kinds(&Whole::of(&spot)?, &spot))
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        Ok(kinds(&Vfs::of(&vnode)?, &vnode))
     })?;
     let known = ABOUT.iter().filter(|(_, of, _)| kinds.contains(of));
     if globals.format == Format::Json {

@@ -16,7 +16,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::interrupted;
 use crate::quote;
-use crate::spot::{Facts, Kind, Session, Spot, Target, named_may_be_removed, refuse_used};
+use crate::vnode::{Facts, Kind, Session, Target, Vnode, named_may_be_removed, refuse_used};
 
 /// How long a look at what is used tells what is.
 const USED_FOR: Duration = Duration::from_secs(1);
@@ -64,24 +64,24 @@ fn one(
     refuse_top(target)?;
     let found = session.find_parent(target).and_then(|(parent, name)| {
         let refuse = |why| Failure::new("cannot remove", parent.entry_name(&name), why);
-        let spot = parent.child(&name).map_err(refuse)?;
-        let spot = spot.ok_or_else(|| refuse(Errno::NOENT.into()))?;
-        Ok((parent, name, spot))
+        let vnode = parent.child(&name).map_err(refuse)?;
+        let vnode = vnode.ok_or_else(|| refuse(Errno::NOENT.into()))?;
+        Ok((parent, name, vnode))
     });
-    let (parent, name, spot) = match found {
+    let (parent, name, vnode) = match found {
         Err(failure) if args.force && failure.is_about(Errno::NOENT) => return Ok(()),
         other => other?,
     };
-    named_may_be_removed(&spot, target)?;
+    named_may_be_removed(&vnode, target)?;
     let (entered, used) = (Entered::default(), Used::default());
     let mut removal = Removal { args, globals, failures, out, entered, used };
     match args.recursive || args.dir {
-        false if spot.is_directory().map_err(|why| spot.failure("cannot remove", why))? => {
-            Err(spot
+        false if vnode.is_directory().map_err(|why| vnode.failure("cannot remove", why))? => {
+            Err(vnode
                 .failure("cannot remove", "Is a directory")
                 .hint("To remove it with all that is in it, add -r."))
         }
-        _ => removal.remove(&parent, &name, &spot),
+        _ => removal.remove(&parent, &name, &vnode),
     }
 }
 
@@ -109,9 +109,9 @@ fn refuse_dots(target: &Target) -> Result<(), Failure> {
 
 /// Removes what an earlier step has found, with everything below it.
 pub fn remove_tree(
-    parent: &Spot,
+    parent: &Vnode,
     name: &[u8],
-    spot: &Spot,
+    vnode: &Vnode,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -119,14 +119,14 @@ pub fn remove_tree(
     let mut failures = Failures::new(globals);
     let (entered, used) = (Entered::default(), Used::default());
     Removal { args: &args, globals, failures: &mut failures, out, entered, used }
-        .remove(parent, name, spot)?;
+        .remove(parent, name, vnode)?;
     failures.end()
 }
 
 /// What is mounted would be emptied, and then the directory could not be removed.
-fn refuse_mount_point(spot: &Spot) -> Failure {
-    let hint = format!("To remove what is in it, name that; to take the mount off: umount {spot}");
-    spot.failure("cannot remove", "something is mounted on it").hint(hint)
+fn refuse_mount_point(vnode: &Vnode) -> Failure {
+    let hint = format!("To remove what is in it, name that; to take the mount off: umount {vnode}");
+    vnode.failure("cannot remove", "something is mounted on it").hint(hint)
 }
 
 struct Removal<'a, 'b> {
@@ -153,9 +153,9 @@ impl Used {
 
 /// A directory that is being emptied.
 struct Level {
-    parent: Spot,
+    parent: Vnode,
     name: Vec<u8>,
-    spot: Spot,
+    vnode: Vnode,
     entries: Entries,
     /// Whether something in it could not be removed.
     kept: bool,
@@ -163,8 +163,8 @@ struct Level {
 
 impl Removal<'_, '_> {
     /// Removes something with all that is in it; what cannot be removed does not keep the rest.
-    fn remove(&mut self, parent: &Spot, name: &[u8], spot: &Spot) -> Result<(), Failure> {
-        let Some(first) = self.begin(parent, name, spot, 0)? else { return Ok(()) };
+    fn remove(&mut self, parent: &Vnode, name: &[u8], vnode: &Vnode) -> Result<(), Failure> {
+        let Some(first) = self.begin(parent, name, vnode, 0)? else { return Ok(()) };
         let mut levels = vec![first];
         loop {
             let depth = levels.len();
@@ -173,7 +173,7 @@ impl Removal<'_, '_> {
                 return Err(Failure::said());
             }
             let failed = match level.entries.next() {
-                Some((name, child)) => match self.begin(&level.spot, &name, &child, depth) {
+                Some((name, child)) => match self.begin(&level.vnode, &name, &child, depth) {
                     Ok(below) => {
                         levels.extend(below);
                         continue;
@@ -194,41 +194,41 @@ impl Removal<'_, '_> {
     /// Removes what has nothing in it; begins with a directory that may.
     fn begin(
         &mut self,
-        parent: &Spot,
+        parent: &Vnode,
         name: &[u8],
-        spot: &Spot,
+        vnode: &Vnode,
         depth: usize,
     ) -> Result<Option<Level>, Failure> {
-        let refuse = |why| spot.failure("cannot remove", why);
-        let facts = spot.facts().map_err(refuse)?;
-        if facts.is_subvolume() && spot.image_node().is_some() {
-            return Err(spot
+        let refuse = |why| vnode.failure("cannot remove", why);
+        let facts = vnode.facts().map_err(refuse)?;
+        if facts.is_subvolume() && vnode.image_node().is_some() {
+            return Err(vnode
                 .failure("cannot remove", "it is a subvolume")
-                .hint(format!("To delete it: buttress subvolume delete {spot}")));
+                .hint(format!("To delete it: buttress subvolume delete {vnode}")));
         }
-        if spot.is_mount_point(&facts) {
-            return Err(refuse_mount_point(spot));
+        if vnode.is_mount_point(&facts) {
+            return Err(refuse_mount_point(vnode));
         }
         match facts.kind {
             Kind::Directory if self.args.recursive => {
-                self.entered.enter(spot, &facts, depth, "cannot remove")?;
-                let (parent, name, spot) = (parent.clone(), name.to_vec(), spot.clone());
-                let listed = spot.list().map_err(|why| spot.failure("cannot list", why))?;
+                self.entered.enter(vnode, &facts, depth, "cannot remove")?;
+                let (parent, name, vnode) = (parent.clone(), name.to_vec(), vnode.clone());
+                let listed = vnode.list().map_err(|why| vnode.failure("cannot list", why))?;
                 let kept = !listed.passed.is_empty();
-                self.failures.note_passed(&spot, listed.passed, self.out)?;
+                self.failures.note_passed(&vnode, listed.passed, self.out)?;
                 let entries = listed.entries.into_iter();
-                return Ok(Some(Level { parent, name, spot, entries, kept }));
+                return Ok(Some(Level { parent, name, vnode, entries, kept }));
             }
             Kind::Directory => parent.remove_directory(name).map_err(refuse)?,
             kind => {
-                let on_host = kind == Kind::Regular && spot.image_node().is_none();
+                let on_host = kind == Kind::Regular && vnode.image_node().is_none();
                 if on_host && self.used.may_be(&facts) {
-                    refuse_used(spot, "cannot remove")?;
+                    refuse_used(vnode, "cannot remove")?;
                 }
                 parent.unlink(name).map_err(refuse)?;
             }
         }
-        self.say(spot).map(|()| None)
+        self.say(vnode).map(|()| None)
     }
 
     /// Removes a directory that is empty now.
@@ -237,13 +237,13 @@ impl Removal<'_, '_> {
             return Err(Failure::said());
         }
         let removed = level.parent.remove_directory(&level.name);
-        removed.map_err(|why| level.spot.failure("cannot remove", why))?;
-        self.say(&level.spot)
+        removed.map_err(|why| level.vnode.failure("cannot remove", why))?;
+        self.say(&level.vnode)
     }
 
-    fn say(&mut self, spot: &Spot) -> Result<(), Failure> {
+    fn say(&mut self, vnode: &Vnode) -> Result<(), Failure> {
         if self.globals.talks_much() {
-            writeln!(self.out, "removed {spot}")?;
+            writeln!(self.out, "removed {vnode}")?;
         }
         Ok(())
     }

@@ -14,7 +14,7 @@ use crate::clock::Zone;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::quote::write_name;
-use crate::spot::{Facts, Kind, Session, Spot, Target};
+use crate::vnode::{Facts, Kind, Session, Target, Vnode};
 
 /// Arguments of `stat`.
 #[derive(Debug, Args)]
@@ -53,30 +53,30 @@ fn one(
     list: &mut Vec<Value>,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let spot = session.find(target, args.dereference)?;
-    let facts = spot.facts().map_err(|why| spot.failure("cannot read", why))?;
+    let vnode = session.find(target, args.dereference)?;
+    let facts = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?;
     match globals.format {
         Format::Json => {
-            list.push(json(&spot.name(), &spot, &facts)?);
+            list.push(json(&vnode.name(), &vnode, &facts)?);
             Ok(())
         }
-        Format::Text => text(&spot, &facts, out),
+        Format::Text => text(&vnode, &facts, out),
     }
 }
 
-fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
+fn text(vnode: &Vnode, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> {
     let zone = Zone::local();
-    let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
+    let time = |time: crate::vnode::Time| zone.at(time.sec).with_nanos(time.nsec);
     write!(out, "  File: ")?;
-    write_name(out, &spot.name())?;
+    write_name(out, &vnode.name())?;
     if facts.kind == Kind::Symlink {
-        let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
+        let target = vnode.read_link().map_err(|why| vnode.failure("cannot read", why))?;
         write!(out, " -> ")?;
         write_name(out, &target)?;
     }
     let Facts { kind, mode, uid, gid, nlink, size, allocated, ino, volume, .. } = *facts;
     let (name, letters) = (kind.name(), ls::mode_text(kind, mode));
-    let volume = match spot.image_node() {
+    let volume = match vnode.image_node() {
         Some(_) => format!("Subvolume: {volume}"),
         None => format!("Device: {volume}"),
     };
@@ -93,7 +93,7 @@ fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> 
         Some(otime) => writeln!(out, " Birth: {}", time(otime))?,
         None => writeln!(out, " Birth: -")?,
     }
-    for (name, value) in spot.xattrs().map_err(|why| spot.failure("cannot read", why))? {
+    for (name, value) in vnode.xattrs().map_err(|why| vnode.failure("cannot read", why))? {
         write!(out, " Xattr: ")?;
         write_name(out, &name)?;
         writeln!(out, " ({} bytes)", value.len())?;
@@ -102,19 +102,19 @@ fn text(spot: &Spot, facts: &Facts, out: &mut dyn Write) -> Result<(), Failure> 
 }
 
 /// A file as JSON.
-pub fn json(name: &[u8], spot: &Spot, facts: &Facts) -> Result<Value, Failure> {
+pub fn json(name: &[u8], vnode: &Vnode, facts: &Facts) -> Result<Value, Failure> {
     let zone = Zone::local();
-    let time = |time: crate::spot::Time| zone.at(time.sec).with_nanos(time.nsec);
+    let time = |time: crate::vnode::Time| zone.at(time.sec).with_nanos(time.nsec);
     let target = match facts.kind {
         Kind::Symlink => {
-            let target = spot.read_link().map_err(|why| spot.failure("cannot read", why))?;
+            let target = vnode.read_link().map_err(|why| vnode.failure("cannot read", why))?;
             output::text_json(&target)
         }
         _ => Value::Null,
     };
     Ok(json!({
         "name": output::text_json(name),
-        "path": output::text_json(&spot.name()),
+        "path": output::text_json(&vnode.name()),
         "type": facts.kind.word(),
         "target": target,
         "mode": format!("{:04o}", facts.mode),
@@ -124,7 +124,7 @@ pub fn json(name: &[u8], spot: &Spot, facts: &Facts) -> Result<Value, Failure> {
         "size": facts.size,
         "allocated": facts.allocated,
         "device": ls::device_json(facts),
-        "subvolume": spot.image_node().map(|_| facts.volume),
+        "subvolume": vnode.image_node().map(|_| facts.volume),
         "inode": facts.ino,
         "atime": time(facts.atime),
         "mtime": time(facts.mtime),

@@ -236,13 +236,5 @@ pub fn compress(compression: Compression, input: &[u8], sector: usize) -> Option
     }
 }
 
-/// Whether a regular extent is worth storing compressed: in whole sectors it must be at least one
-/// shorter than the plain data. The kernel stores the data plain otherwise.
-#[must_use]
-pub fn saves_a_sector(compressed_len: usize, plain_len: usize, sector: usize) -> bool {
-    let sectors = |len: usize| len.div_ceil(sector.max(1));
-    sectors(compressed_len) < sectors(plain_len)
-}
-
 #[cfg(test)]
 mod tests;

@@ -56,7 +56,6 @@ struct Rules {
     size: Option<u64>,
     read_only: bool,
     gone: bool,
-    lost_barriers: bool,
     counts: [u64; 5],
     failed: u64,
 }
@@ -117,11 +116,6 @@ impl FaultyDevice {
     /// The device refuses writes, or takes them again.
     pub fn set_read_only(&self, read_only: bool) {
         self.rules.lock().read_only = read_only;
-    }
-
-    /// Barriers report success and do nothing: a lying write cache.
-    pub fn lose_barriers(&self, lose: bool) {
-        self.rules.lock().lost_barriers = lose;
     }
 
     /// Flips all bits of a range of the inner device: bit rot.
@@ -244,8 +238,7 @@ impl BlockDevice for FaultyDevice {
     }
 
     fn barrier(&self) -> Result<(), DeviceError> {
-        let lost = self.rules.lock().lost_barriers;
-        self.perform(Op::Barrier, 0, 0, |_| if lost { Ok(()) } else { self.inner.barrier() })
+        self.perform(Op::Barrier, 0, 0, |_| self.inner.barrier())
     }
 
     fn discard(&self, offset: u64, len: u64) -> Result<(), DeviceError> {

@@ -163,9 +163,9 @@ impl Filesystem {
         [self.inner().warnings.clone(), self.core().warnings()].concat()
     }
 
-    /// Has `hear` told of each warning from now on, by the thread that has met it. `hear` must not call into the filesystem.
-    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
-        self.core().on_warning(hear);
+    /// Has `listener` told of each warning from now on, by the thread that has met it. It must not call into the filesystem.
+    pub fn on_warning(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        self.core().on_warning(listener);
     }
 
     /// Whether nothing can be changed: opened so, or because a commit failed.

@@ -69,7 +69,7 @@ impl Inner {
             });
             self.unless_damaged(subvolume, ino, cleaned)?;
         }
-        self.see_off(subvolume, unnamed)
+        self.evict(subvolume, unnamed)
     }
 
     /// What cannot be read cannot be deleted. That is said, and keeps nobody from anything else: it takes space, no more.
@@ -86,9 +86,9 @@ impl Inner {
         Ok(())
     }
 
-    /// Deletes the files that are too much for one operation. `unnamed`: the subvolume counts as deleted, but is a snapshot
-    /// that has no name yet.
-    fn see_off(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
+    /// Evicts the files that are too much for one operation: deletes them in steps, as `btrfs_evict_inode` does in Linux.
+    /// `unnamed`: the subvolume counts as deleted, but is a snapshot that has no name yet.
+    fn evict(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
         let mut failed = Vec::new();
         while let Some(mut leaving) = subvolume.tree.take_leaving() {
             let done = self.in_steps(deleting(LAST_LEAVES, 100), |op, extents| {
@@ -113,9 +113,9 @@ impl Inner {
 
     /// The same after an operation that has done its part. What cannot be deleted now is an orphan, and the next operation
     /// of this kind, or the next open, tries again.
-    pub(super) fn see_off_after(&self, subvolume: u64) {
+    pub(super) fn evict_after(&self, subvolume: u64) {
         if let Ok(subvolume) = self.subvolume(subvolume) {
-            let _ = self.see_off(&subvolume, false);
+            let _ = self.evict(&subvolume, false);
         }
     }
 
@@ -355,7 +355,7 @@ impl Filesystem {
             let inode = subvolume.tree.unlink(op, parent, name)?;
             Ok(Node { ino: inode.ino, ..dir })
         })?;
-        inner.see_off_after(dir.subvolume);
+        inner.evict_after(dir.subvolume);
         Ok(node)
     }
 
@@ -488,7 +488,7 @@ impl Filesystem {
             return inner.let_go(node.subvolume);
         }
         inner.change(plus(deleting(LAST_LEAVES, 0), letting_go(FEW)), release)?;
-        inner.see_off_after(node.subvolume);
+        inner.evict_after(node.subvolume);
         inner.let_go(node.subvolume)
     }
 }

@@ -9,7 +9,7 @@ use buttress_volume::{Volume, VolumeError, part_at};
 use parking_lot::Mutex;
 
 use super::{Filesystem, Handle, Inner, Options, worker};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unsupported};
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::Forest;
 use crate::tree::{Blocks, View};
@@ -67,7 +67,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     }
     let quota = if options.write { quota(&blocks, &roots)? } else { Quota::Off };
     if quota == Quota::Simple || quota == Quota::On && !options.mark_quota_inconsistent {
-        return Err(Error::Unsupported("writing to a filesystem with quotas".into()));
+        return Err(Error::Unsupported(Unsupported::Quotas));
     }
     let trees = SpaceRoots {
         extent: roots.extent,
@@ -99,17 +99,17 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
 fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
     let root = View::new(blocks, objectid::ROOT_TREE, roots.root);
     if root.get(&Key::new(objectid::BALANCE, kind::TEMPORARY_ITEM, 0))?.is_some() {
-        return Err(Error::Unsupported("writing while a balance is under way".into()));
+        return Err(Error::Unsupported(Unsupported::Balance));
     }
     let key = |offset| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, offset);
     if root.range(key(0), key(u64::MAX)).next()?.is_some() {
-        return Err(Error::Unsupported("writing with relocation trees left over".into()));
+        return Err(Error::Unsupported(Unsupported::Relocation));
     }
     let dev = View::new(blocks, objectid::DEV_TREE, roots.dev);
     if let Some(item) = dev.get(&Key::new(0, kind::DEV_REPLACE, 0))?
         && replace_goes_on(item.data())
     {
-        return Err(Error::Unsupported("writing while a device is being replaced".into()));
+        return Err(Error::Unsupported(Unsupported::Replacement));
     }
     Ok(())
 }

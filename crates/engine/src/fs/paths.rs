@@ -16,11 +16,6 @@ impl Filesystem {
         self.resolve_at(Node::ROOT, path.as_ref().as_os_str().as_bytes(), true)
     }
 
-    /// The same, but a symbolic link at its end is what is looked for.
-    pub fn resolve_no_follow(&self, path: impl AsRef<Path>) -> Result<Node> {
-        self.resolve_at(Node::ROOT, path.as_ref().as_os_str().as_bytes(), false)
-    }
-
     /// The directory that holds what `path` leads to, or would, and the last name. EBUSY for the top directory, and names
     /// that are `.` or `..`.
     pub fn resolve_parent(&self, path: impl AsRef<Path>) -> Result<(Node, Vec<u8>)> {

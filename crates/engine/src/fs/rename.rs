@@ -33,7 +33,7 @@ impl Filesystem {
         let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
         let done = inner.change_at(from, need, |op, subvolume, source| {
             let target = subvolume.tree.get(op, to.ino)?;
-            subvolume.tree.rename(op, source, name, &target, new_name, how)
+            subvolume.tree.rename(op, (source, name), (&target, new_name), how)
         });
         match done {
             // Either is also said of a name that leads to a subvolume.
@@ -45,7 +45,7 @@ impl Filesystem {
             }
             done => done?,
         }
-        inner.see_off_after(from.subvolume);
+        inner.evict_after(from.subvolume);
         Ok(())
     }
 

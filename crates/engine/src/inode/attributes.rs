@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+pub use buttress_ondisk::item::mode;
 use buttress_ondisk::item::{InodeItem, file_type};
 
 use super::Inode;
@@ -10,21 +11,6 @@ use super::tree::FileTree;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::txn::Op;
-
-/// Bits of a mode, as `stat(2)` has them.
-#[allow(missing_docs)]
-pub mod mode {
-    pub const TYPE_MASK: u32 = 0o170_000;
-    pub const SOCKET: u32 = 0o140_000;
-    pub const SYMLINK: u32 = 0o120_000;
-    pub const REGULAR: u32 = 0o100_000;
-    pub const BLOCK: u32 = 0o060_000;
-    pub const DIRECTORY: u32 = 0o040_000;
-    pub const CHARACTER: u32 = 0o020_000;
-    pub const FIFO: u32 = 0o010_000;
-    pub const SET_GID: u32 = 0o2000;
-    pub const PERMISSIONS: u32 = 0o7777;
-}
 
 /// The values of an inode's item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,16 +108,7 @@ impl Attributes {
 
     /// Its type as directory entries tell it (`buttress_ondisk::item::file_type`).
     pub fn file_type(&self) -> u8 {
-        match self.kind() {
-            mode::REGULAR => file_type::REGULAR,
-            mode::DIRECTORY => file_type::DIRECTORY,
-            mode::CHARACTER => file_type::CHARACTER,
-            mode::BLOCK => file_type::BLOCK,
-            mode::FIFO => file_type::FIFO,
-            mode::SOCKET => file_type::SOCKET,
-            mode::SYMLINK => file_type::SYMLINK,
-            _ => file_type::UNKNOWN,
-        }
+        file_type::of_mode(self.mode)
     }
 
     /// Content and inode changed at `now`.

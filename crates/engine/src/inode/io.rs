@@ -107,7 +107,7 @@ impl FileTree {
         let plan = {
             let state = readable(inode)?;
             let layers = state.layers(inode.ino, self.view(op.core));
-            state.file().plan(layers, state.attributes.size, offset, buf)?
+            state.file().plan(layers, offset, buf)?
         };
         let len = plan.run(op.core, buf)?;
         if let Some(cache) = plan.kept() {
@@ -188,7 +188,7 @@ impl FileTree {
         let mut state = inode.write();
         must_be_file(&state)?;
         let offset = state.attributes.size;
-        Ok((offset, self.write_locked(op, inode, &mut state, offset, data, How::default())?))
+        Ok((offset, self.write_locked(op, inode, &mut state, (offset, data), How::default())?))
     }
 
     fn write_how(
@@ -202,7 +202,7 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         must_be_file(&state)?;
-        self.write_locked(op, inode, &mut state, offset, data, how)
+        self.write_locked(op, inode, &mut state, (offset, data), how)
     }
 
     fn write_locked(
@@ -210,8 +210,7 @@ impl FileTree {
         op: &Op<'_>,
         inode: &Arc<Inode>,
         state: &mut State,
-        offset: u64,
-        data: &[u8],
+        (offset, data): (u64, &[u8]),
         how: How,
     ) -> Result<u64> {
         let end = range_end(offset, data.len() as u64)?;
@@ -226,11 +225,11 @@ impl FileTree {
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
         let layers = Layers { last_snapshot, ..layers };
         if let Some(promised) = how.promised {
-            let fresh = file.space_for(op.core, layers, size, offset..end)?;
+            let fresh = file.space_for(op.core, layers, offset..end)?;
             let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
         }
-        file.write(op, layers, size, offset, data)?;
+        file.write(op, layers, offset, data)?;
         op.step("content without its size");
         state.attributes.size = size.max(end);
         if !how.keep_times {
@@ -252,9 +251,8 @@ impl FileTree {
         if size > SIZE_MAX {
             return Err(Error::User(Errno::FBIG));
         }
-        let old = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
-        file.truncate(op, layers, old, size)?;
+        file.truncate(op, layers, size)?;
         op.step("content without its size");
         state.attributes.size = size;
         state.attributes.modified(op.now);
@@ -273,7 +271,7 @@ impl FileTree {
         if hole {
             return Ok(());
         }
-        self.shape(op, inode, None, |file, layers, size| file.punch(op, layers, size, offset, len))
+        self.shape(op, inode, None, |file, layers| file.punch(op, layers, offset, len))
     }
 
     /// Makes a range zeros with space behind them. The file grows to hold it, unless `keep_size`.
@@ -286,8 +284,8 @@ impl FileTree {
         keep_size: bool,
     ) -> Result<()> {
         let end = if keep_size { None } else { Some(range_end(offset, len)?) };
-        self.shape(op, inode, end, |file, layers, size| {
-            file.zero_range(op, layers, size, offset, len, keep_size)
+        self.shape(op, inode, end, |file, layers| {
+            file.zero_range(op, layers, offset, len, keep_size)
         })?;
         self.preallocated(inode);
         Ok(())
@@ -303,8 +301,8 @@ impl FileTree {
         keep_size: bool,
     ) -> Result<()> {
         let end = if keep_size { None } else { Some(range_end(offset, len)?) };
-        self.shape(op, inode, end, |file, layers, size| {
-            file.allocate(op, layers, size, offset, len, keep_size)
+        self.shape(op, inode, end, |file, layers| {
+            file.allocate(op, layers, offset, len, keep_size)
         })?;
         self.preallocated(inode);
         Ok(())
@@ -316,7 +314,7 @@ impl FileTree {
         op: &Op<'_>,
         inode: &Arc<Inode>,
         end: Option<u64>,
-        change: impl FnOnce(&mut FileChanges, Layers<'_>, u64) -> Result<()>,
+        change: impl FnOnce(&mut FileChanges, Layers<'_>) -> Result<()>,
     ) -> Result<()> {
         self.writable()?;
         let mut state = inode.write();
@@ -324,7 +322,7 @@ impl FileTree {
         state.touch(inode, self, op)?;
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
-        change(file, layers, size)?;
+        change(file, layers)?;
         op.step("content without its size");
         state.attributes.size = size.max(end.unwrap_or(0));
         state.attributes.modified(op.now);
@@ -339,7 +337,7 @@ impl FileTree {
     pub fn seek(&self, op: &Op<'_>, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
         let state = readable(inode)?;
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.file().seek(layers, state.attributes.size, offset, what)
+        state.file().seek(layers, offset, what)
     }
 
     /// Bytes of a range of the file that are in no extent.

@@ -112,7 +112,7 @@ impl FileTree {
         let inode = match self.get(op, ino) {
             Ok(inode) => inode,
             Err(error) if error.errno() == crate::error::Errno::NOENT => {
-                self.stray_orphan(ino);
+                self.note_stale_orphan(ino);
                 return Ok(());
             }
             Err(error) => return Err(error),

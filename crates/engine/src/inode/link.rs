@@ -67,7 +67,7 @@ impl FileTree {
         }
         let mut locked = Locked::new([Some(inode), Some(dir), None, None]);
         let view = self.view(op.core);
-        self.may_link(op, &view, locked.of(inode), inode, dir.ino, name.bytes)?;
+        self.may_link(op, locked.of(inode), inode, dir.ino, name.bytes)?;
         let parent = locked.of(dir);
         parent.usable_directory()?;
         let beneath = parent.free_for(dir.ino, &view, name, false)?;
@@ -94,7 +94,6 @@ impl FileTree {
     fn may_link(
         &self,
         op: &Op<'_>,
-        view: &View<'_>,
         state: &State,
         inode: &Inode,
         parent: u64,
@@ -110,7 +109,7 @@ impl FileTree {
         if state.attributes.nlink >= LINKS_MAX {
             return Err(Error::User(Errno::MLINK));
         }
-        state.room_for_name(inode.ino, view, parent, name, op.core.features.extref)
+        state.room_for_name(inode.ino, &self.view(op.core), parent, name, op.core.features.extref)
     }
 
     /// Removes a name of something that is no directory (EISDIR). The inode is returned; it is gone when it has no name and
@@ -145,7 +144,8 @@ impl FileTree {
             state.alive()?;
             let index = entry_index(found, state, &target, &view, dir.ino, name)?;
             locked.of(dir).touch(dir, self, op)?;
-            self.take_name(op, &target, locked.of(&target), dir.ino, index, name);
+            let link = Link { parent: dir.ino, index, name: name.bytes };
+            self.take_name(op, &target, locked.of(&target), link);
             op.step("an entry of nothing");
             let parent = locked.of(dir);
             parent.remove_entry(name, index);
@@ -209,7 +209,8 @@ impl FileTree {
         parent.free_for(dir.ino, &view, name, true)?;
         parent.know_next_index(dir.ino, &view)?;
         parent.touch(dir, self, op)?;
-        self.take_name(op, target, locked.of(target), dir.ino, old, name);
+        let link = Link { parent: dir.ino, index: old, name: name.bytes };
+        self.take_name(op, target, locked.of(target), link);
         op.step("an entry of nothing");
         let parent = locked.of(dir);
         parent.remove_entry(name, old);
@@ -262,12 +263,10 @@ impl FileTree {
         op: &Op<'_>,
         inode: &Arc<Inode>,
         state: &mut State,
-        parent: u64,
-        index: u64,
-        name: Hashed<'_>,
+        link: Link<'_>,
     ) {
         state.note_change(inode, self, op);
-        state.live.names.lose(parent, index, name.bytes);
+        state.live.names.lose(link.parent, link.index, link.name);
         state.attributes.nlink = state.attributes.nlink.saturating_sub(1);
         state.attributes.ctime = op.now;
         op.step("a name without its entry");
@@ -275,6 +274,16 @@ impl FileTree {
             self.nameless(op, inode, state);
         }
     }
+}
+
+/// A name of an inode, as it knows it itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Link<'a> {
+    /// The directory.
+    pub parent: u64,
+    /// Of the entry there.
+    pub index: u64,
+    pub name: &'a [u8],
 }
 
 /// Refuses what is no directory, or has entries.

@@ -105,8 +105,8 @@ impl FileTree {
         let committing = self.committing.lock();
         let old = self.root().map(|root| View::new(&emit.core.blocks, emit.tree, root));
         let parts = cut(&committing, old.as_ref())?;
-        let strays = self.committing_strays();
-        let mut orphans: BTreeMap<u64, bool> = strays.into_iter().map(|ino| (ino, false)).collect();
+        let stale = self.committing_stale_orphans();
+        let mut orphans: BTreeMap<u64, bool> = stale.into_iter().map(|ino| (ino, false)).collect();
         for parts in at_a_time(&parts, emit.core) {
             let (core, transid, tree) = (emit.core, emit.transid, emit.tree);
             let made =

@@ -10,7 +10,7 @@
 use std::sync::Arc;
 
 use super::create::{NewInode, NewKind};
-use super::link::{Locked, entry_index, still_there};
+use super::link::{Link, Locked, entry_index, still_there};
 use super::name::Hashed;
 use super::state::State;
 use super::tree::FileTree;
@@ -65,15 +65,13 @@ struct Standing {
 }
 
 impl FileTree {
-    /// Moves `from_name` in `from` to `to_name` in `to`, both in this tree. A name that leads to a subvolume: EXDEV; a directory
+    /// Moves a name in a directory to another one, both in this tree. A name that leads to a subvolume: EXDEV; a directory
     /// into itself or what is below it: EINVAL.
     pub fn rename(
         &self,
         op: &Op<'_>,
-        from: &Arc<Inode>,
-        from_name: &[u8],
-        to: &Arc<Inode>,
-        to_name: &[u8],
+        (from, from_name): (&Arc<Inode>, &[u8]),
+        (to, to_name): (&Arc<Inode>, &[u8]),
         mode: Rename,
     ) -> Result<()> {
         self.rename_between(op, End::new(from, from_name)?, End::new(to, to_name)?, mode).map(drop)
@@ -316,7 +314,8 @@ impl Moving<'_> {
         let End { dir, name, .. } = self.target;
         if let Some(inode) = &other.inode {
             let state = locked.of(inode);
-            self.tree.take_name(self.op, inode, state, dir.ino, other.index, name);
+            let link = Link { parent: dir.ino, index: other.index, name: name.bytes };
+            self.tree.take_name(self.op, inode, state, link);
             self.op.step("an entry of nothing");
         }
         locked.of(dir).remove_entry(name, other.index);

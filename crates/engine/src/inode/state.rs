@@ -167,8 +167,9 @@ impl State {
     ) -> (&'a mut FileChanges, Layers<'a>) {
         let State { live, frozen, on_disk, attributes, .. } = self;
         let frozen = frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
-        let (in_tree, flags) = (*on_disk, attributes.flags);
-        let layers = Layers { ino, in_tree, frozen, view, flags, last_snapshot: None };
+        let Attributes { size, flags, .. } = *attributes;
+        let in_tree = *on_disk;
+        let layers = Layers { ino, size, in_tree, frozen, view, flags, last_snapshot: None };
         let file = Arc::get_mut(live.file.get_or_insert_default());
         (file.expect("the live layer is shared with nobody"), layers)
     }
@@ -176,8 +177,9 @@ impl State {
     /// The same, to read.
     pub fn layers<'a>(&'a self, ino: u64, view: View<'a>) -> Layers<'a> {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
-        let (in_tree, flags) = (self.on_disk, self.attributes.flags);
-        Layers { ino, in_tree, frozen, view, flags, last_snapshot: None }
+        let Attributes { size, flags, .. } = self.attributes;
+        let in_tree = self.on_disk;
+        Layers { ino, size, in_tree, frozen, view, flags, last_snapshot: None }
     }
 
     /// Bytes that were written and are not counted in `nbytes` yet.

@@ -214,12 +214,12 @@ impl FileTree {
         self.leaving.lock().push(Leaving { inode: inode.clone(), end: FILE_END });
     }
 
-    /// One of the files that go in steps. The caller sees it off with [`FileTree::let_go`], or puts it back.
+    /// One of the files that go in steps. The caller evicts it with [`FileTree::let_go`], or puts it back.
     pub fn take_leaving(&self) -> Option<Leaving> {
         self.leaving.lock().pop()
     }
 
-    /// Puts a file back that could not be seen off now.
+    /// Puts a file back that could not be evicted now.
     pub fn still_leaving(&self, leaving: Leaving) {
         self.leaving.lock().push(leaving);
     }

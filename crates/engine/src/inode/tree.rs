@@ -82,7 +82,7 @@ pub struct FileTree {
     /// How many inodes are on these two lists.
     changed: AtomicUsize,
     /// Orphan items without inode, to be removed by the next commit; and by the one under way.
-    strays: Mutex<[BTreeSet<u64>; 2]>,
+    stale_orphans: Mutex<[BTreeSet<u64>; 2]>,
     /// Files that go in steps.
     pub(super) leaving: Mutex<Vec<Leaving>>,
     /// Orders renames between directories.
@@ -123,7 +123,7 @@ impl FileTree {
             dirty: Mutex::default(),
             committing: Mutex::default(),
             changed: AtomicUsize::new(0),
-            strays: Mutex::default(),
+            stale_orphans: Mutex::default(),
             leaving: Mutex::default(),
             renames: Mutex::default(),
             read_only: AtomicBool::new(read_only),
@@ -265,7 +265,7 @@ impl FileTree {
         let committing = self.committing.get_mut();
         let clean = self.dirty.get_mut().is_empty()
             && committing.inodes.is_empty()
-            && self.strays.get_mut().iter().all(BTreeSet::is_empty)
+            && self.stale_orphans.get_mut().iter().all(BTreeSet::is_empty)
             && self.leaving.get_mut().is_empty()
             && self.root.get_mut().is_some();
         if !idle || !clean {
@@ -324,22 +324,22 @@ impl FileTree {
     }
 
     /// The orphan item of an inode that does not exist: the next commit removes it.
-    pub(super) fn stray_orphan(&self, ino: u64) {
-        self.strays.lock()[0].insert(ino);
+    pub(super) fn note_stale_orphan(&self, ino: u64) {
+        self.stale_orphans.lock()[0].insert(ino);
     }
 
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.lock().is_empty() || !self.strays.lock()[0].is_empty()
+        !self.dirty.lock().is_empty() || !self.stale_orphans.lock()[0].is_empty()
     }
 
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
     /// other steps may be left out otherwise.
     pub fn freeze(&self) -> bool {
         let frozen = std::mem::take(&mut *self.dirty.lock());
-        let mut strays = self.strays.lock();
-        strays[1] = std::mem::take(&mut strays[0]);
-        let any = !frozen.is_empty() || !strays[1].is_empty();
+        let mut stale = self.stale_orphans.lock();
+        stale[1] = std::mem::take(&mut stale[0]);
+        let any = !frozen.is_empty() || !stale[1].is_empty();
         let before = std::mem::replace(&mut self.committing.lock().inodes, frozen);
         debug_assert!(before.is_empty(), "the last commit was not published");
         any
@@ -381,23 +381,23 @@ impl FileTree {
         }
         let view = self.view(core);
         let (ino, in_tree) = (inode.ino, *on_disk);
-        let layers = Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None };
-        let prepared = file.prepare(core, layers, size)?;
+        let layers = Layers { ino, size, in_tree, frozen: None, view, flags, last_snapshot: None };
+        let prepared = file.prepare(core, layers)?;
         core.env.step("data without their count");
         frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
         now.nbytes = prepared.nbytes(now.nbytes);
         Ok(())
     }
 
-    /// The strays of the commit under way.
-    pub(super) fn committing_strays(&self) -> BTreeSet<u64> {
-        self.strays.lock()[1].clone()
+    /// Those of the commit under way.
+    pub(super) fn committing_stale_orphans(&self) -> BTreeSet<u64> {
+        self.stale_orphans.lock()[1].clone()
     }
 
     /// Step 4: `root` is durable. It is stored first, then the layers it contains are dropped.
     pub fn published(&self, root: Root) {
         *self.root.lock() = Some(root);
-        self.strays.lock()[1].clear();
+        self.stale_orphans.lock()[1].clear();
         let inodes = std::mem::take(&mut self.committing.lock().inodes);
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
         let parts: Vec<&[Listed]> = inodes.chunks(AT_A_TIME).collect();

@@ -1,7 +1,7 @@
 //! One item of the extent tree, taken apart to be changed and put together again.
 
 use buttress_codec::crc32c::extent_data_ref_hash;
-use buttress_ondisk::item::{ExtentDataRef, ExtentItem, TreeBlockInfo, extent_flags};
+use buttress_ondisk::item::{ExtentDataRef, ExtentItem, TreeBlockInfo};
 use buttress_ondisk::view::{InlineRef, inline_refs};
 use buttress_ondisk::{ITEM_LEN, Key, kind};
 use zerocopy::IntoBytes;
@@ -58,11 +58,6 @@ impl Extent {
     /// Whether there are references in items of their own.
     pub fn has_keyed(&self) -> bool {
         self.inline.iter().map(|(_, count)| count).sum::<i64>() < self.refs
-    }
-
-    /// Whether the block's children are referenced by its own address.
-    pub fn is_full_backref(&self) -> bool {
-        self.flags & extent_flags::FULL_BACKREF != 0
     }
 
     /// Applies a record to the inline reference it names; false when there is none. Refuses a count that cannot be.

@@ -3,7 +3,7 @@
 //! Records are kept packed, in chunks that never move: a log grows, and is appended to another one, without a copy.
 
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
-use buttress_ondisk::{Key, kind};
+use buttress_ondisk::{Key, SECTOR, kind};
 
 use super::fold::Folder;
 use super::packed::{ROOM, pack, packed_len, unpack};
@@ -63,6 +63,12 @@ pub enum Target {
 }
 
 impl Target {
+    /// The data extent of `disk_len` bytes at `bytenr`, whose piece that starts at `in_extent` file `ino` has at `in_file`.
+    pub fn data((bytenr, disk_len): (u64, u64), ino: u64, in_file: u64, in_extent: u64) -> Target {
+        let sectors = (disk_len / SECTOR) as u32;
+        Target::Data { bytenr, sectors, ino, offset: in_file.wrapping_sub(in_extent) }
+    }
+
     /// The data extent that an `EXTENT_DATA` item refers to, if any.
     pub fn of_item(key: &Key, data: &[u8]) -> Option<Target> {
         if key.kind != kind::EXTENT_DATA {
@@ -195,23 +201,6 @@ impl RefLog {
             offset: 0,
             sectors,
         });
-    }
-
-    /// `delta` references of file `ino` of tree `root` to a data extent; `offset` is file offset minus extent offset.
-    #[allow(clippy::too_many_arguments)]
-    pub fn data(
-        &mut self,
-        delta: i32,
-        is_new_extent: bool,
-        bytenr: u64,
-        disk_num_bytes: u64,
-        root: u64,
-        ino: u64,
-        offset: u64,
-    ) {
-        let sectors = (disk_num_bytes / buttress_ondisk::SECTOR) as u32;
-        let marks = if is_new_extent { Record::NEW } else { 0 };
-        self.by_tree(Target::Data { bytenr, sectors, ino, offset }, root, delta, marks);
     }
 
     /// The block at `bytenr` refers to its children by its own address from now on.

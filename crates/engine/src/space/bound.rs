@@ -40,32 +40,68 @@
 //!
 //! Each commit is held against its bound ([`super::Space::committed`]); what goes beyond it is counted, and tests fail.
 
+use buttress_ondisk::item::{
+    BlockGroupItem, ExtentDataRef, ExtentInlineRef, ExtentItem, FileExtent, RootItem, RootRef,
+    TreeBlockInfo,
+};
+use buttress_ondisk::{CHILD_LEN, HEADER_LEN, ITEM_LEN, NAME_LEN_MAX};
+
+use super::free_space_tree::{BITMAP_COVERS, BITMAP_LEN};
 use super::reserve::{Need, Outlook};
 use super::set::Sums;
 use crate::tree::PACKED_GAP;
 
-/// Tree blocks that every commit may write beyond what operations announce: of the trees whose changes are few.
-const SLACK: u64 = 32;
+/// Tree blocks that every commit may write beyond what operations announce, of the trees whose changes are few: in the
+/// root, uuid, device, chunk and block group trees a path of three blocks and as many where its leaf splits; and 2 to spare.
+const SLACK: u64 = 5 * 2 * 3 + 2;
 /// Bytes of a tree block's header.
-const HEADER: u64 = 101;
-/// Bytes of the smallest file extent with its item header.
-const FILE_EXTENT: u64 = 53 + 25;
+const HEADER: u64 = HEADER_LEN as u64;
+/// Bytes of an item's header.
+const ITEM: u64 = ITEM_LEN as u64;
+/// Bytes of the smallest file extent that refers to data.
+const FILE_EXTENT: u64 = bytes_of::<FileExtent>() + ITEM;
 /// Bytes of a pointer of a node.
-const POINTER: u64 = 33;
-/// Bytes of a tree block's item in the extent tree, without skinny metadata, with its header.
-const BLOCK_ITEM: u64 = 24 + 18 + 9 + 25;
-/// Bytes that a reference adds to the extent tree at most: an item of its own.
-const REFERENCE: u64 = 28 + 25;
-/// Bytes that a new extent adds: its item, with one reference.
-const EXTENT: u64 = 24 + 29 + 25;
-/// Bytes of a root item with its header, and of the reference to the subvolume and back.
-const ROOT: u64 = 439 + 25 + 2 * (18 + 255 + 25);
-/// Bytes of a block group's item with its header.
-const GROUP: u64 = 24 + 25;
-/// Bytes of address space that one bitmap of the free space tree covers, and bytes of the bitmap with its header.
-const BITMAP: (u64, u64) = (8 << 20, 256 + 25);
-/// Bytes that a range adds to the free space tree, or to the checksum tree where it cuts an item in two.
-const RANGE: u64 = 25 + 4;
+const POINTER: u64 = CHILD_LEN as u64;
+/// Bytes of a tree block's item in the extent tree, in its longest form: without skinny metadata, with one reference.
+const BLOCK_ITEM: u64 =
+    bytes_of::<ExtentItem>() + bytes_of::<TreeBlockInfo>() + bytes_of::<ExtentInlineRef>() + ITEM;
+/// Bytes that a reference adds to the extent tree at most: an item of its own, where the extent's has no room for it.
+const REFERENCE: u64 = bytes_of::<ExtentDataRef>() + ITEM;
+/// Bytes that a new extent adds: its item with one reference, and the byte that says of which kind that is.
+const EXTENT: u64 = bytes_of::<ExtentItem>() + 1 + bytes_of::<ExtentDataRef>() + ITEM;
+/// Bytes of a root item, and of the reference to the subvolume and back with the longest name.
+const ROOT: u64 =
+    bytes_of::<RootItem>() + ITEM + 2 * (bytes_of::<RootRef>() + NAME_LEN_MAX as u64 + ITEM);
+/// Bytes of a block group's item.
+const GROUP: u64 = bytes_of::<BlockGroupItem>() + ITEM;
+/// Bytes of a bitmap's item.
+const BITMAP: u64 = BITMAP_LEN + ITEM;
+/// Bytes that a range adds to the free space tree, whose items of ranges have no body, or to the checksum tree where it cuts an
+/// item in two; and a checksum of the usual length.
+const RANGE: u64 = ITEM + 4;
+/// Children of a node on average, at least. The smallest node has room for 121. A merge fills nodes whole but for the last one of
+/// a level, which has a quarter, or shares evenly with the one before it (`Merge::flush_nodes`).
+const CHILDREN: u64 = 32;
+/// Nodes on the way to a leaf that changes. With three a tree has `CHILDREN`³ leaves, 32768; where there are more above a leaf,
+/// many leaves have them in common.
+const NODES_ABOVE: u64 = 3;
+/// What is added to files fills at least this part of new leaves, 2 of 5: the largest item that is not a leaf's only one as a
+/// rule, an inline file, takes 2094 of the 3995 bytes of the smallest leaf, and leaves 1901.
+const FILES_FILL: (u64, u64) = (2, 5);
+/// What is added to the trees that describe space, in small items, fills 2 of 3: a row of new leaves is full but for the last two,
+/// which may be little more than half full (`Merge::flush_leaf`); [`Bound::grown`] has two more for these.
+const SPACE_FILL: (u64, u64) = (2, 3);
+/// The leaves for the items of tree blocks are 1 of 3 full: of halves that a split leaves, a part may have gone.
+const BLOCKS_FILL: (u64, u64) = (1, 3);
+
+const fn bytes_of<T>() -> u64 {
+    size_of::<T>() as u64
+}
+
+/// Leaves of `node` bytes that `bytes` bytes of items fill in part: `part` of `of` parts.
+fn leaves_of(bytes: u64, (part, of): (u64, u64), node: u64) -> u64 {
+    bytes.saturating_mul(of).div_ceil(part * node)
+}
 
 /// Leaves that a tree of `blocks` blocks comes to at most when it is packed; the last one may be nearly empty.
 pub(crate) fn most_packed(blocks: u64) -> u64 {
@@ -259,9 +295,10 @@ impl Bound {
         Bound { gaps: self.growth, ..self }
     }
 
-    /// Leaves that split, and the nodes for them.
+    /// New leaves, the nodes for them, and two: the last ones of a row of leaves or nodes are not full.
     fn grown(leaves: u64) -> Bound {
-        let growth = if leaves > 0 { leaves.saturating_mul(33) / 32 + 2 } else { 0 };
+        let growth =
+            if leaves > 0 { leaves.saturating_mul(CHILDREN + 1) / CHILDREN + 2 } else { 0 };
         Bound { blocks: growth, growth, ..Bound::default() }
     }
 
@@ -272,16 +309,16 @@ impl Bound {
     }
 }
 
-/// Nodes above so many leaves of `trees` trees with `blocks` blocks.
+/// Nodes above so many leaves of `trees` trees with `blocks` blocks: no more than each leaf has above it, nor than there are.
 fn nodes_above(leaves: u64, blocks: u64, trees: u64) -> u64 {
-    leaves.min(trees.saturating_add(blocks / 96)).saturating_mul(3)
+    leaves.min(trees.saturating_add(blocks / (NODES_ABOVE * CHILDREN))).saturating_mul(NODES_ABOVE)
 }
 
 /// A tree of `blocks` blocks of which `leaves` leaves are rewritten, with `adds` additions of `bytes` bytes each among them.
 fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Bound {
     let leaves = leaves.min(blocks);
     let splits = adds.min(leaves);
-    let filled = (adds.saturating_mul(bytes).saturating_mul(3) / 2).div_ceil(node);
+    let filled = leaves_of(adds.saturating_mul(bytes), SPACE_FILL, node);
     let blocks = leaves + nodes_above(leaves, blocks, 1);
     let stays = Bound { blocks, ..Bound::default() };
     let (filled, split) = (Bound::grown(filled), Bound::grown(splits.saturating_sub(filled)));
@@ -313,19 +350,22 @@ impl Outlook {
         (self.node - HEADER) / POINTER
     }
 
-    /// Leaves of a tree of `blocks` blocks that hold the items of tree blocks, of `bytes` bytes each: a third full, at least.
+    /// Leaves of a tree of `blocks` blocks that hold the items of tree blocks, of `bytes` bytes each. The items of each metadata
+    /// group may begin in the last leaf of other items and end in the first one; and four to spare.
     fn of_blocks(&self, blocks: u64, bytes: u64) -> u64 {
         if self.mixed {
             return blocks;
         }
         let groups = self.metadata.groups.saturating_mul(2);
-        (self.used().saturating_mul(3 * bytes) / self.node + groups + 4).min(blocks)
+        let leaves = leaves_of(self.used().saturating_mul(bytes), BLOCKS_FILL, self.node);
+        (leaves + groups + 4).min(blocks)
     }
 
-    /// Leaves that the items of one of these block groups may be in, in the free space tree, when they are many.
+    /// Leaves that the items of one of these block groups may be in, in the free space tree, when they are many: bitmaps, in leaves
+    /// that are half full. Ranges that would take more become bitmaps.
     fn of_group(&self, sums: &Sums) -> u64 {
         let len = sums.total / sums.groups.max(1);
-        (len / BITMAP.0 + 1).saturating_mul(2 * BITMAP.1) / self.node + 2
+        (len / BITMAP_COVERS + 1).saturating_mul(2 * BITMAP) / self.node + 2
     }
 
     /// Pieces that promised data may fall into, when there is no long run of free space: the longest are taken first, so they
@@ -347,7 +387,7 @@ impl Outlook {
         let private = total.private.saturating_add(roots).min(used);
         let touched = (leaves + above + 2 * private).min(used);
         let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
-        let added = total.growing.min(used) + bytes.saturating_mul(5).div_ceil(2 * node);
+        let added = total.growing.min(used) + leaves_of(bytes, FILES_FILL, node);
         let kept = if self.shared { touched } else { 0 };
         let files = Bound { blocks: touched + added, growth: added + kept, ..Bound::default() };
 

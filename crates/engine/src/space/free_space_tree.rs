@@ -17,9 +17,9 @@ use super::{Dirty, Edit, Items, Space};
 use crate::error::Result;
 
 /// Bytes of a whole bitmap.
-const BITMAP_LEN: u64 = 256;
+pub(super) const BITMAP_LEN: u64 = 256;
 /// Bytes of logical space that a whole bitmap covers.
-const BITMAP_COVERS: u64 = BITMAP_LEN * 8 * SECTOR;
+pub(super) const BITMAP_COVERS: u64 = BITMAP_LEN * 8 * SECTOR;
 /// Set in [`FreeSpaceInfo::flags`] when there are bitmaps.
 const USES_BITMAPS: u32 = 1;
 /// By how many runs a group must be below the point where bitmaps began to pay, before it goes back
@@ -219,7 +219,7 @@ struct Said {
 }
 
 impl Said {
-    fn hear(&mut self, group: Range, key: Key, data: &[u8]) {
+    fn take(&mut self, group: Range, key: Key, data: &[u8]) {
         let covers = Range::new(key.objectid, key.offset);
         let inside = group.contains(covers)
             && key.objectid.checked_add(key.offset).is_some()
@@ -289,7 +289,7 @@ pub(crate) fn load(
         }
         // Items of groups that are gone are left behind by old tools: nobody reads them.
         if let Some(range) = ranges.get(at).filter(|range| range.start <= key.objectid) {
-            said.entry(range.start).or_default().hear(*range, key, data);
+            said.entry(range.start).or_default().take(*range, key, data);
         }
         Ok(())
     })?;

@@ -17,7 +17,7 @@ use super::device::{Device, device_ranges, excluded};
 use super::extents::Range;
 use super::group::Group;
 use super::{CLASSES, ChunkKeeper, Class, Index, Items, Pool, Space, free_space_tree};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unsupported};
 use crate::tree::{Blocks, Root, View};
 
 /// The trees that tell about space.
@@ -180,7 +180,7 @@ fn load_device(
         if items.is_empty() {
             return Err(Error::inconsistent(objectid::CHUNK_TREE, "there is no device item", from));
         }
-        return Err(Error::Unsupported("a filesystem on several devices".into()));
+        return Err(Error::Unsupported(Unsupported::SeveralDevices));
     };
     let mut device = Device::new(item);
     for chunk in chunks.values() {
@@ -190,7 +190,7 @@ fn load_device(
             continue;
         }
         if !matches!(chunk.profile(), Profile::Single | Profile::Dup) {
-            return Err(Error::Unsupported(format!("writing to {}", chunk.profile()).into()));
+            return Err(Error::Unsupported(Unsupported::Profile(chunk.profile())));
         }
         for range in device_ranges(chunk) {
             if !device.take(range) {

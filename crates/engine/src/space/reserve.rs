@@ -100,13 +100,28 @@ pub(crate) struct Start {
     pub data: u64,
 }
 
-/// The global reserve has at least this many tree blocks more than one deletion takes, if metadata is large enough.
-const RESERVE_MIN: u64 = 128;
-/// And at most this many bytes.
+/// Tree blocks that the global reserve has at least beside what one deletion takes, if metadata is large enough: as many as four more
+/// touch, each 8 leaves ([`DELETION`]) and the three nodes above each, so that not each deletion waits for a commit.
+const RESERVE_MIN: u64 = 4 * 8 * (1 + 3);
+/// Bytes that it has at most: as much as Linux's (`btrfs_update_global_block_rsv`).
 const RESERVE_MAX: u64 = 512 << 20;
+/// One of so many parts of the groups is the reserve at most: of those that data and metadata share, which are data's for the most
+/// part, and of metadata's own. A choice: the rest is for files, also where a filesystem is small.
+const RESERVE_PARTS: (u64, u64) = (16, 3);
+/// The same of the device, where metadata has no chunk that large yet: a bit more than such a chunk would be, a tenth at most
+/// (`space/chunks.rs`).
+const DEVICE_PARTS: u64 = 8;
 
-/// By so many blocks the packed trees may have grown before packing them again is worth it.
+/// By so many blocks the packed trees may have grown before packing them again is worth it: one of the four deletions.
 const PACK_BLOCKS: u64 = RESERVE_MIN / 4;
+/// Bytes of free metadata below which a data chunk leaves room on the device for a metadata chunk; on a small device one of so many
+/// parts of it, which is a fifth of a chunk.
+const HEADROOM_BELOW: (u64, u64) = (32 << 20, 50);
+/// Bytes by which a chunk has to be longer where superblocks lie in it: each of the three takes a stripe of 64 KiB; rounded up.
+const MIRRORS: u64 = 256 << 10;
+/// Metadata is tight when it could not become so many times as large. A choice: then the trees are counted, which takes reading their
+/// nodes, and what the root items say is not believed any more; before that no bound comes near what is free.
+const TIGHT: u64 = 8;
 
 const NOTHING: Need = Need {
     leaves: 0,
@@ -119,12 +134,16 @@ const NOTHING: Need = Need {
     subvolume: false,
     sharing: false,
 };
-/// What the usual deletion needs.
+/// What the usual deletion needs: that of a file of two extents. Five leaves have its entry (by name and by index), its inode, that
+/// of the directory and an orphan item, and two its extents (`inode/steps.rs`); one is to spare.
 const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
-/// What deleting a subvolume needs.
+/// What deleting a subvolume needs: three leaves with its entry (by name and by index) and the inode of the directory, and one to spare;
+/// four of the root tree, with its root item, the two references and an orphan item, and two of the uuid tree. The bytes are those
+/// of a root item in its longest form and an orphan item (489), and some to spare.
 pub const SUBVOLUME_DELETION: Need =
     Need { leaves: 4, private: 6, bytes: 600, deleting: true, subvolume: true, ..NOTHING };
-/// What an extent needs that there would not be if free space were not in pieces.
+/// What an extent needs that there would not be if free space were not in pieces: the item of a file extent (78 bytes, rounded up)
+/// and a reference.
 const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 
 /// What somebody who wants room must leave to others.
@@ -210,8 +229,9 @@ impl Outlook {
     /// leaves as much.
     fn reserve_max(&self) -> u64 {
         let most = match self.mixed {
-            true => self.metadata.total / 16,
-            false => (self.metadata.total / 3).max(self.device / 8 / self.metadata_copies.max(1)),
+            true => self.metadata.total / RESERVE_PARTS.0,
+            false => (self.metadata.total / RESERVE_PARTS.1)
+                .max(self.device / DEVICE_PARTS / self.metadata_copies.max(1)),
         };
         most.min(RESERVE_MAX)
     }
@@ -235,7 +255,7 @@ impl Outlook {
     fn device_need(&self, (data, metadata): (u64, u64)) -> (u64, u64) {
         let whole = |bytes: u64| bytes.div_ceil(GRAIN).saturating_mul(GRAIN);
         // A superblock's stripes may lie in a new chunk.
-        let padded = |bytes: u64| if bytes > 0 { whole(bytes + (256 << 10)) } else { 0 };
+        let padded = |bytes: u64| if bytes > 0 { whole(bytes + MIRRORS) } else { 0 };
         let data = padded(data).saturating_mul(self.data_copies);
         (data, padded(metadata).saturating_mul(self.metadata_copies))
     }
@@ -304,11 +324,14 @@ pub(crate) struct Credit {
     volumes: u64,
 }
 
-/// Tree blocks to spare when it is asked how far promises may go.
+/// Tree blocks to spare when it is asked how far promises may go: by more the bound never falls when more is announced. It has eight
+/// parts, and in each two blocks come and go where what is filled takes the place of what splits ([`Bound`]). Tests compare random
+/// needs.
 const MARGIN: u64 = 16;
-/// Operations that a look is to be good for, if there is room for them; else so many.
+/// Operations that a look is to be good for, if there is room for them; else so many. A look costs as much as some tens of comparisons,
+/// which 64 operations hardly feel.
 const AHEAD: [u64; 2] = [64, 8];
-/// What each of them takes, at least.
+/// What each of them takes, at least: that of making a file with a short name, and a write that goes to the disk at once.
 const USUAL: Need = Need { leaves: 6, bytes: 600, refs: 4, data: 64 << 10, ..NOTHING };
 
 impl Credit {
@@ -352,7 +375,7 @@ impl Space {
         let data_copies = copies_of(Class::Data);
         let metadata_copies = copies_of(Class::Metadata);
         let metadata = self.sums(Class::Metadata);
-        let enough = (32 << 20).min(pool.device.total() / 50);
+        let enough = HEADROOM_BELOW.0.min(pool.device.total() / HEADROOM_BELOW.1);
         let headroom = match metadata.free + metadata.pinned < enough {
             true => pool.usual_len(Class::Metadata) * metadata_copies,
             false => 0,
@@ -561,7 +584,7 @@ impl Space {
         let outlook = self.outlook(&self.pool.lock(), true);
         let more = outlook.metadata.free + outlook.metadata.pinned;
         more + outlook.room / outlook.metadata_copies.max(1)
-            < outlook.metadata.used.saturating_mul(8)
+            < outlook.metadata.used.saturating_mul(TIGHT)
     }
 
     /// Whether somebody has counted the trees that describe space.

@@ -764,7 +764,7 @@ impl<'a> Merge<'a> {
                 && self.nodes[level as usize..].iter().all(Vec::is_empty);
             if only {
                 let child = self.nodes_at(level)[0];
-                return self.enthrone(child, level - 1);
+                return self.make_root(child, level - 1);
             }
             self.flush_nodes(level)?;
             level += 1;
@@ -772,7 +772,7 @@ impl<'a> Merge<'a> {
     }
 
     /// Makes `child` the root. A root belongs to its tree alone, so an old block is copied first.
-    fn enthrone(&mut self, child: ChildPtr, level: u8) -> Result<Root> {
+    fn make_root(&mut self, child: ChildPtr, level: u8) -> Result<Root> {
         if child.generation == self.exchange.generation() {
             return Ok(Root { bytenr: child.bytenr, generation: child.generation, level });
         }

@@ -384,8 +384,8 @@ impl Core {
         }
         warnings.push(warning.clone());
         drop(warnings);
-        if let Some(hear) = self.listener.0.get() {
-            hear(&warning);
+        if let Some(listener) = self.listener.0.get() {
+            listener(&warning);
         }
     }
 
@@ -400,9 +400,9 @@ impl Core {
         }
     }
 
-    /// Has `hear` told of each warning from now on. The first one who asks for that hears.
-    pub fn on_warning(&self, hear: impl Fn(&str) + Send + Sync + 'static) {
-        let _ = self.listener.0.set(Box::new(hear));
+    /// Has `listener` told of each warning from now on: that of the first one who asks.
+    pub fn on_warning(&self, listener: impl Fn(&str) + Send + Sync + 'static) {
+        let _ = self.listener.0.set(Box::new(listener));
     }
 
     /// What was noted with [`Core::warn`].

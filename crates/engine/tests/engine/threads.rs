@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress::{Error, Filesystem, New, Node, Options, Owner, Rename};
+use buttress::{Error, Filesystem, New, Node, Options, Owner, Rename, Unsupported};
 use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::{Image, bytes, content, names};
@@ -132,7 +132,7 @@ fn quotas_are_marked_inconsistent_or_left_alone() {
         buttress_testkit::oracle::btrfs(&["quota", "rescan", "-w", top]).unwrap();
     });
     let refused = Filesystem::open(image.path(), Options::read_write());
-    assert!(matches!(refused, Err(Error::Unsupported(what)) if what.contains("quota")));
+    assert!(matches!(refused, Err(Error::Unsupported(Unsupported::Quotas))));
     let options = Options::read_write().mark_quota_inconsistent(true);
     let fs = Filesystem::open(image.path(), options).unwrap();
     fs.create(Node::ROOT, b"dir", &New::directory(0o755)).unwrap();

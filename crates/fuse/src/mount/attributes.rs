@@ -4,6 +4,9 @@
 //! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
+use buttress::ondisk::item::mode::{REGULAR, TYPE_MASK as TYPE};
+use rustix::fs::IFlags;
+
 use crate::nodes::Numbers;
 use crate::protocol::abi::{Attr, AttrOut, EntryOut, Kstatfs, StatfsOut, Statx, StatxOut, SxTime};
 
@@ -11,8 +14,6 @@ use super::store::{Attributes, SpaceNumbers, Time};
 
 /// Seconds an entry or attribute stays valid: longer than the kernel can count.
 const FOREVER: u64 = i64::MAX as u64;
-const TYPE: u32 = 0o170_000;
-const REGULAR: u32 = 0o100_000;
 /// Set-user-ID and set-group-ID.
 const SET_IDS: u32 = 0o6000;
 /// Longest name in bytes.
@@ -102,8 +103,9 @@ const fn lasting(mode: u32) -> u64 {
 
 /// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.
 fn statx_attributes(flags: u32) -> u64 {
-    const SAME: u32 = 0x4 | 0x10 | 0x20 | 0x40;
-    u64::from(flags & SAME)
+    const SAME: IFlags =
+        IFlags::IMMUTABLE.union(IFlags::APPEND).union(IFlags::NODUMP).union(IFlags::COMPRESSED);
+    u64::from(flags & SAME.bits())
 }
 
 fn sx_time(time: Time) -> SxTime {

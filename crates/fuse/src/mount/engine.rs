@@ -6,10 +6,10 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
 use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
+use rustix::fs::IFlags;
 use rustix::io::Errno;
 
 use super::control::{Control, DeviceFacts, Facts, FoundItem, SpaceFacts, SubvolumeFacts, TreeKey};
-use super::protect::PROTECTING;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
@@ -24,19 +24,23 @@ const COPY_STEP: usize = 1 << 20;
 const GLOBAL_RESERVE: u64 = 1 << 49;
 
 /// Inode flags on disk and the FS_*_FL bits that say the same.
-const FLAGS: [(u64, u32); 8] = [
-    (1 << 5, 0x8),
-    (1 << 6, 0x10),
-    (1 << 7, 0x20),
-    (1 << 8, 0x40),
-    (1 << 9, 0x80),
-    (1 << 10, 0x1_0000),
-    (1 << 1, 0x80_0000),
-    (1 << 11, 0x4),
+const FLAGS: [(u64, IFlags); 8] = [
+    (inode_flags::SYNC, IFlags::SYNC),
+    (inode_flags::IMMUTABLE, IFlags::IMMUTABLE),
+    (inode_flags::APPEND, IFlags::APPEND),
+    (inode_flags::NODUMP, IFlags::NODUMP),
+    (inode_flags::NOATIME, IFlags::NOATIME),
+    (inode_flags::DIRSYNC, IFlags::DIRSYNC),
+    (inode_flags::NODATACOW, IFlags::NOCOW),
+    (inode_flags::COMPRESS, IFlags::COMPRESSED),
 ];
-/// The FS_*_FL bits that can be changed: sync, immutable, append-only, no-dump, no-atime, dirsync. The
-/// others (compression, no copy-on-write) would need the engine to act on them.
-const SETTABLE: u32 = 0x8 | PROTECTING | 0x40 | 0x80 | 0x1_0000;
+/// Those that can be changed. The others (compression, no copy-on-write) would need the engine to act on them.
+const SETTABLE: IFlags = IFlags::SYNC
+    .union(IFlags::IMMUTABLE)
+    .union(IFlags::APPEND)
+    .union(IFlags::NODUMP)
+    .union(IFlags::NOATIME)
+    .union(IFlags::DIRSYNC);
 
 /// The engine behind a mount.
 pub struct Engine {
@@ -148,7 +152,7 @@ fn attributes(found: &buttress::Attributes) -> Attributes {
         mtime: time(found.mtime),
         ctime: time(found.ctime),
         btime: time(found.otime),
-        flags: flags.fold(0, |all, (_, flag)| all | flag),
+        flags: flags.fold(0, |all, (_, flag)| all | flag.bits()),
     }
 }
 
@@ -551,12 +555,12 @@ impl Control for Engine {
 
     fn set_flags(&self, node: &Self::Node, flags: u32) -> Answer<()> {
         let now = self.fs.attributes(*node).map_err(errno)?;
-        if (attributes(&now).flags ^ flags) & !SETTABLE != 0 {
+        if (attributes(&now).flags ^ flags) & !SETTABLE.bits() != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         let mut disk = now.flags;
-        for (bit, flag) in FLAGS.iter().filter(|(_, flag)| flag & SETTABLE != 0) {
-            disk = if flags & flag != 0 { disk | bit } else { disk & !bit };
+        for (bit, flag) in FLAGS.iter().filter(|(_, flag)| SETTABLE.contains(*flag)) {
+            disk = if flags & flag.bits() != 0 { disk | bit } else { disk & !bit };
         }
         let change = Change { flags: Some(disk), ..Change::default() };
         self.fs.set_attributes(*node, &change).map(drop).map_err(errno)

@@ -1,10 +1,13 @@
 //! Attributes, extended attributes, and what changes them on the way: set-id bits that end with a
 //! write or a new owner, access times that move with a read.
 
+use buttress::ondisk::item::mode::{
+    DIRECTORY, GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID, TYPE_MASK as TYPE,
+};
 use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use rustix::fs::XattrFlags;
+use rustix::fs::{IFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::caller::{Caller, Capability};
@@ -16,18 +19,12 @@ use crate::options::AccessTimes;
 use crate::protocol::abi::{self, fattr};
 use crate::protocol::channel::{Reply, Request};
 
-const SET_UID: u32 = 0o4000;
-const SET_GID: u32 = 0o2000;
 pub(super) const SET_IDS: u32 = SET_UID | SET_GID;
-const GROUP_EXECUTE: u32 = 0o010;
-const PERMISSIONS: u32 = 0o7777;
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
 /// Seconds after which a relative access time moves even without a change.
 const DAY: i64 = 86_400;
 
 /// `FS_NOATIME_FL`: the access time of this inode stays.
-const NOATIME: u32 = 0x80;
+const NOATIME: u32 = IFlags::NOATIME.bits();
 
 impl<S: Store> Mount<S> {
     pub(super) fn getattr(&self, request: &Request<'_>) -> Answer<abi::AttrOut> {

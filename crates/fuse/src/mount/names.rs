@@ -1,6 +1,7 @@
 //! Names: looking them up, making, moving and removing them, and the kernel's hold on what they
 //! lead to.
 
+use buttress::ondisk::item::mode::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK as TYPE};
 use std::ffi::OsStr;
 
 use rustix::fs::RenameFlags as LinuxRename;
@@ -12,11 +13,6 @@ use super::attributes::decode_device;
 use super::store::{Answer, RenameFlags, Store};
 use crate::protocol::abi::{self, EntryOut};
 use crate::protocol::channel::{Reply, Request};
-
-const REGULAR: u32 = 0o100_000;
-const DIRECTORY: u32 = 0o040_000;
-const SYMLINK: u32 = 0o120_000;
-const TYPE: u32 = 0o170_000;
 
 impl<S: Store> Mount<S> {
     pub(super) fn lookup(&self, request: &Request<'_>) -> Answer<EntryOut> {

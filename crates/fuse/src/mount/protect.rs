@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 
-use rustix::fs::OFlags;
+use rustix::fs::{IFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
@@ -16,9 +16,9 @@ use crate::nodes::STUB;
 use crate::protocol::abi::fattr;
 
 /// `FS_IMMUTABLE_FL`: nothing about the inode changes.
-pub(super) const IMMUTABLE: u32 = 0x10;
+pub(super) const IMMUTABLE: u32 = IFlags::IMMUTABLE.bits();
 /// `FS_APPEND_FL`: it only grows.
-const APPEND: u32 = 0x20;
+const APPEND: u32 = IFlags::APPEND.bits();
 /// Both.
 pub(super) const PROTECTING: u32 = IMMUTABLE | APPEND;
 

@@ -13,6 +13,8 @@ mod tests;
 
 use std::path::PathBuf;
 
+use strsim::levenshtein;
+
 use table::{Effect, Idle, ROWS, Row};
 
 /// Which subvolume is the top of the mount.
@@ -263,31 +265,12 @@ impl MountOptions {
 
 fn unknown(name: &str) -> OptionError {
     let limit = if name.len() < 4 { 1 } else { 2 };
-    let near = |row: &&Row| distance(name, row.name) <= limit;
+    let near = |row: &&Row| levenshtein(name, row.name) <= limit;
     let mut near: Vec<_> = ROWS.iter().filter(near).map(|row| row.name).collect();
-    near.sort_by_key(|known| distance(name, known));
+    near.sort_by_key(|known| levenshtein(name, known));
     near.dedup();
     near.truncate(3);
     OptionError::Unknown { name: name.to_owned(), near }
-}
-
-/// Insertions, deletions and replacements that lead from `left` to `right`.
-fn distance(left: &str, right: &str) -> usize {
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut before = i + 1;
-        for (cell, b) in row.iter_mut().skip(1).zip(right.bytes()) {
-            let replaced = diagonal + usize::from(a != b);
-            diagonal = *cell;
-            before = replaced.min(diagonal + 1).min(before + 1);
-            *cell = before;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = i + 1;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 /// Bytes, with an optional suffix K, M, G or T of powers of 1024.

@@ -15,9 +15,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use super::abi::{self, InHeader, OutHeader};
 
-/// Smallest buffer the kernel agrees to fill, whatever `max_write` says.
-pub const RECEIVE_BYTES_MIN: usize = 8192;
-
 /// Most parts one reply is gathered from besides its header (below the kernel's 1024).
 pub const PARTS_MAX: usize = 32;
 
@@ -44,8 +41,8 @@ impl Channel {
 
     /// Waits for the next request. `None`: unmounted, or the connection was aborted.
     ///
-    /// `buffer` must hold a whole request: at least [`RECEIVE_BYTES_MIN`], and `max_write` plus a
-    /// page for the headers.
+    /// `buffer` must hold a whole request: `max_write` plus a page for the headers, and at least the
+    /// 8192 bytes that the kernel insists on.
     pub fn receive<'b>(&self, buffer: &'b mut [u8]) -> Result<Option<Request<'b>>, Errno> {
         let length = loop {
             match rustix::io::read(&self.fd, &mut *buffer) {

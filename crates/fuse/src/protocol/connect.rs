@@ -116,7 +116,36 @@ pub enum ConnectError {
     Helper {
         /// Its own words.
         said: String,
+        /// What they mean.
+        why: Refusal,
     },
+}
+
+/// Why a helper said no.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Files are open below the mount.
+    Busy,
+    /// The system lets only root give others access.
+    AllowOther,
+    /// Something else.
+    Other,
+}
+
+impl Refusal {
+    /// The helpers have one exit status for everything, so this is the one place that understands their words. They are asked to
+    /// say them in English (`LC_ALL=C`).
+    fn of_words(said: &str) -> Refusal {
+        let means = [
+            // EBUSY, as strerror(3) has it, and as umount(8) has it.
+            ("Device or resource busy", Refusal::Busy),
+            ("target is busy", Refusal::Busy),
+            // The line that is missing in the configuration.
+            ("user_allow_other", Refusal::AllowOther),
+        ];
+        let found = means.iter().find(|(words, _)| said.contains(words));
+        found.map_or(Refusal::Other, |(_, refusal)| *refusal)
+    }
 }
 
 /// What to do where there is no device; that there are too many open files says by itself what is wrong.
@@ -141,7 +170,7 @@ impl ConnectError {
     pub fn is_busy(&self) -> bool {
         match self {
             Self::Unmount { reason, .. } => *reason == Errno::BUSY,
-            Self::Helper { said } => said.contains("busy"),
+            Self::Helper { why, .. } => *why == Refusal::Busy,
             _ => false,
         }
     }
@@ -178,10 +207,11 @@ fn mode_of(mountpoint: &Path) -> Result<u32, ConnectError> {
 /// Root was refused: what would help.
 fn say_container(error: ConnectError) -> ConnectError {
     match error {
-        ConnectError::Helper { said } => ConnectError::Helper {
+        ConnectError::Helper { said, why } => ConnectError::Helper {
             said: format!(
                 "{said}; in a container, it has to have /dev/fuse and the capability SYS_ADMIN"
             ),
+            why,
         },
         other => other,
     }
@@ -408,7 +438,7 @@ fn connect_by_helper(mountpoint: &Path, options: &ConnectOptions) -> Result<Chan
     let (ours, theirs) = UnixStream::pair().map_err(failed)?;
     let mut command = Command::new(HELPER);
     command.arg("-o").arg(helper_options(options)).arg("--").arg(mountpoint);
-    command.env("_FUSE_COMMFD", "0").stdin(OwnedFd::from(theirs));
+    command.env("_FUSE_COMMFD", "0").env("LC_ALL", "C").stdin(OwnedFd::from(theirs));
     run_helper(&mut command)?;
     // The helper has ended, so the message is there or never comes; our copy of its end goes too.
     drop(command);
@@ -428,7 +458,7 @@ fn run_helper(command: &mut Command) -> Result<(), ConnectError> {
     }
     let said = said.trim();
     let said = if said.is_empty() { "the mount helper failed without a word" } else { said };
-    Err(ConnectError::Helper { said: said.to_owned() })
+    Err(ConnectError::Helper { said: said.to_owned(), why: Refusal::of_words(said) })
 }
 
 /// Takes the one descriptor out of the message that waits on `socket`.

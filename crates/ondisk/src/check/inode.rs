@@ -4,17 +4,27 @@ use buttress_codec::crc32c::name_hash;
 
 use super::leaf::Item;
 use super::{Checked, ensure};
-use crate::item::{FileExtent, FileExtentHead, InodeItem, InodeRef, file_type, inode_flags, split};
+use crate::item::{
+    FileExtent, FileExtentHead, InodeItem, InodeRef, file_type, inode_flags, mode, split,
+};
 use crate::key::{Key, kind, objectid};
 use crate::view::{self, DirEntry, FileExtentItem};
 use crate::{COMPRESSED_LEN_MAX, HEADER_LEN, ITEM_LEN, NAME_LEN_MAX};
 
-const MODE_TYPE: u32 = 0o170000;
-const MODE_DIRECTORY: u32 = 0o040000;
-/// Pipe, character device, directory, block device, file, symlink, socket.
-const MODE_TYPES: [u32; 7] =
-    [0o010000, 0o020000, MODE_DIRECTORY, 0o060000, 0o100000, 0o120000, 0o140000];
-const INODE_FLAGS: u64 = 0xfff | inode_flags::ROOT_ITEM_INIT;
+/// The flags that the format has in the lower half.
+const INODE_FLAGS: u64 = inode_flags::NODATASUM
+    | inode_flags::NODATACOW
+    | inode_flags::READONLY
+    | inode_flags::NOCOMPRESS
+    | inode_flags::PREALLOC
+    | inode_flags::SYNC
+    | inode_flags::IMMUTABLE
+    | inode_flags::APPEND
+    | inode_flags::NODUMP
+    | inode_flags::NOATIME
+    | inode_flags::DIRSYNC
+    | inode_flags::COMPRESS
+    | inode_flags::ROOT_ITEM_INIT;
 const COMPRESSION_MAX: u8 = 3;
 /// The type of encrypted names is the usual one with this bit.
 const TYPE_ENCRYPTED: u8 = 0x80;
@@ -59,18 +69,18 @@ pub(super) fn inode_item(item: &Item<'_>) -> Checked {
     item.age(inode.transid.get(), "inode transid from the future")?;
     let mode = inode.mode.get();
     ensure!(
-        mode & !(MODE_TYPE | 0o7777) == 0,
+        mode & !(mode::TYPE_MASK | mode::PERMISSIONS) == 0,
         "unknown bits in an inode's mode",
         format_args!("{mode:#o}"),
         "no bit above 0o177777"
     );
     ensure!(
-        MODE_TYPES.contains(&(mode & MODE_TYPE)),
+        file_type::of_mode(mode) != file_type::UNKNOWN,
         "invalid file type in an inode's mode",
         format_args!("{mode:#o}"),
         "one of the seven file types"
     );
-    if mode & MODE_TYPE == MODE_DIRECTORY {
+    if mode & mode::TYPE_MASK == mode::DIRECTORY {
         ensure!(inode.nlink.get() <= 1, "directory with several links", inode.nlink, "at most 1");
     }
     let flags = inode.flags.get() & 0xffff_ffff;

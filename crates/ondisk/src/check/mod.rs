@@ -285,14 +285,6 @@ impl Gate {
         Ok(block)
     }
 
-    /// Whether the bytes carry their own checksum: what tells the good copy from the bad one.
-    pub fn checksum_matches(&self, bytes: &[u8]) -> bool {
-        match (bytes.first_chunk::<32>(), bytes.get(32..)) {
-            (Some(csum), Some(rest)) => self.csum.verify(rest, csum),
-            _ => false,
-        }
-    }
-
     fn size(&self, bytes: &[u8]) -> Result<BlockHead, Fault> {
         ensure!(
             bytes.len() == self.nodesize as usize,

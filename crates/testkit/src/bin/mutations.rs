@@ -115,7 +115,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
             if asked.theirs == Theirs::Fails || !matches!(&asked.ours, Ok(it) if it.is_clean()) {
                 println!("{base:?} is not healthy: {} {:#?}", asked.text, asked.ours);
             }
-            bases.push((base, healthy, census));
+            bases.push(Healthy { base, image: healthy, census });
         }
     }
     let (next, counts) = (AtomicU64::new(0), Mutex::new(Counts::default()));
@@ -129,9 +129,9 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
                     if number >= args.count {
                         return;
                     }
-                    let (base, healthy, census) = &bases[number as usize % bases.len()];
+                    let healthy = &bases[number as usize % bases.len()];
                     let seed = args.seed << 32 | number;
-                    if let Err(error) = one(*base, healthy, census, seed, &path, counts, args) {
+                    if let Err(error) = one(healthy, seed, &path, counts, args) {
                         println!("seed {seed}: {error}");
                         counts.lock().unwrap_or_else(|it| it.into_inner()).faults += 1;
                     }
@@ -148,10 +148,15 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     Ok(if counts.faults == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn one(
+/// An image to be damaged, and what there is in it.
+struct Healthy {
     base: Base,
-    healthy: &MemoryDevice,
-    census: &Census,
+    image: MemoryDevice,
+    census: Census,
+}
+
+fn one(
+    Healthy { base, image, census }: &Healthy,
     seed: u64,
     path: &Path,
     counts: &Mutex<Counts>,
@@ -159,7 +164,7 @@ fn one(
 ) -> Result<(), Box<dyn Error>> {
     let mut rng = Rng::new(seed);
     let (patient, told) = loop {
-        let patient = Patient::of(healthy)?;
+        let patient = Patient::of(image)?;
         if let Some(told) = mutate(&patient, census, &mut rng)? {
             break (patient, told);
         }

@@ -180,19 +180,6 @@ impl Patient {
         }
     }
 
-    /// Changes the raw bytes of the leaf that holds an item: gets them and the item's slot.
-    pub fn edit_leaf(
-        &self,
-        tree: u64,
-        key: &Key,
-        edit: impl FnOnce(&mut [u8], usize),
-    ) -> Result<()> {
-        let Some(Step { block, slot }) = self.path(tree, key)?.pop() else {
-            return Err(DamageError::Missing("a leaf"));
-        };
-        self.edit_block(block.bytenr(), |bytes| edit(bytes, slot))
-    }
-
     /// Replaces the items of the leaf that holds `key`. The keys of the nodes above follow its first key.
     pub fn edit_items(
         &self,

@@ -10,7 +10,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::UnitArgs;
-use crate::whole::Space;
+use crate::vfs::Space;
 
 /// Arguments of `filesystem df`.
 #[derive(Debug, Args)]

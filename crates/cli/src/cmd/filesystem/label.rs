@@ -11,8 +11,8 @@ use crate::args::Globals;
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::Target;
-use crate::whole::Whole;
+use crate::vfs::Vfs;
+use crate::vnode::Target;
 
 /// Arguments of `filesystem label`.
 #[derive(Debug, Args)]
@@ -30,7 +30,7 @@ pub fn run(args: &Label, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     if let Some(label) = &args.label {
         check(label)?;
         return session(globals, Access::ReadWrite, |session| {
-            Whole::of(&session.find(&target, true)?)?.set_label(label.as_bytes())
+            Vfs::of(&session.find(&target, true)?)?.set_label(label.as_bytes())
         });
     }
     let label = super::info(&args.target, globals)?.label;

@@ -17,8 +17,8 @@ use super::files::session;
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::output;
-use crate::spot::{Target, Trouble};
-use crate::whole::{Info, Whole};
+use crate::vfs::{Info, Vfs};
+use crate::vnode::{FileError, Target};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -68,14 +68,14 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
 /// What there is to know about the filesystem at a target.
 fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
     session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(target, globals), true)?;
-        Whole::of(&spot)?.info()
+        let vnode = session.find(&Target::any(target, globals), true)?;
+        Vfs::of(&vnode)?.info()
     })
 }
 
 fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let figures = client::stats(&args.target).map_err(|errno| {
-        let failure = Failure::new("cannot ask", args.target.display(), Trouble::from(errno));
+        let failure = Failure::new("cannot ask", args.target.display(), FileError::from(errno));
         failure.hint("It must lie on a live mount of buttress; `buttress mount` lists them.")
     })?;
     Ok(output::write_figures(out, globals.format, &figures)?)
@@ -84,9 +84,9 @@ fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Fai
 fn sync(args: &Sync, globals: &Globals) -> Result<(), Failure> {
     // Nothing waits to be written in an unmounted image: reading it is enough to say so.
     session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        match Whole::of(&spot)? {
-            Whole::Image(_) => Ok(()),
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        match Vfs::of(&vnode)? {
+            Vfs::Image(_) => Ok(()),
             live => live.sync(),
         }
     })

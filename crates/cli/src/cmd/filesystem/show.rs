@@ -10,7 +10,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::UnitArgs;
-use crate::whole::Info;
+use crate::vfs::Info;
 
 /// Arguments of `filesystem show`.
 #[derive(Debug, Args)]

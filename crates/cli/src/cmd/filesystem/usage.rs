@@ -12,7 +12,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::{UnitArgs, Units};
-use crate::whole::{Info, Space};
+use crate::vfs::{Info, Space};
 
 /// Arguments of `filesystem usage`.
 #[derive(Debug, Args)]
@@ -157,11 +157,11 @@ impl Column {
 }
 
 fn columns(info: &Info, units: Units) -> Vec<Column> {
-    let of_each = |show: &dyn Fn(&crate::whole::Device) -> String| {
+    let of_each = |show: &dyn Fn(&crate::vfs::Device) -> String| {
         info.devices.iter().map(show).collect::<Vec<_>>()
     };
-    let unallocated = |it: &crate::whole::Device| it.size.saturating_sub(it.used);
-    let sum = |of: &dyn Fn(&crate::whole::Device) -> u64| {
+    let unallocated = |it: &crate::vfs::Device| it.size.saturating_sub(it.used);
+    let sum = |of: &dyn Fn(&crate::vfs::Device) -> u64| {
         [units.show(info.devices.iter().map(of).sum()), String::new()]
     };
     let none = || [String::new(), String::new()];
@@ -222,7 +222,7 @@ fn groups(info: &Info, units: Units, out: &mut dyn Write) -> Result<(), Failure>
 
 fn json(info: &Info, it: &Overall) -> Value {
     let groups: Vec<_> = info.spaces.iter().map(df::json).collect();
-    let device = |it: &crate::whole::Device| {
+    let device = |it: &crate::vfs::Device| {
         let unallocated = it.size.saturating_sub(it.used);
         json!({
             "devid": it.id,

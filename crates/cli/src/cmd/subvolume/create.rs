@@ -11,8 +11,8 @@ use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Session, Spot, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
+use crate::vnode::{Session, Target, Vnode};
 
 /// Arguments of `subvolume create`.
 #[derive(Debug, Args)]
@@ -58,8 +58,8 @@ fn one(
         return Err(Failure::new("cannot create", target.shown(), TAKEN));
     }
     let (directory, name) = session.find_parent(target)?;
-    Whole::of(&directory)?;
-    let made = whole::create_subvolume(&directory, &name);
+    Vfs::of(&directory)?;
+    let made = vfs::create_subvolume(&directory, &name);
     made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
     if globals.talks() {
         writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;
@@ -68,7 +68,12 @@ fn one(
 }
 
 /// Why there is no new subvolume in a directory.
-pub fn refused(what: &str, directory: &Spot, name: &[u8], why: &crate::spot::Trouble) -> Failure {
+pub fn refused(
+    what: &str,
+    directory: &Vnode,
+    name: &[u8],
+    why: &crate::vnode::FileError,
+) -> Failure {
     let place = directory.entry_name(name);
     match why {
         why if why.is(Errno::EXIST) => Failure::new(what, place, TAKEN),

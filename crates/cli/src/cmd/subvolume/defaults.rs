@@ -15,8 +15,8 @@ use crate::clock::Zone;
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::Target;
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
+use crate::vnode::Target;
 
 /// Arguments of `subvolume get-default`.
 #[derive(Debug, Args)]
@@ -37,9 +37,9 @@ pub struct SetDefault {
 /// Prints the default subvolume.
 pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let (id, all) = session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        Ok((whole.default_subvolume()?, whole.subvolumes_past()?.0))
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        let vfs = Vfs::of(&vnode)?;
+        Ok((vfs.default_subvolume()?, vfs.subvolumes_past()?.0))
     })?;
     let found = all.iter().find(|it| it.id == id);
     if globals.format == Format::Json {
@@ -62,21 +62,21 @@ pub fn get(args: &GetDefault, globals: &Globals, out: &mut dyn Write) -> Result<
 pub fn set(args: &SetDefault, globals: &Globals, _out: &mut dyn Write) -> Result<(), Failure> {
     session(globals, Access::ReadWrite, |session| match args.targets.as_slice() {
         [one] => {
-            let spot = session.find(&Target::any(one, globals), true)?;
-            Whole::of(&spot)?.subvolume_at(&spot)?;
-            whole::set_default(&spot)
-                .map_err(|why| spot.failure("cannot make the default subvolume of", why))
+            let vnode = session.find(&Target::any(one, globals), true)?;
+            Vfs::of(&vnode)?.subvolume_at(&vnode)?;
+            vfs::set_default(&vnode)
+                .map_err(|why| vnode.failure("cannot make the default subvolume of", why))
         }
         [id, filesystem] => {
             let id = id.to_str().and_then(|id| id.parse().ok()).ok_or_else(|| {
                 let why = format!("{} is no subvolume id", id.to_string_lossy());
                 Failure::usage("cannot set the default subvolume", why)
             })?;
-            let spot = session.find(&Target::any(filesystem, globals), true)?;
-            let whole = Whole::of(&spot)?;
-            whole.set_default_by_id(id).map_err(|why| match why.is(Errno::NOENT) {
-                true => no_such_subvolume(id, &whole),
-                false => spot.failure("cannot set the default subvolume of", why),
+            let vnode = session.find(&Target::any(filesystem, globals), true)?;
+            let vfs = Vfs::of(&vnode)?;
+            vfs.set_default_by_id(id).map_err(|why| match why.is(Errno::NOENT) {
+                true => no_such_subvolume(id, &vfs),
+                false => vnode.failure("cannot set the default subvolume of", why),
             })
         }
         _ => Err(Failure::usage("cannot set the default subvolume", "none was named")),

@@ -18,8 +18,8 @@ use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::quote;
-use crate::spot::{Session, Spot, Target, Trouble};
-use crate::whole::{self, Subvolume, Whole};
+use crate::vfs::{self, Subvolume, Vfs};
+use crate::vnode::{FileError, Session, Target, Vnode};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -46,21 +46,21 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
     let mut failures = Failures::new(globals);
     let mut deleted = Vec::new();
     session(globals, Access::ReadWrite, |session| {
-        let mut wholes = Vec::new();
+        let mut all_vfs = Vec::new();
         for target in &args.targets {
             let done = one(&Target::any(target, globals), args, globals, session, out);
-            let done = done.map(|(name, whole)| {
+            let done = done.map(|(name, vfs)| {
                 deleted.push(output::text_json(&name));
-                wholes.push(whole);
+                all_vfs.push(vfs);
             });
             failures.note(done, out)?;
         }
         let progress = Progress::spinner(globals, "freeing their space");
-        for whole in wholes {
+        for vfs in all_vfs {
             if args.commit_after {
-                whole.sync()?;
+                vfs.sync()?;
             }
-            whole.clean()?;
+            vfs.clean()?;
         }
         progress.finish();
         Ok(())
@@ -77,31 +77,35 @@ fn one(
     globals: &Globals,
     session: &mut Session<'_>,
     out: &mut dyn Write,
-) -> Result<(Vec<u8>, Whole), Failure> {
+) -> Result<(Vec<u8>, Vfs), Failure> {
     let target = match args.subvolid {
         Some(id) => {
-            let spot = session.find(target, true)?;
-            match Whole::of(&spot)? {
-                Whole::Live(path) => return anywhere(&path, id, args, globals, out),
-                whole => by_id(&whole, id)?,
+            let vnode = session.find(target, true)?;
+            match Vfs::of(&vnode)? {
+                Vfs::Live(path) => return anywhere(&path, id, args, globals, out),
+                vfs => by_id(&vfs, id)?,
             }
         }
         None => target.clone(),
     };
-    let spot = session.find(&target, false)?;
-    let whole = Whole::of(&spot)?;
-    let id = whole.subvolume_at(&spot)?;
-    if id == whole.default_subvolume()? {
-        return Err(is_default(&spot));
+    let vnode = session.find(&target, false)?;
+    let vfs = Vfs::of(&vnode)?;
+    let id = vfs.subvolume_at(&vnode)?;
+    if id == vfs.default_subvolume()? {
+        return Err(is_default(&vnode));
     }
     if args.recursive {
-        below(&whole, id, &spot, session, globals, out)?;
+        below(&vfs, id, &vnode, session, globals, out)?;
     }
     let (directory, name) = session.find_parent(&target)?;
     // Nobody can ask the subvolume itself any more when it is gone.
-    let whole = Whole::of(&directory)?;
-    delete(&whole, &directory, &name, &spot, args, globals, out)?;
-    Ok((spot.name(), whole))
+    let vfs = Vfs::of(&directory)?;
+    vfs::delete_subvolume(&directory, &name).map_err(|why| refused(&vnode, &why))?;
+    if args.commit_each {
+        vfs.sync()?;
+    }
+    say(&vnode, &vfs, args, globals, out)?;
+    Ok((vnode.name(), vfs))
 }
 
 fn is_default(place: &dyn std::fmt::Display) -> Failure {
@@ -117,15 +121,15 @@ fn anywhere(
     args: &Delete,
     globals: &Globals,
     out: &mut dyn Write,
-) -> Result<(Vec<u8>, Whole), Failure> {
-    let whole = Whole::Live(path.into());
-    let all = whole.subvolumes()?;
-    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &whole))?;
+) -> Result<(Vec<u8>, Vfs), Failure> {
+    let vfs = Vfs::Live(path.into());
+    let all = vfs.subvolumes()?;
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, &vfs))?;
     let name = quote::shown(&wanted.path).into_owned();
     let mut doomed = if args.recursive { inside(&all, &wanted.path) } else { Vec::new() };
     doomed.push(wanted);
     // What is refused in the end is refused before the first one is gone.
-    let default = whole.default_subvolume()?;
+    let default = vfs.default_subvolume()?;
     if let Some(one) = doomed.iter().find(|it| it.id == default) {
         return Err(is_default(&quote::shown(&one.path)));
     }
@@ -137,11 +141,11 @@ fn anywhere(
         client::delete_subvolume_by_id(path, subvolume.id)
             .map_err(|errno| refused(&name, &errno.into()))?;
         if args.commit_each {
-            whole.sync()?;
+            vfs.sync()?;
         }
-        say(&name, &whole, args, globals, out)?;
+        say(&name, &vfs, args, globals, out)?;
     }
-    Ok((wanted.path.clone(), whole))
+    Ok((wanted.path.clone(), vfs))
 }
 
 /// The subvolumes inside one with a path, the deepest first.
@@ -155,7 +159,7 @@ fn inside<'a>(all: &'a [Subvolume], path: &[u8]) -> Vec<&'a Subvolume> {
     inside
 }
 
-fn refused(place: &dyn std::fmt::Display, why: &Trouble) -> Failure {
+fn refused(place: &dyn std::fmt::Display, why: &FileError) -> Failure {
     let failure = Failure::new("cannot delete", place, why);
     match why.is(Errno::NOTEMPTY) {
         true => failure.hint("It holds other subvolumes: delete those first, or add -R."),
@@ -165,76 +169,60 @@ fn refused(place: &dyn std::fmt::Display, why: &Trouble) -> Failure {
 
 fn say(
     name: &dyn std::fmt::Display,
-    whole: &Whole,
+    vfs: &Vfs,
     args: &Delete,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
     if globals.talks() {
-        let durable = matches!(whole, Whole::Image(_)) || args.commit_after || args.commit_each;
+        let durable = matches!(vfs, Vfs::Image(_)) || args.commit_after || args.commit_each;
         let how = if durable { "commit" } else { "no-commit" };
         writeln!(out, "Delete subvolume ({how}): '{name}'")?;
     }
     Ok(())
 }
 
-fn delete(
-    whole: &Whole,
-    directory: &Spot,
-    name: &[u8],
-    spot: &Spot,
-    args: &Delete,
-    globals: &Globals,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
-    whole::delete_subvolume(directory, name).map_err(|why| refused(spot, &why))?;
-    if args.commit_each {
-        whole.sync()?;
-    }
-    say(spot, whole, args, globals, out)
-}
-
 /// Deletes the subvolumes inside a subvolume, the deepest first.
 fn below(
-    whole: &Whole,
+    vfs: &Vfs,
     id: u64,
-    spot: &Spot,
+    vnode: &Vnode,
     session: &mut Session<'_>,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
-    let all = whole.subvolumes()?;
+    let all = vfs.subvolumes()?;
     let here = all.iter().find(|it| it.id == id).map(|it| it.path.clone()).unwrap_or_default();
-    let default = whole.default_subvolume()?;
+    let default = vfs.default_subvolume()?;
     if let Some(one) = inside(&all, &here).iter().find(|it| it.id == default) {
         return Err(is_default(&quote::shown(&one.path)));
     }
     for subvolume in inside(&all, &here) {
-        let Some(target) = whole.spot_below(spot, &here, &subvolume.path) else { continue };
-        let spot = session.find(&target, false)?;
+        let Some(target) = vfs.vnode_below(vnode, &here, &subvolume.path) else { continue };
+        let vnode = session.find(&target, false)?;
         let (directory, name) = session.find_parent(&target)?;
-        let removed = whole::delete_subvolume(&directory, &name);
-        removed.map_err(|why| spot.failure("cannot delete", why))?;
+        let removed = vfs::delete_subvolume(&directory, &name);
+        removed.map_err(|why| vnode.failure("cannot delete", why))?;
         if globals.talks() {
-            writeln!(out, "Delete subvolume (no-commit): '{spot}'")?;
+            writeln!(out, "Delete subvolume (no-commit): '{vnode}'")?;
         }
     }
     Ok(())
 }
 
 /// The subvolume of an image with an id, as a target.
-fn by_id(whole: &Whole, id: u64) -> Result<Target, Failure> {
-    let (all, _hidden) = whole.subvolumes_past()?;
-    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, whole))?;
-    match whole {
-        Whole::Image(image) => {
+fn by_id(vfs: &Vfs, id: u64) -> Result<Target, Failure> {
+    let (all, _hidden) = vfs.subvolumes_past()?;
+    let wanted = all.iter().find(|it| it.id == id).ok_or_else(|| no_such_subvolume(id, vfs))?;
+    match vfs {
+        Vfs::Image(image) => {
             Ok(Target::Image { device: image.device().into(), path: wanted.path.clone() })
         }
-        Whole::Live(path) => Ok(Target::Host(path.clone())),
+        Vfs::Live(path) => Ok(Target::Host(path.clone())),
     }
 }
 
 /// That no subvolume has an id.
-pub fn no_such_subvolume(id: u64, whole: &Whole) -> Failure {
-    Failure::new(format!("cannot find subvolume {id} of"), whole.name(), "there is none")
+pub fn no_such_subvolume(id: u64, vfs: &Vfs) -> Failure {
+    Failure::new(format!("cannot find subvolume {id} of"), vfs.name(), "there is none")
 }

@@ -15,8 +15,8 @@ use crate::clock::Zone;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::Target;
-use crate::whole::{Subvolume, Whole};
+use crate::vfs::{Subvolume, Vfs};
+use crate::vnode::Target;
 
 /// Arguments of `subvolume list`.
 #[derive(Debug, Args)]
@@ -142,13 +142,13 @@ impl SortKey {
 /// Lists subvolumes.
 pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let ((mut all, passed), here) = session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        let vfs = Vfs::of(&vnode)?;
         let all = match args.deleted {
-            true => (whole.deleted_subvolumes()?, Vec::new()),
-            false => whole.subvolumes_past()?,
+            true => (vfs.deleted_subvolumes()?, Vec::new()),
+            false => vfs.subvolumes_past()?,
         };
-        Ok((all, whole.subvolume_of(&spot)?))
+        Ok((all, vfs.subvolume_of(&vnode)?))
     })?;
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
     all.sort_by(|one, other| {
@@ -276,7 +276,7 @@ fn nothing() -> Subvolume {
 pub fn json(it: &Subvolume, zone: &Zone) -> Value {
     let [made, sent, received] = it.transids;
     let [otime, stime, rtime] = it.times;
-    let time = |time: crate::spot::Time| match time.sec {
+    let time = |time: crate::vnode::Time| match time.sec {
         0 => Value::Null,
         sec => zone.at(sec).to_string().into(),
     };

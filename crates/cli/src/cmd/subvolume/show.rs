@@ -14,9 +14,9 @@ use crate::clock::Zone;
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Target, Time};
 use crate::units::UnitArgs;
-use crate::whole::{Subvolume, Whole};
+use crate::vfs::{Subvolume, Vfs};
+use crate::vnode::{Target, Time};
 
 /// Arguments of `subvolume show`.
 #[derive(Debug, Args)]
@@ -38,13 +38,13 @@ pub struct Show {
 /// Prints what there is to know about a subvolume.
 pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let (all, id) = session(globals, Access::ReadOnly, |session| {
-        let spot = session.find(&Target::any(&args.target, globals), true)?;
-        let whole = Whole::of(&spot)?;
-        let (all, _hidden) = whole.subvolumes_past()?;
+        let vnode = session.find(&Target::any(&args.target, globals), true)?;
+        let vfs = Vfs::of(&vnode)?;
+        let (all, _hidden) = vfs.subvolumes_past()?;
         let id = match (args.rootid, args.uuid) {
             (Some(id), _) => id,
             (_, Some(uuid)) => all.iter().find(|it| it.uuid == uuid).map_or(0, |it| it.id),
-            _ => whole.subvolume_at(&spot)?,
+            _ => vfs.subvolume_at(&vnode)?,
         };
         Ok((all, id))
     })?;

@@ -14,8 +14,8 @@ use crate::cmd::copy::{base_name, destination};
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::spot::{Kind, Target};
-use crate::whole::{self, Whole};
+use crate::vfs::{self, Vfs};
+use crate::vnode::{Kind, Target};
 
 /// Arguments of `subvolume snapshot`.
 #[derive(Debug, Args)]
@@ -34,27 +34,27 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
     session(globals, Access::ReadWrite, |session| {
         let source = Target::any(&args.source, globals);
         let target = Target::any(&args.destination, globals);
-        let spot = session.find(&source, true)?;
-        let whole = Whole::of(&spot)?;
-        whole.subvolume_at(&spot)?;
+        let vnode = session.find(&source, true)?;
+        let vfs = Vfs::of(&vnode)?;
+        vfs.subvolume_at(&vnode)?;
         let new = ("cannot make a snapshot at", Kind::Directory);
         let (directory, name) = destination(session, &target, base_name(&source), false, new)?;
         let Some(name) = name else {
-            return Err(spot
+            return Err(vnode
                 .failure("cannot name a snapshot of", "the top level has no name")
                 .hint("Give the snapshot's own name in DESTINATION."));
         };
-        let made = whole::snapshot(&spot, &directory, &name, args.readonly);
+        let made = vfs::snapshot(&vnode, &directory, &name, args.readonly);
         made.map_err(|why| match why.is(Errno::XDEV) {
             true => {
-                let what = format!("cannot make a snapshot of {spot} at");
+                let what = format!("cannot make a snapshot of {vnode} at");
                 Failure::new(what, directory.entry_name(&name), "not in the same filesystem")
             }
             false => refused("cannot create", &directory, &name, &why),
         })?;
         if globals.format == Format::Json {
             let value = json!({
-                "source": output::text_json(&spot.name()),
+                "source": output::text_json(&vnode.name()),
                 "path": output::text_json(&directory.entry(&name)),
                 "readonly": args.readonly,
             });
@@ -62,7 +62,7 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         }
         if globals.talks() {
             let kind = if args.readonly { "readonly snapshot" } else { "snapshot" };
-            writeln!(out, "Create a {kind} of '{spot}' in '{}'", directory.entry_name(&name))?;
+            writeln!(out, "Create a {kind} of '{vnode}' in '{}'", directory.entry_name(&name))?;
         }
         Ok(())
     })

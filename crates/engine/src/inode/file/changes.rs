@@ -1,11 +1,34 @@
-//! What has changed in a file and is not in its tree yet.
+//! What has changed in a file and is not in its tree yet: the states that data are in, and what always holds of them.
+//!
+//! A sector of the file that a layer has changed is in exactly one of two maps:
+//!
+//! - `buffers`: written, and not on the disk yet (delayed allocation). All of the sector's bytes are there.
+//! - `pieces`: a hole, an extent, or (once the layer is prepared) the whole content of a small file.
+//!
+//! Three more say what belongs to them:
+//!
+//! - `prealloc`: for a part of `buffers`, the space that the file has reserved for it. It goes there when it is flushed. All
+//!   other buffered sectors are promised space, which is allocated then.
+//! - `digests`, by address: the checksums of exactly those sectors that `pieces` has data for which are in no checksum
+//!   tree and in no shared extent: `Piece::New` with data, and `Extent::written`. A file without checksums has none.
+//! - `edges`: only of a prepared layer; what [`FileChanges::emit`] has to know of the old extents.
+//!
+//! Space that this transaction has allocated is in exactly one place, so that it is neither lost nor given back twice:
+//! behind a `Piece::New`, a `Prealloc::Own` or a shared extent that is new; `ahead` of a sequential writer; or `dropped`: not
+//! used any more, and given back by [`FileChanges::prepare`]. It is not given back before, as somebody who has looked it up
+//! may be reading it until the freeze.
+//!
+//! Three numbers are kept beside the maps: `buffered`, `prealloc_bytes` and `mapped`. A prepared layer has no buffers and
+//! nothing to give back, and its `mapped` is 0, as the inode's `nbytes` counts it.
+//!
+//! [`FileChanges::check`] holds a layer against all of this; the tests call it after each step.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
-use super::ranges::{RangeMap, Span, Split, len};
+use super::piece::{Buffer, Digests, Extent, Origin, Piece, Prealloc, SharedExtent};
+use super::ranges::{RangeMap, Span, len};
 use super::read::Cache;
 use crate::error::Result;
 use crate::space::Range;
@@ -34,196 +57,30 @@ pub fn space_needed(offset: u64, len: u64) -> u64 {
     round_up(offset.saturating_add(len)).saturating_sub(round_down(offset)).saturating_add(SECTOR)
 }
 
-/// Buffered bytes of whole sectors.
-#[derive(Clone, Debug)]
-pub(super) struct Buffer(pub Vec<u8>);
-
-impl Split for Buffer {
-    fn split_off(&mut self, skip: u64) -> Buffer {
-        Buffer(self.0.split_off((skip as usize).min(self.0.len())))
-    }
-}
-
-/// Checksums of consecutive sectors, back to back.
-#[derive(Clone, Debug)]
-pub(super) struct Digests {
-    pub bytes: Vec<u8>,
-    /// Bytes of one checksum.
-    pub size: usize,
-}
-
-impl Split for Digests {
-    fn split_off(&mut self, skip: u64) -> Digests {
-        let at = (skip / SECTOR) as usize * self.size;
-        Digests { bytes: self.bytes.split_off(at.min(self.bytes.len())), size: self.size }
-    }
-}
-
-/// New data to which more than one piece may refer, in one file or in several.
-#[derive(Debug)]
-pub(super) struct SharedExtent {
-    /// Where the data are: a whole extent, or what was written of it.
-    pub range: Range,
-    /// Empty when it has no checksums.
-    pub digests: Vec<u8>,
-    /// Where the data are from.
-    pub origin: Origin,
-    emitted: AtomicBool,
-}
-
-/// Which transaction a shared extent is from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
-    /// Allocated and written by this one.
-    New,
-    /// Written by this one, to space that its file had before.
-    Written,
-    /// Allocated or written by the committing one, which keeps it.
-    Committing,
-}
-
-impl SharedExtent {
-    /// An extent that nobody has emitted yet.
-    pub fn of(range: Range, digests: Vec<u8>, origin: Origin) -> SharedExtent {
-        SharedExtent { range, digests, origin, emitted: AtomicBool::new(false) }
-    }
-
-    /// Whether the caller is the one who says that the extent, or what is in it, is new: the first who asks.
-    pub fn introduces(&self) -> bool {
-        self.origin != Origin::Committing && !self.emitted.swap(true, Ordering::AcqRel)
-    }
-}
-
-/// A piece of a data extent that is not this piece's own.
-#[derive(Clone, Debug)]
-pub(super) struct Extent {
-    /// Logical address of the whole extent.
-    pub bytenr: u64,
-    /// Bytes of the whole extent on the disk.
-    pub disk_len: u64,
-    /// Bytes of file content that the whole extent holds.
-    pub ram_len: u64,
-    /// Where in that content the piece starts.
-    pub offset: u64,
-    /// 0 none, 1 zlib, 2 lzo, 3 zstd.
-    pub compression: u8,
-    /// Reads as zeros.
-    pub prealloc: bool,
-    /// This layer has written it to space that the file had: its checksums are in the layer.
-    pub written: bool,
-    /// Of data that the last commit does not know.
-    pub shared: Option<Arc<SharedExtent>>,
-}
-
-impl Extent {
-    /// The addresses of a piece of `len` bytes.
-    pub fn addresses(&self, len: u64) -> Span {
-        let start = self.bytenr.saturating_add(self.offset);
-        start..start.saturating_add(len)
-    }
-}
-
-/// Space that a file has reserved. To everybody else it is zeros, so that data may be written to it before the commit that
-/// says so.
-#[derive(Clone, Debug)]
-pub(super) enum Home {
-    /// An extent of this layer, exactly as long as the range.
-    Own(u64),
-    /// A piece of an older extent that only this file refers to.
-    Part(Extent),
-}
-
-impl Home {
-    /// The address of its start.
-    pub fn bytenr(&self) -> u64 {
-        match self {
-            Home::Own(bytenr) => *bytenr,
-            Home::Part(extent) => extent.addresses(0).start,
-        }
-    }
-}
-
-impl Split for Home {
-    fn split_off(&mut self, skip: u64) -> Home {
-        match self {
-            Home::Own(bytenr) => Home::Own(bytenr.saturating_add(skip)),
-            Home::Part(extent) => {
-                let offset = extent.offset.saturating_add(skip);
-                Home::Part(Extent { offset, ..extent.clone() })
-            }
-        }
-    }
-}
-
-/// What a range of the file holds now, in place of what lower layers say.
-#[derive(Clone, Debug)]
-pub(super) enum Piece {
-    /// Nothing: zeros.
-    Hole,
-    /// The whole file, kept in the item: at most a sector.
-    Inline(Arc<[u8]>),
-    /// An extent of its own, exactly as long as the piece, allocated in this transaction. It can be cut anywhere, because
-    /// no item names it yet.
-    New {
-        /// Logical address.
-        bytenr: u64,
-        /// Reads as zeros.
-        prealloc: bool,
-    },
-    /// A piece of an extent that others may refer to.
-    Extent(Extent),
-}
-
-impl Split for Piece {
-    fn split_off(&mut self, skip: u64) -> Piece {
-        match self {
-            Piece::Hole | Piece::Inline(_) => Piece::Hole,
-            Piece::New { bytenr, prealloc } => {
-                Piece::New { bytenr: bytenr.saturating_add(skip), prealloc: *prealloc }
-            }
-            Piece::Extent(extent) => {
-                let offset = extent.offset.saturating_add(skip);
-                Piece::Extent(Extent { offset, ..extent.clone() })
-            }
-        }
-    }
-}
-
-impl Piece {
-    /// What it adds to the inode's `nbytes` when it covers `span`.
-    pub fn nbytes(&self, span: &Span) -> u64 {
-        match self {
-            Piece::Hole => 0,
-            Piece::Inline(bytes) => bytes.len() as u64,
-            Piece::New { .. } | Piece::Extent(_) => len(span),
-        }
-    }
-}
-
-/// The pending changes of one file's data in one transaction. See the module's essay.
+/// The pending changes of one file's data in one transaction. The module says what always holds.
 #[derive(Debug, Default)]
 pub struct FileChanges {
-    /// Written data that has no place on the disk yet. Shares no position with `pieces`.
+    /// Data that are not on the disk yet, in whole sectors. Shares no position with `pieces`.
     pub(super) buffers: RangeMap<Buffer>,
-    /// What else has changed. All ranges are whole sectors.
+    /// What else has changed, in whole sectors.
     pub(super) pieces: RangeMap<Piece>,
-    /// Checksums of the data behind `Piece::New`, by address.
+    /// By address, the checksums of data that `pieces` has and no checksum tree or shared extent knows.
     pub(super) digests: RangeMap<Digests>,
-    /// Bytes in `buffers`.
+    /// Reserved space that parts of `buffers` will be written to. All its positions are in `buffers`.
+    pub(super) prealloc: RangeMap<Prealloc>,
+    /// Bytes of `buffers`.
     pub(super) buffered: u64,
-    /// Space that the file has for some of `buffers`: they go there.
-    pub(super) homes: RangeMap<Home>,
-    /// Bytes of `homes`.
-    pub(super) housed: u64,
-    /// The sum of `Piece::nbytes`, until it is counted in the inode.
+    /// Bytes of `prealloc`.
+    pub(super) prealloc_bytes: u64,
+    /// The sum of [`Piece::nbytes`]; 0 once the inode counts it.
     pub(super) mapped: u64,
-    /// Allocated ahead of a sequential writer.
+    /// Space allocated ahead of a sequential writer.
     pub(super) ahead: Option<Range>,
     /// Where the next write of a sequential writer would start, and the bytes it has written so far.
     pub(super) stream: (u64, u64),
-    /// Space that this transaction allocated and does not use any more. Somebody may be reading it until the freeze.
-    pub(super) loose: Vec<Range>,
-    /// Prepared layers: by the start of a changed region, the start of the old extent that reaches into it from before.
+    /// Space that this transaction has allocated and does not use any more.
+    pub(super) dropped: Vec<Range>,
+    /// By the start of a changed region, the start of the old extent that reaches into it from before; in order.
     pub(super) edges: Vec<(u64, u64)>,
     /// The compressed extent that was read last.
     pub(super) cache: Arc<Cache>,
@@ -234,13 +91,13 @@ impl FileChanges {
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()
             && self.pieces.is_empty()
-            && self.loose.is_empty()
+            && self.dropped.is_empty()
             && self.ahead.is_none()
     }
 
     /// Bytes of buffered data that need space on the disk when they are written.
     pub fn dirty_bytes(&self) -> u64 {
-        self.buffered.saturating_sub(self.housed)
+        self.buffered.saturating_sub(self.prealloc_bytes)
     }
 
     /// Bytes of content in this layer that the inode's `nbytes` does not count yet: for `st_blocks`.
@@ -259,7 +116,7 @@ impl FileChanges {
     /// Gives back the space that was allocated and is not used. What was written may still be read by an operation that
     /// looked it up before: it waits for the next freeze.
     pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
-        self.loose.drain(..).try_for_each(|range| core.space.release(range))?;
+        self.dropped.drain(..).try_for_each(|range| core.space.release(range))?;
         self.ahead.take().map_or(Ok(()), |range| core.space.give_back(range))
     }
 
@@ -274,10 +131,10 @@ impl FileChanges {
         for (span, _) in self.buffers.cut(span) {
             self.buffered -= len(&span);
         }
-        for (span, home) in self.homes.cut(span) {
-            self.housed -= len(&span);
-            if let Home::Own(start) = home {
-                self.loose.push(Range { start, len: len(&span) });
+        for (span, space) in self.prealloc.cut(span) {
+            self.prealloc_bytes -= len(&span);
+            if let Prealloc::Own(start) = space {
+                self.dropped.push(Range { start, len: len(&span) });
             }
         }
         for (span, piece) in self.pieces.cut(span) {
@@ -287,9 +144,9 @@ impl FileChanges {
     }
 
     /// Takes the reserved space of this layer out of `span`: the caller puts something in its place.
-    pub(super) fn take_homes(&mut self, span: &Span) {
-        for (span, _) in self.homes.cut(span) {
-            self.housed -= len(&span);
+    pub(super) fn take_prealloc(&mut self, span: &Span) {
+        for (span, _) in self.prealloc.cut(span) {
+            self.prealloc_bytes -= len(&span);
         }
         for (span, piece) in self.pieces.cut(span) {
             match piece {
@@ -307,7 +164,7 @@ impl FileChanges {
             Piece::New { bytenr, .. } => {
                 let range = Range { start: bytenr, len: len(span) };
                 self.digests.cut(&(bytenr..bytenr.saturating_add(range.len)));
-                self.loose.push(range);
+                self.dropped.push(range);
             }
             Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
                 self.digests.cut(&extent.addresses(len(span)));
@@ -317,7 +174,7 @@ impl FileChanges {
                 if let Some(shared) = extent.shared.and_then(Arc::into_inner)
                     && shared.origin == Origin::New
                 {
-                    self.loose.push(shared.range);
+                    self.dropped.push(shared.range);
                 }
             }
         }
@@ -359,19 +216,19 @@ impl FileChanges {
     }
 
     /// Buffers whole sectors at `start`, of which some have space already.
-    pub(super) fn put_buffer_at_home(
+    pub(super) fn put_buffer_over_prealloc(
         &mut self,
         start: u64,
         bytes: Vec<u8>,
-        homes: Vec<(Span, Home)>,
+        prealloc: Vec<(Span, Prealloc)>,
     ) {
-        for (span, _) in &homes {
-            self.take_homes(span);
+        for (span, _) in &prealloc {
+            self.take_prealloc(span);
         }
         self.put_buffer(start, bytes);
-        for (span, home) in homes {
-            self.housed += len(&span);
-            self.homes.insert(span, home);
+        for (span, space) in prealloc {
+            self.prealloc_bytes += len(&span);
+            self.prealloc.insert(span, space);
         }
     }
 

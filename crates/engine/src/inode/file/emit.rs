@@ -12,10 +12,12 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
-use super::changes::{Extent, FileChanges, Origin, Piece, round_up};
+use super::changes::{FileChanges, round_up};
 use super::layers::extent_key;
+use super::piece::{Extent, Origin, Piece};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
+use crate::refs::{Record, RefLog, Target};
 use crate::txn::Emit;
 
 /// An old extent, as far as it is needed to shorten it.
@@ -129,12 +131,12 @@ impl FileChanges {
     }
 }
 
-fn lose(refs: &mut crate::refs::RefLog, tree: u64, ino: u64, start: u64, tail: &FileExtentTail) {
+fn lose(refs: &mut RefLog, tree: u64, ino: u64, start: u64, tail: &FileExtentTail) {
     change_refs(refs, -1, tree, ino, start, tail);
 }
 
 fn change_refs(
-    refs: &mut crate::refs::RefLog,
+    refs: &mut RefLog,
     delta: i32,
     tree: u64,
     ino: u64,
@@ -143,8 +145,8 @@ fn change_refs(
 ) {
     let bytenr = tail.disk_bytenr.get();
     if delta != 0 && bytenr != 0 {
-        let offset = start.wrapping_sub(tail.offset.get());
-        refs.data(delta, false, bytenr, tail.disk_num_bytes.get(), tree, ino, offset);
+        let extent = (bytenr, tail.disk_num_bytes.get());
+        refs.by_tree(Target::data(extent, ino, start, tail.offset.get()), tree, delta, 0);
     }
 }
 
@@ -244,8 +246,8 @@ impl Emitter<'_, '_, '_> {
                     disk_num_bytes: len.into(),
                     ..FileExtentTail::default()
                 };
-                let (tree, ino) = (self.emit.tree, self.ino);
-                self.emit.refs.data(1, true, *bytenr, len, tree, ino, span.start);
+                let target = Target::data((*bytenr, len), self.ino, span.start, 0);
+                self.emit.refs.by_tree(target, self.emit.tree, 1, Record::NEW);
                 self.put_extent(span, tail, len, (0, *prealloc))
             }
             Piece::Extent(extent) => self.put_shared(span, extent),
@@ -265,10 +267,10 @@ impl Emitter<'_, '_, '_> {
             self.emit.csums.push(shared.range.start, shared.digests.clone());
         }
         let is_new = introduced.is_some_and(|shared| shared.origin == Origin::New);
-        let offset = span.start.wrapping_sub(extent.offset);
-        let (tree, ino) = (self.emit.tree, self.ino);
-        let (bytenr, disk_len) = (extent.bytenr, extent.disk_len);
-        self.emit.refs.data(1, is_new, bytenr, disk_len, tree, ino, offset);
+        let marks = if is_new { Record::NEW } else { 0 };
+        let whole = (extent.bytenr, extent.disk_len);
+        let target = Target::data(whole, self.ino, span.start, extent.offset);
+        self.emit.refs.by_tree(target, self.emit.tree, 1, marks);
         self.put_extent(span, tail, extent.ram_len, (extent.compression, extent.prealloc))
     }
 

@@ -10,10 +10,12 @@ use buttress_ondisk::item::inode_flags;
 use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, SECTOR, kind};
 
-use super::changes::{FileChanges, Piece, SharedExtent, round_up};
+use super::changes::{FileChanges, round_up};
+use super::piece::{Piece, SharedExtent};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::tree::{Cursor, Item, View};
+use crate::txn::Core;
 
 /// Items that are stepped over before the tree is searched anew.
 const STEPS_MAX: usize = 16;
@@ -23,6 +25,8 @@ const STEPS_MAX: usize = 16;
 pub struct Layers<'a> {
     /// The inode's number.
     pub ino: u64,
+    /// The file's size in the layer that an operation works on, before it changes anything.
+    pub size: u64,
     /// Whether the tree may hold extents of the file.
     pub in_tree: bool,
     /// The layer of the transaction that commits.
@@ -40,6 +44,11 @@ impl Layers<'_> {
     /// Whether new data gets checksums, and old data has them.
     pub(super) fn sums(&self) -> bool {
         self.flags & inode_flags::NODATASUM == 0
+    }
+
+    /// Bytes of a checksum, if the file's data have any.
+    pub(super) fn digest_size(&self, core: &Core) -> Option<usize> {
+        self.sums().then(|| core.features.csum.size())
     }
 
     /// Whether lower layers may hold anything of the file.

@@ -4,8 +4,9 @@
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::view::FileExtentItem;
 
-use super::changes::{FILE_END, FileChanges, Piece};
+use super::changes::{FILE_END, FileChanges};
 use super::layers::{Found, Layers, Segments, TreeWalk};
+use super::piece::Piece;
 use super::ranges::{Span, len, overlap};
 use crate::error::Result;
 use crate::txn::Core;
@@ -30,23 +31,26 @@ impl Prepared {
 }
 
 impl FileChanges {
-    /// Prepares the layer, which is the lowest above the tree (`layers.frozen` is none). `size` is the file's size in this
-    /// layer. A second call changes nothing.
-    pub fn prepare(&mut self, core: &Core, layers: Layers<'_>, size: u64) -> Result<Prepared> {
+    /// Prepares the layer, which is the lowest above the tree (`layers.frozen` is none). A second call changes nothing.
+    pub fn prepare(&mut self, core: &Core, layers: Layers<'_>) -> Result<Prepared> {
         let layers = Layers { frozen: None, ..layers };
-        self.try_inline(layers, size)?;
+        let digest = layers.digest_size(core);
+        debug_assert_eq!(self.check(digest).or(self.check_prepared(digest)), Ok(()));
+        self.try_inline(layers)?;
         self.flush(core, layers, false)?;
         self.give_back(core)?;
         let added = self.pieces.iter().map(|(span, piece)| piece.nbytes(&span)).sum();
         let removed = self.count_replaced(layers)?;
         self.mapped = 0;
+        debug_assert_eq!(self.check_prepared(digest), Ok(()));
         Ok(Prepared { added, removed })
     }
 
     /// Moves a small file that is buffered as a whole into its item.
-    fn try_inline(&mut self, layers: Layers<'_>, size: u64) -> Result<()> {
+    fn try_inline(&mut self, layers: Layers<'_>) -> Result<()> {
         // What has space of its own goes there.
-        if size == 0 || size > INLINE_MAX || !self.homes.is_empty() {
+        let size = layers.size;
+        if size == 0 || size > INLINE_MAX || !self.prealloc.is_empty() {
             return Ok(());
         }
         let Some((span, buffer)) = self.buffers.at(0) else { return Ok(()) };

@@ -98,23 +98,16 @@ impl FileChanges {
         &self,
         core: &Core,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         buf: &mut [u8],
     ) -> Result<usize> {
-        let plan = self.plan(layers, size, offset, buf)?;
+        let plan = self.plan(layers, offset, buf)?;
         plan.run(core, buf)
     }
 
     /// The first half of a read: fills in what is in memory, and answers what has to come from the disk.
-    pub fn plan(
-        &self,
-        layers: Layers<'_>,
-        size: u64,
-        offset: u64,
-        buf: &mut [u8],
-    ) -> Result<ReadPlan> {
-        let left = size.min(FILE_END).saturating_sub(offset);
+    pub fn plan(&self, layers: Layers<'_>, offset: u64, buf: &mut [u8]) -> Result<ReadPlan> {
+        let left = layers.size.min(FILE_END).saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
         let (tree, ino, cache) = (layers.view.owner(), layers.ino, self.cache.clone());
         let mut plan = ReadPlan { tree, ino, offset, len, parts: Vec::new(), cache };
@@ -139,15 +132,9 @@ impl FileChanges {
     }
 
     /// The content of one sector, zeros after the end of the file.
-    pub(super) fn sector(
-        &self,
-        core: &Core,
-        layers: Layers<'_>,
-        size: u64,
-        start: u64,
-    ) -> Result<Vec<u8>> {
+    pub(super) fn sector(&self, core: &Core, layers: Layers<'_>, start: u64) -> Result<Vec<u8>> {
         let mut bytes = vec![0; SECTOR as usize];
-        self.read(core, layers, size, start, &mut bytes)?;
+        self.read(core, layers, start, &mut bytes)?;
         Ok(bytes)
     }
 }

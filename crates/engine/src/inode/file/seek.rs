@@ -45,11 +45,11 @@ pub enum Place {
 
 impl FileChanges {
     /// The first data or hole at or after `offset`; `ENXIO` when there is none before the end of the file.
-    pub fn seek(&self, layers: Layers<'_>, size: u64, offset: u64, what: Seek) -> Result<u64> {
-        if offset >= size {
+    pub fn seek(&self, layers: Layers<'_>, offset: u64, what: Seek) -> Result<u64> {
+        if offset >= layers.size {
             return Err(Error::User(Errno::NXIO));
         }
-        let mut segments = Segments::new(self, layers, offset..size.min(FILE_END));
+        let mut segments = Segments::new(self, layers, offset..layers.size.min(FILE_END));
         while let Some((span, found)) = segments.next()? {
             if (what == Seek::Data) == is_data(&found) {
                 return Ok(span.start);
@@ -57,7 +57,7 @@ impl FileChanges {
         }
         match what {
             Seek::Data => Err(Error::User(Errno::NXIO)),
-            Seek::Hole => Ok(size),
+            Seek::Hole => Ok(layers.size),
         }
     }
 

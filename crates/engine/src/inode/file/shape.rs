@@ -5,12 +5,12 @@ use std::sync::Arc;
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
-use super::changes::{
-    Extent, FILE_END, FileChanges, Origin, Piece, SharedExtent, round_down, round_up,
-};
+use super::buffer::Edges;
+use super::changes::{FILE_END, FileChanges, round_down, round_up};
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
+use super::piece::{Extent, Origin, Piece, SharedExtent};
 use super::ranges::{Span, len};
-use super::write::{Edges, end_of};
+use super::write::end_of;
 use crate::error::{Errno, Error, Result};
 use crate::space::{Need, Range};
 use crate::txn::{Core, Op};
@@ -54,26 +54,20 @@ enum Part {
 }
 
 impl FileChanges {
-    /// Before the size changes from `old_size` to `new_size`.
-    pub fn truncate(
-        &mut self,
-        op: &Op<'_>,
-        layers: Layers<'_>,
-        old_size: u64,
-        new_size: u64,
-    ) -> Result<()> {
+    /// Before the size changes to `new_size`.
+    pub fn truncate(&mut self, op: &Op<'_>, layers: Layers<'_>, new_size: u64) -> Result<()> {
         end_of(new_size, 0)?;
-        if new_size > old_size {
-            self.uninline(layers, old_size)?;
-            self.zero_tail(op.core, layers, old_size)?;
+        if new_size > layers.size {
+            self.uninline(layers)?;
+            self.zero_tail(op.core, layers)?;
             if !op.core.features.no_holes {
-                self.fill_gap(layers, round_up(old_size)..round_up(new_size))?;
+                self.fill_gap(layers, round_up(layers.size)..round_up(new_size))?;
             }
             return Ok(());
         }
         if new_size > 0 {
-            self.uninline(layers, old_size)?;
-            self.zero_partial(op.core, layers, old_size, new_size..round_up(new_size))?;
+            self.uninline(layers)?;
+            self.zero_partial(op.core, layers, new_size..round_up(new_size))?;
         }
         self.erase(op.core, layers, round_up(new_size)..FILE_END);
         Ok(())
@@ -92,28 +86,22 @@ impl FileChanges {
     }
 
     /// Makes `len` bytes at `offset` a hole. The size stays.
-    pub fn punch(
-        &mut self,
-        op: &Op<'_>,
-        layers: Layers<'_>,
-        size: u64,
-        offset: u64,
-        len: u64,
-    ) -> Result<()> {
+    pub fn punch(&mut self, op: &Op<'_>, layers: Layers<'_>, offset: u64, len: u64) -> Result<()> {
         let end = offset.saturating_add(len).min(FILE_END);
         if offset >= end {
             return Ok(());
         }
-        self.uninline(layers, size)?;
+        self.uninline(layers)?;
         let (from, to) = (round_up(offset), round_down(end));
         if from > to {
-            return self.zero_partial(op.core, layers, size, offset..end);
+            return self.zero_partial(op.core, layers, offset..end);
         }
         // The rest of the sector that holds the end of the file is no content: it goes too.
+        let size = layers.size;
         let to = if end >= size && to < round_up(size) { round_up(size).max(from) } else { to };
         // What may fail comes before anything changes.
-        let head = self.zeros(op.core, layers, size, offset..from)?;
-        let tail = self.zeros(op.core, layers, size, to..end.max(to))?;
+        let head = self.zeros(op.core, layers, offset..from)?;
+        let tail = self.zeros(op.core, layers, to..end.max(to))?;
         self.put_zeros(head);
         self.put_zeros(tail);
         self.erase(op.core, layers, from..to);
@@ -125,20 +113,19 @@ impl FileChanges {
         &mut self,
         op: &Op<'_>,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         len: u64,
         keep_size: bool,
     ) -> Result<()> {
         let end = end_of(offset, len)?;
-        self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        self.make_room_behind(op.core, layers, offset, if keep_size { offset } else { end })?;
         // Whole sectors get new space, those at the edges only where they have none. What may fail comes before anything
         // changes.
         let (first, last) = (round_down(offset), round_up(end));
         let (from, to) = (round_up(offset).min(last), round_down(end).max(first));
-        let head = self.zeros(op.core, layers, size, offset..end.min(from))?;
+        let head = self.zeros(op.core, layers, offset..end.min(from))?;
         let behind = to.max(from)..end;
-        let tail = self.zeros(op.core, layers, size, behind)?;
+        let tail = self.zeros(op.core, layers, behind)?;
         let mut holes = self.holes(layers, first..from)?;
         holes.extend((from < to).then_some(from..to));
         holes.extend(self.holes(layers, to.max(from)..last)?);
@@ -155,13 +142,12 @@ impl FileChanges {
         &mut self,
         op: &Op<'_>,
         layers: Layers<'_>,
-        size: u64,
         offset: u64,
         len: u64,
         keep_size: bool,
     ) -> Result<()> {
         let end = end_of(offset, len)?;
-        self.make_room_behind(op.core, layers, size, offset, if keep_size { offset } else { end })?;
+        self.make_room_behind(op.core, layers, offset, if keep_size { offset } else { end })?;
         let holes = self.holes(layers, round_down(offset)..round_up(end))?;
         let places = self.space_for_holes(op, &holes)?;
         self.put_reserved(op, places);
@@ -214,27 +200,15 @@ impl FileChanges {
     }
 
     /// Zeroes part of one sector, where it holds data.
-    fn zero_partial(
-        &mut self,
-        core: &Core,
-        layers: Layers<'_>,
-        size: u64,
-        span: Span,
-    ) -> Result<()> {
-        let zeros = self.zeros(core, layers, size, span)?;
+    fn zero_partial(&mut self, core: &Core, layers: Layers<'_>, span: Span) -> Result<()> {
+        let zeros = self.zeros(core, layers, span)?;
         self.put_zeros(zeros);
         Ok(())
     }
 
     /// What zeroing part of one sector takes, where that holds data: all of it that may fail.
-    fn zeros(
-        &self,
-        core: &Core,
-        layers: Layers<'_>,
-        size: u64,
-        span: Span,
-    ) -> Result<Option<Zeros>> {
-        if span.start >= span.end || span.start >= size {
+    fn zeros(&self, core: &Core, layers: Layers<'_>, span: Span) -> Result<Option<Zeros>> {
+        if span.start >= span.end || span.start >= layers.size {
             return Ok(None);
         }
         let sector = round_down(span.start);
@@ -245,7 +219,7 @@ impl FileChanges {
             Some(_) => (),
         }
         let (at, bytes) = (span.start, vec![0; len(&span).min(SECTOR) as usize]);
-        let edges = self.old_edges(core, layers, size, at, &bytes)?;
+        let edges = self.old_edges(core, layers, at, &bytes)?;
         Ok(Some(Zeros { at, bytes, edges }))
     }
 
@@ -321,7 +295,7 @@ impl FileChanges {
             return Err(Error::User(Errno::INVAL));
         }
         reserve_extents(op, shared.parts.len())?;
-        self.make_room(op.core, layers, size, offset, end)?;
+        self.make_room(op.core, layers, offset, end)?;
         for (span, part) in shared.parts {
             op.step("a part is cloned");
             let span = offset + span.start..offset + span.end;

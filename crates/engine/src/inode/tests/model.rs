@@ -198,7 +198,7 @@ impl Run {
         let mode = if exchange { Rename::Exchange } else { Rename::Replace };
         let expect = self.model.rename((from, from_name), (to, &to_name), exchange);
         let (lab, from, to) = (&self.lab, self.lab.get(from), self.lab.get(to));
-        let done = lab.op(|op| lab.tree.rename(op, &from, from_name, &to, &to_name, mode));
+        let done = lab.op(|op| lab.tree.rename(op, (&from, from_name), (&to, &to_name), mode));
         assert_eq!(errno(done), expect);
     }
 

@@ -167,7 +167,7 @@ fn a_directory_cannot_move_below_itself() {
     lab.commit();
     let c = lab.create(&b, b"c", NewKind::Directory).unwrap();
     let rename = |from: &Arc<Inode>, name: &[u8], to: &Arc<Inode>, new: &[u8], mode| {
-        errno(lab.op(|op| lab.tree.rename(op, from, name, to, new, mode)))
+        errno(lab.op(|op| lab.tree.rename(op, (from, name), (to, new), mode)))
     };
     assert_eq!(rename(&top, b"a", &c, b"x", Rename::Replace), Some(Errno::INVAL));
     assert_eq!(rename(&top, b"a", &a, b"x", Rename::Replace), Some(Errno::INVAL));
@@ -189,7 +189,7 @@ fn the_modes_of_rename() {
     let a = lab.create(&top, b"a", NewKind::File).unwrap();
     let b = lab.create(&top, b"b", NewKind::Directory).unwrap();
     let rename = |from: &[u8], to: &[u8], mode| {
-        errno(lab.op(|op| lab.tree.rename(op, &top, from, &top, to, mode)))
+        errno(lab.op(|op| lab.tree.rename(op, (&top, from), (&top, to), mode)))
     };
     let at = |name: &[u8]| lab.op(|op| lab.tree.lookup(op, &top, name)).map(|entry| entry.location);
     assert_eq!(rename(b"a", b"b", Rename::NoReplace), Some(Errno::EXIST));
@@ -220,7 +220,7 @@ fn a_replaced_file_is_gone_and_hard_links_stay() {
     lab.op(|op| lab.tree.link(op, &a, &top, b"a2")).unwrap();
     lab.commit();
     let rename = |from: &[u8], to: &[u8]| {
-        lab.op(|op| lab.tree.rename(op, &top, from, &top, to, Rename::Replace))
+        lab.op(|op| lab.tree.rename(op, (&top, from), (&top, to), Rename::Replace))
     };
     rename(b"a", b"a2").unwrap();
     assert_eq!(lab.tree.attributes(&a).nlink, 2);

@@ -49,8 +49,8 @@ fn work(lab: &Lab, seed: u64, steps: usize) {
                 0..3 => drop(fine(lab.tree.create(op, &from, &a, &new))),
                 3 => drop(fine(lab.tree.unlink(op, &from, &a))),
                 4 => drop(fine(lab.tree.rmdir(op, &from, &a))),
-                5 => drop(fine(lab.tree.rename(op, &from, &a, &to, &b, Rename::Exchange))),
-                _ => drop(fine(lab.tree.rename(op, &from, &a, &to, &b, Rename::Replace))),
+                5 => drop(fine(lab.tree.rename(op, (&from, &a), (&to, &b), Rename::Exchange))),
+                _ => drop(fine(lab.tree.rename(op, (&from, &a), (&to, &b), Rename::Replace))),
             }
         });
     }

@@ -11,6 +11,22 @@ const fn number<T>(direction: u32, magic: u32, nr: u32) -> u32 {
     direction << 30 | (size_of::<T>() as u32) << 16 | magic << 8 | nr
 }
 
+/// `FS_XFLAG_*`: what `struct fsxattr` says of an inode.
+pub(super) mod xflag {
+    pub(in super::super) const IMMUTABLE: u32 = 0x8;
+    pub(in super::super) const APPEND: u32 = 0x10;
+    pub(in super::super) const SYNC: u32 = 0x20;
+    pub(in super::super) const NOATIME: u32 = 0x40;
+    pub(in super::super) const NODUMP: u32 = 0x80;
+}
+
+/// `BTRFS_FS_INFO_FLAG_*`: what of `struct btrfs_ioctl_fs_info_args` is filled in besides the numbers that were always there.
+pub(super) mod info_flag {
+    pub(in super::super) const CSUM_INFO: u64 = 1;
+    pub(in super::super) const GENERATION: u64 = 2;
+    pub(in super::super) const METADATA_UUID: u64 = 4;
+}
+
 /// `struct btrfs_ioctl_vol_args`.
 #[repr(C)]
 #[derive(FromBytes, Immutable, KnownLayout)]

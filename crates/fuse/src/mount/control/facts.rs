@@ -2,21 +2,27 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use rustix::fs::IFlags;
 use rustix::io::Errno;
 
-use super::abi::{self, DevInfo, FsInfo, FsXattr};
+use super::abi::{self, DevInfo, FsInfo, FsXattr, info_flag, xflag};
 use super::ioctl::{Output, input, output};
 use super::{Control, Mount};
 use crate::mount::store::Answer;
 use crate::protocol::channel::Request;
 
-/// `BTRFS_FS_INFO_FLAG_*`: checksum kind, generation and metadata UUID are filled in.
-const INFO_FLAGS: u64 = 0b111;
+/// What is filled in besides.
+const INFO_FLAGS: u64 = info_flag::CSUM_INFO | info_flag::GENERATION | info_flag::METADATA_UUID;
 /// Longest label with its nul byte.
 const LABEL_BYTES: usize = 256;
 /// Inode flags and the FS_XFLAG_* bits that say the same.
-const XFLAGS: [(u32, u32); 5] =
-    [(0x8, 0x20), (0x10, 0x8), (0x20, 0x10), (0x40, 0x80), (0x80, 0x40)];
+const XFLAGS: [(IFlags, u32); 5] = [
+    (IFlags::SYNC, xflag::SYNC),
+    (IFlags::IMMUTABLE, xflag::IMMUTABLE),
+    (IFlags::APPEND, xflag::APPEND),
+    (IFlags::NODUMP, xflag::NODUMP),
+    (IFlags::NOATIME, xflag::NOATIME),
+];
 
 impl<S: Control> Mount<S> {
     pub(super) fn fs_info(&self) -> Answer<Output> {
@@ -118,6 +124,7 @@ impl<S: Control> Mount<S> {
         let (mut flags, mut known) = (now, 0);
         for (flag, xflag) in XFLAGS {
             known |= xflag;
+            let flag = flag.bits();
             flags = if wish.xflags & xflag != 0 { flags | flag } else { flags & !flag };
         }
         if wish.xflags & !known != 0 {
@@ -134,7 +141,7 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn get_fsxattr(&self, request: &Request<'_>) -> Answer<Output> {
         let flags = self.store.attributes(&self.node(request.nodeid())?)?.flags;
-        let same = XFLAGS.iter().filter(|(flag, _)| flags & flag != 0);
+        let same = XFLAGS.iter().filter(|(flag, _)| flags & flag.bits() != 0);
         let xflags = same.fold(0, |all, (_, xflag)| all | xflag);
         output(&FsXattr { xflags, ..FsXattr::default() })
     }

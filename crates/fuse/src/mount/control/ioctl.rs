@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-use super::abi::{self, FsXattr};
+use super::abi::{self, FsXattr, xflag};
 use super::{Control, Mount};
 use crate::mount::protect::PROTECTING;
 use crate::mount::store::Answer;
@@ -69,8 +69,8 @@ impl<S: Control> Mount<S> {
     }
 }
 
-/// `FS_XFLAG_IMMUTABLE` and `FS_XFLAG_APPEND`: the same as [`PROTECTING`].
-const XPROTECTING: u32 = 0x8 | 0x10;
+/// The same as [`PROTECTING`].
+const XPROTECTING: u32 = xflag::IMMUTABLE | xflag::APPEND;
 
 /// What the caller gets.
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! Subvolumes: making, snapshotting, deleting, describing.
 
+use buttress::ondisk::item::mode::{DIRECTORY, TYPE_MASK as TYPE};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
@@ -19,8 +20,6 @@ use crate::nodes::{Identity, SUBVOLUME_TOP};
 use crate::protocol::abi::opcode;
 use crate::protocol::channel::Request;
 
-const TYPE: u32 = 0o170_000;
-const DIRECTORY: u32 = 0o040_000;
 /// Id of the subvolume that holds all others.
 const TOP_LEVEL: u64 = 5;
 /// Entries of one GET_SUBVOL_ROOTREF.

@@ -6,8 +6,8 @@ mod chunks;
 mod extents;
 mod files;
 mod inodes;
+mod misplaced;
 mod names;
-mod strays;
 mod superblock;
 mod volumes;
 
@@ -28,7 +28,7 @@ pub fn kinds() -> Vec<Kind> {
         names::KINDS,
         files::KINDS,
         volumes::KINDS,
-        strays::KINDS,
+        misplaced::KINDS,
     ];
     tables.concat()
 }

@@ -22,7 +22,7 @@ pub struct Reached {
 
 /// An item: which block, and which slot of it.
 #[derive(Clone, Copy, Debug)]
-pub struct Spot {
+pub struct ItemPlace {
     /// The block, by its place in the list of blocks.
     pub block: usize,
     /// The slot.
@@ -33,9 +33,9 @@ pub struct Spot {
 #[derive(Clone, Debug)]
 pub enum Class {
     /// Items of one kind in one kind of tree.
-    Items(Vec<Spot>),
+    Items(Vec<ItemPlace>),
     /// Child pointers of the nodes of one kind of tree.
-    Children(Vec<Spot>),
+    Children(Vec<ItemPlace>),
     /// Heads of the blocks of one kind of tree.
     Heads(Vec<usize>),
     /// The superblock.
@@ -97,8 +97,8 @@ impl Census {
 struct Taker {
     blocks: Vec<Reached>,
     met: BTreeSet<u64>,
-    items: BTreeMap<String, Vec<Spot>>,
-    children: BTreeMap<String, Vec<Spot>>,
+    items: BTreeMap<String, Vec<ItemPlace>>,
+    children: BTreeMap<String, Vec<ItemPlace>>,
     heads: BTreeMap<String, Vec<usize>>,
     roots: Vec<(u64, u64)>,
     numbers: BTreeSet<u64>,
@@ -120,8 +120,8 @@ impl Taker {
                 true => self.leaf(tree, &block, number),
                 false => {
                     for slot in 0..block.len() {
-                        let spot = Spot { block: number, slot };
-                        self.children.entry(tree_name(tree).into()).or_default().push(spot);
+                        let place = ItemPlace { block: number, slot };
+                        self.children.entry(tree_name(tree).into()).or_default().push(place);
                         let above = [&*reached.above, &[(reached.at, slot)]].concat();
                         waiting.push(Reached { at: block.child(slot).bytenr, tree, above });
                     }
@@ -136,7 +136,7 @@ impl Taker {
         for slot in 0..block.len() {
             let (key, data) = block.item(slot);
             let name = format!("{}/{}", tree_name(tree), kind_name(key.kind));
-            self.items.entry(name).or_default().push(Spot { block: number, slot });
+            self.items.entry(name).or_default().push(ItemPlace { block: number, slot });
             self.numbers.extend([key.objectid, key.offset, key.kind.into()]);
             let holds_roots = matches!(tree, objectid::ROOT_TREE | objectid::TREE_LOG);
             if holds_roots && key.kind == kind::ROOT_ITEM {

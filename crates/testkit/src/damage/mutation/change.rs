@@ -4,7 +4,7 @@ use buttress_ondisk::block::{BlockHead, ChildHead, ItemHead};
 use buttress_ondisk::{CHILD_LEN, HEADER_LEN, ITEM_LEN, Key, Superblock};
 use zerocopy::IntoBytes;
 
-use super::census::{Census, Class, Reached, Spot};
+use super::census::{Census, Class, ItemPlace, Reached};
 use super::shape::{Member, members, of_struct};
 use super::value::other;
 use crate::damage::patient::{Patient, Step};
@@ -22,13 +22,13 @@ pub fn mutate(patient: &Patient, census: &Census, rng: &mut Rng) -> Result<Optio
             let block = &census.blocks()[*rng.pick(blocks)];
             change.at(block, &of_struct::<BlockHead>("head"), 0, rng)?
         }
-        Class::Children(spots) => {
-            let spot = rng.pick(spots);
-            let at = HEADER_LEN + spot.slot * CHILD_LEN;
-            let block = &census.blocks()[spot.block];
+        Class::Children(places) => {
+            let place = rng.pick(places);
+            let at = HEADER_LEN + place.slot * CHILD_LEN;
+            let block = &census.blocks()[place.block];
             change.at(block, &of_struct::<ChildHead>("child"), at, rng)?
         }
-        Class::Items(spots) => change.item(*rng.pick(spots), rng)?,
+        Class::Items(places) => change.item(*rng.pick(places), rng)?,
     };
     Ok(told.map(|told| format!("{name}: {told}")))
 }
@@ -98,36 +98,36 @@ impl Change<'_> {
         Ok(Some(told(member, "the superblock", &old, &new)))
     }
 
-    fn item(&self, spot: Spot, rng: &mut Rng) -> Result<Option<String>> {
-        let block = &self.census.blocks()[spot.block];
+    fn item(&self, place: ItemPlace, rng: &mut Rng) -> Result<Option<String>> {
+        let block = &self.census.blocks()[place.block];
         let leaf = self.patient.block(block.at)?;
-        let (key, data) = leaf.item(spot.slot);
-        let start = HEADER_LEN + leaf.item_head(spot.slot).offset.get() as usize;
+        let (key, data) = leaf.item(place.slot);
+        let start = HEADER_LEN + leaf.item_head(place.slot).offset.get() as usize;
         match rng.below(20) {
             0 => {
-                let at = HEADER_LEN + spot.slot * ITEM_LEN;
+                let at = HEADER_LEN + place.slot * ITEM_LEN;
                 self.at(block, &of_struct::<ItemHead>("item"), at, rng)
             }
             1 => self.rebuilt(block, format!("{key} removed"), |items| {
-                items.remove(spot.slot);
+                items.remove(place.slot);
                 true
             }),
             2 | 3 => {
                 let Some(new) = self.other_key(&key, rng) else { return Ok(None) };
                 self.rebuilt(block, format!("{key} moved to {new}"), |items| {
-                    items[spot.slot].0 = new;
+                    items[place.slot].0 = new;
                     true
                 })
             }
             4 => {
                 let Some(new) = self.other_key(&key, rng) else { return Ok(None) };
                 self.rebuilt(block, format!("{key} doubled as {new}"), |items| {
-                    let data = items[spot.slot].1.clone();
+                    let data = items[place.slot].1.clone();
                     items.push((new, data));
                     true
                 })
             }
-            5 => self.resized(block, spot, &key, data, rng),
+            5 => self.resized(block, place, &key, data, rng),
             _ => {
                 let members = members(&key, data);
                 let place = format!("{key}, ");
@@ -159,7 +159,7 @@ impl Change<'_> {
     fn resized(
         &self,
         block: &Reached,
-        spot: Spot,
+        place: ItemPlace,
         key: &Key,
         data: &[u8],
         rng: &mut Rng,
@@ -191,7 +191,7 @@ impl Change<'_> {
         }
         let told = format!("{key} {how}, {} to {} bytes", data.len(), new.len());
         self.rebuilt(block, told, |items| {
-            items[spot.slot].1 = new;
+            items[place.slot].1 = new;
             true
         })
     }

@@ -76,8 +76,7 @@ fn seek_finds_data_and_holes() {
     fixture.truncate(0, 3 << 20);
     let seek = |fixture: &Fixture, offset, what| {
         fixture.op(0, |file, op, root| {
-            let size = file.size();
-            file.with(op.core, root, |live, layers| live.seek(layers, size, offset, what))
+            file.with(op.core, root, |live, layers| live.seek(layers, offset, what))
         })
     };
     let all = |fixture: &Fixture| {
@@ -97,9 +96,8 @@ fn preallocation_keeps_what_is_there() {
     let Some(fixture) = small() else { return };
     fixture.write(0, 10_000, b"middle");
     fixture.op(0, |file, op, root| {
-        let size = file.size();
         file.flags |= buttress_ondisk::item::inode_flags::PREALLOC;
-        file.with(op.core, root, |live, layers| live.allocate(op, layers, size, 0, 1 << 20, true))
+        file.with(op.core, root, |live, layers| live.allocate(op, layers, 0, 1 << 20, true))
             .expect("allocates");
     });
     fixture.compare_all();
@@ -156,7 +154,7 @@ fn a_full_filesystem_takes_nothing_and_loses_nothing() {
         fixture.op(at, |file, op, root| {
             let size = file.size();
             let done =
-                file.with(op.core, root, |live, layers| live.write(op, layers, size, offset, data));
+                file.with(op.core, root, |live, layers| live.write(op, layers, offset, data));
             if done.is_ok() {
                 assert_eq!(offset, size);
                 file.model.extend_from_slice(data);
@@ -199,10 +197,7 @@ fn damaged_data_is_an_error_that_says_where() {
     fixture.compare(0, 4 * 4096, 80_000);
     let error = fixture.op(0, |file, op, root| {
         let mut buf = [0; 100];
-        let size = file.size();
-        file.with(op.core, root, |live, layers| {
-            live.read(op.core, layers, size, 3 * 4096 + 50, &mut buf)
-        })
+        file.with(op.core, root, |live, layers| live.read(op.core, layers, 3 * 4096 + 50, &mut buf))
     });
     let error = error.expect_err("the checksum is wrong");
     assert_eq!(error.errno(), Errno::IO);

@@ -73,6 +73,7 @@ impl File {
     ) -> T {
         let layers = Layers {
             ino: self.ino,
+            size: self.size(),
             in_tree: self.on_disk,
             frozen: self.frozen.as_ref().map(|(frozen, _)| frozen),
             view: View::new(&core.blocks, TREE, root),
@@ -163,8 +164,9 @@ impl Fixture {
     pub fn op<T>(&self, at: usize, run: impl FnOnce(&mut File, &Op<'_>, Root) -> T) -> T {
         let op = self.core.txn.join(&self.core).expect("joins");
         let root = *self.root.lock();
-        let mut files = self.files.lock();
-        run(&mut files[at], &op, root)
+        let done = run(&mut self.files.lock()[at], &op, root);
+        self.check_layers();
+        done
     }
 
     pub fn commit(&self) {
@@ -188,8 +190,7 @@ impl Fixture {
 
     pub fn write(&self, at: usize, offset: u64, data: &[u8]) {
         self.op(at, |file, op, root| {
-            let size = file.size();
-            file.with(op.core, root, |live, layers| live.write(op, layers, size, offset, data))
+            file.with(op.core, root, |live, layers| live.write(op, layers, offset, data))
                 .expect("writes");
             let end = offset as usize + data.len();
             if file.model.len() < end {
@@ -201,22 +202,30 @@ impl Fixture {
 
     pub fn truncate(&self, at: usize, new: u64) {
         self.op(at, |file, op, root| {
-            let size = file.size();
-            file.with(op.core, root, |live, layers| live.truncate(op, layers, size, new))
+            file.with(op.core, root, |live, layers| live.truncate(op, layers, new))
                 .expect("truncates");
             file.model.resize(new as usize, 0);
         });
     }
 
+    /// Holds the layers of every file against what always holds of them.
+    pub fn check_layers(&self) {
+        let size = self.core.features.csum.size();
+        for file in self.files.lock().iter() {
+            let digest = (file.flags & NODATASUM == 0).then_some(size);
+            assert_eq!(file.live.check(digest), Ok(()), "live, file {}", file.ino);
+            let Some((frozen, _)) = &file.frozen else { continue };
+            let prepared = frozen.check_prepared(digest);
+            assert_eq!(frozen.check(digest).or(prepared), Ok(()), "frozen, file {}", file.ino);
+        }
+    }
+
     /// Compares a range of a file with its model.
     pub fn compare(&self, at: usize, offset: u64, len: usize) {
         self.op(at, |file, op, root| {
-            let size = file.size();
             let mut have = vec![0xee; len];
             let read = file
-                .with(op.core, root, |live, layers| {
-                    live.read(op.core, layers, size, offset, &mut have)
-                })
+                .with(op.core, root, |live, layers| live.read(op.core, layers, offset, &mut have))
                 .expect("reads");
             let start = (offset as usize).min(file.model.len());
             let expect = &file.model[start..(start + len).min(file.model.len())];
@@ -351,8 +360,15 @@ impl Participant for Fixture {
             let view = View::new(&core.blocks, TREE, root);
             let prepared: Prepared = frozen.prepare(
                 core,
-                Layers { ino, in_tree, frozen: None, view, flags, last_snapshot: None },
-                *size,
+                Layers {
+                    ino,
+                    size: *size,
+                    in_tree,
+                    frozen: None,
+                    view,
+                    flags,
+                    last_snapshot: None,
+                },
             )?;
             file.nbytes = prepared.nbytes(file.nbytes);
         }

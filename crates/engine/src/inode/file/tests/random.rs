@@ -67,8 +67,8 @@ fn punch_or_zero(fixture: &Fixture, random: &mut Random, at: usize) {
         let size = file.size();
         let keep = kind == 1;
         file.with(op.core, root, |live, layers| match kind {
-            0 => live.punch(op, layers, size, offset, len),
-            _ => live.zero_range(op, layers, size, offset, len, keep),
+            0 => live.punch(op, layers, offset, len),
+            _ => live.zero_range(op, layers, offset, len, keep),
         })
         .expect("zeroes");
         if kind == 2 && offset + len > size {
@@ -83,7 +83,7 @@ fn allocate(fixture: &Fixture, random: &mut Random, at: usize) {
     let keep = random.below(2) == 0;
     fixture.op(at, |file, op, root| {
         let size = file.size();
-        file.with(op.core, root, |live, layers| live.allocate(op, layers, size, offset, len, keep))
+        file.with(op.core, root, |live, layers| live.allocate(op, layers, offset, len, keep))
             .expect("allocates");
         if !keep && offset + len > size {
             file.model.resize((offset + len) as usize, 0);
@@ -99,8 +99,7 @@ fn seek(fixture: &Fixture, random: &mut Random, at: usize) {
             return;
         }
         let from = random.below(size);
-        let found =
-            file.with(op.core, root, |live, layers| live.seek(layers, size, from, Seek::Data));
+        let found = file.with(op.core, root, |live, layers| live.seek(layers, from, Seek::Data));
         let data = found.unwrap_or(size);
         assert!(file.model[from as usize..data as usize].iter().all(|byte| *byte == 0));
     });
@@ -132,6 +131,7 @@ pub fn step(fixture: &Fixture, random: &mut Random) {
             fixture.compare(at, offset, len as usize);
         }
     }
+    fixture.check_layers();
     if random.below(8) == 0 {
         fixture.compare_all();
     }

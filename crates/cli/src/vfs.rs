@@ -1,4 +1,5 @@
-//! A filesystem as a whole, unmounted or on a live mount: subvolumes, label, devices, space.
+//! A filesystem as a whole, unmounted or on a live mount ("vfs", as Unix calls it beside its vnodes): subvolumes, label, devices,
+//! space.
 //!
 //! An unmounted one is asked through the library, a live one through its mount, where the running daemon answers. The
 //! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
@@ -14,7 +15,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Failure;
-use crate::spot::{Image, Spot, Target, Time, Trouble};
+use crate::vnode::{FileError, Image, Target, Time, Vnode};
 
 /// The inode number of a subvolume's top directory.
 const TOP: u64 = 256;
@@ -146,24 +147,24 @@ impl Info {
 
 /// A filesystem.
 #[derive(Clone, Debug)]
-pub enum Whole {
+pub enum Vfs {
     /// An unmounted one.
     Image(Image),
     /// A live mount, by a path on it.
     Live(PathBuf),
 }
 
-impl Whole {
-    /// The filesystem that holds a spot.
-    pub fn of(spot: &Spot) -> Result<Whole, Failure> {
-        if let Some((image, _)) = spot.image_node() {
-            return Ok(Whole::Image(image.clone()));
+impl Vfs {
+    /// The filesystem that holds a vnode.
+    pub fn of(vnode: &Vnode) -> Result<Vfs, Failure> {
+        if let Some((image, _)) = vnode.image_node() {
+            return Ok(Vfs::Image(image.clone()));
         }
-        let path = spot.host_path().unwrap_or_else(|| ".".into());
+        let path = vnode.host_path().unwrap_or_else(|| ".".into());
         if client::is_live(&path) {
-            return Ok(Whole::Live(path));
+            return Ok(Vfs::Live(path));
         }
-        Err(spot.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
+        Err(vnode.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
         ))
     }
@@ -171,8 +172,8 @@ impl Whole {
     /// What messages call it.
     pub fn name(&self) -> String {
         match self {
-            Whole::Image(image) => image.device().display().to_string(),
-            Whole::Live(path) => path.display().to_string(),
+            Vfs::Image(image) => image.device().display().to_string(),
+            Vfs::Live(path) => path.display().to_string(),
         }
     }
 
@@ -191,10 +192,10 @@ impl Whole {
 
     /// The same as far as it goes, and what damage hides.
     pub fn subvolumes_past(&self) -> Result<(Vec<Subvolume>, Vec<Failure>), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot list the subvolumes of", why);
+        let refuse = |why: FileError| self.failure("cannot list the subvolumes of", why);
         let (mut all, passed) = match self {
-            Whole::Image(image) => image_subvolumes(image).map_err(refuse)?,
-            Whole::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
+            Vfs::Image(image) => image_subvolumes(image).map_err(refuse)?,
+            Vfs::Live(path) => live_subvolumes(path).map_err(|errno| refuse(errno.into()))?,
         };
         all.sort_by_key(|it| it.id);
         let hidden = |why: String| self.failure("cannot list all subvolumes of", why);
@@ -203,28 +204,28 @@ impl Whole {
 
     /// Deleted subvolumes whose space is not free yet, in ascending order of their ids. Their path is `DELETED`.
     pub fn deleted_subvolumes(&self) -> Result<Vec<Subvolume>, Failure> {
-        let refuse = |why: Trouble| self.failure("cannot list the deleted subvolumes of", why);
+        let refuse = |why: FileError| self.failure("cannot list the deleted subvolumes of", why);
         match self {
-            Whole::Image(image) => image_deleted(image).map_err(refuse),
-            Whole::Live(path) => {
+            Vfs::Image(image) => image_deleted(image).map_err(refuse),
+            Vfs::Live(path) => {
                 let all = client::deleted_subvolumes(path).map_err(|errno| refuse(errno.into()))?;
                 Ok(all.iter().map(|it| live_subvolume(it, DELETED.to_vec())).collect())
             }
         }
     }
 
-    /// The subvolume whose top a spot is.
-    pub fn subvolume_at(&self, spot: &Spot) -> Result<u64, Failure> {
-        match self.place_of(spot)? {
+    /// The subvolume whose top a vnode is.
+    pub fn subvolume_at(&self, vnode: &Vnode) -> Result<u64, Failure> {
+        match self.place_of(vnode)? {
             (id, path) if path.is_empty() => Ok(id),
-            _ => Err(spot.failure("cannot use", "it is not a subvolume")),
+            _ => Err(vnode.failure("cannot use", "it is not a subvolume")),
         }
     }
 
-    /// The subvolume that holds a spot, and whether that is its top (an empty path).
-    fn place_of(&self, spot: &Spot) -> Result<(u64, Vec<u8>), Failure> {
-        let refuse = |why: Trouble| spot.failure("cannot read", why);
-        match (spot.image_node(), spot.host_path()) {
+    /// The subvolume that holds a vnode, and whether that is its top (an empty path).
+    fn place_of(&self, vnode: &Vnode) -> Result<(u64, Vec<u8>), Failure> {
+        let refuse = |why: FileError| vnode.failure("cannot read", why);
+        match (vnode.image_node(), vnode.host_path()) {
             (Some((_, node)), _) => {
                 let path = if node.ino == TOP { Vec::new() } else { b"?".to_vec() };
                 Ok((node.subvolume, path))
@@ -238,89 +239,89 @@ impl Whole {
         }
     }
 
-    /// The subvolume that a spot lies in.
-    pub fn subvolume_of(&self, spot: &Spot) -> Result<u64, Failure> {
-        Ok(self.place_of(spot)?.0)
+    /// The subvolume that a vnode lies in.
+    pub fn subvolume_of(&self, vnode: &Vnode) -> Result<u64, Failure> {
+        Ok(self.place_of(vnode)?.0)
     }
 
-    /// The path, on this mount or in this image, of a subvolume given by its path from the top level, seen from a spot
+    /// The path, on this mount or in this image, of a subvolume given by its path from the top level, seen from a vnode
     /// that is the top of another subvolume (whose path from the top level is `here`).
-    pub fn spot_below(&self, spot: &Spot, here: &[u8], path: &[u8]) -> Option<Target> {
+    pub fn vnode_below(&self, vnode: &Vnode, here: &[u8], path: &[u8]) -> Option<Target> {
         match self {
-            Whole::Image(image) => {
+            Vfs::Image(image) => {
                 Some(Target::Image { device: image.device().into(), path: path.to_vec() })
             }
-            Whole::Live(_) => {
+            Vfs::Live(_) => {
                 let rest = match here {
                     b"" => path,
                     _ => path.strip_prefix(here)?.strip_prefix(b"/")?,
                 };
                 let rest = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(rest);
-                Some(Target::Host(spot.host_path()?.join(rest)))
+                Some(Target::Host(vnode.host_path()?.join(rest)))
             }
         }
     }
 
     /// The subvolume that a mount shows without `subvol=`.
     pub fn default_subvolume(&self) -> Result<u64, Failure> {
-        let refuse = |why: Trouble| self.failure("cannot read the default subvolume of", why);
+        let refuse = |why: FileError| self.failure("cannot read the default subvolume of", why);
         match self {
-            Whole::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().default_subvolume().map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::default_subvolume(path).map_err(|e| refuse(e.into())),
         }
     }
 
     /// Makes a subvolume the default by its id; 0 is the top level, as for Linux.
-    pub fn set_default_by_id(&self, id: u64) -> Result<(), Trouble> {
+    pub fn set_default_by_id(&self, id: u64) -> Result<(), FileError> {
         let id = if id == 0 { objectid::FS_TREE } else { id };
         match self {
-            Whole::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
-            Whole::Live(path) => Ok(client::set_default_by_id(path, id)?),
+            Vfs::Image(image) => Ok(image.fs().set_default_subvolume(id)?),
+            Vfs::Live(path) => Ok(client::set_default_by_id(path, id)?),
         }
     }
 
     /// What there is to know.
     pub fn info(&self) -> Result<Info, Failure> {
         match self {
-            Whole::Image(image) => Ok(image_info(image)),
-            Whole::Live(path) => {
-                live_info(path).map_err(|errno| self.failure("cannot ask", Trouble::from(errno)))
+            Vfs::Image(image) => Ok(image_info(image)),
+            Vfs::Live(path) => {
+                live_info(path).map_err(|errno| self.failure("cannot ask", FileError::from(errno)))
             }
         }
     }
 
     /// Changes the label.
     pub fn set_label(&self, label: &[u8]) -> Result<(), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot set the label of", why);
+        let refuse = |why: FileError| self.failure("cannot set the label of", why);
         match self {
-            Whole::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().set_label(label).map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::set_label(path, label).map_err(|e| refuse(e.into())),
         }
     }
 
     /// Makes everything durable.
     pub fn sync(&self) -> Result<(), Failure> {
-        let refuse = |why: Trouble| self.failure("cannot sync", why);
+        let refuse = |why: FileError| self.failure("cannot sync", why);
         match self {
-            Whole::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
-            Whole::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
+            Vfs::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => client::commit(path).map_err(|e| refuse(e.into())),
         }
     }
 
     /// Frees what deleted subvolumes held; on a live mount the daemon does that by itself.
     pub fn clean(&self) -> Result<(), Failure> {
         match self {
-            Whole::Image(image) => {
+            Vfs::Image(image) => {
                 let clean = image.fs().clean();
-                clean.map_err(|error| self.failure("cannot free space of", Trouble::from(error)))
+                clean.map_err(|error| self.failure("cannot free space of", FileError::from(error)))
             }
-            Whole::Live(_) => Ok(()),
+            Vfs::Live(_) => Ok(()),
         }
     }
 }
 
 /// Makes an empty subvolume in a directory.
-pub fn create_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+pub fn create_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), FileError> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().create_subvolume(node, name, image.owner())?;
@@ -330,13 +331,13 @@ pub fn create_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
     }
 }
 
-/// Makes a snapshot of the subvolume at a spot in a directory.
+/// Makes a snapshot of the subvolume at a vnode in a directory.
 pub fn snapshot(
-    source: &Spot,
-    directory: &Spot,
+    source: &Vnode,
+    directory: &Vnode,
     name: &[u8],
     read_only: bool,
-) -> Result<(), Trouble> {
+) -> Result<(), FileError> {
     match (source.image_node(), directory.image_node()) {
         (Some((image, node)), Some((other, to))) if image.is(other) => {
             image.fs().snapshot(node.subvolume, to, name, read_only)?;
@@ -351,7 +352,7 @@ pub fn snapshot(
 }
 
 /// Deletes the subvolume that has a name in a directory.
-pub fn delete_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
+pub fn delete_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), FileError> {
     match directory.image_node() {
         Some((image, node)) => {
             image.fs().delete_subvolume(node, name)?;
@@ -361,9 +362,9 @@ pub fn delete_subvolume(directory: &Spot, name: &[u8]) -> Result<(), Trouble> {
     }
 }
 
-/// Makes the subvolume at a spot read-only or writable.
-pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
-    match (spot.image_node(), spot.host_path()) {
+/// Makes the subvolume at a vnode read-only or writable.
+pub fn set_read_only(vnode: &Vnode, read_only: bool) -> Result<(), FileError> {
+    match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => {
             Ok(image.fs().set_subvolume_read_only(node.subvolume, read_only)?)
         }
@@ -374,21 +375,21 @@ pub fn set_read_only(spot: &Spot, read_only: bool) -> Result<(), Trouble> {
     }
 }
 
-/// Makes the subvolume at a spot the default.
-pub fn set_default(spot: &Spot) -> Result<(), Trouble> {
-    match (spot.image_node(), spot.host_path()) {
+/// Makes the subvolume at a vnode the default.
+pub fn set_default(vnode: &Vnode) -> Result<(), FileError> {
+    match (vnode.image_node(), vnode.host_path()) {
         (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
         (_, path) => Ok(client::set_default(&path.unwrap_or_else(|| ".".into()))?),
     }
 }
 
-fn below(directory: &Spot, name: &[u8]) -> PathBuf {
+fn below(directory: &Vnode, name: &[u8]) -> PathBuf {
     let name = <std::ffi::OsStr as std::os::unix::ffi::OsStrExt>::from_bytes(name);
     directory.host_path().unwrap_or_else(|| ".".into()).join(name)
 }
 
 /// Those that have a path, and why others have none.
-fn image_subvolumes(image: &Image) -> Result<(Vec<Subvolume>, Vec<String>), Trouble> {
+fn image_subvolumes(image: &Image) -> Result<(Vec<Subvolume>, Vec<String>), FileError> {
     let (mut known, mut passed) = (Vec::new(), Vec::new());
     let mut all = image.fs().subvolumes_past(&mut |why| passed.push(why.to_string()))?;
     all.push(image.fs().subvolume_info(objectid::FS_TREE)?);
@@ -419,7 +420,7 @@ fn image_subvolume(it: buttress::SubvolumeInfo, path: Vec<u8>) -> Subvolume {
 }
 
 /// The root items that no directory entry refers to any more.
-fn image_deleted(image: &Image) -> Result<Vec<Subvolume>, Trouble> {
+fn image_deleted(image: &Image) -> Result<Vec<Subvolume>, FileError> {
     let mut all = Vec::new();
     let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
     let to = Key::new(objectid::LAST_FREE, kind::ROOT_ITEM, u64::MAX);
@@ -461,7 +462,7 @@ fn live_subvolumes(path: &Path) -> Result<(Vec<Subvolume>, Vec<String>), Errno> 
             Err(Errno::UCLEAN) => passed.push(format!(
                 "the path of subvolume {}: {}",
                 it.id,
-                Trouble::from(Errno::UCLEAN)
+                FileError::from(Errno::UCLEAN)
             )),
             Err(errno) => return Err(errno),
         }

@@ -1,4 +1,4 @@
-//! Spots inside an unmounted image, through the library.
+//! Vnodes inside an unmounted image, through the library.
 
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{At, Facts, Kind, Names, New, Read, Result, Trouble, Write};
+use super::{At, Facts, FileError, Kind, Names, New, Read, Result, Write};
 use crate::quote;
 use buttress::{Attributes, Change, FileKind, Filesystem, Node, Seek, acl};
-use buttress_ondisk::item::inode_flags;
+use buttress_ondisk::item::{inode_flags, mode};
 
 /// A device number on the disk is `major << MINOR_BITS | minor`.
 const MINOR_BITS: u32 = 20;
@@ -134,7 +134,7 @@ impl Image {
             _ => "append-only",
         };
         let text = format!("Operation not permitted: {what} {why}");
-        Err(Trouble { errno: Errno::PERM.raw_os_error(), text })
+        Err(FileError { errno: Errno::PERM.raw_os_error(), text })
     }
 
     /// Refuses to change what is immutable or append-only.
@@ -165,7 +165,7 @@ impl Image {
     }
 
     /// The names in a directory, and what was passed over.
-    pub(super) fn list(&self, node: Node) -> Result<(Names, Vec<Trouble>)> {
+    pub(super) fn list(&self, node: Node) -> Result<(Names, Vec<FileError>)> {
         let (mut names, mut passed) = (Vec::new(), Vec::new());
         self.fs.read_dir_past(node, &mut |why| passed.push(why.into()), &mut |entry| {
             names.push((entry.name, At::Image(self.clone(), entry.node)));
@@ -233,15 +233,15 @@ impl Image {
     /// A new owner does not get what a set-id bit gave whoever ran the file.
     pub(super) fn set_owner(&self, node: Node, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let before = self.fs.attributes(node)?;
-        let mut mode = before.mode & 0o7777 & !0o4000;
-        if mode & 0o010 != 0 {
-            mode &= !0o2000;
+        let mut bits = before.mode & mode::PERMISSIONS & !mode::SET_UID;
+        if bits & mode::GROUP_EXECUTE != 0 {
+            bits &= !mode::SET_GID;
         }
         let keeps = matches!(before.kind, FileKind::Directory | FileKind::Symlink);
         self.change(node, |it| {
             it.uid = uid;
             it.gid = gid;
-            it.mode = (!keeps && mode != before.mode & 0o7777).then_some(mode);
+            it.mode = (!keeps && bits != before.mode & mode::PERMISSIONS).then_some(bits);
         })
     }
 

@@ -1,7 +1,7 @@
-//! Spots: files and directories, wherever they are, under one set of operations.
+//! Vnodes: files and directories, wherever they are, under one set of operations.
 //!
-//! A spot is either a path on this machine (a live mount is one of those) or a node inside an unmounted image. `ls`, `cp`
-//! and their like are written once, for spots. Symbolic links are never followed here: who wants that finds the spot with
+//! A vnode is either a path on this machine (a live mount is one of those) or a node inside an unmounted image. `ls`, `cp`
+//! and their like are written once, for vnodes. Symbolic links are never followed here: who wants that finds the vnode with
 //! following, and gets what the link leads to.
 
 mod guard;
@@ -153,17 +153,17 @@ impl New {
     }
 }
 
-/// Why an operation on a spot failed.
+/// Why an operation on a vnode failed.
 #[derive(Clone, Debug)]
-pub struct Trouble {
+pub struct FileError {
     /// The number of the system error, 0 where it has none.
     pub errno: i32,
     text: String,
 }
 
-impl Trouble {
+impl FileError {
     /// A system error by its number.
-    pub fn errno(errno: rustix::io::Errno) -> Trouble {
+    pub fn errno(errno: rustix::io::Errno) -> FileError {
         io::Error::from(errno).into()
     }
 
@@ -173,50 +173,50 @@ impl Trouble {
     }
 }
 
-impl Display for Trouble {
+impl Display for FileError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl From<io::Error> for Trouble {
-    fn from(error: io::Error) -> Trouble {
-        if let Some(Carried(trouble)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            return trouble.clone();
+impl From<io::Error> for FileError {
+    fn from(error: io::Error) -> FileError {
+        if let Some(Carried(error)) = error.get_ref().and_then(|inner| inner.downcast_ref()) {
+            return error.clone();
         }
-        Trouble { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
+        FileError { errno: error.raw_os_error().unwrap_or(0), text: error::text(&error) }
     }
 }
 
-impl From<rustix::io::Errno> for Trouble {
-    fn from(errno: rustix::io::Errno) -> Trouble {
+impl From<rustix::io::Errno> for FileError {
+    fn from(errno: rustix::io::Errno) -> FileError {
         io::Error::from(errno).into()
     }
 }
 
-impl From<buttress::Error> for Trouble {
-    fn from(error: buttress::Error) -> Trouble {
+impl From<buttress::Error> for FileError {
+    fn from(error: buttress::Error) -> FileError {
         let errno = error.errno().raw_os_error();
         match error {
             buttress::Error::User(errno) => errno.into(),
-            other => Trouble { errno, text: other.to_string() },
+            other => FileError { errno, text: other.to_string() },
         }
     }
 }
 
-impl From<Trouble> for io::Error {
-    fn from(trouble: Trouble) -> io::Error {
-        io::Error::other(Carried(trouble))
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> io::Error {
+        io::Error::other(Carried(error))
     }
 }
 
-/// A trouble on its way through what knows `io::Error` only.
+/// A error on its way through what knows `io::Error` only.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
-struct Carried(Trouble);
+struct Carried(FileError);
 
-/// Results of operations on spots.
-pub type Result<T> = std::result::Result<T, Trouble>;
+/// Results of operations on vnodes.
+pub type Result<T> = std::result::Result<T, FileError>;
 
 /// Reads a file's content.
 pub trait Read {
@@ -252,9 +252,9 @@ impl io::Read for InOrder {
 #[derive(Debug)]
 pub struct Listed {
     /// Names and what they stand for, sorted by name.
-    pub entries: Vec<(Vec<u8>, Spot)>,
+    pub entries: Vec<(Vec<u8>, Vnode)>,
     /// Why the list is not whole, where damage hides something.
-    pub passed: Vec<Trouble>,
+    pub passed: Vec<FileError>,
 }
 
 /// What the user calls something. Names of what is in a directory share the directory's: trees may be tens of thousands of directories
@@ -300,7 +300,7 @@ impl Drop for Name {
 
 /// A file or directory.
 #[derive(Clone, Debug)]
-pub struct Spot {
+pub struct Vnode {
     name: Arc<Name>,
     at: At,
 }
@@ -314,33 +314,33 @@ enum At {
     Image(Image, buttress::Node),
 }
 
-impl Display for Spot {
+impl Display for Vnode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&quote::shown(&self.name()))
     }
 }
 
-impl Spot {
+impl Vnode {
     /// A path on this machine.
-    pub fn host(path: PathBuf) -> Spot {
+    pub fn host(path: PathBuf) -> Vnode {
         let name = Name::whole(path.as_os_str().as_bytes().to_vec());
-        Spot { name, at: At::Host(host::Place::named(path)) }
+        Vnode { name, at: At::Host(host::Place::named(path)) }
     }
 
     /// What a path on this machine leads to, and be it a pipe that has no name.
-    pub fn host_followed(path: PathBuf) -> Spot {
+    pub fn host_followed(path: PathBuf) -> Vnode {
         let name = Name::whole(path.as_os_str().as_bytes().to_vec());
-        Spot { name, at: At::Host(host::Place::named(path).followed()) }
+        Vnode { name, at: At::Host(host::Place::named(path).followed()) }
     }
 
     /// Under the name that the user knows.
-    pub fn called(self, name: &Path) -> Spot {
-        Spot { name: Name::whole(name.as_os_str().as_bytes().to_vec()), ..self }
+    pub fn called(self, name: &Path) -> Vnode {
+        Vnode { name: Name::whole(name.as_os_str().as_bytes().to_vec()), ..self }
     }
 
     /// A node of an image.
-    pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Spot {
-        Spot { name: Name::whole(image.bytes_of(path)), at: At::Image(image.clone(), node) }
+    pub fn image(image: &Image, node: buttress::Node, path: &[u8]) -> Vnode {
+        Vnode { name: Name::whole(image.bytes_of(path)), at: At::Image(image.clone(), node) }
     }
 
     /// What the user calls it. Messages have it as it is displayed.
@@ -414,21 +414,21 @@ impl Spot {
             At::Image(image, node) => image.list(*node)?,
         };
         names.sort_by(|(one, _), (other, _)| one.cmp(other));
-        let spot = |(name, at): (Vec<u8>, At)| {
-            let spot = Spot { name: self.name.entry(&name), at };
-            (name, spot)
+        let vnode = |(name, at): (Vec<u8>, At)| {
+            let vnode = Vnode { name: self.name.entry(&name), at };
+            (name, vnode)
         };
-        Ok(Listed { entries: names.into_iter().map(spot).collect(), passed })
+        Ok(Listed { entries: names.into_iter().map(vnode).collect(), passed })
     }
 
     /// An entry of this directory, if it is there.
-    pub fn child(&self, name: &[u8]) -> Result<Option<Spot>> {
+    pub fn child(&self, name: &[u8]) -> Result<Option<Vnode>> {
         check_name(name)?;
         let found = match &self.at {
             At::Host(place) => place.found(name)?.map(At::Host),
             At::Image(image, node) => image.child(*node, name)?,
         };
-        Ok(found.map(|at| Spot { name: self.name.entry(name), at }))
+        Ok(found.map(|at| Vnode { name: self.name.entry(name), at }))
     }
 
     /// Where a symbolic link leads.
@@ -474,17 +474,17 @@ impl Spot {
     }
 
     /// Makes something new in this directory.
-    pub fn make(&self, name: &[u8], new: &New) -> Result<Spot> {
+    pub fn make(&self, name: &[u8], new: &New) -> Result<Vnode> {
         check_name(name)?;
         let at = match &self.at {
             At::Host(place) => At::Host(place.make(name, new)?),
             At::Image(image, node) => image.make(*node, name, new)?,
         };
-        Ok(Spot { name: self.name.entry(name), at })
+        Ok(Vnode { name: self.name.entry(name), at })
     }
 
     /// Gives a file another name in this directory.
-    pub fn link(&self, name: &[u8], file: &Spot) -> Result<()> {
+    pub fn link(&self, name: &[u8], file: &Vnode) -> Result<()> {
         check_name(name)?;
         match (&self.at, &file.at) {
             (At::Host(directory), At::Host(file)) => directory.link(name, file),
@@ -494,7 +494,7 @@ impl Spot {
                 image.fs().link(*node, *directory, name)?;
                 Ok(())
             }
-            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+            _ => Err(FileError::errno(rustix::io::Errno::XDEV)),
         }
     }
 
@@ -525,7 +525,7 @@ impl Spot {
     }
 
     /// Moves an entry of this directory to another directory or name; what is there goes.
-    pub fn rename(&self, name: &[u8], to: &Spot, new_name: &[u8]) -> Result<()> {
+    pub fn rename(&self, name: &[u8], to: &Vnode, new_name: &[u8]) -> Result<()> {
         check_name(name)?;
         check_name(new_name)?;
         match (&self.at, &to.at) {
@@ -536,7 +536,7 @@ impl Spot {
                 let how = buttress::Rename::Replace;
                 Ok(image.fs().rename(*from, name, *to, new_name, how)?)
             }
-            _ => Err(Trouble::errno(rustix::io::Errno::XDEV)),
+            _ => Err(FileError::errno(rustix::io::Errno::XDEV)),
         }
     }
 
@@ -595,7 +595,7 @@ impl Spot {
     }
 
     /// Makes an empty file share the data of another one, where both are in one filesystem; whether it does.
-    pub fn share(&self, from: &Spot, len: u64) -> Result<bool> {
+    pub fn share(&self, from: &Vnode, len: u64) -> Result<bool> {
         match (&self.at, &from.at) {
             (At::Image(image, to), At::Image(other, from)) if image.is(other) => {
                 image.share(*from, *to, len)
@@ -605,8 +605,8 @@ impl Spot {
         }
     }
 
-    /// Whether this is the same file as another spot, by a name or under another one.
-    pub fn is_same(&self, other: &Spot) -> Result<bool> {
+    /// Whether this is the same file as another vnode, by a name or under another one.
+    pub fn is_same(&self, other: &Vnode) -> Result<bool> {
         let same_tree = match (&self.at, &other.at) {
             (At::Host(_), At::Host(_)) => true,
             (At::Image(one, _), At::Image(other, _)) => one.is(other),
@@ -628,9 +628,9 @@ impl Spot {
 /// Refuses names that could lead out of a directory, whatever an image calls its files.
 fn check_name(name: &[u8]) -> Result<()> {
     match name {
-        b"" | b"." | b".." => Err(Trouble::errno(rustix::io::Errno::INVAL)),
+        b"" | b"." | b".." => Err(FileError::errno(rustix::io::Errno::INVAL)),
         _ if name.contains(&b'/') || name.contains(&0) => {
-            Err(Trouble::errno(rustix::io::Errno::INVAL))
+            Err(FileError::errno(rustix::io::Errno::INVAL))
         }
         _ => Ok(()),
     }

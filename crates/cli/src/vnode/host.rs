@@ -1,4 +1,4 @@
-//! Spots on this machine, by directory handles.
+//! Vnodes on this machine, by directory handles.
 //!
 //! What the user named is found by its path. Everything below it is found from a handle of that directory on, name by
 //! name, and no symbolic link is gone through on the way: whatever an image calls its files, and whatever a copy of it has
@@ -254,8 +254,8 @@ impl Place {
         let place = self.child(name);
         match place.facts() {
             Ok(_) => Ok(Some(place)),
-            Err(trouble) if trouble.is(Errno::NOENT) => Ok(None),
-            Err(trouble) => Err(trouble),
+            Err(error) if error.is(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error),
         }
     }
 
@@ -331,11 +331,11 @@ impl Place {
         let directory = match self.open(OFlags::RDONLY | OFlags::DIRECTORY, 0) {
             Ok(directory) => directory,
             // One that may be written to and not read.
-            Err(trouble) if trouble.is(Errno::ACCESS) => {
+            Err(error) if error.is(Errno::ACCESS) => {
                 rustix::fs::sync();
                 return Ok(());
             }
-            Err(trouble) => return Err(trouble),
+            Err(error) => return Err(error),
         };
         rustix::fs::syncfs(&directory)?;
         // Of that the system tells mounts of FUSE nothing but what they had not written yet, and fsync need be about the directory

@@ -1,4 +1,4 @@
-//! From what the user wrote to spots, with every image opened once.
+//! From what the user wrote to vnodes, with every image opened once.
 //!
 //! `DEVICE[:PATH]` names something inside an image; a path that exists as such is taken as it is, so a colon in a file
 //! name does no harm. A file or disk without a colon stands for the whole filesystem in it, where there is one: for every
@@ -14,7 +14,7 @@ use buttress_device::Access;
 use rustix::io::Errno;
 
 use super::guard::{holds_btrfs, is_device, named_may_be_overwritten};
-use super::{Image, Spot, Trouble};
+use super::{FileError, Image, Vnode};
 use crate::args::Globals;
 use crate::device::{self, Turn};
 use crate::error::Failure;
@@ -210,7 +210,7 @@ impl<'a> Session<'a> {
     pub fn may_be_overwritten(&self, target: &Target) -> Result<(), Failure> {
         match target {
             Target::Host(path) if path.exists() => {
-                let named = Spot::host_followed(path.clone());
+                let named = Vnode::host_followed(path.clone());
                 named_may_be_overwritten(&named, self.globals, !self.images.is_empty())
             }
             _ => Ok(()),
@@ -244,7 +244,7 @@ impl<'a> Session<'a> {
     }
 
     /// Finds what a target names; `follow`: what a symbolic link leads to.
-    pub fn find(&mut self, target: &Target, follow: bool) -> Result<Spot, Failure> {
+    pub fn find(&mut self, target: &Target, follow: bool) -> Result<Vnode, Failure> {
         match target {
             Target::Host(path) => find_host(path, follow),
             Target::Image { device, path } => {
@@ -252,23 +252,23 @@ impl<'a> Session<'a> {
                 let follow = follow || target.ends_with_slash();
                 let found = image.fs().resolve_at(Node::ROOT, path, follow);
                 let refuse = |why| Failure::new("cannot find", image.name_of(path), why);
-                let node = found.map_err(|error| refuse(Trouble::from(error)))?;
-                let spot = Spot::image(&image, node, path);
-                if target.ends_with_slash() && !spot.is_directory().map_err(refuse)? {
+                let node = found.map_err(|error| refuse(FileError::from(error)))?;
+                let vnode = Vnode::image(&image, node, path);
+                if target.ends_with_slash() && !vnode.is_directory().map_err(refuse)? {
                     return Err(refuse(Errno::NOTDIR.into()));
                 }
-                Ok(spot)
+                Ok(vnode)
             }
         }
     }
 
     /// The directory that holds (or will hold) what a target names, and the name there. What is there and no directory is not found
     /// under a name with a slash at its end.
-    pub fn find_parent(&mut self, target: &Target) -> Result<(Spot, Vec<u8>), Failure> {
+    pub fn find_parent(&mut self, target: &Target) -> Result<(Vnode, Vec<u8>), Failure> {
         let (parent, name) = self.parent(target)?;
         if target.ends_with_slash() {
             let refuse = |why| Failure::new("cannot use", target.shown(), why);
-            let is_directory = |spot: Spot| spot.is_directory();
+            let is_directory = |vnode: Vnode| vnode.is_directory();
             let found = parent.child(&name).and_then(|found| found.map(is_directory).transpose());
             if found.map_err(refuse)? == Some(false) {
                 return Err(refuse(Errno::NOTDIR.into()));
@@ -277,7 +277,7 @@ impl<'a> Session<'a> {
         Ok((parent, name))
     }
 
-    fn parent(&mut self, target: &Target) -> Result<(Spot, Vec<u8>), Failure> {
+    fn parent(&mut self, target: &Target) -> Result<(Vnode, Vec<u8>), Failure> {
         match target {
             Target::Host(path) => host_parent(path),
             Target::Image { device, path } => {
@@ -294,8 +294,8 @@ impl<'a> Session<'a> {
                 let (node, name) = image
                     .fs()
                     .resolve_parent_at(Node::ROOT, path)
-                    .map_err(|error| refuse("cannot find", &Trouble::from(error)))?;
-                Ok((Spot::image(&image, node, directory_part(path)), name))
+                    .map_err(|error| refuse("cannot find", &FileError::from(error)))?;
+                Ok((Vnode::image(&image, node, directory_part(path)), name))
             }
         }
     }
@@ -303,7 +303,8 @@ impl<'a> Session<'a> {
     /// Makes what was done durable, and says so when it cannot be.
     pub fn close(self) -> Result<(), Failure> {
         for (_, path, image) in self.images {
-            let refuse = |error| Failure::new("cannot write", path.display(), Trouble::from(error));
+            let refuse =
+                |error| Failure::new("cannot write", path.display(), FileError::from(error));
             if self.globals.stats {
                 image.fs().commit().map_err(refuse)?;
                 output::say_stats(self.globals, &image.fs().stats().figures());
@@ -338,23 +339,23 @@ fn whole_path(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.into())
 }
 
-fn find_host(path: &Path, follow: bool) -> Result<Spot, Failure> {
+fn find_host(path: &Path, follow: bool) -> Result<Vnode, Failure> {
     let found = match follow {
         true => path.metadata(),
         false => path.symlink_metadata(),
     };
     if let Err(error) = found {
         return Err(with_image_hint(
-            Failure::new("cannot find", path.display(), Trouble::from(error)),
+            Failure::new("cannot find", path.display(), FileError::from(error)),
             path,
         ));
     }
     let is_link = path.symlink_metadata().is_ok_and(|it| it.is_symlink());
     match path.canonicalize() {
-        Ok(whole) if follow && is_link => Ok(Spot::host(whole).called(path)),
+        Ok(whole) if follow && is_link => Ok(Vnode::host(whole).called(path)),
         // It leads to something without a name: a pipe, say.
-        Err(_) if follow && is_link => Ok(Spot::host_followed(path.into())),
-        _ => Ok(Spot::host(path.into())),
+        Err(_) if follow && is_link => Ok(Vnode::host_followed(path.into())),
+        _ => Ok(Vnode::host(path.into())),
     }
 }
 
@@ -371,7 +372,7 @@ fn with_image_hint(failure: Failure, path: &Path) -> Failure {
     }
 }
 
-fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
+fn host_parent(path: &Path) -> Result<(Vnode, Vec<u8>), Failure> {
     let is_itself = path.as_os_str().as_bytes().ends_with(b"/.");
     let Some(name) = path.file_name().filter(|_| !is_itself) else {
         return Err(Failure::new("cannot use", path.display(), "it has no name of its own"));
@@ -381,9 +382,9 @@ fn host_parent(path: &Path) -> Result<(Spot, Vec<u8>), Failure> {
         _ => Path::new("."),
     };
     match parent.metadata() {
-        Ok(_) => Ok((Spot::host_followed(parent.into()), name.as_bytes().to_vec())),
+        Ok(_) => Ok((Vnode::host_followed(parent.into()), name.as_bytes().to_vec())),
         Err(error) => {
-            let failure = Failure::new("cannot find", parent.display(), Trouble::from(error));
+            let failure = Failure::new("cannot find", parent.display(), FileError::from(error));
             Err(with_image_hint(failure, path))
         }
     }

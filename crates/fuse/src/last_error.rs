@@ -1,4 +1,4 @@
-//! The last word of a process in the background whose last commit failed.
+//! The error of a process in the background whose last commit failed.
 //!
 //! Nobody listens to such a process any more, but whoever unmounts waits for it to end. So it writes
 //! the reason into a file, before it lets go of the device; and `unmount` reads it and removes it. The file is in the directory that
@@ -18,9 +18,9 @@ use crate::protocol::mounts::MountEntry;
 /// Longest word that is read, in bytes.
 const BYTES_MAX: u64 = 4096;
 
-/// Where the last word about a mount lies, if there is one.
+/// Where the last error of a mount lies, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Will {
+pub(crate) struct LastError {
     /// Where it may lie, the best place first.
     paths: Vec<PathBuf>,
     owner: u32,
@@ -37,7 +37,7 @@ fn directories(owner: u32) -> Vec<PathBuf> {
     places.into_iter().chain(home).collect()
 }
 
-impl Will {
+impl LastError {
     /// That of a mount; `None` where nobody owns it. To be asked for while the image has its name.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
         let owner = mount.owner?;
@@ -48,7 +48,7 @@ impl Will {
         Some(Self { paths, owner })
     }
 
-    /// Leaves the last word.
+    /// Leaves the error.
     pub(crate) fn leave(&self, said: &str) {
         let write = |path: &PathBuf| {
             let file = fs::OpenOptions::new().write(true).create_new(true).open(path);
@@ -90,16 +90,16 @@ mod tests {
         let owner = rustix::process::geteuid().as_raw();
         let at = |name: &str| place.path().join(name);
         fs::create_dir(at("taken")).unwrap();
-        let will = Will { paths: vec![at("not there/word"), at("taken"), at("word")], owner };
-        assert_eq!(will.take(), None);
-        will.leave("why");
+        let error = LastError { paths: vec![at("not there/word"), at("taken"), at("word")], owner };
+        assert_eq!(error.take(), None);
+        error.leave("why");
         assert_eq!(fs::read_to_string(at("word")).unwrap(), "why");
-        assert_eq!(will.take().as_deref(), Some("why"));
+        assert_eq!(error.take().as_deref(), Some("why"));
         assert!(!at("word").exists() && at("taken").is_dir());
-        assert_eq!(will.take(), None);
+        assert_eq!(error.take(), None);
         // What somebody else has left is not believed.
-        let stranger = Will { owner: owner + 1, ..will.clone() };
-        will.leave("why");
+        let stranger = LastError { owner: owner + 1, ..error.clone() };
+        error.leave("why");
         assert_eq!(stranger.take(), None);
     }
 }

@@ -13,7 +13,7 @@ use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_fuse::protocol::mounts;
 use buttress_ondisk::superblock::{MAGIC, SUPERBLOCK_OFFSETS};
 
-use super::{Image, Kind, Spot, Target};
+use super::{Image, Kind, Target, Vnode};
 use crate::args::Globals;
 use crate::device;
 use crate::error::{self, Failure};
@@ -57,7 +57,7 @@ fn holds_partitions(path: &Path) -> bool {
 }
 
 /// Refuses what would be written over, or replaced: what stands for more than its content, or an image that is in use.
-pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
+pub fn may_be_overwritten(existing: &Vnode) -> Result<(), Failure> {
     if existing.image_node().is_some() {
         return Ok(());
     }
@@ -90,9 +90,9 @@ pub fn may_be_overwritten(existing: &Spot) -> Result<(), Failure> {
 
 /// Refuses to do something with a file of this machine that somebody uses as an image: it is mounted, locked, or behind a loop device. All of
 /// that can be seen without opening it, which not everybody may who can remove it.
-pub fn refuse_used(spot: &Spot, what: &str) -> Result<(), Failure> {
-    match spot.way().and_then(|path| used(&path)) {
-        Some(why) => Err(busy(spot, what, &why)),
+pub fn refuse_used(vnode: &Vnode, what: &str) -> Result<(), Failure> {
+    match vnode.way().and_then(|path| used(&path)) {
+        Some(why) => Err(busy(vnode, what, &why)),
         _ => Ok(()),
     }
 }
@@ -109,8 +109,8 @@ fn used(path: &Path) -> Option<String> {
 }
 
 /// Refuses a directory of this machine below which something is mounted, or on it: that could be copied, and not be removed then.
-pub fn refuse_mounts_below(spot: &Spot, what: &str) -> Result<(), Failure> {
-    let Some(path) = spot.host_path() else { return Ok(()) };
+pub fn refuse_mounts_below(vnode: &Vnode, what: &str) -> Result<(), Failure> {
+    let Some(path) = vnode.host_path() else { return Ok(()) };
     let whole = path.parent().and_then(|above| above.canonicalize().ok());
     let Some(whole) = whole.zip(path.file_name()).map(|(above, name)| above.join(name)) else {
         return Ok(());
@@ -118,24 +118,24 @@ pub fn refuse_mounts_below(spot: &Spot, what: &str) -> Result<(), Failure> {
     let Ok(Some(mount)) = mounts::below(&whole) else { return Ok(()) };
     let rest = mount.mountpoint.strip_prefix(&whole).unwrap_or(Path::new(""));
     let place = match rest.as_os_str().as_bytes() {
-        b"" => spot.to_string(),
-        rest => spot.entry_name(rest),
+        b"" => vnode.to_string(),
+        rest => vnode.entry_name(rest),
     };
-    let hint = format!("Nothing of {spot} was copied. To take the mount off: umount {place}");
+    let hint = format!("Nothing of {vnode} was copied. To take the mount off: umount {place}");
     Err(Failure::new(what, place, "something is mounted on it").hint(hint))
 }
 
-fn busy(spot: &Spot, what: &str, why: &str) -> Failure {
-    let failure = spot.failure(what, format!("busy: {why}"));
-    match spot.way() {
+fn busy(vnode: &Vnode, what: &str, why: &str) -> Failure {
+    let failure = vnode.failure(what, format!("busy: {why}"));
+    match vnode.way() {
         Some(path) => failure.hint(device::instead_of_busy(&path)),
         None => failure,
     }
 }
 
 /// Says that what is copied may be of no use, where it is an image in use.
-pub fn warn_if_used(spot: &Spot, globals: &Globals) {
-    if let (Some(path), Some(name)) = (spot.way(), spot.host_path())
+pub fn warn_if_used(vnode: &Vnode, globals: &Globals) {
+    if let (Some(path), Some(name)) = (vnode.way(), vnode.host_path())
         && (holds_btrfs(&path, globals.offset) || holds_partitions(&path))
         && let Some(why) = used(&path)
     {
@@ -145,7 +145,7 @@ pub fn warn_if_used(spot: &Spot, globals: &Globals) {
 }
 
 /// Refuses to remove what was named where a name inside was meant: disks and images with partitions; and images in use.
-pub fn named_may_be_removed(named: &Spot, target: &Target) -> Result<(), Failure> {
+pub fn named_may_be_removed(named: &Vnode, target: &Target) -> Result<(), Failure> {
     let Target::Host(path) = target else { return Ok(()) };
     let refuse = |why: &str| {
         let failure = named.failure("cannot remove", why);
@@ -160,8 +160,8 @@ pub fn named_may_be_removed(named: &Spot, target: &Target) -> Result<(), Failure
 }
 
 /// Refuses to copy an image into itself, or what is in it over it.
-pub fn refuse_itself(from: &Spot, to: &Spot, existing: Option<&Spot>) -> Result<(), Failure> {
-    let same = |file: &Spot, image: &Image| match (file.facts(), image.device().metadata()) {
+pub fn refuse_itself(from: &Vnode, to: &Vnode, existing: Option<&Vnode>) -> Result<(), Failure> {
+    let same = |file: &Vnode, image: &Image| match (file.facts(), image.device().metadata()) {
         (Ok(file), Ok(image)) => (file.volume, file.ino) == (image.dev(), image.ino()),
         _ => false,
     };
@@ -182,7 +182,7 @@ pub fn refuse_itself(from: &Spot, to: &Spot, existing: Option<&Spot>) -> Result<
 
 /// The same for what the user named as the destination; `knows_image`: another word of the command named an image.
 pub(super) fn named_may_be_overwritten(
-    named: &Spot,
+    named: &Vnode,
     globals: &Globals,
     knows_image: bool,
 ) -> Result<(), Failure> {
