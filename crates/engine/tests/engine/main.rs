@@ -7,6 +7,7 @@ mod basic;
 mod brim;
 mod faults;
 mod judge;
+mod memory;
 
 mod space;
 mod subvolumes;
