@@ -65,7 +65,7 @@ impl Inner {
         need: Need,
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<(T, u64)> {
-        let mut commits = 0;
+        let (mut commits, mut steps) = (0, self.forest.steps());
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
@@ -78,8 +78,8 @@ impl Inner {
                     .try_for_each(|_| self.commit_for_space(Upkeep::Much).map(drop))?;
                 continue;
             }
-            // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
-            let hopeless = commits > 0 || !self.forest.has_dead();
+            // Deleted subvolumes give space back, too: one that was deleted just now with the second commit. A deletion is not given up while what others were promised may come back.
+            let hopeless = commits > 1 || !self.forest.has_dead();
             let given_up = match need.deleting {
                 false => shortage == Shortage::NoSpace && hopeless || commits == COMMITS_MAX,
                 // Others who delete at the same time may have kept packing from being asked for.
@@ -90,7 +90,9 @@ impl Inner {
                 return Err(Error::NoSpace);
             }
             self.commit_for_space(Upkeep::Much)?;
-            commits += 1;
+            // As long as deleted subvolumes go, each commit gives space back, and none of them is the last one.
+            let before = std::mem::replace(&mut steps, self.forest.steps());
+            commits = if steps > before { 0 } else { commits + 1 };
         }
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
-use buttress_ondisk::objectid;
+use buttress_ondisk::{kind, objectid};
+use buttress_testkit::damage::Patient;
 use parking_lot::Mutex;
 
 use super::{Filesystem, New, Node, Options, Owner};
@@ -147,6 +148,77 @@ fn an_extent_tree_that_cannot_be_packed_stays_as_it_is() {
     changes(b"two").unwrap();
     assert!(!fs.inner().core.space.ask_to_pack());
     changes(b"three").unwrap();
+}
+
+/// Two leaves of the extent tree that are good, and contradict each other: packing would put their items into one, which nobody
+/// would take. What others change is not lost for that.
+#[test]
+fn leaves_that_contradict_each_other_are_not_packed() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let fs = make_on(device.clone());
+    let node = fs.create(Node::ROOT, b"values", &New::file(0o644)).unwrap().node;
+    assert!((0..1000).all(|number| set(&fs, node, number, 1)));
+    fs.commit().unwrap();
+    let core = &fs.inner().core;
+    let view = View::new(&core.blocks, objectid::EXTENT_TREE, core.roots().extent);
+    let root = view.root_block().unwrap();
+    let slot = root.len() / 2;
+    let (leaf, next) = (view.child(&root, slot).unwrap(), view.child(&root, slot + 1).unwrap());
+    let (last, behind) = (leaf.key(leaf.len() - 1), next.key(0).objectid + 4096);
+    assert!(leaf.is_leaf() && last.kind == kind::METADATA_ITEM);
+    let (bytenr, head) = (leaf.bytenr(), 101 + 25 * (leaf.len() - 1));
+    drop((leaf, next, root));
+    fs.close().unwrap();
+    let patient = Patient::of(&device).unwrap();
+    let edit = |bytes: &mut [u8]| bytes[head..head + 8].copy_from_slice(&behind.to_le_bytes());
+    patient.edit_block(bytenr, edit).unwrap();
+    let options = Options::read_write().background(false);
+    let fs = Filesystem::open_device(patient.device().clone(), options).unwrap();
+    let changes = |name: &[u8]| {
+        fs.create(Node::ROOT, name, &New::file(0o644)).unwrap();
+        fs.commit().map(drop).map_err(|error| error.to_string())
+    };
+    changes(b"one").unwrap();
+    assert!(fs.inner().core.space.ask_to_pack());
+    changes(b"two").unwrap();
+    assert!(!fs.inner().core.space.ask_to_pack());
+    changes(b"three").unwrap();
+    let told = fs.warnings();
+    assert!(told.len() == 1 && told[0].contains("not packed"), "{told:?}");
+}
+
+/// What a deleted subvolume has comes back in many steps, and its data with the last ones: who needs room waits for these.
+#[test]
+fn room_is_there_as_long_as_a_deleted_subvolume_gives_some_back() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    make_on(device.clone()).close().unwrap();
+    let options = Options::read_write().background(false).drop_blocks_max(16);
+    let fs = Filesystem::open_device(device, options).unwrap();
+    let doomed = fs.create_subvolume(Node::ROOT, b"doomed", Owner::default()).unwrap();
+    let top = Node { subvolume: doomed, ino: 256 };
+    for number in 0..2000 {
+        let name = format!("small{number}");
+        let node = fs.create(top, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        fs.write(node, 0, &[7; 1500]).unwrap();
+    }
+    let data = vec![8; 1 << 20];
+    let mut large = 0;
+    loop {
+        let name = format!("large{large}");
+        let node = fs.create(top, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        match fs.write(node, 0, &data) {
+            Ok(written) if written == data.len() => large += 1,
+            Ok(_) | Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"doomed").unwrap();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    for number in 0..large / 2 {
+        assert_eq!(fs.write(node, number << 20, &data).unwrap(), data.len());
+    }
+    fs.close().unwrap();
 }
 
 /// What others were promised may come back with a commit: who deletes is refused after a few of them, and who adds something at once.

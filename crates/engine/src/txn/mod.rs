@@ -246,7 +246,13 @@ impl Transactions {
 
     /// Latches the first cause.
     pub fn abort(&self, cause: &Error) {
-        let _ = self.aborted.set(cause.to_string().into());
+        let what_to_do = match cause {
+            Error::Corrupt(_) | Error::Inconsistent { .. } => {
+                "; `buttress check` tells what is damaged"
+            }
+            _ => "",
+        };
+        let _ = self.aborted.set(format!("{cause}{what_to_do}").into());
     }
 
     fn abort_for(&self, what: &'static str) {
