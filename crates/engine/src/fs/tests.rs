@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
-use buttress_ondisk::{kind, objectid};
+use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::damage::Patient;
 use parking_lot::Mutex;
+use zerocopy::IntoBytes;
 
 use super::{Filesystem, New, Node, Options, Owner};
 use crate::env::Env;
@@ -156,35 +157,47 @@ fn an_extent_tree_that_cannot_be_packed_stays_as_it_is() {
 fn leaves_that_contradict_each_other_are_not_packed() {
     let device = Arc::new(MemoryDevice::new(128 << 20));
     let fs = make_on(device.clone());
-    let node = fs.create(Node::ROOT, b"values", &New::file(0o644)).unwrap().node;
-    assert!((0..1000).all(|number| set(&fs, node, number, 1)));
+    for number in 0..1000 {
+        let name = format!("file{number}");
+        let node = fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        fs.write(node, 0, &[7; 3000]).unwrap();
+    }
     fs.commit().unwrap();
     let core = &fs.inner().core;
     let view = View::new(&core.blocks, objectid::EXTENT_TREE, core.roots().extent);
     let root = view.root_block().unwrap();
-    let slot = root.len() / 2;
-    let (leaf, next) = (view.child(&root, slot).unwrap(), view.child(&root, slot + 1).unwrap());
-    let (last, behind) = (leaf.key(leaf.len() - 1), next.key(0).objectid + 4096);
-    assert!(leaf.is_leaf() && last.kind == kind::METADATA_ITEM);
-    let (bytenr, head) = (leaf.bytenr(), 101 + 25 * (leaf.len() - 1));
-    drop((leaf, next, root));
+    let child = |slot: usize| view.child(&root, slot).unwrap();
+    let last = |slot: usize| child(slot).key(child(slot).len() - 1);
+    let is_data = |key: Key| key.kind == kind::EXTENT_ITEM;
+    let slot = (0..root.len() - 1).rfind(|at| is_data(last(*at)) && is_data(child(at + 1).key(0)));
+    let slot = slot.unwrap();
+    let (leaf, last, next) = (child(slot), last(slot), child(slot + 1).key(0));
+    let head = 101 + 25 * (leaf.len() - 1);
+    let behind = Key { objectid: next.objectid + 4096, ..last };
+    let longer = Key { offset: next.objectid - last.objectid + 4096, ..last };
+    let at = leaf.bytenr();
+    drop((leaf, root));
     fs.close().unwrap();
-    let patient = Patient::of(&device).unwrap();
-    let edit = |bytes: &mut [u8]| bytes[head..head + 8].copy_from_slice(&behind.to_le_bytes());
-    patient.edit_block(bytenr, edit).unwrap();
-    let options = Options::read_write().background(false);
-    let fs = Filesystem::open_device(patient.device().clone(), options).unwrap();
-    let changes = |name: &[u8]| {
-        fs.create(Node::ROOT, name, &New::file(0o644)).unwrap();
-        fs.commit().map(drop).map_err(|error| error.to_string())
-    };
-    changes(b"one").unwrap();
-    assert!(fs.inner().core.space.ask_to_pack());
-    changes(b"two").unwrap();
-    assert!(!fs.inner().core.space.ask_to_pack());
-    changes(b"three").unwrap();
-    let told = fs.warnings();
-    assert!(told.len() == 1 && told[0].contains("not packed"), "{told:?}");
+    for key in [behind, longer] {
+        let patient = Patient::of(&device).unwrap();
+        let key = buttress_ondisk::key::DiskKey::from(key);
+        patient
+            .edit_block(at, |bytes| bytes[head..head + 17].copy_from_slice(key.as_bytes()))
+            .unwrap();
+        let options = Options::read_write().background(false);
+        let fs = Filesystem::open_device(patient.device().clone(), options).unwrap();
+        let changes = |name: &[u8]| {
+            fs.create(Node::ROOT, name, &New::file(0o644)).unwrap();
+            fs.commit()
+        };
+        changes(b"one").unwrap();
+        assert!(fs.inner().core.space.ask_to_pack());
+        changes(b"two").unwrap();
+        assert!(!fs.inner().core.space.ask_to_pack());
+        changes(b"three").unwrap();
+        let told = fs.warnings();
+        assert!(told.len() == 1 && told[0].contains("not packed"), "{told:?}");
+    }
 }
 
 /// What a deleted subvolume has comes back in many steps, and its data with the last ones: who needs room waits for these.

@@ -140,9 +140,6 @@ impl<'c, 'a> Settler<'c, 'a> {
             return Ok(());
         }
         let core = self.commit.core();
-        if item.key() >= next.key() {
-            return Err(Error::inconsistent(tree, "keys out of order between leaves", next.key()));
-        }
         let mut leaf = LeafBuilder::new(core.blocks.nodesize());
         if !leaf.push(item.key(), item.data()) || !leaf.push(next.key(), next.data()) {
             return Ok(());
