@@ -104,7 +104,8 @@ fn who_cleans_a_subvolume_keeps_nobody_from_others() {
     let device = Arc::new(HoldingDevice::new(disk));
     let fs = open(device.clone());
     let look = |top: Node| drop(fs.lookup(top, b"file1").unwrap().unwrap());
-    (look(one), look(two));
+    look(one);
+    look(two);
     let root = fs.tree(one.subvolume).unwrap().unwrap();
     let view = View::new(&fs.core().blocks, one.subvolume, root);
     let block = view.root_block().unwrap();

@@ -426,7 +426,7 @@ impl FileTree {
         offset: u64,
         shared: Shared,
     ) -> Result<u64> {
-        let len = shared.len();
+        let len = shared.bytes();
         let end = range_end(offset, len)?;
         // What the committing transaction has not placed yet is copied. The caller has reserved for less than this.
         if let copied @ SECTOR.. = shared.copied() {

@@ -11,6 +11,8 @@ use crate::tree::Met;
 use crate::txn::{Commit, Core, UuidChange};
 
 type Items = BTreeMap<Key, Option<Vec<u8>>>;
+/// Items as they will be.
+pub type Found = BTreeMap<Key, Vec<u8>>;
 
 #[derive(Debug, Default)]
 struct Layers {
@@ -80,7 +82,7 @@ impl Pending {
     }
 
     /// The items from `from` to `to`, both included, as they will be.
-    pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<BTreeMap<Key, Vec<u8>>> {
+    pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<Found> {
         self.range_past(core, from, to, &mut |_, why| Err(why))
     }
 
@@ -91,7 +93,7 @@ impl Pending {
         from: Key,
         to: Key,
         told: &mut dyn FnMut(Key, Error) -> Result<()>,
-    ) -> Result<BTreeMap<Key, Vec<u8>>> {
+    ) -> Result<Found> {
         Ok(self.part_past(core, from..=to, usize::MAX, told)?.0)
     }
 
@@ -103,7 +105,7 @@ impl Pending {
         range: RangeInclusive<Key>,
         most: usize,
         told: &mut dyn FnMut(Key, Error) -> Result<()>,
-    ) -> Result<(BTreeMap<Key, Vec<u8>>, Option<Key>)> {
+    ) -> Result<(Found, Option<Key>)> {
         let (from, to) = range.into_inner();
         let (live, frozen) = {
             let layers = self.layers.lock();
@@ -112,7 +114,7 @@ impl Pending {
             };
             (part(&layers.live), part(&layers.frozen))
         };
-        let mut items: BTreeMap<Key, Vec<u8>> = BTreeMap::new();
+        let mut items = Found::new();
         let (mut cursor, mut rest) = (core.root_view().range(from, to), None);
         while let Some(met) = cursor.meet()? {
             let object = met.key().objectid;

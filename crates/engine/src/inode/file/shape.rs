@@ -30,7 +30,7 @@ pub struct Shared {
 
 impl Shared {
     /// Bytes, not counting the rest of the last sector: fewer than were asked for where those are in many extents.
-    pub fn len(&self) -> u64 {
+    pub fn bytes(&self) -> u64 {
         self.len
     }
 
