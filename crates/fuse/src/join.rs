@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -37,7 +38,7 @@ use crate::client;
 use crate::daemon::{MountError, Place, connect_options};
 use crate::holder::Server;
 use crate::options::{MountOptions, SubvolumeChoice};
-use crate::protocol::connect::{self, ConnectError, ConnectOptions, disconnect};
+use crate::protocol::connect::{self, ConnectError, ConnectOptions, Number, disconnect};
 use crate::protocol::mounts::{self, FS_TYPE_BLOCK, MountEntry};
 
 /// Id of the subvolume that has all others below it.
@@ -145,8 +146,20 @@ pub(crate) fn running(place: &Place, options: &MountOptions) -> Option<Running> 
 
 /// One more mount, wherever it is by now. As soon as it can be seen, it can be moved.
 pub(crate) struct Joined {
-    id: u64,
+    number: Number,
     device: (u32, u32),
+}
+
+impl Joined {
+    /// Whether the mount is this one, or another one that has got its number.
+    fn may_be(&self, mount: &MountEntry) -> bool {
+        (mount.id, mount.device) == (self.number.id, self.device)
+    }
+
+    /// Whether it is another one, as far as that can be seen.
+    fn is_not(&self, mount: &MountEntry) -> bool {
+        Number::at(&mount.mountpoint).is_some_and(|top| self.number.was_given_to(top))
+    }
 }
 
 impl Running {
@@ -172,7 +185,7 @@ impl Running {
         self.agree(options)?;
         let failed = |reason| ConnectError::Mount { path: place.mountpoint.clone(), reason };
         let device = device_of(&self.top).map_err(failed)?;
-        Ok(Joined { id: put(self.top, place, options)?, device })
+        Ok(Joined { number: put(self.top, place, options)?, device })
     }
 
     fn agree(&self, options: &MountOptions) -> Result<(), MountError> {
@@ -219,7 +232,11 @@ fn path_of(directory: &OwnedFd) -> PathBuf {
 
 /// Puts a mount of the top of a filesystem, or of the subvolume of it that is asked for, where it belongs; lets go of it. Answers its
 /// number.
-pub(crate) fn put(top: OwnedFd, place: &Place, options: &MountOptions) -> Result<u64, MountError> {
+pub(crate) fn put(
+    top: OwnedFd,
+    place: &Place,
+    options: &MountOptions,
+) -> Result<Number, MountError> {
     let find = || find(&top, place, options);
     connect::put(&top, &place.mountpoint, find)
 }
@@ -312,17 +329,37 @@ impl Watch {
 
     /// Returns when the mount that was made here has gone, by a signal to this process, too.
     pub(crate) fn until_gone(&self, own: &Joined) -> Result<(), MountError> {
-        let is_own = |mount: &MountEntry| (mount.id, mount.device) == (own.id, own.device);
-        while let Some(now) = mounts::all()?.into_iter().find(is_own) {
+        let table = File::open("/proc/self/mountinfo")?;
+        // Who looks at a mount keeps it busy for a moment: that is done only where some mount has come or gone.
+        let mut changed = true;
+        while let Some(now) = mounts::all()?.into_iter().find(|mount| own.may_be(mount)) {
+            if changed && own.is_not(&now) {
+                break;
+            }
             if self.stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
                 let busy = disconnect(&now.mountpoint, false).is_err();
                 if busy {
                     disconnect(&now.mountpoint, true)?;
                 }
             }
-            std::thread::sleep(LONG_PAUSE);
+            changed = changes(&table);
         }
         Ok(())
+    }
+}
+
+/// Waits for a change of the table of mounts, not for long; whether there was one.
+fn changes(table: &File) -> bool {
+    let pause = Timespec { tv_sec: 0, tv_nsec: LONG_PAUSE.subsec_nanos().into() };
+    let mut asked = [PollFd::new(table, PollFlags::PRI)];
+    match poll(&mut asked, Some(&pause)) {
+        Ok(changed) => changed > 0,
+        // A signal is looked for at once.
+        Err(Errno::INTR) => false,
+        Err(_) => {
+            std::thread::sleep(LONG_PAUSE);
+            false
+        }
     }
 }
 
@@ -335,7 +372,33 @@ fn is_on_top(mount: &MountEntry) -> std::io::Result<bool> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+    };
+
     use super::*;
+
+    /// A number is given again as soon as its mount has gone.
+    #[test]
+    fn a_mount_is_not_taken_for_the_one_that_had_its_number() {
+        if !rustix::process::geteuid().is_root() {
+            return;
+        }
+        let mount = || {
+            let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+            fsconfig_create(&context).ok()?;
+            let flags = MountAttrFlags::empty();
+            let top = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).ok()?;
+            Number::of(&top).ok()
+        };
+        let Some(first) = mount() else { return };
+        assert!(!first.was_given_to(first));
+        let again = (0..100).filter_map(|_| mount()).find(|next| next.id == first.id);
+        // Linux before 6.8 cannot tell.
+        if let Some(again) = again.filter(|_| first.is_known()) {
+            assert!(first.was_given_to(again) && again.was_given_to(first));
+        }
+    }
 
     fn turn(directory: &Path, image: &Path, limit: Duration) -> Turn {
         let path = Turn::file(directory, image).unwrap();

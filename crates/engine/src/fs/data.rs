@@ -13,7 +13,7 @@ use crate::space::Need;
 
 /// Bytes that one operation writes at most.
 const WRITE_LEN: usize = 8 << 20;
-/// Bytes that one operation allocates, clones or clears at most.
+/// Bytes that one operation allocates or clears at most.
 const SHAPE_LEN: u64 = 256 << 20;
 /// Leaves that a write may touch: of the inode, and of its extents.
 const WRITE_LEAVES: u32 = 3;
@@ -250,46 +250,18 @@ impl Filesystem {
         if from == to && from_offset.abs_diff(to_offset) < len {
             return Err(Error::User(Errno::INVAL));
         }
-        if len > SHAPE_LEN {
-            self.check_clone(from_offset, len, size, to, to_offset)?;
-        }
+        // A file of many extents goes in steps, as on Linux: a crash between them leaves the first part of the clone.
         let mut done = 0;
         while done < len {
-            let part = self.clone_part(from, from_offset + done, from_offset + len)?;
             let need = Need { data: 4 * SECTOR, refs: SHAPE_REFS, ..need(6, 4000) };
-            inner.change_at(to, need, |op, target, inode| {
+            done += inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;
                 let source = Source { tree: &source.tree, inode: &other, offset };
-                target.tree.clone_range(op, source, inode, to_offset + done, part)
+                target.tree.clone_range(op, source, inode, to_offset + done, len - done)
             })?;
-            done += part;
         }
         Ok(len)
-    }
-
-    /// Refuses what the last of several pieces would refuse, before the first one changes anything.
-    fn check_clone(&self, from: u64, len: u64, size: u64, to: Node, to_offset: u64) -> Result<()> {
-        let target = self.attributes(to)?.size;
-        let starts = from.is_multiple_of(SECTOR) && to_offset.is_multiple_of(SECTOR);
-        let source_ends = (from + len).is_multiple_of(SECTOR) || from + len == size;
-        let target_ends = len.is_multiple_of(SECTOR) || to_offset.saturating_add(len) >= target;
-        if starts && source_ends && target_ends { Ok(()) } else { Err(Error::User(Errno::INVAL)) }
-    }
-
-    /// How much of a range to clone in one go: a hole of any length is one piece.
-    fn clone_part(&self, from: Node, start: u64, end: u64) -> Result<u64> {
-        let near = start.saturating_add(SHAPE_LEN);
-        if near >= end || !self.extents(from, start..near)?.is_empty() {
-            return Ok((end - start).min(SHAPE_LEN));
-        }
-        let data = match self.seek(from, start, Seek::Data) {
-            Err(Error::User(Errno::NXIO)) => end,
-            data => data?.min(end),
-        };
-        // Space that holds no data yet counts as a hole there.
-        let reserved = self.extents(from, start..data)?.first().map(|mapping| mapping.start);
-        Ok(reserved.unwrap_or(data).max(near) - start)
     }
 
     /// The first data or hole at or after `offset`; ENXIO when there is none before the end.

@@ -11,7 +11,7 @@ use super::run::need;
 use super::{Filesystem, Inner, Usage};
 use crate::error::{Errno, Error, Result};
 use crate::stats::Stats;
-use crate::tree::{Root, View};
+use crate::tree::{Item, Root, View};
 use crate::txn::Core;
 
 /// A filesystem as a whole.
@@ -130,7 +130,8 @@ impl Filesystem {
     }
 
     /// Items of the last committed version of a tree, from `from` to `to`, both included, until `each` answers `false`. It
-    /// is given the key, the transaction that wrote the leaf, and the item, and must not call into the filesystem.
+    /// is given the key, the transaction that wrote the leaf, and the item. Commits go on meanwhile: what they change of what
+    /// was not given yet is given as it is then.
     pub fn search(
         &self,
         tree: u64,
@@ -139,20 +140,43 @@ impl Filesystem {
         mut each: impl FnMut(Key, u64, &[u8]) -> bool,
     ) -> Result<()> {
         let inner = self.inner();
-        inner.read(|op| {
-            let root = inner.tree(tree)?.ok_or(Error::User(Errno::NOENT))?;
-            let mut cursor = View::new(&op.core.blocks, tree, root).range(from, to);
-            while let Some(item) = cursor.next()? {
+        let mut part = inner.search_part(tree, from, to)?;
+        let mut found = part.as_ref().ok_or(Error::User(Errno::NOENT))?;
+        loop {
+            for item in found {
                 if !each(item.key(), item.leaf().generation(), item.data()) {
                     return Ok(());
                 }
             }
-            Ok(())
-        })
+            let Some(last) = found.last().map(Item::key).filter(|last| *last < to) else {
+                return Ok(());
+            };
+            part = inner.search_part(tree, last.next(), to)?;
+            let Some(next) = part.as_ref() else { return Ok(()) };
+            found = next;
+        }
     }
 }
 
+/// Items that a search finds before it lets others end the transaction.
+const SEARCH_LEN: usize = 256;
+
 impl Inner {
+    /// The next items of a tree, in the transaction that runs now; `None` when there is no such tree.
+    fn search_part(&self, tree: u64, from: Key, to: Key) -> Result<Option<Vec<Item>>> {
+        self.read(|op| {
+            let Some(root) = self.tree(tree)? else { return Ok(None) };
+            let mut cursor = View::new(&op.core.blocks, tree, root).range(from, to);
+            let mut found = Vec::new();
+            while found.len() < SEARCH_LEN
+                && let Some(item) = cursor.next()?
+            {
+                found.push(item);
+            }
+            Ok(Some(found))
+        })
+    }
+
     fn tree(&self, id: u64) -> Result<Option<Root>> {
         let roots = self.core.roots();
         match id {

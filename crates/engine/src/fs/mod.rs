@@ -8,6 +8,8 @@
 //! Permissions are not checked here: front ends that have users do that.
 
 pub mod acl;
+#[cfg(test)]
+mod beside;
 mod convert;
 mod data;
 mod file;
@@ -63,8 +65,8 @@ struct Inner {
     options: Options,
     warnings: Vec<String>,
     wake: Arc<worker::Wake>,
-    /// Subvolumes whose files without names, left by a crash, have been deleted.
-    cleaned: RwLock<Spread<u64, ()>>,
+    /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.
+    cleaned: RwLock<Spread<u64, Option<Arc<Mutex<()>>>>>,
 }
 
 impl fmt::Debug for Filesystem {

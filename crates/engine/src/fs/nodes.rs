@@ -39,20 +39,28 @@ impl Inner {
         if node.is_stub() {
             return Err(Error::User(Errno::ROFS));
         }
-        if self.cleaned.read().contains_key(&node.subvolume) {
-            return Ok(());
-        }
-        let mut cleaned = self.cleaned.write();
-        if cleaned.contains_key(&node.subvolume) {
+        if self.is_cleaned(node.subvolume) {
             return Ok(());
         }
         let subvolume = self.subvolume(node.subvolume)?;
         if subvolume.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
+        // Others wait for the same subvolume only.
+        let first = || Some(Arc::default());
+        let turn = self.cleaned.write().entry(node.subvolume).or_insert_with(first).clone();
+        let Some(turn) = turn else { return Ok(()) };
+        let _turn = turn.lock();
+        if self.is_cleaned(node.subvolume) {
+            return Ok(());
+        }
         self.drop_orphans(&subvolume)?;
-        cleaned.insert(node.subvolume, ());
+        self.cleaned.write().insert(node.subvolume, None);
         Ok(())
+    }
+
+    fn is_cleaned(&self, subvolume: u64) -> bool {
+        matches!(self.cleaned.read().get(&subvolume), Some(None))
     }
 
     /// Deletes the files without names that nobody holds.

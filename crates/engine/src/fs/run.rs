@@ -40,10 +40,10 @@ impl Inner {
     /// Runs an operation that changes something and may need `need` for its commit.
     pub fn change<T>(&self, need: Need, mut work: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
         self.core.check_writable()?;
-        let done = self.retry(need, &mut work)?;
+        let (done, left) = self.retry(need, &mut work)?;
         // Large writes go to the disk at once, except for parts of sectors.
         let kept = if need.data < DIRECT_MIN { need.data } else { 2 * SECTOR };
-        self.relieve(kept, need)?;
+        self.relieve(kept, left, need)?;
         Ok(done)
     }
 
@@ -54,13 +54,18 @@ impl Inner {
         mut work: impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<T> {
         self.core.check_writable()?;
-        let done = self.retry(need, &mut work)?;
-        self.relieve(0, need)?;
+        let (done, left) = self.retry(need, &mut work)?;
+        self.relieve(0, left, need)?;
         Ok(done)
     }
 
-    fn retry<T>(&self, need: Need, work: &mut impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
-        let mut commits = 0;
+    /// Tries until there is room; what was answered, and how much was left in memory besides the usual.
+    fn retry<T>(
+        &self,
+        need: Need,
+        work: &mut impl FnMut(&Op<'_>) -> Result<T>,
+    ) -> Result<(T, u64)> {
+        let (mut commits, mut steps) = (0, self.forest.steps());
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
@@ -73,8 +78,8 @@ impl Inner {
                     .try_for_each(|_| self.commit_for_space(Upkeep::Much).map(drop))?;
                 continue;
             }
-            // Deleted subvolumes give space back, too. A deletion is not given up while what others were promised may come back.
-            let hopeless = commits > 0 || !self.forest.has_dead();
+            // Deleted subvolumes give space back, too: one that was deleted just now with the second commit. A deletion is not given up while what others were promised may come back.
+            let hopeless = commits > 1 || !self.forest.has_dead();
             let given_up = match need.deleting {
                 false => shortage == Shortage::NoSpace && hopeless || commits == COMMITS_MAX,
                 // Others who delete at the same time may have kept packing from being asked for.
@@ -85,7 +90,9 @@ impl Inner {
                 return Err(Error::NoSpace);
             }
             self.commit_for_space(Upkeep::Much)?;
-            commits += 1;
+            // As long as deleted subvolumes go, each commit gives space back, and none of them is the last one.
+            let before = std::mem::replace(&mut steps, self.forest.steps());
+            commits = if steps > before { 0 } else { commits + 1 };
         }
     }
 
@@ -93,10 +100,10 @@ impl Inner {
         &self,
         need: Need,
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
-    ) -> std::result::Result<T, Failure> {
+    ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
         self.core.space.reserve(need).map_err(Failure::Shortage)?;
-        work(&op).map_err(|error| match error {
+        let done = work(&op).map_err(|error| match error {
             Error::User(_) => {
                 self.core.space.unreserve(need);
                 Failure::Other(error)
@@ -105,7 +112,8 @@ impl Inner {
             // it back would take away what others were promised.
             Error::NoSpace => Failure::Shortage(Shortage::CommitFirst),
             other => Failure::Other(other),
-        })
+        })?;
+        Ok((done, op.left()))
     }
 
     /// Runs an operation that lets go of data in as many steps as that takes, until one answers something. Each is told how
@@ -131,11 +139,11 @@ impl Inner {
     }
 
     /// Keeps what waits in memory within bounds: asks for a commit in time, and makes one itself when that comes too late.
-    fn relieve(&self, data: u64, need: Need) -> Result<()> {
+    fn relieve(&self, data: u64, left: u64, need: Need) -> Result<()> {
         let long = if need.bytes > USUAL_BYTES { u64::from(need.bytes) / 2 * 3 } else { 0 };
         // What goes leaves its mark in the inode, in the directory and in the trees.
         let changes = if need.deleting { 2 } else { 1 };
-        let others = changes * CHANGE_BYTES + long;
+        let others = changes * CHANGE_BYTES + long + left;
         let first = self.core.waiting.live_bytes() == 0;
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();

@@ -62,11 +62,27 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// All subvolumes but the top one, some at a time: commits go on meanwhile.
+    fn list_subvolumes(
+        &self,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
+    ) -> Result<Vec<SubvolumeInfo>> {
+        let (mut all, mut from) = (Vec::new(), Some(0));
+        while let Some(first) = from {
+            let (mut some, rest) = self.read(|op| self.forest.list(op.core, first, told))?;
+            self.core.env.step("some subvolumes are listed");
+            all.append(&mut some);
+            from = rest;
+        }
+        Ok(all)
+    }
+}
+
 impl Filesystem {
     /// All subvolumes but the top one, by id.
     pub fn subvolumes(&self) -> Result<Vec<SubvolumeInfo>> {
-        let mut told = |passed| self.inner().core.only_names(passed);
-        self.inner().read(|op| self.inner().forest.list(op.core, &mut told))
+        self.inner().list_subvolumes(&mut |passed| self.inner().core.only_names(passed))
     }
 
     /// The same; what cannot be listed is told and passed over.
@@ -75,7 +91,7 @@ impl Filesystem {
             told(passed.why());
             Ok(())
         };
-        self.inner().read(|op| self.inner().forest.list(op.core, &mut told))
+        self.inner().list_subvolumes(&mut told)
     }
 
     /// What there is to know about a subvolume; the top one, 5, too. ENOENT when there is none.

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
-use buttress_ondisk::objectid;
+use buttress_ondisk::{Key, kind, objectid};
+use buttress_testkit::damage::Patient;
 use parking_lot::Mutex;
+use zerocopy::IntoBytes;
 
 use super::{Filesystem, New, Node, Options, Owner};
 use crate::env::Env;
@@ -147,6 +149,89 @@ fn an_extent_tree_that_cannot_be_packed_stays_as_it_is() {
     changes(b"two").unwrap();
     assert!(!fs.inner().core.space.ask_to_pack());
     changes(b"three").unwrap();
+}
+
+/// Two leaves of the extent tree that are good, and contradict each other: packing would put their items into one, which nobody
+/// would take. What others change is not lost for that.
+#[test]
+fn leaves_that_contradict_each_other_are_not_packed() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let fs = make_on(device.clone());
+    for number in 0..1000 {
+        let name = format!("file{number}");
+        let node = fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        fs.write(node, 0, &[7; 3000]).unwrap();
+    }
+    fs.commit().unwrap();
+    let core = &fs.inner().core;
+    let view = View::new(&core.blocks, objectid::EXTENT_TREE, core.roots().extent);
+    let root = view.root_block().unwrap();
+    let child = |slot: usize| view.child(&root, slot).unwrap();
+    let last = |slot: usize| child(slot).key(child(slot).len() - 1);
+    let is_data = |key: Key| key.kind == kind::EXTENT_ITEM;
+    let slot = (0..root.len() - 1).rfind(|at| is_data(last(*at)) && is_data(child(at + 1).key(0)));
+    let slot = slot.unwrap();
+    let (leaf, last, next) = (child(slot), last(slot), child(slot + 1).key(0));
+    let head = 101 + 25 * (leaf.len() - 1);
+    let behind = Key { objectid: next.objectid + 4096, ..last };
+    let longer = Key { offset: next.objectid - last.objectid + 4096, ..last };
+    let at = leaf.bytenr();
+    drop((leaf, root));
+    fs.close().unwrap();
+    for key in [behind, longer] {
+        let patient = Patient::of(&device).unwrap();
+        let key = buttress_ondisk::key::DiskKey::from(key);
+        patient
+            .edit_block(at, |bytes| bytes[head..head + 17].copy_from_slice(key.as_bytes()))
+            .unwrap();
+        let options = Options::read_write().background(false);
+        let fs = Filesystem::open_device(patient.device().clone(), options).unwrap();
+        let changes = |name: &[u8]| {
+            fs.create(Node::ROOT, name, &New::file(0o644)).unwrap();
+            fs.commit()
+        };
+        changes(b"one").unwrap();
+        assert!(fs.inner().core.space.ask_to_pack());
+        changes(b"two").unwrap();
+        assert!(!fs.inner().core.space.ask_to_pack());
+        changes(b"three").unwrap();
+        let told = fs.warnings();
+        assert!(told.len() == 1 && told[0].contains("not packed"), "{told:?}");
+    }
+}
+
+/// What a deleted subvolume has comes back in many steps, and its data with the last ones: who needs room waits for these.
+#[test]
+fn room_is_there_as_long_as_a_deleted_subvolume_gives_some_back() {
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    make_on(device.clone()).close().unwrap();
+    let options = Options::read_write().background(false).drop_blocks_max(16);
+    let fs = Filesystem::open_device(device, options).unwrap();
+    let doomed = fs.create_subvolume(Node::ROOT, b"doomed", Owner::default()).unwrap();
+    let top = Node { subvolume: doomed, ino: 256 };
+    for number in 0..2000 {
+        let name = format!("small{number}");
+        let node = fs.create(top, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        fs.write(node, 0, &[7; 1500]).unwrap();
+    }
+    let data = vec![8; 1 << 20];
+    let mut large = 0;
+    loop {
+        let name = format!("large{large}");
+        let node = fs.create(top, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        match fs.write(node, 0, &data) {
+            Ok(written) if written == data.len() => large += 1,
+            Ok(_) | Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"doomed").unwrap();
+    let node = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    for number in 0..large / 2 {
+        assert_eq!(fs.write(node, number << 20, &data).unwrap(), data.len());
+    }
+    fs.close().unwrap();
 }
 
 /// What others were promised may come back with a commit: who deletes is refused after a few of them, and who adds something at once.

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_ondisk::item::DirItem;
-use buttress_ondisk::view::{DirEntry, dir_entries, is_name};
+use buttress_ondisk::view::{DirEntry, dir_entries, is_name, root_ref};
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::must_be_directory;
@@ -370,12 +370,42 @@ impl FileTree {
         let found = found.ok_or(Error::User(Errno::NOENT))?;
         let index = match found.index {
             Some(index) => Some(index),
-            None => state.index_by_listing(dir, &view, name.bytes)?,
+            None => match self.index_by_reference(op, dir, name, id)? {
+                Some(index) => Some(index),
+                None => state.index_by_listing(dir, &view, name.bytes)?,
+            },
         };
         index.ok_or_else(|| {
             let key = Key::new(dir, kind::DIR_ITEM, name.hash.into());
             Error::inconsistent(self.id, "a directory entry has no index", key)
         })
+    }
+
+    /// The index of an entry of the tree as the subvolume's reference has it, if there the entry is: one that a snapshot has
+    /// copied has no reference.
+    fn index_by_reference(
+        &self,
+        op: &Op<'_>,
+        dir: u64,
+        name: Hashed<'_>,
+        id: u64,
+    ) -> Result<Option<u64>> {
+        let reference = op.core.root_view().get(&Key::new(self.id, kind::ROOT_REF, id))?;
+        let Some((head, known)) = reference.as_ref().and_then(|item| root_ref(item.data())) else {
+            return Ok(None);
+        };
+        if head.dirid.get() != dir || known != name.bytes {
+            return Ok(None);
+        }
+        let index = head.sequence.get();
+        let view = self.view(op.core);
+        let item = view.get(&Key::new(dir, kind::DIR_INDEX, index))?;
+        let entry = item.as_ref().and_then(|item| dir_entries(item.data()).next());
+        let is_it = |entry: &DirEntry<'_>| {
+            entry.name == name.bytes
+                && Location::of(&entry.location) == Some(Location::Subvolume(id))
+        };
+        Ok(entry.as_ref().is_some_and(is_it).then_some(index))
     }
 
     /// The same, and makes sure that the entry can be led elsewhere.

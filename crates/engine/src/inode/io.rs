@@ -31,13 +31,13 @@ pub struct Source<'a> {
 }
 
 impl Source<'_> {
-    fn share(&self, op: &Op<'_>, state: &mut State, len: u64) -> Result<Shared> {
+    fn share(&self, op: &Op<'_>, state: &mut State, len: u64, most: u64) -> Result<Shared> {
         if state.live.file.as_ref().is_some_and(|file| !file.is_empty()) {
             state.touch(self.inode, self.tree, op)?;
         }
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(self.inode.ino, self.tree.view(op.core));
-        file.share(op, layers, size, self.offset, len)
+        file.share(op, layers, size, self.offset, (len, most))
     }
 }
 
@@ -362,7 +362,8 @@ impl FileTree {
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the
     /// end of that file. EINVAL when the ranges overlap, do not start with sectors or end with a sector or the file, or when
-    /// only one of the files has checksums. How many bytes it was is returned.
+    /// only one of the files has checksums. It is done for as many extents as one operation may leave; for how many bytes that
+    /// was is returned, and the caller goes on behind them.
     pub fn clone_range(
         &self,
         op: &Op<'_>,
@@ -379,8 +380,9 @@ impl FileTree {
             {
                 return Err(Error::User(Errno::INVAL));
             }
-            let shared = from.share(op, &mut state, len)?;
-            return self.clone_into(op, inode, &mut state, offset, len, shared);
+            let most = self.clone_most(op, inode.ino, &mut state, offset, len)?;
+            let shared = from.share(op, &mut state, len, most)?;
+            return self.clone_into(op, inode, &mut state, offset, shared);
         }
         let (mut source, mut target);
         if (from.tree.id, from.inode.ino) < (self.id, inode.ino) {
@@ -395,8 +397,23 @@ impl FileTree {
         if !FileChanges::may_share(source.attributes.flags, target.attributes.flags) {
             return Err(Error::User(Errno::INVAL));
         }
-        let shared = from.share(op, &mut source, len)?;
-        self.clone_into(op, inode, &mut target, offset, len, shared)
+        let most = self.clone_most(op, inode.ino, &mut target, offset, len)?;
+        let shared = from.share(op, &mut source, len, most)?;
+        self.clone_into(op, inode, &mut target, offset, shared)
+    }
+
+    /// How many bytes at `offset`, of `len`, one operation may clone to for the sake of what is there.
+    fn clone_most(
+        &self,
+        op: &Op<'_>,
+        ino: u64,
+        state: &mut State,
+        offset: u64,
+        len: u64,
+    ) -> Result<u64> {
+        let end = range_end(offset, len)?.div_ceil(SECTOR).saturating_mul(SECTOR);
+        let (file, layers) = state.file_layers(ino, self.view(op.core));
+        Ok(file.near(layers, offset..end)?.saturating_sub(offset))
     }
 
     fn clone_into(
@@ -405,14 +422,15 @@ impl FileTree {
         inode: &Arc<Inode>,
         state: &mut State,
         offset: u64,
-        len: u64,
         shared: Shared,
     ) -> Result<u64> {
+        let len = shared.bytes();
         let end = range_end(offset, len)?;
         // What the committing transaction has not placed yet is copied. The caller has reserved for less than this.
         if let copied @ SECTOR.. = shared.copied() {
             let need = Need { data: copied, ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
+            op.leave_bytes(copied);
         }
         self.reserve_to_replace(op, inode.ino, state, &(offset..end))?;
         state.touch(inode, self, op)?;

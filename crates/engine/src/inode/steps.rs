@@ -42,6 +42,13 @@ pub fn letting_go(extents: usize) -> Need {
     }
 }
 
+/// An operation lets go of so many extents, and leaves that to be committed.
+fn note(op: &Op<'_>, extents: usize) {
+    if extents > FEW {
+        op.leave_extents(extents);
+    }
+}
+
 /// What a step came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -104,6 +111,7 @@ impl FileTree {
         count: usize,
     ) -> Result<Option<u64>> {
         let starts = self.last_starts(op, ino, state, span, count.saturating_add(1))?;
+        note(op, starts.len().min(count));
         if starts.len() <= count {
             return Ok(None);
         }
@@ -127,6 +135,7 @@ impl FileTree {
         if count <= FEW {
             return Ok(());
         }
+        note(op, count);
         let need = Need { deleting: false, ..letting_go(count) };
         op.core.space.reserve(need).map_err(|_| Error::NoSpace)
     }

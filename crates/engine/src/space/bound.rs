@@ -155,9 +155,10 @@ impl Total {
         Total { data, ..self }
     }
 
-    /// What dropping parts of a subvolume comes to: references that go, or are given from the tree to a block.
-    pub fn dropping(refs: u64, nodes: u64) -> Total {
-        Total { private: 1, refs, gains: refs, nodes, deletions: 1, ..Total::default() }
+    /// What dropping parts of subvolumes comes to: references that go, or are given from the tree to a block, and `roots` leaves
+    /// of the root tree, which says of each subvolume how far that came.
+    pub fn dropping(refs: u64, nodes: u64, roots: u64) -> Total {
+        Total { private: roots, refs, gains: refs, nodes, deletions: 1, ..Total::default() }
     }
 
     /// What packing comes to.
@@ -343,6 +344,12 @@ impl Outlook {
     /// Extents that a leaf of a file may name.
     pub fn extents_of_leaf(&self) -> u64 {
         (self.node - HEADER) / FILE_EXTENT
+    }
+
+    /// Leaves of the root tree that the items of so many subvolumes are in at most.
+    pub fn leaves_of_roots(&self, trees: u64) -> u64 {
+        let all = (self.metadata.used / self.node).saturating_mul(2 * ROOT) / self.node + 2;
+        trees.min(all)
     }
 
     /// Children that a node may have.

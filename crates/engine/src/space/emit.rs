@@ -110,7 +110,7 @@ impl Space {
             vacant.pop();
             for (_, _, start) in vacant {
                 let Some(group) = set.get(start) else { continue };
-                let (bytes, nodes) = (group.free().set().bytes(), group.free().nodes());
+                let (bytes, nodes) = (group.free().bytes(), group.free().nodes());
                 if !self.outlook(pool, true).fits_without(class, bytes, nodes, pool.promises) {
                     continue;
                 }

@@ -1,9 +1,12 @@
 //! Sets of disjoint byte ranges, kept joined: two ranges that touch are one.
 //!
 //! [`Extents`] is the plain set. [`FreeExtents`] also knows its ranges by length and how many tree
-//! blocks fit into them, because that is what allocation asks for.
+//! blocks fit into them, because that is what allocation asks for. Where there are many, they are kept as [`Bits`], which take
+//! less memory then.
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use super::bits::Bits;
 
 /// A run of logical addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -40,8 +43,8 @@ impl Range {
 /// How an operation changed a set: at most two ranges vanished and two appeared.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Delta {
-    gone: [Option<Range>; 2],
-    new: [Option<Range>; 2],
+    pub(super) gone: [Option<Range>; 2],
+    pub(super) new: [Option<Range>; 2],
 }
 
 /// Disjoint ranges, none of which touch.
@@ -144,31 +147,89 @@ impl Extents {
 /// How many extents behind the cursor are looked at before the longest one is taken.
 const SCAN: usize = 32;
 
-/// Free ranges, also by length.
+/// Bytes of memory that a range takes, in both orders.
+const RANGE_BYTES: u64 = 64;
+
+/// How free ranges are kept.
+#[derive(Clone, Debug)]
+enum Form {
+    /// Few: in the order of addresses, and of lengths.
+    Ranges { set: Extents, by_len: BTreeSet<(u64, u64)> },
+    /// Many.
+    Bits(Bits),
+}
+
+/// Free ranges of some addresses, also by length.
 #[derive(Clone, Debug)]
 pub(crate) struct FreeExtents {
-    set: Extents,
-    by_len: BTreeSet<(u64, u64)>,
+    form: Form,
+    /// The addresses.
+    covers: Range,
     /// Bytes of a tree block.
     node: u64,
     /// Tree blocks that fit, each aligned to its size.
     nodes: u64,
+    /// Some range is not made of whole sectors, which only a damaged filesystem has: no bits.
+    is_odd: bool,
 }
 
 impl FreeExtents {
-    /// The empty set; `node` is the size of tree blocks in bytes.
-    pub fn new(node: u64) -> FreeExtents {
-        FreeExtents {
-            set: Extents::default(),
-            by_len: BTreeSet::new(),
-            node: node.max(1),
-            nodes: 0,
+    /// None in `covers` is free; `node` is the size of tree blocks in bytes.
+    pub fn new(covers: Range, node: u64) -> FreeExtents {
+        let form = Form::Ranges { set: Extents::default(), by_len: BTreeSet::new() };
+        FreeExtents { form, covers, node: node.max(1), nodes: 0, is_odd: false }
+    }
+
+    /// Bytes that are free.
+    pub fn bytes(&self) -> u64 {
+        match &self.form {
+            Form::Ranges { set, .. } => set.bytes(),
+            Form::Bits(bits) => bits.bytes(),
         }
     }
 
-    /// The set as plain extents.
-    pub fn set(&self) -> &Extents {
-        &self.set
+    /// How many ranges there are.
+    pub fn runs(&self) -> u64 {
+        match &self.form {
+            Form::Ranges { set, .. } => set.runs(),
+            Form::Bits(bits) => bits.runs(),
+        }
+    }
+
+    /// Bytes of memory that they take, about.
+    #[cfg(test)]
+    pub fn memory(&self) -> u64 {
+        match &self.form {
+            Form::Ranges { set, .. } => set.runs() * RANGE_BYTES,
+            Form::Bits(_) => Bits::memory(self.covers.len),
+        }
+    }
+
+    /// The range that holds the address.
+    pub fn find(&self, at: u64) -> Option<Range> {
+        match &self.form {
+            Form::Ranges { set, .. } => set.find(at),
+            Form::Bits(bits) => bits.find(at),
+        }
+    }
+
+    /// The ranges that start at or after `from`, rising.
+    pub fn iter_from(&self, from: u64) -> impl Iterator<Item = Range> + '_ {
+        let (ranges, bits) = match &self.form {
+            Form::Ranges { set, .. } => (Some(set.iter_from(from)), None),
+            Form::Bits(bits) => (None, Some(bits.iter_from(from))),
+        };
+        ranges.into_iter().flatten().chain(bits.into_iter().flatten())
+    }
+
+    /// The parts of ranges that lie in `window`, rising.
+    pub fn within(&self, window: Range) -> impl Iterator<Item = Range> + '_ {
+        let before = self.find(window.start).filter(|range| range.start < window.start);
+        before
+            .into_iter()
+            .chain(self.iter_from(window.start))
+            .take_while(move |range| range.start < window.end())
+            .map(move |range| range.clipped(window))
     }
 
     /// Tree blocks that fit.
@@ -178,32 +239,79 @@ impl FreeExtents {
 
     /// Bytes of the longest range.
     pub fn longest(&self) -> u64 {
-        self.by_len.last().map_or(0, |&(len, _)| len)
+        self.longest_range().map_or(0, |range| range.len)
     }
 
     /// As [`Extents::insert`]; whether it was done.
     pub fn insert(&mut self, range: Range) -> bool {
-        let delta = self.set.insert(range);
+        if !Bits::can_have(self.covers, range) {
+            self.is_odd = true;
+            self.use_ranges();
+        }
+        let delta = match &mut self.form {
+            Form::Ranges { set, .. } => set.insert(range),
+            Form::Bits(bits) => bits.insert(range),
+        };
         self.apply(delta)
     }
 
     /// As [`Extents::remove`]; whether it was done.
     pub fn remove(&mut self, range: Range) -> bool {
-        let delta = self.set.remove(range);
+        let can_have = Bits::can_have(self.covers, range);
+        let delta = match &mut self.form {
+            Form::Ranges { set, .. } => set.remove(range),
+            Form::Bits(bits) if can_have => bits.remove(range),
+            // A part of a sector, of one that is free.
+            Form::Bits(_) => {
+                self.is_odd = true;
+                self.use_ranges();
+                return self.remove(range);
+            }
+        };
         self.apply(delta)
     }
 
     fn apply(&mut self, delta: Option<Delta>) -> bool {
         let Some(delta) = delta else { return false };
         for gone in delta.gone.into_iter().flatten() {
-            self.by_len.remove(&(gone.len, gone.start));
+            if let Form::Ranges { by_len, .. } = &mut self.form {
+                by_len.remove(&(gone.len, gone.start));
+            }
             self.nodes -= self.fit(gone);
         }
         for new in delta.new.into_iter().flatten() {
-            self.by_len.insert((new.len, new.start));
+            if let Form::Ranges { by_len, .. } = &mut self.form {
+                by_len.insert((new.len, new.start));
+            }
             self.nodes += self.fit(new);
         }
+        self.use_smaller();
         true
+    }
+
+    /// Keeps them in what takes less memory; not to and fro.
+    fn use_smaller(&mut self) {
+        let (ranges, bits) = (self.runs() * RANGE_BYTES, Bits::memory(self.covers.len));
+        match &self.form {
+            Form::Ranges { set, .. } if ranges > bits && !self.is_odd => {
+                match Bits::of(self.covers, set.iter()) {
+                    Some(bits) => self.form = Form::Bits(bits),
+                    None => self.is_odd = true,
+                }
+            }
+            Form::Bits(_) if ranges < bits / 2 => self.use_ranges(),
+            _ => {}
+        }
+    }
+
+    fn use_ranges(&mut self) {
+        let Form::Bits(bits) = &self.form else { return };
+        let mut set = Extents::default();
+        let by_len = bits.iter_from(0).map(|range| (range.len, range.start)).collect();
+        for range in bits.iter_from(0) {
+            set.insert(range);
+        }
+        self.form = Form::Ranges { set, by_len };
     }
 
     /// The first aligned address of a tree block in the range.
@@ -217,14 +325,17 @@ impl FreeExtents {
 
     /// A run of `want` bytes: soon behind the cursor, else at the start of the longest range.
     pub fn run(&self, cursor: u64, want: u64) -> Option<Range> {
-        let near = self.set.iter_from(cursor).take(SCAN).find(|range| range.len >= want);
+        let near = self.iter_from(cursor).take(SCAN).find(|range| range.len >= want);
         let found = near.or_else(|| self.longest_range().filter(|range| range.len >= want))?;
         Some(Range::new(found.start, want))
     }
 
     /// The longest range.
     pub fn longest_range(&self) -> Option<Range> {
-        self.by_len.last().map(|&(len, start)| Range { start, len })
+        match &self.form {
+            Form::Ranges { by_len, .. } => by_len.last().map(|&(len, start)| Range { start, len }),
+            Form::Bits(bits) => bits.longest(),
+        }
     }
 
     /// The address of a tree block: at the cursor if it is free there, else in a range soon behind
@@ -233,14 +344,81 @@ impl FreeExtents {
         if self.nodes == 0 {
             return None;
         }
-        let mut near = self.set.iter_from(cursor).take(SCAN);
+        let mut near = self.iter_from(cursor).take(SCAN);
         let found = near
             .find(|&range| {
                 let fit = self.fit(range);
                 fit >= together || (range.start == cursor && fit > 0)
             })
             .or_else(|| self.longest_range().filter(|&range| self.fit(range) > 0))
-            .or_else(|| self.set.iter().find(|&range| self.fit(range) > 0))?;
+            .or_else(|| self.iter_from(0).find(|&range| self.fit(range) > 0))?;
         Some(self.aligned(found))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// What is free is the same whichever way it is kept, and takes no more memory than bits would.
+    #[test]
+    fn many_ranges_are_kept_as_bits() {
+        let covers = Range::new(64 * MIB, 24 * MIB);
+        let (mut free, mut plain) = (FreeExtents::new(covers, 16384), Extents::default());
+        let (mut seed, mut forms) = (7u64, [0, 0]);
+        for turn in 0..60_000u64 {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            let at = covers.start + (seed >> 33) % (covers.len / 4096) * 4096;
+            // All goes from time to time, and then long ones come, and not many.
+            let is_short = (turn / 10_000).is_multiple_of(2);
+            if turn.is_multiple_of(10_000) {
+                for range in plain.iter().collect::<Vec<_>>() {
+                    assert!(free.remove(range) && plain.remove(range).is_some());
+                }
+            }
+            let unit = if is_short { 4096 } else { 1500 * 4096 };
+            let len = ((seed >> 20) % 3 + 1) * unit;
+            let range = Range::new(at, len.min(covers.end() - at));
+            let whole = match (seed >> 13).is_multiple_of(2) {
+                true => (free.insert(range), plain.insert(range).is_some()),
+                false => match plain.find(at) {
+                    Some(found) => {
+                        let part = range.clipped(found);
+                        (free.remove(part), plain.remove(part).is_some())
+                    }
+                    None => (free.remove(range), plain.remove(range).is_some()),
+                },
+            };
+            assert_eq!(whole.0, whole.1, "{range:?}");
+            assert_eq!((free.bytes(), free.runs()), (plain.bytes(), plain.runs()));
+            assert_eq!(free.find(at), plain.find(at));
+            assert!(free.iter_from(at).take(3).eq(plain.iter_from(at).take(3)));
+            assert!(free.memory() <= Bits::memory(covers.len));
+            forms[usize::from(matches!(free.form, Form::Bits(_)))] += 1;
+            if turn % 50 == 0 {
+                let longest = plain.iter().map(|range| range.len).max();
+                assert_eq!(free.longest_range().map(|range| range.len), longest);
+                assert!(
+                    free.longest_range().is_none_or(|range| plain.find(range.start) == Some(range))
+                );
+                assert_eq!(free.nodes(), plain.iter().map(|range| free.fit(range)).sum::<u64>());
+                let window = Range::new(at, covers.end() - at);
+                assert!(free.within(window).eq(plain.within(window)));
+            }
+        }
+        assert!(forms[0] > 1000 && forms[1] > 1000, "{forms:?}");
+    }
+
+    #[test]
+    fn what_is_no_whole_sector_is_kept_too() {
+        let covers = Range::new(MIB, MIB);
+        let mut free = FreeExtents::new(covers, 16384);
+        (0..128).for_each(|at| assert!(free.insert(Range::new(MIB + at * 8192, 4096))));
+        assert!(matches!(free.form, Form::Bits(_)));
+        assert!(free.remove(Range::new(MIB + 100, 200)));
+        assert_eq!((free.bytes(), free.runs()), (128 * 4096 - 200, 129));
+        assert!(free.insert(Range::new(MIB + 100, 200)) && free.runs() == 128);
     }
 }

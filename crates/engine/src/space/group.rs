@@ -65,7 +65,7 @@ impl Group {
             flags,
             used: range.len.saturating_sub(lost),
             excluded,
-            free: FreeExtents::new(node),
+            free: FreeExtents::new(range, node),
             pinned: Extents::default(),
             thawing: Extents::default(),
             promised: Extents::default(),
@@ -239,14 +239,16 @@ impl Group {
         range.len > 0
             && range.len <= self.used
             && self.allows(range)
-            && clear(self.free.set())
+            && self.free.find(range.start).is_none()
+            && self.free.iter_from(range.start).next().is_none_or(|r| r.start >= range.end())
             && clear(&self.pinned)
             && clear(&self.thawing)
             && clear(&self.promised)
     }
 
-    fn sets(&self) -> [&Extents; 4] {
-        [self.free.set(), &self.pinned, &self.thawing, &self.promised]
+    /// Besides what is free.
+    fn sets(&self) -> [&Extents; 3] {
+        [&self.pinned, &self.thawing, &self.promised]
     }
 
     /// What the commit writes down as free in `window`: all sets, and what is excluded, joined, rising.
@@ -254,9 +256,9 @@ impl Group {
     /// The kernel's free space tree is the complement of the extents alone: the stripes under
     /// superblocks stand in it as free, and are left out by whoever reads it.
     pub fn free_on_disk(&self, window: Range) -> Vec<Range> {
-        let mut all: Vec<Range> = self.free.set().within(window).collect();
+        let mut all: Vec<Range> = self.free.within(window).collect();
         let free = all.len();
-        all.extend(self.sets()[1..].iter().flat_map(|set| set.within(window)));
+        all.extend(self.sets().iter().flat_map(|set| set.within(window)));
         let touch = |hole: &&Range| hole.start < window.end() && hole.end() > window.start;
         all.extend(self.excluded.iter().filter(touch).map(|hole| hole.clipped(window)));
         if all.len() == free {
@@ -268,7 +270,8 @@ impl Group {
 
     /// What holds the address and is not used: of one set, or excluded.
     fn piece(&self, at: u64) -> Option<Range> {
-        let found = self.sets().iter().find_map(|set| set.find(at));
+        let found = self.free.find(at);
+        let found = found.or_else(|| self.sets().iter().find_map(|set| set.find(at)));
         let holds = |hole: &&Range| hole.start <= at && at < hole.end();
         found.or_else(|| self.excluded.iter().find(holds).copied())
     }

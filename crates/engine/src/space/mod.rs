@@ -14,6 +14,7 @@
 //! held while a tree is read or written.
 
 mod allocate;
+mod bits;
 mod bound;
 mod chunks;
 mod device;

@@ -191,7 +191,7 @@ pub(crate) struct Outlook {
 impl Outlook {
     /// Tree blocks that the smallest step of dropping a subvolume may write: a leaf goes, or counts by its address.
     fn floor(&self) -> u64 {
-        self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step())).blocks
+        self.bound(Total::dropping(self.extents_of_leaf(), self.nodes_of_step(), 1)).blocks
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
@@ -466,24 +466,27 @@ impl Space {
     }
 
     /// Room for the commit under way to drop parts of deleted subvolumes: how many references to data extents it may let go of,
-    /// at most `refs`, and at least `least` or none at all. Nobody waits for it, so it takes what others leave.
-    pub fn reserve_upkeep(&self, refs: u64, least: u64) -> u64 {
+    /// at most `refs`, and at least `least` or none at all; and in how many subvolumes, at most `trees`. Nobody waits for it, so
+    /// it takes what others leave.
+    pub fn reserve_upkeep(&self, refs: u64, least: u64, trees: u64) -> (u64, u64) {
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);
-        let mut refs = refs;
+        let (mut refs, mut trees) = (refs, trees.max(1));
         while refs >= least {
-            let total = Total::dropping(refs, refs.max(outlook.nodes_of_step()));
+            let nodes = refs.max(outlook.nodes_of_step());
+            let total = Total::dropping(refs, nodes, outlook.leaves_of_roots(trees));
             let wanted =
                 Promises { committing: pool.promises.committing.and(total), ..pool.promises };
             if outlook.fits(wanted, Leave::Nothing) {
                 pool.promises = wanted;
-                return refs;
+                return (refs, trees);
             }
-            refs = if refs > least { (refs / 2).max(least) } else { 0 };
+            refs = if refs > least || trees > 1 { (refs / 2).max(least) } else { 0 };
+            trees = (trees / 2).max(1);
         }
         self.ask(&pool);
-        0
+        (0, 0)
     }
 
     /// Has the next commit pack the trees that describe space, if they have grown since the last time; whether it will.

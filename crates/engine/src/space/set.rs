@@ -56,12 +56,12 @@ impl Sums {
         Sums {
             total: group.range.len,
             used: group.used,
-            free: group.free().set().bytes(),
+            free: group.free().bytes(),
             nodes: group.free().nodes(),
             pinned: group.pinned_bytes(),
             promised: group.promised_bytes(),
             excluded: group.excluded_bytes(),
-            runs: group.free().set().runs(),
+            runs: group.free().runs(),
             groups: 1,
         }
     }

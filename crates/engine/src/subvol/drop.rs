@@ -14,6 +14,7 @@
 //! the smallest one has to lead further, or commits would go on for ever. Where the budget ends, the root item notes the
 //! next child to look at (`drop_progress`, `drop_level`): a crash resumes there, and so does the kernel.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -32,6 +33,8 @@ use crate::txn::{Commit, Core, CsumLog, Upkeep};
 struct Budget {
     /// Blocks to look at.
     blocks: usize,
+    /// Subvolumes to begin with, or to go on with: each that is gone changes a place of its own in the root tree.
+    trees: u64,
     /// References to data extents to let go of, or to change.
     refs: u64,
     /// The same of references to tree blocks.
@@ -44,17 +47,17 @@ struct Budget {
 
 impl Budget {
     /// What there is room for, of so many blocks.
-    fn reserve(core: &Core, blocks: usize, until: Option<Instant>) -> Budget {
+    fn reserve(core: &Core, blocks: usize, trees: usize, until: Option<Instant>) -> Budget {
         let least = core.space.extents_of_leaf();
         let most = least.saturating_mul(blocks as u64);
         #[cfg(test)]
         let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
-        let refs = core.space.reserve_upkeep(most, least);
+        let (refs, trees) = core.space.reserve_upkeep(most, least, trees.min(blocks) as u64);
         if refs == 0 {
-            return Budget { blocks: 0, refs, nodes: 0, until, left: Some(blocks) };
+            return Budget { blocks: 0, trees, refs, nodes: 0, until, left: Some(blocks) };
         }
         let nodes = refs.max(core.space.nodes_of_step());
-        Budget { blocks, refs, nodes, until, left: None }
+        Budget { blocks, trees, refs, nodes, until, left: None }
     }
 
     fn is_spent(&self) -> bool {
@@ -157,12 +160,12 @@ impl Forest {
             }
             _ => (core.drop_blocks_max, None),
         };
-        let mut budget = Budget::reserve(core, blocks, until);
-        self.stalled.store(budget.is_spent(), Ordering::Release);
         let dead = self.dead.lock().clone();
-        let (mut done, mut stuck) = (Vec::new(), Vec::new());
+        let mut budget = Budget::reserve(core, blocks, dead.len(), until);
+        self.stalled.store(budget.is_spent(), Ordering::Release);
+        let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
         for (number, id) in dead.into_iter().enumerate() {
-            if number > 0 && budget.is_late() {
+            if number > 0 && budget.is_late() || budget.trees == 0 {
                 budget.spend();
             }
             if budget.is_spent() {
@@ -184,8 +187,9 @@ impl Forest {
             if busy {
                 continue;
             }
+            budget.trees -= 1;
             match self.drop_some(commit, &subvolume, &mut budget)? {
-                Dropped::All => done.push(id),
+                Dropped::All => drop(done.insert(id)),
                 Dropped::Some => {}
                 Dropped::Stuck(error) => stuck.push((id, error)),
             }
@@ -202,13 +206,18 @@ impl Forest {
         self.dropping.store(!dead.is_empty(), Ordering::Release);
         drop(dead);
         self.note_stuck(commit.transid(), &done, stuck);
-        self.dropped(done);
+        self.dropped(done.into_iter().collect());
         Ok(())
     }
 
     /// Whether there is something to drop, and room for it as far as is known.
     pub fn can_drop(&self) -> bool {
         self.dropping.load(Ordering::Acquire) && !self.stalled.load(Ordering::Acquire)
+    }
+
+    /// How often dropping a subvolume came further: as long as this grows, commits give space back.
+    pub fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Acquire)
     }
 
     /// Has those that are stuck tried again at once.
@@ -229,7 +238,7 @@ impl Forest {
         self.dropping.store(!dead.is_empty(), Ordering::Release);
     }
 
-    fn note_stuck(&self, transid: u64, done: &[u64], now: Vec<(u64, Error)>) {
+    fn note_stuck(&self, transid: u64, done: &BTreeSet<u64>, now: Vec<(u64, Error)>) {
         let mut stuck = self.stuck.lock();
         stuck.retain(|id, _| !done.contains(id));
         for (id, error) in now {
@@ -276,7 +285,10 @@ impl Forest {
         }
         let next = walk.run(budget)?;
         commit.core().env.step("a part of a deleted subvolume is gone");
-        *subvolume.converted.lock() = walk.converted;
+        let before = std::mem::replace(&mut *subvolume.converted.lock(), walk.converted);
+        if next.is_none() || walk.freed > 0 || walk.converted != before {
+            self.steps.fetch_add(1, Ordering::AcqRel);
+        }
         commit.gather(&mut walk.log, &mut CsumLog::default());
         let Some((key, level)) = next else {
             commit.root_item(subvolume.key, None);

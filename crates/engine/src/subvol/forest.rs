@@ -157,6 +157,8 @@ pub struct Forest {
     pub(super) dropping: AtomicBool,
     /// The last commit had no room to drop anything.
     pub(super) stalled: AtomicBool,
+    /// How often dropping a subvolume came further.
+    pub(super) steps: AtomicU64,
     /// How much is dropped where others may want to commit.
     pub(super) pace: Mutex<Pace>,
 }
@@ -179,6 +181,7 @@ impl Forest {
             frozen: Mutex::default(),
             dropping: AtomicBool::new(false),
             stalled: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
             pace: Mutex::default(),
         };
         forest.find_dead(core)?;

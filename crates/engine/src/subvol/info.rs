@@ -11,6 +11,9 @@ use crate::env::Time;
 use crate::error::{Errno, Error, Passed, Result};
 use crate::txn::Core;
 
+/// Items of the root tree that are looked at before others may end the transaction.
+const LISTED_ITEMS: usize = 1024;
+
 /// A subvolume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubvolumeInfo {
@@ -77,13 +80,15 @@ impl Forest {
         Ok(describe(id, &item, parent, dir, index, name))
     }
 
-    /// All subvolumes but the top one, by id; `told` hears what is passed over, and ends it with an error.
+    /// Some of all subvolumes but the top one, by id, `from` the first on; which is the first of the others, if there may be
+    /// others. `told` hears what is passed over, and ends it with an error.
     pub fn list(
         &self,
         core: &Core,
+        from: u64,
         told: &mut dyn FnMut(Passed) -> Result<()>,
-    ) -> Result<Vec<SubvolumeInfo>> {
-        let first = Key::new(objectid::FIRST_FREE, 0, 0);
+    ) -> Result<(Vec<SubvolumeInfo>, Option<u64>)> {
+        let first = Key::new(from.max(objectid::FIRST_FREE), 0, 0);
         let last = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
         // What is here now stays here while it is listed, so that none is missed which is published meanwhile.
         let loaded = self.loaded();
@@ -91,7 +96,7 @@ impl Forest {
             kind::ROOT_ITEM | kind::ROOT_BACKREF => told(Passed::Unreadable(why)),
             _ => Ok(()),
         };
-        let items = self.pending.range_past(core, first, last, &mut lost)?;
+        let (items, rest) = self.pending.part_past(core, first..=last, LISTED_ITEMS, &mut lost)?;
         let mut roots: HashMap<u64, RootItem> = HashMap::new();
         let mut found = Vec::new();
         for (key, data) in &items {
@@ -119,7 +124,7 @@ impl Forest {
                 found.push(describe(key.objectid, item, key.offset, dir, index, name.to_vec()));
             }
         }
-        Ok(found)
+        Ok((found, rest.map(|rest| rest.objectid)))
     }
 }
 

@@ -5,6 +5,9 @@
 //! often they are held, and the next one who looks for it opens it again, as it was published.
 //!
 //! What a commit writes it holds until that is published, so whatever leaves comes back as it was.
+//!
+//! Opening reads from the device, and is done without the lock of the table: who waits for one subvolume keeps nobody from the
+//! others. Where something has left the table meanwhile, it may have been this subvolume, with changes, and is opened again.
 
 use std::sync::Arc;
 
@@ -25,10 +28,29 @@ struct Table {
     subvolumes: Spread<u64, Arc<Subvolume>>,
     /// Of those that left, what is needed when they come back.
     asleep: Spread<u64, Asleep>,
+    /// How often some have left the table.
+    departures: u64,
     /// Opened since the table was looked over.
     new: usize,
     /// Inodes that each one may remember, as it was when the table was looked over.
     share: Option<usize>,
+}
+
+impl Table {
+    /// Puts in what was opened, which is not here.
+    fn put_opened(&mut self, mut subvolume: Subvolume) -> Arc<Subvolume> {
+        let id = subvolume.id;
+        if let Some(asleep) = self.asleep.remove(&id) {
+            subvolume.tree.wake(asleep);
+        }
+        if let Some(share) = self.share {
+            subvolume.tree.keep_about(share);
+        }
+        let subvolume = Arc::new(subvolume);
+        self.subvolumes.insert(id, subvolume.clone());
+        self.new += 1;
+        subvolume
+    }
 }
 
 /// The subvolumes in memory.
@@ -47,25 +69,20 @@ impl Loaded {
     pub fn get_or_open(
         &self,
         id: u64,
-        open: impl FnOnce() -> Result<Subvolume>,
+        open: impl Fn() -> Result<Subvolume>,
     ) -> Result<Arc<Subvolume>> {
-        let table = &mut *self.table.write();
-        if let Some(found) = table.subvolumes.get(&id) {
-            return Ok(found.clone());
+        loop {
+            let departures = self.table.read().departures;
+            let opened = open();
+            let table = &mut *self.table.write();
+            if let Some(found) = table.subvolumes.get(&id) {
+                return Ok(found.clone());
+            }
+            if table.departures == departures {
+                return opened.map(|subvolume| table.put_opened(subvolume));
+            }
         }
-        let mut subvolume = open()?;
-        if let Some(asleep) = table.asleep.remove(&id) {
-            subvolume.tree.wake(asleep);
-        }
-        if let Some(share) = table.share {
-            subvolume.tree.keep_about(share);
-        }
-        let subvolume = Arc::new(subvolume);
-        table.subvolumes.insert(id, subvolume.clone());
-        table.new += 1;
-        Ok(subvolume)
     }
-
     /// Puts in a new subvolume.
     pub fn insert(&self, subvolume: Arc<Subvolume>) {
         self.table.write().subvolumes.insert(subvolume.id, subvolume);
@@ -74,6 +91,7 @@ impl Loaded {
     /// Takes out one that was dropped.
     pub fn remove(&self, id: u64) {
         let table = &mut *self.table.write();
+        table.departures += 1;
         table.subvolumes.remove(&id);
         table.asleep.remove(&id);
     }
@@ -116,7 +134,8 @@ impl Loaded {
     }
 
     fn leave(&self) {
-        let Table { subvolumes, asleep, .. } = &mut *self.table.write();
+        let Table { subvolumes, asleep, departures, .. } = &mut *self.table.write();
+        let before = subvolumes.len();
         subvolumes.retain(|id, subvolume| {
             // Who uses it has an `Arc` that it got under the lock of the table.
             let left = Arc::get_mut(subvolume).and_then(Subvolume::asleep);
@@ -124,5 +143,6 @@ impl Loaded {
             asleep.extend(left.map(|left| (*id, left)));
             stays
         });
+        *departures += u64::from(subvolumes.len() < before);
     }
 }

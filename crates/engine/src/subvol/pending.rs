@@ -1,6 +1,7 @@
 //! Changes of the root tree and the uuid tree that are not in them yet, in two layers like those of an inode.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 
 use buttress_ondisk::Key;
 use parking_lot::Mutex;
@@ -10,6 +11,8 @@ use crate::tree::Met;
 use crate::txn::{Commit, Core, UuidChange};
 
 type Items = BTreeMap<Key, Option<Vec<u8>>>;
+/// Items as they will be.
+pub type Found = BTreeMap<Key, Vec<u8>>;
 
 #[derive(Debug, Default)]
 struct Layers {
@@ -79,7 +82,7 @@ impl Pending {
     }
 
     /// The items from `from` to `to`, both included, as they will be.
-    pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<BTreeMap<Key, Vec<u8>>> {
+    pub fn range(&self, core: &Core, from: Key, to: Key) -> Result<Found> {
         self.range_past(core, from, to, &mut |_, why| Err(why))
     }
 
@@ -90,7 +93,20 @@ impl Pending {
         from: Key,
         to: Key,
         told: &mut dyn FnMut(Key, Error) -> Result<()>,
-    ) -> Result<BTreeMap<Key, Vec<u8>>> {
+    ) -> Result<Found> {
+        Ok(self.part_past(core, from..=to, usize::MAX, told)?.0)
+    }
+
+    /// The same of the first items in `range`: all of a tree, or of another object, at once, until there are `most`. Where
+    /// the others start is returned, if there may be others.
+    pub fn part_past(
+        &self,
+        core: &Core,
+        range: RangeInclusive<Key>,
+        most: usize,
+        told: &mut dyn FnMut(Key, Error) -> Result<()>,
+    ) -> Result<(Found, Option<Key>)> {
+        let (from, to) = range.into_inner();
         let (live, frozen) = {
             let layers = self.layers.lock();
             let part = |items: &Items| {
@@ -98,20 +114,28 @@ impl Pending {
             };
             (part(&layers.live), part(&layers.frozen))
         };
-        let mut items = BTreeMap::new();
-        let mut cursor = core.root_view().range(from, to);
+        let mut items = Found::new();
+        let (mut cursor, mut rest) = (core.root_view().range(from, to), None);
         while let Some(met) = cursor.meet()? {
+            let object = met.key().objectid;
+            if items.len() >= most
+                && items.last_key_value().is_some_and(|(last, _)| last.objectid < object)
+            {
+                rest = Some(Key::new(object, 0, 0));
+                break;
+            }
             match met {
                 Met::Item(item) => drop(items.insert(item.key(), item.data().to_vec())),
                 Met::Lost(key, why) => told(key, why)?,
             }
         }
-        for (key, item) in frozen.into_iter().chain(live) {
+        let here = |key: &Key| rest.is_none_or(|rest| *key < rest);
+        for (key, item) in frozen.into_iter().chain(live).filter(|(key, _)| here(key)) {
             match item {
                 Some(item) => items.insert(key, item),
                 None => items.remove(&key),
             };
         }
-        Ok(items)
+        Ok((items, rest))
     }
 }

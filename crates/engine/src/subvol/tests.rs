@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_device::MemoryDevice;
 use buttress_ondisk::superblock::Superblock;
@@ -289,7 +290,8 @@ fn a_block_that_no_reader_would_take_is_not_written() {
     );
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("corrupt leaf: root=1 ") && why.contains("wrong item size"), "{why}");
-    assert!(commit(&fs.core, &fs.forest, true, Upkeep::Much).is_err());
+    let latched = commit(&fs.core, &fs.forest, true, Upkeep::Much).unwrap_err().to_string();
+    assert!(latched.contains(&why) && latched.contains("`buttress check`"), "{latched}");
     let again = open(&fs.device);
     again.check();
     let subvolume = again.forest.get(&again.core, 5).unwrap();
@@ -478,5 +480,37 @@ fn the_smallest_steps_come_to_an_end() {
     });
     LITTLE_ROOM.set(false);
     assert!(left.is_some(), "commits go on for ever");
+    fs.check();
+}
+
+/// Subvolumes of one leaf, each of which has its root item in another leaf: where there is hardly room, commits drop as many as
+/// they have promised to change leaves for.
+#[test]
+fn small_subvolumes_are_dropped_within_what_was_promised() {
+    let fs = open(&make(4096));
+    let names: Vec<String> = (0..2000).map(|at| format!("s{at}")).collect();
+    let ids: Vec<u64> = {
+        let op = fs.op();
+        let top = fs.forest.get(&fs.core, 5).unwrap();
+        let dir = top.tree.get(&op, TOP).unwrap();
+        let make = |name: &String| {
+            let place = Place { subvolume: &top, dir: &dir, name: name.as_bytes() };
+            fs.forest.create(&op, place, 0o755, 0, 0).unwrap()
+        };
+        names.iter().map(make).collect()
+    };
+    fs.commit();
+    for (name, id) in names.iter().zip(&ids).step_by(8) {
+        delete(&fs, name, *id);
+    }
+    fs.commit();
+    let beyond = || fs.core.counters.beyond.load(Ordering::Relaxed);
+    let before = beyond();
+    LITTLE_ROOM.set(true);
+    while fs.forest.has_dead() {
+        fs.commit();
+    }
+    LITTLE_ROOM.set(false);
+    assert_eq!(beyond() - before, 0, "blocks beyond what was promised");
     fs.check();
 }

@@ -31,7 +31,7 @@ pub use self::commit::{
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
-pub use self::waiting::{CHANGE_BYTES, Urgency, Waiting, WaitingMax};
+pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -103,6 +103,8 @@ pub struct Op<'a> {
     pub now: Time,
     /// Whether a panic from here on is an abort: not of what only reads, nor where the thread was on its way out of one already.
     guarded: bool,
+    /// Bytes that it leaves in memory besides what every operation does.
+    left: AtomicU64,
     _gate: RwLockReadGuard<'a, ()>,
 }
 
@@ -138,6 +140,21 @@ impl Op<'_> {
     /// A step is taken, see [`crate::Env::watched`].
     pub(crate) fn step(&self, what: &'static str) {
         self.core.env.step(what);
+    }
+
+    /// It leaves so many extents that a file gains or loses to be committed. What changes only a few need not say so.
+    pub(crate) fn leave_extents(&self, count: usize) {
+        self.leave_bytes((count as u64).saturating_mul(EXTENT_BYTES));
+    }
+
+    /// It leaves so many bytes in memory besides.
+    pub(crate) fn leave_bytes(&self, bytes: u64) {
+        self.left.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// All that it said it leaves.
+    pub(crate) fn left(&self) -> u64 {
+        self.left.load(Ordering::Relaxed)
     }
 }
 
@@ -191,7 +208,8 @@ impl Transactions {
     pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
         let gate = self.enter();
         let (now, guarded) = (core.env.now(), !std::thread::panicking());
-        Ok(Op { core, transid: self.running(), now, guarded, _gate: gate })
+        let left = AtomicU64::new(0);
+        Ok(Op { core, transid: self.running(), now, guarded, left, _gate: gate })
     }
 
     /// The same for what changes nothing that a commit would write.
@@ -228,7 +246,13 @@ impl Transactions {
 
     /// Latches the first cause.
     pub fn abort(&self, cause: &Error) {
-        let _ = self.aborted.set(cause.to_string().into());
+        let what_to_do = match cause {
+            Error::Corrupt(_) | Error::Inconsistent { .. } => {
+                "; `buttress check` tells what is damaged"
+            }
+            _ => "",
+        };
+        let _ = self.aborted.set(format!("{cause}{what_to_do}").into());
     }
 
     fn abort_for(&self, what: &'static str) {

@@ -12,9 +12,11 @@
 //! gaps ([`crate::space`] says when, and keeps the room for it). Like every other block, the old ones stay until the commit is durable.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use buttress_ondisk::build::LeafBuilder;
 use buttress_ondisk::item::{FreeSpaceHeader, RootItem};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Expect, Key, kind, objectid};
 use zerocopy::IntoBytes;
 
 use super::commit::{Commit, Gathered, UuidChange};
@@ -24,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
-use crate::tree::{Merge, Packed, Root, View};
+use crate::tree::{Item, Merge, Packed, Root, View};
 
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.
@@ -104,9 +106,17 @@ impl<'c, 'a> Settler<'c, 'a> {
             let view = View::new(&core.blocks, id, root);
             let mut items = view.range(Key::MIN, Key::MAX);
             let mut packed = Packed::new(core.blocks.nodesize());
+            let mut last = None;
             loop {
-                match items.next() {
-                    Ok(Some(item)) => packed.add(item.data().len()),
+                let next = items.next().and_then(|next| {
+                    let (Some(last), Some(next)) = (&last, &next) else { return Ok(next) };
+                    self.go_together(id, last, next).map(|()| Some(next.clone()))
+                });
+                match next {
+                    Ok(Some(item)) => {
+                        packed.add(item.data().len());
+                        last = Some(item);
+                    }
                     Ok(None) => break,
                     Err(error) => {
                         core.space.never_pack();
@@ -121,6 +131,22 @@ impl<'c, 'a> Settler<'c, 'a> {
             }
         }
         true
+    }
+
+    /// Refuses two items that follow each other and may not stand in one leaf: each of the two leaves that they are in is good
+    /// in itself, and the one that packing would make of them is not.
+    fn go_together(&self, tree: u64, item: &Item, next: &Item) -> Result<()> {
+        if Arc::ptr_eq(item.leaf(), next.leaf()) {
+            return Ok(());
+        }
+        let core = self.commit.core();
+        let mut leaf = LeafBuilder::new(core.blocks.nodesize());
+        if !leaf.push(item.key(), item.data()) || !leaf.push(next.key(), next.data()) {
+            return Ok(());
+        }
+        let bytenr = next.leaf().bytenr();
+        let leaf = leaf.finish(&self.commit.stamp(bytenr, tree));
+        Ok(core.volume.gate().verify(&leaf, &Expect::at(bytenr))?)
     }
 
     /// One round; whether anything was to be done.

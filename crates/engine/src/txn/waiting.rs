@@ -11,6 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// records of the commit.
 pub const CHANGE_BYTES: u64 = 1536;
 
+/// Bytes that an extent which a file gains or loses takes so long: the piece in the file's layer, the record of its reference,
+/// what becomes of its checksums and of free space.
+pub const EXTENT_BYTES: u64 = 256;
+
 /// How much may wait, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitingMax {

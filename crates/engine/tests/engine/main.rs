@@ -8,6 +8,7 @@ mod brim;
 mod faults;
 mod judge;
 mod large;
+mod memory;
 
 mod space;
 mod subvolumes;

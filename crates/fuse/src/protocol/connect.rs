@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
@@ -345,8 +345,52 @@ fn attributes(options: &ConnectOptions) -> MountAttrFlags {
     flags
 }
 
+/// Tells a mount from all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Number {
+    /// [`mounts::MountEntry::id`], which the next mount may have when this one has gone.
+    pub(crate) id: u64,
+    /// No other mount ever has it; since Linux 6.8.
+    unique: Option<u64>,
+}
+
+/// `STATX_MNT_ID_UNIQUE`.
+const MNT_ID_UNIQUE: u32 = 0x4000;
+
+impl Number {
+    /// Of the mount that a file was opened through. The server is not asked.
+    pub(crate) fn of(file: &OwnedFd) -> Result<Self, Errno> {
+        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let id = statx(file, "", how, StatxFlags::MNT_ID)?.stx_mnt_id;
+        // Where the kernel does not know it, it says so, or refuses the flag.
+        let found = statx(file, "", how, StatxFlags::from_bits_retain(MNT_ID_UNIQUE)).ok();
+        let unique = found.filter(|found| found.stx_mask & MNT_ID_UNIQUE != 0);
+        Ok(Self { id, unique: unique.map(|found| found.stx_mnt_id) })
+    }
+
+    /// Of the mount that is on top at `mountpoint`, as far as that can be known without asking anybody's server.
+    pub(crate) fn at(mountpoint: &Path) -> Option<Self> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let how = ResolveFlags::CACHED | ResolveFlags::NO_SYMLINKS;
+        let top = openat2(rustix::fs::CWD, mountpoint, flags, Mode::empty(), how).ok()?;
+        Self::of(&top).ok()
+    }
+
+    /// Whether it tells this mount from those that come later, too.
+    #[cfg(test)]
+    pub(crate) fn is_known(self) -> bool {
+        self.unique.is_some()
+    }
+
+    /// Whether the other has the number after this one has gone.
+    pub(crate) fn was_given_to(self, other: Number) -> bool {
+        let unique = self.unique.zip(other.unique);
+        self.id == other.id && unique.is_some_and(|(own, other)| own != other)
+    }
+}
+
 /// Mounts on `mountpoint` the directory that `find` finds below a mount that is nowhere yet; `None`: the top itself. Answers the
-/// number of the mount ([`mounts::MountEntry::id`]), by which it is known when somebody has moved it.
+/// number of the mount, by which it is known when somebody has moved it.
 ///
 /// Looking for it takes answers of the server, so it is not for the process that serves. Before Linux 6.15 a part can be taken
 /// only of a mount that is somewhere: there the top is on `mountpoint` for a moment.
@@ -354,11 +398,10 @@ pub(crate) fn put<E: From<ConnectError>>(
     top: &OwnedFd,
     mountpoint: &Path,
     find: impl Fn() -> Result<Option<OwnedFd>, E>,
-) -> Result<u64, E> {
+) -> Result<Number, E> {
     let failed = |reason| ConnectError::Mount { path: mountpoint.to_owned(), reason };
     let place = |tree: &OwnedFd| {
-        let how = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let number = statx(tree, "", how, StatxFlags::MNT_ID).map_err(failed)?.stx_mnt_id;
+        let number = Number::of(tree).map_err(failed)?;
         let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         move_mount(tree, "", rustix::fs::CWD, mountpoint, flags).map_err(failed)?;
         Ok::<_, ConnectError>(number)

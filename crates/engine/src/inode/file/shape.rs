@@ -20,6 +20,8 @@ use crate::txn::{Core, Op};
 pub struct Shared {
     /// Bytes, not counting the rest of the last sector.
     len: u64,
+    /// The same of the whole range that this is the first part of.
+    whole: u64,
     /// Whether the data has checksums.
     sums: bool,
     /// From the start of the range on, without gaps.
@@ -27,6 +29,11 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// Bytes, not counting the rest of the last sector: fewer than were asked for where those are in many extents.
+    pub fn bytes(&self) -> u64 {
+        self.len
+    }
+
     /// Bytes that are copied, because they have no extent that could be shared.
     pub fn copied(&self) -> u64 {
         let bytes = |(_, part): &(Span, Part)| match part {
@@ -243,7 +250,21 @@ impl FileChanges {
 
     // ---- clone ----
 
-    /// The content of `len` bytes at `offset`, to be put elsewhere with [`FileChanges::clone_from`] by the same operation.
+    /// Where the first extents in `span` end that one operation may replace.
+    pub fn near(&self, layers: Layers<'_>, span: Span) -> Result<u64> {
+        let (mut end, mut extents) = (span.start, 0);
+        let mut segments = Segments::new(self, layers, span);
+        while extents < PARTS_MAX
+            && let Some((span, found)) = segments.next()?
+        {
+            end = span.end;
+            extents += usize::from(!matches!(found, Found::Hole));
+        }
+        Ok(end)
+    }
+
+    /// The content of `len` bytes at `offset`, to be put elsewhere with [`FileChanges::clone_from`] by the same operation: at
+    /// most that of the first `most` bytes, which end with a sector, and of as many extents as an operation may leave.
     /// `offset` is the start of a sector; the range ends with a sector or with the file.
     pub fn share(
         &mut self,
@@ -251,21 +272,26 @@ impl FileChanges {
         layers: Layers<'_>,
         size: u64,
         offset: u64,
-        len: u64,
+        (len, most): (u64, u64),
     ) -> Result<Shared> {
         let end = end_of(offset, len)?;
         let whole = end.is_multiple_of(SECTOR) || end == size;
         if !offset.is_multiple_of(SECTOR) || !whole || end > size {
             return Err(Error::User(Errno::INVAL));
         }
-        let span = offset..round_up(end);
+        let mut span = offset..round_up(end).min(offset.saturating_add(most));
         if self.buffers.overlapping(&span).next().is_some() {
             self.flush(op.core, layers, true)?;
         }
+        let behind = self.pieces.overlapping(&span).nth(PARTS_MAX).map(|(span, _)| span.start);
+        span.end = behind.unwrap_or(span.end);
         self.make_shared(&span);
-        let mut parts = Vec::new();
+        let (mut parts, mut copied, mut done) = (Vec::new(), 0, offset);
         let mut segments = Segments::new(self, layers, span);
-        while let Some((span, found)) = segments.next()? {
+        while parts.len() < PARTS_MAX
+            && copied < COPIED_MAX
+            && let Some((span, found)) = segments.next()?
+        {
             let part = match found {
                 Found::Hole => Part::Hole,
                 Found::Bytes(bytes) => Part::Bytes(bytes.to_vec()),
@@ -274,9 +300,14 @@ impl FileChanges {
                 Found::Extent(mapped) if mapped.prealloc => Part::Hole,
                 Found::Extent(mapped) => Part::Extent(extent_of(&mapped, span.end - span.start)),
             };
+            if let Part::Bytes(bytes) = &part {
+                copied += bytes.len();
+            }
+            done = span.end;
             parts.push((span.start - offset..span.end - offset, part));
         }
-        Ok(Shared { len, sums: layers.sums(), parts })
+        let sums = layers.sums();
+        Ok(Shared { len: done.min(end).saturating_sub(offset), whole: len, sums, parts })
     }
 
     /// Makes `offset` (the start of a sector) hold what `shared` holds. The caller makes the file larger after. A range
@@ -290,7 +321,8 @@ impl FileChanges {
         shared: Shared,
     ) -> Result<()> {
         let end = end_of(offset, shared.len)?;
-        let whole = shared.len.is_multiple_of(SECTOR) || end >= size;
+        let last = end_of(offset, shared.whole)?;
+        let whole = shared.whole.is_multiple_of(SECTOR) || last >= size;
         if !offset.is_multiple_of(SECTOR) || !whole || shared.sums != layers.sums() {
             return Err(Error::User(Errno::INVAL));
         }
@@ -314,6 +346,10 @@ impl FileChanges {
     }
 }
 
+/// Parts of a file that one operation clones or clones over: each leaves an extent that is committed.
+const PARTS_MAX: usize = 4096;
+/// Bytes that it copies, beyond which it takes no further part.
+const COPIED_MAX: usize = 1 << 20;
 /// Extents for which whoever shapes a file has been promised room.
 const EXTENTS_PROMISED: usize = 4;
 /// As many extents that a file gains are in one of its leaves at least, as a rule.
@@ -326,6 +362,7 @@ fn reserve_extents(op: &Op<'_>, count: usize) -> Result<()> {
     if count <= EXTENTS_PROMISED {
         return Ok(());
     }
+    op.leave_extents(count);
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let leaves = number(count / EXTENTS_PER_LEAF).saturating_add(2);
     let bytes = number(BYTES_PER_EXTENT.saturating_mul(count));
