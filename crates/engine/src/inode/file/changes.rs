@@ -1,7 +1,7 @@
 //! What has changed in a file and is not in its tree yet.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
@@ -225,8 +225,8 @@ pub struct FileChanges {
     pub(super) loose: Vec<Range>,
     /// Prepared layers: by the start of a changed region, the start of the old extent that reaches into it from before.
     pub(super) edges: Vec<(u64, u64)>,
-    /// The compressed extent that was read last.
-    pub(super) cache: Arc<Cache>,
+    /// The compressed extent that was read last, if one was.
+    pub(super) cache: OnceLock<Arc<Cache>>,
 }
 
 impl FileChanges {
@@ -236,6 +236,11 @@ impl FileChanges {
             && self.pieces.is_empty()
             && self.loose.is_empty()
             && self.ahead.is_none()
+    }
+
+    /// The next read finds in `cache` what the last one has left there, unless there is another cache already.
+    pub fn keep(&self, cache: &Arc<Cache>) {
+        let _another_one = self.cache.set(cache.clone());
     }
 
     /// Bytes of buffered data that need space on the disk when they are written.
