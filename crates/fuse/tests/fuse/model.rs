@@ -364,7 +364,7 @@ impl Store for Model {
 
     fn copy(&self, from: (&Node, u64), to: (&Node, u64), length: u64) -> Answer<u64> {
         let mut bytes = vec![0; length.min(1 << 20) as usize];
-        let length = self.read(from.0, from.1, &mut bytes)?;
+        let (length, _) = self.read(from.0, from.1, &mut bytes)?;
         self.write(to.0, to.1, &bytes[..length])?;
         Ok(length as u64)
     }
