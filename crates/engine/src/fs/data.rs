@@ -4,7 +4,7 @@ use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
 use super::run::{deleting, need, plus};
-use super::types::{Allocate, Node};
+use super::types::{Allocate, Attributes, Node};
 use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
 use crate::inode::file::DIRECT_MIN;
@@ -34,11 +34,28 @@ enum To {
 impl Filesystem {
     /// Reads up to `buf.len()` bytes at `offset`; answers how many there were, 0 at the end.
     pub fn read(&self, node: Node, offset: u64, buf: &mut [u8]) -> Result<usize> {
+        self.read_and_look(node, offset, buf).map(|(len, _)| len)
+    }
+
+    /// The same, and what `stat` told when it was read: who keeps access times needs not find the file a second time.
+    pub fn read_and_look(
+        &self,
+        node: Node,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(usize, Attributes)> {
         let inner = self.inner();
         inner.read(|op| {
             let (subvolume, inode) = inner.find(op, node)?;
-            subvolume.tree.read(op, &inode, offset, buf)
+            let (len, attributes) = subvolume.tree.read(op, &inode, offset, buf)?;
+            Ok((len, Attributes::of(node, &attributes)))
         })
+    }
+
+    /// Moves the access time to now, and no other time.
+    pub fn accessed(&self, node: Node) -> Result<()> {
+        let inner = self.inner();
+        inner.change_at(node, need(1, 0), |op, subvolume, inode| subvolume.tree.accessed(op, inode))
     }
 
     /// Writes `data` at `offset`; answers how much was written: less than all only when there was no more room.

@@ -186,7 +186,7 @@ impl FileTree {
 }
 
 /// The attributes as `stat` tells them: with what was written and is not placed yet.
-fn shown(state: &State) -> Attributes {
+pub(super) fn shown(state: &State) -> Attributes {
     let mut attributes = state.attributes;
     attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
     attributes

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use buttress_ondisk::item::inode_flags;
 use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, SECTOR, kind};
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLockReadGuard;
 
 use super::Inode;
-use super::attributes::mode;
+use super::attributes::{Attributes, mode, shown};
 use super::file::{Cache, FileChanges, INLINE_MAX, Layers, Mapping, Seek, Shared};
 use super::state::State;
 use super::tree::FileTree;
@@ -81,39 +81,43 @@ fn must_be_file(state: &State) -> Result<()> {
 }
 
 impl State {
-    /// The live layer of the data, which [`readable`] has made sure of.
-    fn file(&self) -> &FileChanges {
-        self.live.file.as_deref().expect("made before anything is read")
+    /// The live layer of the data, to look at. Of a file that nobody has changed, `nothing` does as well.
+    fn file_or<'a>(&'a self, nothing: &'a FileChanges) -> &'a FileChanges {
+        self.live.file.as_deref().unwrap_or(nothing)
     }
 }
 
-/// The state of a file to read from: its live layer of data is there, if only to cache what was read.
+/// The state of a file to read from.
 fn readable(inode: &Inode) -> Result<RwLockReadGuard<'_, State>> {
     let state = inode.read();
     must_be_file(&state)?;
-    if state.live.file.is_some() {
-        return Ok(state);
-    }
-    drop(state);
-    let mut state = inode.write();
-    must_be_file(&state)?;
-    state.live.file.get_or_insert_default();
-    Ok(RwLockWriteGuard::downgrade(state))
+    Ok(state)
 }
 
 impl FileTree {
-    /// Reads up to `buf.len()` bytes at `offset`; how many there were is returned, 0 at the end of the file.
-    pub fn read(&self, op: &Op<'_>, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize> {
-        let plan = {
-            let state = readable(inode)?;
+    /// Reads up to `buf.len()` bytes at `offset`; how many there were is returned, 0 at the end of the file, and the file's
+    /// attributes.
+    pub fn read(
+        &self,
+        op: &Op<'_>,
+        inode: &Inode,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<(usize, Attributes)> {
+        let (plan, attributes, is_unchanged) = {
+            let (state, nothing) = (readable(inode)?, FileChanges::default());
             let layers = state.layers(inode.ino, self.view(op.core));
-            state.file().plan(layers, offset, buf)?
+            let plan = state.file_or(&nothing).plan(layers, offset, buf)?;
+            (plan, shown(&state), state.live.file.is_none())
         };
         let len = plan.run(op.core, buf)?;
         if let Some(cache) = plan.kept() {
+            if is_unchanged {
+                inode.write().live.file.get_or_insert_default().keep(&cache);
+            }
             self.keep(op.core, cache);
         }
-        Ok(len)
+        Ok((len, attributes))
     }
 
     /// Bounds the decompressed extents that files keep: the one kept longest goes.
@@ -264,9 +268,9 @@ impl FileTree {
     pub fn punch(&self, op: &Op<'_>, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<()> {
         self.writable()?;
         let hole = {
-            let state = readable(inode)?;
+            let (state, nothing) = (readable(inode)?, FileChanges::default());
             let layers = state.layers(inode.ino, self.view(op.core));
-            state.file().is_hole(layers, offset..offset.saturating_add(len))?
+            state.file_or(&nothing).is_hole(layers, offset..offset.saturating_add(len))?
         };
         if hole {
             return Ok(());
@@ -335,16 +339,16 @@ impl FileTree {
 
     /// The first data or hole at or after `offset`; ENXIO behind the end of the file.
     pub fn seek(&self, op: &Op<'_>, inode: &Inode, offset: u64, what: Seek) -> Result<u64> {
-        let state = readable(inode)?;
+        let (state, nothing) = (readable(inode)?, FileChanges::default());
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.file().seek(layers, offset, what)
+        state.file_or(&nothing).seek(layers, offset, what)
     }
 
     /// Bytes of a range of the file that are in no extent.
     pub fn hole_bytes(&self, op: &Op<'_>, inode: &Inode, start: u64, end: u64) -> Result<u64> {
-        let state = readable(inode)?;
+        let (state, nothing) = (readable(inode)?, FileChanges::default());
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.file().hole_bytes(layers, start, end)
+        state.file_or(&nothing).hole_bytes(layers, start, end)
     }
 
     /// What a range of the file has, in order, without holes.
@@ -355,9 +359,9 @@ impl FileTree {
         start: u64,
         end: u64,
     ) -> Result<Vec<Mapping>> {
-        let state = readable(inode)?;
+        let (state, nothing) = (readable(inode)?, FileChanges::default());
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.file().extents(layers, start, end)
+        state.file_or(&nothing).extents(layers, start, end)
     }
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the

@@ -89,6 +89,8 @@ pub struct Commit<'a> {
     unwritten: Mutex<Spread<u64, Arc<TreeBlock>>>,
     first_keys: Mutex<HashMap<u64, Key>>,
     gathered: Mutex<Gathered>,
+    /// Blocks of older commits that nothing refers to after this one.
+    left_behind: Mutex<Vec<u64>>,
 }
 
 impl<'a> Commit<'a> {
@@ -103,6 +105,7 @@ impl<'a> Commit<'a> {
             unwritten: Mutex::default(),
             first_keys: Mutex::default(),
             gathered: Mutex::default(),
+            left_behind: Mutex::default(),
         }
     }
 
@@ -187,6 +190,19 @@ impl<'a> Commit<'a> {
     pub(super) fn unplace(&self, bytenr: u64) {
         self.unwritten.lock().remove(&bytenr);
         self.core.blocks.forget(bytenr);
+    }
+
+    /// Nothing refers to these blocks of older commits any more.
+    pub(super) fn left_behind(&self, blocks: &[u64]) {
+        self.left_behind.lock().extend_from_slice(blocks);
+    }
+
+    /// Forgets what only the last commit has, once this one is published: the next blocks take its memory, where it would have
+    /// grown until the cache is full. Who still reads the last commit finds it on the disk.
+    fn forget_left_behind(&self) {
+        for bytenr in self.left_behind.lock().drain(..) {
+            self.core.blocks.forget(bytenr);
+        }
     }
 
     pub(super) fn first_keys(&self) -> HashMap<u64, Key> {
@@ -361,6 +377,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
         core.txn.durable(transid);
         participant.published(core);
         step("layers are dropped");
+        commit.forget_left_behind();
         stats::add(&core.counters.beyond, core.space.committed());
         step("space is free");
         core.waiting.settled();

@@ -237,10 +237,11 @@ impl<'c, 'a> Settler<'c, 'a> {
             self.todo.csums.remove(*start, *len);
             space.free(Range { start: *start, len: *len })?;
         }
+        let nodesize = self.commit.core().features.nodesize as u64;
         for start in &applied.freed_blocks {
-            space
-                .free(Range { start: *start, len: self.commit.core().features.nodesize as u64 })?;
+            space.free(Range { start: *start, len: nodesize })?;
         }
+        self.commit.left_behind(&applied.freed_blocks);
         Ok(())
     }
 

@@ -61,9 +61,9 @@ impl<S: Store> Mount<S> {
 
     fn read_into(&self, id: u64, wish: &abi::ReadIn, room: &mut [u8]) -> Answer<usize> {
         let node = self.node(id)?;
-        let length = self.store.read(&node, wish.offset, room)?;
+        let (length, attributes) = self.store.read(&node, wish.offset, room)?;
         if wish.flags & OFlags::NOATIME.bits() == 0 {
-            self.accessed(&node);
+            self.accessed_with(&node, &attributes);
         }
         Ok(length)
     }

@@ -316,8 +316,18 @@ impl Store for Engine {
         self.fs.read_dir(*directory, from, &mut each).map_err(errno)
     }
 
-    fn read(&self, node: &Self::Node, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
-        self.fs.read(*node, offset, buffer).map_err(errno)
+    fn read(
+        &self,
+        node: &Self::Node,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Answer<(usize, Attributes)> {
+        let read = self.fs.read_and_look(*node, offset, buffer);
+        read.map(|(length, found)| (length, attributes(&found))).map_err(errno)
+    }
+
+    fn accessed(&self, node: &Self::Node) -> Answer<()> {
+        self.fs.accessed(*node).map_err(errno)
     }
 
     fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize> {

@@ -87,18 +87,22 @@ impl<S: Store> Mount<S> {
         if self.policy.access_times == AccessTimes::Never {
             return;
         }
-        let Ok(attributes) = self.store.attributes(node) else { return };
+        if let Ok(attributes) = self.store.attributes(node) {
+            self.accessed_with(node, &attributes);
+        }
+    }
+
+    /// The same for one whose attributes are known.
+    pub(super) fn accessed_with(&self, node: &S::Node, attributes: &Attributes) {
+        if self.policy.access_times == AccessTimes::Never {
+            return;
+        }
         let directory = attributes.mode & TYPE == DIRECTORY;
         if directory && !self.policy.directory_access_times || attributes.flags & NOATIME != 0 {
             return;
         }
-        if self.policy.access_times == AccessTimes::Strict || outdated(&attributes, now()) {
-            let change = SetAttributes {
-                atime: Some(SetTime::Now),
-                ctime: Some(attributes.ctime),
-                ..SetAttributes::default()
-            };
-            let _the_read_counts = self.store.set_attributes(node, &change);
+        if self.policy.access_times == AccessTimes::Strict || outdated(attributes, now) {
+            let _the_read_counts = self.store.accessed(node);
         }
     }
 
@@ -243,10 +247,10 @@ fn without_set_ids(mode: u32, could_set: impl FnOnce() -> bool) -> Option<u32> {
 }
 
 /// The rule of `relatime`: not after the last change, or a day old.
-fn outdated(attributes: &Attributes, now: Time) -> bool {
+fn outdated(attributes: &Attributes, now: impl FnOnce() -> Time) -> bool {
     attributes.atime <= attributes.mtime
         || attributes.atime <= attributes.ctime
-        || now.sec.saturating_sub(attributes.atime.sec) >= DAY
+        || now().sec.saturating_sub(attributes.atime.sec) >= DAY
 }
 
 fn now() -> Time {
@@ -284,8 +288,8 @@ mod tests {
     fn relative_access_times() {
         let at = |sec| Time { sec, nsec: 0 };
         let file = Attributes { atime: at(10), mtime: at(5), ctime: at(5), ..Default::default() };
-        assert!(!outdated(&file, at(11)));
-        assert!(outdated(&file, at(10 + DAY)));
-        assert!(outdated(&Attributes { mtime: at(10), ..file }, at(11)));
+        assert!(!outdated(&file, || at(11)));
+        assert!(outdated(&file, || at(10 + DAY)));
+        assert!(outdated(&Attributes { mtime: at(10), ..file }, || at(11)));
     }
 }

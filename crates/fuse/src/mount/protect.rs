@@ -63,7 +63,7 @@ impl<S: Store> Mount<S> {
         let below = usize::try_from(attributes.size.saturating_sub(offset)).unwrap_or(usize::MAX);
         let (before, _) = data.split_at(below.min(data.len()));
         let mut now = vec![0; before.len()];
-        let length = self.store.read(node, offset, &mut now)?;
+        let (length, _) = self.store.read(node, offset, &mut now)?;
         if now.get(..length) == Some(before) { Ok(length) } else { Err(Errno::PERM) }
     }
 

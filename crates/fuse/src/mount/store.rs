@@ -236,8 +236,15 @@ pub trait Store: Send + Sync + 'static {
         each: &mut dyn FnMut(ListEntry<'_>) -> bool,
     ) -> Answer<()>;
 
-    /// Reads up to the end of the file; returns how much of `buffer` was filled.
-    fn read(&self, node: &Self::Node, offset: u64, buffer: &mut [u8]) -> Answer<usize>;
+    /// Reads up to the end of the file; returns how much of `buffer` was filled, and what stat shows.
+    fn read(
+        &self,
+        node: &Self::Node,
+        offset: u64,
+        buffer: &mut [u8],
+    ) -> Answer<(usize, Attributes)>;
+    /// Moves the access time to now, and no other time.
+    fn accessed(&self, node: &Self::Node) -> Answer<()>;
     /// Writes `data`; returns how much, which is less only where space ran out.
     fn write(&self, node: &Self::Node, offset: u64, data: &[u8]) -> Answer<usize>;
     /// The same for the kernel's own cache of writes, which sets times of change itself: they stay.

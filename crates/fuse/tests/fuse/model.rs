@@ -323,12 +323,18 @@ impl Store for Model {
         Ok(())
     }
 
-    fn read(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Answer<usize> {
+    fn read(&self, node: &Node, offset: u64, buffer: &mut [u8]) -> Answer<(usize, Attributes)> {
         let state = node.state.lock();
         let tail = state.data.get(offset as usize..).unwrap_or_default();
         let length = tail.len().min(buffer.len());
         buffer[..length].copy_from_slice(&tail[..length]);
-        Ok(length)
+        drop(state);
+        Ok((length, self.attributes(node)?))
+    }
+
+    fn accessed(&self, node: &Node) -> Answer<()> {
+        node.state.lock().attributes.atime = now();
+        Ok(())
     }
 
     fn write(&self, node: &Node, offset: u64, data: &[u8]) -> Answer<usize> {
@@ -358,7 +364,7 @@ impl Store for Model {
 
     fn copy(&self, from: (&Node, u64), to: (&Node, u64), length: u64) -> Answer<u64> {
         let mut bytes = vec![0; length.min(1 << 20) as usize];
-        let length = self.read(from.0, from.1, &mut bytes)?;
+        let (length, _) = self.read(from.0, from.1, &mut bytes)?;
         self.write(to.0, to.1, &bytes[..length])?;
         Ok(length as u64)
     }

@@ -22,6 +22,7 @@ fn alone() {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "memory::no_load_takes_more_memory_than_there_is", "--nocapture"]);
     child.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "524288");
+    child.env("MALLOC_TRIM_THRESHOLD_", "1048576");
     let output = child.env(ALONE, "1").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");

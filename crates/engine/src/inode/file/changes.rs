@@ -23,7 +23,7 @@
 //!
 //! [`FileChanges::check`] holds a layer against all of this; the tests call it after each step.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
@@ -82,8 +82,8 @@ pub struct FileChanges {
     pub(super) dropped: Vec<Range>,
     /// By the start of a changed region, the start of the old extent that reaches into it from before; in order.
     pub(super) edges: Vec<(u64, u64)>,
-    /// The compressed extent that was read last.
-    pub(super) cache: Arc<Cache>,
+    /// The compressed extent that was read last, if one was.
+    pub(super) cache: OnceLock<Arc<Cache>>,
 }
 
 impl FileChanges {
@@ -93,6 +93,11 @@ impl FileChanges {
             && self.pieces.is_empty()
             && self.dropped.is_empty()
             && self.ahead.is_none()
+    }
+
+    /// The next read finds in `cache` what the last one has left there, unless there is another cache already.
+    pub fn keep(&self, cache: &Arc<Cache>) {
+        let _another_one = self.cache.set(cache.clone());
     }
 
     /// Bytes of buffered data that need space on the disk when they are written.

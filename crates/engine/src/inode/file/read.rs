@@ -89,7 +89,8 @@ pub struct ReadPlan {
     offset: u64,
     len: usize,
     parts: Vec<Part>,
-    cache: Arc<Cache>,
+    /// Of a file with compressed parts.
+    cache: Option<Arc<Cache>>,
 }
 
 impl FileChanges {
@@ -109,8 +110,8 @@ impl FileChanges {
     pub fn plan(&self, layers: Layers<'_>, offset: u64, buf: &mut [u8]) -> Result<ReadPlan> {
         let left = layers.size.min(FILE_END).saturating_sub(offset);
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(buf.len());
-        let (tree, ino, cache) = (layers.view.owner(), layers.ino, self.cache.clone());
-        let mut plan = ReadPlan { tree, ino, offset, len, parts: Vec::new(), cache };
+        let (tree, ino) = (layers.view.owner(), layers.ino);
+        let mut plan = ReadPlan { tree, ino, offset, len, parts: Vec::new(), cache: None };
         if len == 0 {
             return Ok(plan);
         }
@@ -125,7 +126,13 @@ impl FileChanges {
                     copy_or_zero(out, content.get(span.start as usize..).unwrap_or_default());
                 }
                 Found::Extent(mapped) if mapped.prealloc => out.fill(0),
-                Found::Extent(mapped) => plan.parts.push(part(&layers, mapped, at, out.len())),
+                Found::Extent(mapped) => {
+                    if mapped.compression != 0 {
+                        plan.cache
+                            .get_or_insert_with(|| self.cache.get_or_init(Arc::default).clone());
+                    }
+                    plan.parts.push(part(&layers, mapped, at, out.len()));
+                }
             }
         }
         Ok(plan)
@@ -185,8 +192,7 @@ impl ReadPlan {
 
     /// Where the read, once it has run, has left a decompressed extent for the next one.
     pub fn kept(&self) -> Option<Arc<Cache>> {
-        let compressed = self.parts.iter().any(|part| part.compression != 0);
-        (compressed && !self.cache.is_empty()).then(|| self.cache.clone())
+        self.cache.clone().filter(|cache| !cache.is_empty())
     }
 
     /// The second half: reads into the buffer that the plan was made with. The operation that made the plan must not
@@ -252,15 +258,17 @@ impl ReadPlan {
         part: &Part,
         out: &mut [u8],
     ) -> Result<()> {
-        let mut cache = self.cache.0.lock();
-        let content = match &*cache {
-            Some((bytenr, content)) if *bytenr == part.bytenr => content.clone(),
+        let mut cache = self.cache.as_ref().map(|cache| cache.0.lock());
+        let content = match cache.as_deref() {
+            Some(Some((bytenr, content))) if *bytenr == part.bytenr => content.clone(),
             _ => Arc::new(self.decompress(core, csums, part)?),
         };
         let start = usize::try_from(part.offset).unwrap_or(usize::MAX);
         copy_or_zero(out, content.get(start..).unwrap_or_default());
         let ended = start.saturating_add(part.len) >= content.len();
-        *cache = (!ended).then_some((part.bytenr, content));
+        if let Some(cache) = cache.as_deref_mut() {
+            *cache = (!ended).then_some((part.bytenr, content));
+        }
         Ok(())
     }
 

@@ -21,7 +21,7 @@ fn write(lab: &Lab, file: &Arc<Inode>, offset: u64, data: &[u8]) {
 
 fn read(lab: &Lab, file: &Inode) -> Vec<u8> {
     let mut buf = vec![0xaa; 1 << 20];
-    let len = lab.op(|op| lab.tree.read(op, file, 0, &mut buf)).unwrap();
+    let (len, _) = lab.op(|op| lab.tree.read(op, file, 0, &mut buf)).unwrap();
     buf.truncate(len);
     buf
 }
