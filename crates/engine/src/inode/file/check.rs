@@ -1,5 +1,8 @@
 //! Holds a layer against what `changes` says always holds of it. Reads memory only, and finds what a forgotten line breaks
 //! at the step that breaks it, where the checker of the filesystem would find it one commit later.
+//!
+//! Space that is in no place any more is not seen here: a layer does not know what it has allocated. The test
+//! `unwritten_space_comes_back` looks for that.
 
 use std::sync::Arc;
 
