@@ -66,18 +66,31 @@ impl Inner {
     /// Deletes the files without names that nobody holds.
     pub(super) fn drop_orphans(&self, subvolume: &Subvolume) -> Result<()> {
         let unnamed = subvolume.is_dead();
-        for ino in self.read(|op| subvolume.tree.orphans(op))? {
-            // No more than that: a full filesystem has little to spare, and this comes before every deletion.
-            let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-            let cleaned = self.change(need, |op| {
-                if subvolume.is_dead() && !unnamed {
-                    return Err(Error::User(Errno::NOENT));
-                }
-                subvolume.tree.cleanup(op, ino)
-            });
-            self.unless_damaged(subvolume, ino, cleaned)?;
+        let mut from = 0;
+        loop {
+            let some = self.read(|op| subvolume.tree.orphans(op, from))?;
+            for ino in &some {
+                self.drop_orphan(subvolume, *ino, unnamed)?;
+            }
+            // What they leave goes before the next ones come.
+            self.evict(subvolume, unnamed)?;
+            let Some(next) = some.last().and_then(|last| last.checked_add(1)) else {
+                return Ok(());
+            };
+            from = next;
         }
-        self.evict(subvolume, unnamed)
+    }
+
+    fn drop_orphan(&self, subvolume: &Subvolume, ino: u64, unnamed: bool) -> Result<()> {
+        // No more than that: a full filesystem has little to spare, and this comes before every deletion.
+        let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
+        let cleaned = self.change(need, |op| {
+            if subvolume.is_dead() && !unnamed {
+                return Err(Error::User(Errno::NOENT));
+            }
+            subvolume.tree.cleanup(op, ino)
+        });
+        self.unless_damaged(subvolume, ino, cleaned)
     }
 
     /// What cannot be read cannot be deleted. That is said, and keeps nobody from anything else: it takes space, no more.

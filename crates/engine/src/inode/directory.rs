@@ -381,8 +381,8 @@ impl FileTree {
         })
     }
 
-    /// The index of an entry of the tree as the subvolume's reference has it, if there the entry is: one that a snapshot has
-    /// copied has no reference.
+    /// The index of an entry of the tree as the subvolume's reference has it, if there the entry is. One that a snapshot has
+    /// copied has no reference, but the index of the one that has.
     fn index_by_reference(
         &self,
         op: &Op<'_>,
@@ -390,7 +390,8 @@ impl FileTree {
         name: Hashed<'_>,
         id: u64,
     ) -> Result<Option<u64>> {
-        let reference = op.core.root_view().get(&Key::new(self.id, kind::ROOT_REF, id))?;
+        let key = Key::new(id, kind::ROOT_BACKREF, u64::MAX);
+        let reference = op.core.root_view().last_in(&Key { offset: 0, ..key }, &key)?;
         let Some((head, known)) = reference.as_ref().and_then(|item| root_ref(item.data())) else {
             return Ok(None);
         };

@@ -12,6 +12,9 @@ use super::tree::{CLOSED, FileTree};
 use crate::error::{Errno, Error, Result};
 use crate::txn::Op;
 
+/// Inodes without a name that are looked for at a time.
+const ORPHANS_LEN: usize = 256;
+
 impl FileTree {
     /// Keeps the inode alive, named or not, until [`FileTree::release`]. ENOENT when it was deleted already.
     pub fn hold(&self, inode: &Inode) -> Result<()> {
@@ -91,16 +94,18 @@ impl FileTree {
         }
     }
 
-    /// The inodes without a name that a crash has left in the tree. To be called when the tree is opened, before anything is
-    /// unlinked in it.
-    pub fn orphans(&self, op: &Op<'_>) -> Result<Vec<u64>> {
+    /// The next inodes without a name, from number `from` on, that a crash has left in the tree: some at a time, and none at the
+    /// end. To be called when the tree is opened, before anything is unlinked in it.
+    pub fn orphans(&self, op: &Op<'_>, from: u64) -> Result<Vec<u64>> {
         let mut found = Vec::new();
         if self.root().is_none() {
             return Ok(found);
         }
         let key = |ino| Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, ino);
-        let mut cursor = self.view(op.core).range(key(0), key(u64::MAX));
-        while let Some(item) = cursor.next()? {
+        let mut cursor = self.view(op.core).range(key(from), key(u64::MAX));
+        while found.len() < ORPHANS_LEN
+            && let Some(item) = cursor.next()?
+        {
             found.push(item.key().offset);
         }
         Ok(found)

@@ -290,6 +290,8 @@ fn a_block_that_no_reader_would_take_is_not_written() {
     );
     let why = refused.unwrap_err().to_string();
     assert!(why.contains("corrupt leaf: root=1 ") && why.contains("wrong item size"), "{why}");
+    let told = fs.core.warnings();
+    assert!(told.iter().any(|told| told.contains("`buttress check`")), "{told:?}");
     let latched = commit(&fs.core, &fs.forest, true, Upkeep::Much).unwrap_err().to_string();
     assert!(latched.contains(&why) && latched.contains("`buttress check`"), "{latched}");
     let again = open(&fs.device);

@@ -334,7 +334,8 @@ fn commit_alone(
         }
         Err(error) => {
             core.txn.abort(&error);
-            core.warn(format!("nothing more is written, as a commit failed: {error}"));
+            let why = super::with_advice(&error);
+            core.warn(format!("nothing more is written, as a commit failed: {why}"));
             Err(error)
         }
     }

@@ -136,6 +136,17 @@ impl Drop for Guard<'_> {
     }
 }
 
+/// Why a commit failed, and what to do about it where that is known.
+fn with_advice(cause: &Error) -> String {
+    let advice = match cause {
+        Error::Corrupt(_) | Error::Inconsistent { .. } => {
+            "; `buttress check` tells what is damaged"
+        }
+        _ => "",
+    };
+    format!("{cause}{advice}")
+}
+
 impl Op<'_> {
     /// A step is taken, see [`crate::Env::watched`].
     pub(crate) fn step(&self, what: &'static str) {
@@ -246,13 +257,7 @@ impl Transactions {
 
     /// Latches the first cause.
     pub fn abort(&self, cause: &Error) {
-        let what_to_do = match cause {
-            Error::Corrupt(_) | Error::Inconsistent { .. } => {
-                "; `buttress check` tells what is damaged"
-            }
-            _ => "",
-        };
-        let _ = self.aborted.set(format!("{cause}{what_to_do}").into());
+        let _ = self.aborted.set(with_advice(cause).into());
     }
 
     fn abort_for(&self, what: &'static str) {

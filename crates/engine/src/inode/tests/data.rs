@@ -218,7 +218,7 @@ fn an_orphan_that_says_it_is_large_is_cleaned_up_all_the_same() {
     resize(&lab, &file, 1 << 62);
     lab.commit();
     lab.reopen();
-    let ino = lab.op(|op| lab.tree.orphans(op)).unwrap()[0];
+    let ino = lab.op(|op| lab.tree.orphans(op, 0)).unwrap()[0];
     lab.op(|op| lab.tree.cleanup(op, ino)).unwrap();
     lab.commit();
     let facts = Facts::of(&lab.view());

@@ -327,7 +327,7 @@ impl Run {
     fn reopen(&mut self, committed: Model) {
         self.model = committed;
         self.lab.reopen();
-        for ino in self.lab.op(|op| self.lab.tree.orphans(op)).unwrap() {
+        for ino in self.lab.op(|op| self.lab.tree.orphans(op, 0)).unwrap() {
             self.lab.op(|op| self.lab.tree.cleanup(op, ino)).unwrap();
         }
         self.model.nodes.retain(|_, node| node.nlink > 0);

@@ -81,7 +81,7 @@ fn an_open_file_outlives_its_name_and_a_crash_leaves_an_orphan() {
     assert_eq!(Facts::of(&lab.view()).orphans.len(), 1);
 
     lab.reopen();
-    let orphans = lab.op(|op| lab.tree.orphans(op)).unwrap();
+    let orphans = lab.op(|op| lab.tree.orphans(op, 0)).unwrap();
     assert_eq!(orphans, [file.ino]);
     lab.op(|op| lab.tree.cleanup(op, file.ino)).unwrap();
     lab.commit();
