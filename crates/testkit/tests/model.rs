@@ -1,6 +1,9 @@
 //! The engine against a model of a filesystem: sequences that once failed, and short runs of random ones. Longer ones are
 //! what `modelrun` is for.
 
+use std::sync::Arc;
+
+use buttress_device::BlockDevice;
 use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Runner};
@@ -163,6 +166,34 @@ fn random_operations_where_space_runs_out() {
 }
 
 /// Shared and scattered, and not a block to spare: see `ops::brim`. `make brim` runs more of them.
+/// The device after some operations.
+fn device_after(seed: u64, config: &Config, count: u64) -> Vec<u8> {
+    let device = Arc::new(config.make().expect("a filesystem"));
+    let mut runner = Runner::over(device.clone(), config).expect("an empty filesystem");
+    let mut generator = Generator::new(seed, Profile::default());
+    for _ in 0..count {
+        let op = generator.next(runner.model());
+        runner.step(&op).unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    }
+    runner.finish_unmounted().unwrap_or_else(|failure| panic!("seed {seed}: {failure}"));
+    let mut bytes = vec![0; config.size as usize];
+    device.read_at(0, &mut bytes).expect("a device in memory");
+    bytes
+}
+
+/// Where free space lies leaves memory and is read again: what is decided is the same, to the byte.
+#[test]
+fn free_space_that_leaves_memory_changes_nothing() {
+    let usual = Config { size: 128 << 20, dup: false, reproducible: true, ..Config::default() };
+    for seed in [71, 72] {
+        let same = |free_space_max| {
+            let config = Config { free_space_max, nodesize: 4096, ..usual };
+            device_after(seed, &config, 1500)
+        };
+        assert!(same(0) == same(u64::MAX), "seed {seed}");
+    }
+}
+
 #[test]
 fn random_operations_on_the_brim() {
     for seed in [2, 11, 23] {

@@ -76,7 +76,7 @@ fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         device: roots.dev,
         chunk: roots.chunk,
     };
-    let space = Space::load(&blocks, &trees, options.write)?;
+    let space = Space::load_within(&blocks, &trees, options.write, options.free_space_max)?;
     if options.write {
         space.set_trees(roots.sizes(&blocks, features.nodesize)?);
         roots.count_if_tight(&blocks, &space);

@@ -15,6 +15,9 @@ const INODE_SHARE: u64 = 8 << 10;
 const KEPT_SHARE: u64 = 64 * (128 << 10);
 /// A block of a deleted subvolume may take so much in references to its extents.
 const DROPPED_BLOCK: u64 = 64 << 10;
+/// Where free space lies may take this part of what is for tree blocks and what waits: at 512 MiB, half a terabyte in which it is in
+/// many pieces.
+const FREE_SPACE_SHARE: u64 = 16;
 /// What threads write at once, together, is this part of the memory.
 const RUN_SHARE: u64 = 64;
 /// Bytes that one thread writes at once.
@@ -30,6 +33,7 @@ pub struct Options {
     pub(super) cache_bytes: u64,
     pub(super) dirty_bytes_max: u64,
     pub(super) room: u64,
+    pub(super) free_space_max: u64,
     pub(super) run_bytes: usize,
     pub(super) patience: Duration,
     pub(super) kept_max: usize,
@@ -52,6 +56,7 @@ impl Options {
             cache_bytes: 0,
             dirty_bytes_max: 0,
             room: 0,
+            free_space_max: 0,
             run_bytes: 0,
             patience: Duration::ZERO,
             kept_max: 0,
@@ -99,8 +104,8 @@ impl Options {
     }
 
     /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree
-    /// blocks and for what waits for a commit: of these, what waits may take three quarters, and the cache of blocks has the
-    /// rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files
+    /// blocks and for what waits for a commit: of these, what waits may take three quarters, where free space lies a sixteenth, and the
+    /// cache of blocks has the rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files
     /// that are held come on top, with some 30 bytes each: who holds many says so with [`crate::Filesystem::use_elsewhere`].
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(MEMORY_MIN);
@@ -110,6 +115,7 @@ impl Options {
             cache_bytes: room,
             dirty_bytes_max: bytes / 8,
             room,
+            free_space_max: room / FREE_SPACE_SHARE,
             run_bytes: run.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()) as usize,
             kept_max: ((bytes / KEPT_SHARE) as usize).clamp(4, 64),
             drop_blocks_max: ((bytes / DROPPED_BLOCK) as usize).clamp(16, 4096),
@@ -126,6 +132,12 @@ impl Options {
     /// Bytes of tree blocks kept in memory at most.
     pub fn cache_bytes(self, cache_bytes: u64) -> Options {
         Options { cache_bytes, ..self }
+    }
+
+    /// Bytes of memory for where free space lies, at most. What is not needed just now is read again later.
+    /// [`Options::memory`] sets it.
+    pub fn free_space_max(self, free_space_max: u64) -> Options {
+        Options { free_space_max, ..self }
     }
 
     /// Bytes of file data kept in memory before a commit is made.

@@ -7,6 +7,7 @@ use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
 use super::device::excluded;
 use super::group::Group;
+use super::set::Set;
 use super::{Class, Pool, Range, Space};
 use crate::error::{Error, Result};
 
@@ -39,16 +40,17 @@ impl Space {
         let slot = self.slot(Class::Data);
         loop {
             let seen = slot.grown.load(Relaxed);
-            {
-                let mut set = slot.set.lock();
-                let run = set.take_data(&slot.counters, want);
-                let run = run.or_else(|| set.take_longest(&slot.counters, GOOD_RUN.max(min), want));
-                if run.is_some() {
-                    return run;
-                }
+            let run =
+                self.take(slot, true, |set, counters| match set.take_data(counters, want)? {
+                    Some(run) => Ok(Some(run)),
+                    None => set.take_longest(counters, GOOD_RUN.max(min), want),
+                });
+            if run.is_some() {
+                return run;
             }
             if !self.grow(Class::Data, seen) {
-                return slot.set.lock().take_longest(&slot.counters, min, want);
+                let longest = |set: &mut Set, counters: &_| set.take_longest(counters, min, want);
+                return self.take(slot, false, longest);
             }
         }
     }
@@ -59,7 +61,8 @@ impl Space {
         let slot = self.slot(class);
         loop {
             let seen = slot.grown.load(Relaxed);
-            if let Some(start) = slot.set.lock().take_block(&slot.counters, self.node) {
+            let block = |set: &mut Set, counters: &_| set.take_block(counters, self.node);
+            if let Some(start) = self.take(slot, true, block) {
                 self.placed.fetch_add(u64::from(class == Class::Metadata), Relaxed);
                 return Ok(start);
             }
@@ -122,7 +125,7 @@ impl Space {
         let fault = || Error::inconsistent(EXTENT_TREE, what, place());
         let (start, class) = self.index.find(range.start).ok_or_else(fault)?;
         let slot = self.slot(class);
-        let done = slot.set.lock().change(&slot.counters, start, change);
+        let done = self.lock_with(slot, start)?.change(&slot.counters, start, change);
         done.unwrap_or(false).then_some(()).ok_or_else(fault)
     }
 

@@ -157,6 +157,19 @@ enum Form {
     Ranges { set: Extents, by_len: BTreeSet<(u64, u64)> },
     /// Many.
     Bits(Bits),
+    /// Not in memory: only what they come to. They were bits, or not; a form that is chosen anew could be the other one.
+    Away { sums: Kept, as_bits: bool },
+}
+
+/// What is kept of ranges that are not in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Kept {
+    bytes: u64,
+    runs: u64,
+    nodes: u64,
+    longest: u64,
+    /// They cannot be had.
+    lost: bool,
 }
 
 /// Free ranges of some addresses, also by length.
@@ -180,11 +193,29 @@ impl FreeExtents {
         FreeExtents { form, covers, node: node.max(1), nodes: 0, is_odd: false }
     }
 
+    /// These are free, which are rising and do not touch; `None` where one of them is empty. Much faster than one after the other, when
+    /// there are many.
+    pub fn of(covers: Range, node: u64, ranges: &[Range]) -> Option<FreeExtents> {
+        let mut free = FreeExtents::new(covers, node);
+        if ranges.iter().any(|range| range.len == 0) {
+            return None;
+        }
+        let many = ranges.len() as u64 * RANGE_BYTES > Bits::memory(covers.len);
+        if many && let Some(bits) = Bits::of(covers, ranges.iter().copied()) {
+            free.nodes = ranges.iter().map(|&range| free.fit(range)).sum();
+            free.form = Form::Bits(bits);
+            return Some(free);
+        }
+        ranges.iter().all(|&range| free.insert(range)).then_some(free)
+    }
+
     /// Bytes that are free.
     pub fn bytes(&self) -> u64 {
         match &self.form {
             Form::Ranges { set, .. } => set.bytes(),
             Form::Bits(bits) => bits.bytes(),
+            Form::Away { sums, .. } if sums.lost => 0,
+            Form::Away { sums, .. } => sums.bytes,
         }
     }
 
@@ -193,16 +224,69 @@ impl FreeExtents {
         match &self.form {
             Form::Ranges { set, .. } => set.runs(),
             Form::Bits(bits) => bits.runs(),
+            Form::Away { sums, .. } if sums.lost => 0,
+            Form::Away { sums, .. } => sums.runs,
         }
     }
 
     /// Bytes of memory that they take, about.
-    #[cfg(test)]
     pub fn memory(&self) -> u64 {
         match &self.form {
             Form::Ranges { set, .. } => set.runs() * RANGE_BYTES,
             Form::Bits(_) => Bits::memory(self.covers.len),
+            Form::Away { .. } => 0,
         }
+    }
+
+    fn kept(&self) -> Kept {
+        let (bytes, runs) = (self.bytes(), self.runs());
+        Kept { bytes, runs, nodes: self.nodes(), longest: self.longest(), lost: false }
+    }
+
+    /// Whether where they are is not in memory.
+    pub fn is_away(&self) -> bool {
+        matches!(self.form, Form::Away { .. })
+    }
+
+    /// Whether that cannot be had.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.form, Form::Away { sums, .. } if sums.lost)
+    }
+
+    /// Whether a free space tree can say it all.
+    pub fn can_leave(&self) -> bool {
+        !self.is_away() && !self.is_odd
+    }
+
+    /// Forgets where they are.
+    pub fn leave(&mut self) {
+        let as_bits = matches!(self.form, Form::Bits(_));
+        self.form = Form::Away { sums: self.kept(), as_bits };
+    }
+
+    /// Where they are cannot be had: none is free for anybody.
+    pub fn lose(&mut self) {
+        if let Form::Away { sums, .. } = &mut self.form {
+            sums.lost = true;
+        }
+    }
+
+    /// Whether these are what has left.
+    pub fn are_what_left(&self, away: &FreeExtents) -> bool {
+        matches!(away.form, Form::Away { sums, .. } if Kept { lost: false, ..sums } == self.kept())
+    }
+
+    /// Takes the place of what has left, in the form that it had.
+    pub fn come_back_as(mut self, away: &mut FreeExtents) {
+        let Form::Away { as_bits, .. } = away.form else { return };
+        match &self.form {
+            Form::Ranges { set, .. } if as_bits => {
+                self.form = Bits::of(self.covers, set.iter()).map_or(self.form, Form::Bits);
+            }
+            Form::Bits(_) if !as_bits => self.use_ranges(),
+            _ => {}
+        }
+        *away = self;
     }
 
     /// The range that holds the address.
@@ -210,6 +294,7 @@ impl FreeExtents {
         match &self.form {
             Form::Ranges { set, .. } => set.find(at),
             Form::Bits(bits) => bits.find(at),
+            Form::Away { .. } => None,
         }
     }
 
@@ -218,6 +303,7 @@ impl FreeExtents {
         let (ranges, bits) = match &self.form {
             Form::Ranges { set, .. } => (Some(set.iter_from(from)), None),
             Form::Bits(bits) => (None, Some(bits.iter_from(from))),
+            Form::Away { .. } => (None, None),
         };
         ranges.into_iter().flatten().chain(bits.into_iter().flatten())
     }
@@ -234,12 +320,22 @@ impl FreeExtents {
 
     /// Tree blocks that fit.
     pub fn nodes(&self) -> u64 {
-        self.nodes
+        match &self.form {
+            Form::Away { sums, .. } if sums.lost => 0,
+            Form::Away { sums, .. } => sums.nodes,
+            Form::Ranges { .. } | Form::Bits(_) => self.nodes,
+        }
     }
 
     /// Bytes of the longest range.
     pub fn longest(&self) -> u64 {
-        self.longest_range().map_or(0, |range| range.len)
+        match &self.form {
+            Form::Away { sums, .. } if sums.lost => 0,
+            Form::Away { sums, .. } => sums.longest,
+            Form::Ranges { .. } | Form::Bits(_) => {
+                self.longest_range().map_or(0, |range| range.len)
+            }
+        }
     }
 
     /// As [`Extents::insert`]; whether it was done.
@@ -251,6 +347,7 @@ impl FreeExtents {
         let delta = match &mut self.form {
             Form::Ranges { set, .. } => set.insert(range),
             Form::Bits(bits) => bits.insert(range),
+            Form::Away { .. } => None,
         };
         self.apply(delta)
     }
@@ -259,6 +356,7 @@ impl FreeExtents {
     pub fn remove(&mut self, range: Range) -> bool {
         let can_have = Bits::can_have(self.covers, range);
         let delta = match &mut self.form {
+            Form::Away { .. } => None,
             Form::Ranges { set, .. } => set.remove(range),
             Form::Bits(bits) if can_have => bits.remove(range),
             // A part of a sector, of one that is free.
@@ -335,6 +433,7 @@ impl FreeExtents {
         match &self.form {
             Form::Ranges { by_len, .. } => by_len.last().map(|&(len, start)| Range { start, len }),
             Form::Bits(bits) => bits.longest(),
+            Form::Away { .. } => None,
         }
     }
 
@@ -396,6 +495,14 @@ mod tests {
             assert_eq!(free.find(at), plain.find(at));
             assert!(free.iter_from(at).take(3).eq(plain.iter_from(at).take(3)));
             assert!(free.memory() <= Bits::memory(covers.len));
+            if turn % 100 == 0 {
+                let all: Vec<Range> = plain.iter().collect();
+                let again = FreeExtents::of(covers, 16384, &all).unwrap();
+                assert!(again.iter_from(0).eq(plain.iter()));
+                assert_eq!((again.bytes(), again.runs()), (free.bytes(), free.runs()));
+                assert_eq!((again.nodes(), again.longest()), (free.nodes(), free.longest()));
+                assert!(again.memory() <= Bits::memory(covers.len));
+            }
             forms[usize::from(matches!(free.form, Form::Bits(_)))] += 1;
             if turn % 50 == 0 {
                 let longest = plain.iter().map(|range| range.len).max();

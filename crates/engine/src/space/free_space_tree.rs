@@ -196,6 +196,7 @@ impl Space {
                 continue;
             }
             if let Some(range) = self.with_group(start, |group| group.range) {
+                self.have(start)?;
                 emit_group(edit, range, |so_far| {
                     self.with_group_mut(start, |group| News::take(group, so_far))
                 })?;
@@ -256,7 +257,7 @@ impl Said {
             return false;
         }
         let parts = runs.iter().flat_map(|&run| group.without_excluded(run)).collect::<Vec<_>>();
-        let done = parts.into_iter().all(|part| group.add_free(part)) && group.used == used;
+        let done = group.add_all_free(&parts) && group.used == used;
         if done && self.is_ours(group.range, &runs) && group.free_on_disk(group.range) == runs {
             group.note_written();
         }
@@ -274,32 +275,52 @@ impl Said {
     }
 }
 
-/// Fills the groups from the tree. Returns those of which it makes no sense: they must be filled
-/// from the extents.
+/// Fills the groups from the tree. Returns those of which it makes no sense: they must be filled from the extents. When they take
+/// more than `share` bytes of memory, where the others have free space is forgotten again.
 pub(crate) fn load(
     tree: &dyn Items,
     groups: &mut BTreeMap<u64, (Group, u64)>,
+    share: u64,
 ) -> Result<BTreeSet<u64>> {
-    let mut said: BTreeMap<u64, Said> = BTreeMap::new();
-    let ranges: Vec<Range> = groups.values().map(|(group, _)| group.range).collect();
-    let mut at = 0;
+    let (mut unknown, mut memory) = (BTreeSet::new(), 0);
+    let mut finish = |group: &mut Group, used, said: Said| {
+        if !said.apply(group, used) {
+            unknown.insert(group.range.start);
+        }
+        if memory + group.free().memory() > share && group.can_leave() {
+            group.leave();
+        }
+        memory += group.free().memory();
+    };
+    let mut groups = groups.values_mut();
+    let (mut group, mut said) = (groups.next(), Said::default());
     tree.each(Key::MIN, Key::MAX, &mut |key, data| {
-        while ranges.get(at).is_some_and(|range| range.end() <= key.objectid) {
-            at += 1;
+        while let Some((behind, used)) = group.as_mut().filter(|g| g.0.range.end() <= key.objectid)
+        {
+            finish(behind, *used, std::mem::take(&mut said));
+            group = groups.next();
         }
         // Items of groups that are gone are left behind by old tools: nobody reads them.
-        if let Some(range) = ranges.get(at).filter(|range| range.start <= key.objectid) {
-            said.entry(range.start).or_default().take(*range, key, data);
+        if let Some((group, _)) = group.as_ref().filter(|g| g.0.range.start <= key.objectid) {
+            said.take(group.range, key, data);
         }
         Ok(())
     })?;
-    let mut unknown = BTreeSet::new();
-    for (&start, (group, used)) in groups.iter_mut() {
-        if !said.remove(&start).unwrap_or_default().apply(group, *used) {
-            unknown.insert(start);
-        }
+    for (group, used) in group.into_iter().chain(groups) {
+        finish(group, *used, std::mem::take(&mut said));
     }
     Ok(unknown)
+}
+
+/// Fills one group, of which nothing is free so far. Whether what the tree says makes sense.
+pub(crate) fn load_one(tree: &dyn Items, group: &mut Group, used: u64) -> Result<bool> {
+    let (range, mut said) = (group.range, Said::default());
+    let to = Key::new(range.end().saturating_sub(1), u8::MAX, u64::MAX);
+    tree.each(Key::new(range.start, 0, 0), to, &mut |key, data| {
+        said.take(range, key, data);
+        Ok(())
+    })?;
+    Ok(said.apply(group, used))
 }
 
 #[cfg(test)]

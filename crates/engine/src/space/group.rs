@@ -54,6 +54,10 @@ pub(crate) struct Group {
     unwritten: Unwritten,
     /// Runs of what is not used, unless everything is unwritten.
     runs: u64,
+    /// When it was changed last: the number of that change in its class.
+    pub touched: u64,
+    /// How often its free space has left memory.
+    departures: u64,
 }
 
 impl Group {
@@ -73,6 +77,8 @@ impl Group {
             node,
             unwritten: Unwritten::All,
             runs: 0,
+            touched: 0,
+            departures: 0,
         }
     }
 
@@ -124,6 +130,19 @@ impl Group {
         done
     }
 
+    /// While loading: of the group, of which nothing is free so far, these parts are, which are rising and do not touch. Whether that
+    /// was possible.
+    pub fn add_all_free(&mut self, parts: &[Range]) -> bool {
+        let bytes = parts.iter().map(|part| part.len).sum::<u64>();
+        if self.used < bytes || !parts.iter().all(|&part| self.allows(part)) {
+            return false;
+        }
+        let Some(free) = FreeExtents::of(self.range, self.node, parts) else { return false };
+        self.free = free;
+        self.used -= bytes;
+        true
+    }
+
     /// While loading: as if all of it were used.
     pub fn forget_free(&mut self) {
         *self = Group::full(self.range, self.flags, std::mem::take(&mut self.excluded), self.node);
@@ -146,7 +165,42 @@ impl Group {
 
     /// Whether nothing is in it, for anyone.
     pub fn is_vacant(&self) -> bool {
-        self.used == 0 && self.pinned_bytes() == 0 && self.promised.is_empty()
+        self.used == 0
+            && self.pinned_bytes() == 0
+            && self.promised.is_empty()
+            && !self.free.is_lost()
+    }
+
+    /// Whether the free space tree says what is so of it, as far as it was told: then where it has free space may leave memory.
+    pub fn can_leave(&self) -> bool {
+        let written = matches!(&self.unwritten, Unwritten::Places(places) if places.is_empty());
+        written && self.sets().iter().all(|set| set.is_empty()) && self.free.can_leave()
+    }
+
+    /// Where it has free space leaves memory.
+    pub fn leave(&mut self) {
+        self.free.leave();
+        self.departures += 1;
+    }
+
+    /// Whether this is what a group has left with.
+    pub fn is_what_left(&self, away: &Group) -> bool {
+        self.used == away.used && self.free.are_what_left(&away.free)
+    }
+
+    /// Whether this is still as it was when it was `away`.
+    pub fn is_still(&self, away: &Group) -> bool {
+        self.free.is_away() && self.departures == away.departures
+    }
+
+    /// What has left is there again.
+    pub fn come_back(&mut self, read: Group) {
+        read.free.come_back_as(&mut self.free);
+    }
+
+    /// What has left cannot be had.
+    pub fn lose(&mut self) {
+        self.free.lose();
     }
 
     /// A run of `want` bytes for data.

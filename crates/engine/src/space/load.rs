@@ -13,6 +13,7 @@ use buttress_ondisk::{Key, SECTOR, kind, objectid};
 use buttress_volume::{Chunk, Profile, Volume};
 use parking_lot::Mutex;
 
+use super::cold::Cold;
 use super::device::{Device, device_ranges, excluded};
 use super::extents::Range;
 use super::group::Group;
@@ -67,6 +68,16 @@ impl Space {
     /// Loads what is known about space. Read-only (`writable` false), free space is not read: only
     /// [`Space::usage`] has a meaning then.
     pub fn load(blocks: &Blocks, roots: &SpaceRoots, writable: bool) -> Result<Space> {
+        Space::load_within(blocks, roots, writable, u64::MAX)
+    }
+
+    /// The same, with so many bytes of memory for where free space lies, all in all.
+    pub fn load_within(
+        blocks: &Blocks,
+        roots: &SpaceRoots,
+        writable: bool,
+        share: u64,
+    ) -> Result<Space> {
         let view = |owner, root| View::new(blocks, owner, root);
         let extent = view(objectid::EXTENT_TREE, roots.extent);
         let free_space = roots.free_space.map(|root| view(objectid::FREE_SPACE_TREE, root));
@@ -83,7 +94,7 @@ impl Space {
         let volume = blocks.volume().clone();
         let chunks = volume.chunks();
         let node = blocks.nodesize() as u64;
-        Space::assemble(&sources, chunks, node, writable, Box::new(volume))
+        Space::assemble(&sources, chunks, node, writable, share, Box::new(volume))
     }
 
     /// Loads from any trees.
@@ -92,6 +103,7 @@ impl Space {
         chunks: Vec<Chunk>,
         node: u64,
         writable: bool,
+        share: u64,
         keeper: Box<dyn ChunkKeeper>,
     ) -> Result<Space> {
         let chunks: BTreeMap<u64, Chunk> = chunks.into_iter().map(|c| (c.logical, c)).collect();
@@ -102,7 +114,7 @@ impl Space {
         let system = load_system_items(sources, &chunks)?;
         let mut rewrite = Vec::new();
         if writable {
-            rewrite = load_free_space(sources, &mut groups, node)?;
+            rewrite = load_free_space(sources, &mut groups, node, share)?;
         } else {
             groups.values_mut().for_each(|(group, used)| group.used = *used);
         }
@@ -120,6 +132,7 @@ impl Space {
             placed: AtomicU64::new(0),
             pack: AtomicBool::new(false),
             packed: AtomicU64::new(0),
+            cold: Cold::new(share),
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));
@@ -270,9 +283,10 @@ fn load_free_space(
     sources: &Sources<'_>,
     groups: &mut BTreeMap<u64, (Group, u64)>,
     node: u64,
+    share: u64,
 ) -> Result<Vec<u64>> {
     let unknown = match sources.free_space {
-        Some(tree) => free_space_tree::load(tree, groups)?,
+        Some(tree) => free_space_tree::load(tree, groups, share)?,
         None => groups.keys().copied().collect(),
     };
     for start in &unknown {

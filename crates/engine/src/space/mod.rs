@@ -10,6 +10,8 @@
 //! What the last durable commit reaches is pinned when it is let go, and not allocated again before
 //! the freeze that follows the next durable commit: a crash at any moment finds it untouched.
 //!
+//! Where a group has free space leaves memory when nobody has changed it for long, and there is too much of it ([`cold`]).
+//!
 //! Locks: the pool (device, chunks, promises), then a class, then the index of addresses. None is
 //! held while a tree is read or written.
 
@@ -17,6 +19,7 @@ mod allocate;
 mod bits;
 mod bound;
 mod chunks;
+mod cold;
 mod device;
 mod emit;
 mod extents;
@@ -39,6 +42,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
 use chunks::Pool;
+use cold::Cold;
 use set::{Counters, Set};
 
 pub use bound::Trees;
@@ -153,6 +157,8 @@ pub struct Space {
     pack: AtomicBool,
     /// Blocks that these trees had when they were packed last.
     packed: AtomicU64,
+    /// Groups whose free space has left memory.
+    cold: Cold,
 }
 
 impl fmt::Debug for Space {

@@ -8,6 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use super::cold::{Away, Take};
 use super::extents::Range;
 use super::group::Group;
 
@@ -26,6 +27,7 @@ pub(crate) struct Counters {
     excluded: AtomicU64,
     runs: AtomicU64,
     groups: AtomicU64,
+    memory: AtomicU64,
 }
 
 /// One reading of [`Counters`].
@@ -49,6 +51,8 @@ pub(crate) struct Sums {
     pub runs: u64,
     /// Groups.
     pub groups: u64,
+    /// Bytes of memory that their free space takes.
+    pub memory: u64,
 }
 
 impl Sums {
@@ -63,6 +67,7 @@ impl Sums {
             excluded: group.excluded_bytes(),
             runs: group.free().runs(),
             groups: 1,
+            memory: group.free().memory(),
         }
     }
 }
@@ -80,6 +85,7 @@ impl Counters {
             excluded: self.excluded.load(Relaxed),
             runs: self.runs.load(Relaxed),
             groups: self.groups.load(Relaxed),
+            memory: self.memory.load(Relaxed),
         }
     }
 
@@ -98,6 +104,7 @@ impl Counters {
         shift(&self.excluded, before.excluded, after.excluded);
         shift(&self.runs, before.runs, after.runs);
         shift(&self.groups, before.groups, after.groups);
+        shift(&self.memory, before.memory, after.memory);
     }
 }
 
@@ -117,6 +124,10 @@ pub(crate) struct Set {
     thawing: BTreeSet<u64>,
     /// Groups in which nothing is.
     vacant: BTreeSet<u64>,
+    /// Groups that the commit under way has changed or writes.
+    writing: BTreeSet<u64>,
+    /// Changes so far.
+    changes: u64,
 }
 
 fn room_of(longest: u64) -> Option<usize> {
@@ -157,6 +168,7 @@ impl Set {
         self.pinned.remove(&start);
         self.thawing.remove(&start);
         self.vacant.remove(&start);
+        self.writing.remove(&start);
         Some(group)
     }
 
@@ -194,6 +206,8 @@ impl Set {
         let before = Sums::of(group);
         let room = room_of(group.free().longest());
         let was_vacant = group.is_vacant();
+        self.changes += 1;
+        group.touched = self.changes;
         let answer = change(group);
         let after = Sums::of(group);
         let vacant = group.is_vacant();
@@ -230,7 +244,61 @@ impl Set {
 
     /// The groups marked since the last call, rising.
     pub fn take_dirty(&mut self) -> BTreeSet<u64> {
+        self.writing.extend(&self.dirty);
         std::mem::take(&mut self.dirty)
+    }
+
+    /// The commit that was under way is the last one.
+    pub fn published(&mut self) {
+        self.writing.clear();
+    }
+
+    /// Whether the group's free space is in memory, or there is no such group.
+    pub fn present(&self, start: u64) -> Result<(), Away> {
+        match self.groups.get(&start).filter(|group| group.free().is_away()) {
+            Some(away) => Err(Away(Box::new(away.clone()))),
+            None => Ok(()),
+        }
+    }
+
+    /// The free space of groups leaves memory, until it was so many bytes; that of the groups first that were changed longest ago.
+    pub fn let_leave(&mut self, counters: &Counters, bytes: u64, but: Option<u64>) {
+        let writes = |start: &u64| self.dirty.contains(start) || self.writing.contains(start);
+        let cold = self.groups.values().filter(|group| group.can_leave());
+        let cold = cold.filter(|group| !writes(&group.range.start));
+        let mut cold: Vec<(u64, u64, u64)> = cold
+            .filter(|group| Some(group.range.start) != but)
+            .map(|group| (group.touched, group.range.start, group.free().memory()))
+            .filter(|(_, _, memory)| *memory > 0)
+            .collect();
+        cold.sort_unstable();
+        let mut left = 0;
+        for (_, start, memory) in cold {
+            if left >= bytes {
+                break;
+            }
+            self.change(counters, start, Group::leave);
+            left += memory;
+        }
+    }
+
+    /// What has left is there again, unless the group has changed since.
+    pub fn come_back(&mut self, counters: &Counters, away: &Group, read: Group) {
+        let start = away.range.start;
+        if self.get(start).is_some_and(|group| group.is_still(away)) {
+            self.change(counters, start, |group| group.come_back(read));
+        }
+    }
+
+    /// What has left cannot be had: the group counts as full. Whether that is new.
+    pub fn put_out_of_use(&mut self, counters: &Counters, away: &Group) -> bool {
+        let start = away.range.start;
+        let is_new = |group: &Group| group.is_still(away) && !group.free().is_lost();
+        if !self.get(start).is_some_and(is_new) {
+            return false;
+        }
+        self.change(counters, start, Group::lose);
+        true
     }
 
     /// At the freeze: what was pinned is set aside, to become free one group after the other.
@@ -264,31 +332,42 @@ impl Set {
     }
 
     /// One run of `want` bytes for data.
-    pub fn take_data(&mut self, counters: &Counters, want: u64) -> Option<Range> {
-        self.thaw_one(counters);
-        let start = self.fitting(want, |group| group.free().longest() >= want)?;
+    pub fn take_data(&mut self, counters: &Counters, want: u64) -> Take<Range> {
+        let Some(start) = self.fitting(want, |group| group.free().longest() >= want) else {
+            return Ok(None);
+        };
+        self.take(counters, start, |group| group.take_data(want))
+    }
+
+    /// Takes from a group; from then on, allocation is in it.
+    fn take<R>(
+        &mut self,
+        counters: &Counters,
+        start: u64,
+        take: impl FnOnce(&mut Group) -> Option<R>,
+    ) -> Take<R> {
+        self.present(start)?;
         self.current = start;
-        self.change(counters, start, |group| group.take_data(want)).flatten()
+        Ok(self.change(counters, start, take).flatten())
     }
 
     /// The longest run there is, or nearly, cut at `want`; at least `min` bytes.
-    pub fn take_longest(&mut self, counters: &Counters, min: u64, want: u64) -> Option<Range> {
-        let room = self.rooms.iter().rev().find(|room| !room.is_empty())?;
+    pub fn take_longest(&mut self, counters: &Counters, min: u64, want: u64) -> Take<Range> {
+        let room = self.rooms.iter().rev().find(|room| !room.is_empty());
         let longest = |start: &u64| self.groups.get(start).map_or(0, |g| g.free().longest());
-        let start = room.iter().take(TRIES).copied().max_by_key(longest)?;
-        self.current = start;
-        self.change(counters, start, |group| group.take_longest(min, want)).flatten()
+        let start = room.and_then(|room| room.iter().take(TRIES).copied().max_by_key(longest));
+        let Some(start) = start else { return Ok(None) };
+        self.take(counters, start, |group| group.take_longest(min, want))
     }
 
     /// The address of a tree block of `node` bytes, near the last one.
-    pub fn take_block(&mut self, counters: &Counters, node: u64) -> Option<u64> {
-        self.thaw_one(counters);
+    pub fn take_block(&mut self, counters: &Counters, node: u64) -> Take<u64> {
         let fits = |group: &Group| group.free().nodes() > 0;
         let start = self.fitting(node, fits).or_else(|| {
             let any = self.groups.iter().find(|(_, group)| fits(group));
             any.map(|(&start, _)| start)
-        })?;
-        self.current = start;
-        self.change(counters, start, Group::take_block).flatten()
+        });
+        let Some(start) = start else { return Ok(None) };
+        self.take(counters, start, Group::take_block)
     }
 }

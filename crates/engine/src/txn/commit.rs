@@ -374,6 +374,10 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
         }
         core.publish(roots);
         core.space.set_trees(trees);
+        core.space.published();
+        for warning in core.space.take_warnings() {
+            core.warn(warning);
+        }
         step("trees are published");
         core.txn.durable(transid);
         participant.published(core);

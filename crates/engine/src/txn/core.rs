@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
-use crate::space::{Space, Trees};
+use crate::space::{Items, Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
 
@@ -221,13 +221,32 @@ impl std::fmt::Debug for Listener {
     }
 }
 
+/// The committed free space tree.
+struct FreeSpace {
+    blocks: Arc<Blocks>,
+    roots: Arc<RwLock<Roots>>,
+}
+
+impl Items for FreeSpace {
+    fn each(
+        &self,
+        from: Key,
+        to: Key,
+        show: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let root = self.roots.read().free_space;
+        let Some(root) = root else { return Ok(()) };
+        View::new(&self.blocks, objectid::FREE_SPACE_TREE, root).each(from, to, show)
+    }
+}
+
 /// The parts that every layer above needs.
 #[derive(Debug)]
 pub struct Core {
     /// Devices as one address space.
     pub volume: Arc<Volume>,
     /// The block cache.
-    pub blocks: Blocks,
+    pub blocks: Arc<Blocks>,
     /// Block groups, free space, reservations.
     pub space: Space,
     /// What the format allows.
@@ -261,7 +280,7 @@ pub struct Core {
     /// What went wrong since the opening without anybody being told, each once.
     warnings: Mutex<Vec<String>>,
     listener: Listener,
-    roots: RwLock<Roots>,
+    roots: Arc<RwLock<Roots>>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
     csum_before: RwLock<Root>,
 }
@@ -278,6 +297,11 @@ impl Core {
     ) -> Core {
         let volume = blocks.volume().clone();
         let txn = Transactions::new(volume.superblock().generation.get());
+        let (blocks, committed) = (Arc::new(blocks), Arc::new(RwLock::new(roots)));
+        space.set_committed(Box::new(FreeSpace {
+            blocks: blocks.clone(),
+            roots: committed.clone(),
+        }));
         Core {
             volume,
             blocks,
@@ -299,7 +323,7 @@ impl Core {
             run_bytes: 2 << 20,
             patience: Duration::ZERO,
             csum_before: RwLock::new(roots.csum),
-            roots: RwLock::new(roots),
+            roots: committed,
         }
     }
 
@@ -328,9 +352,10 @@ impl Core {
         }
     }
 
-    /// Leaves the cache what does not wait for a commit, and is not used elsewhere.
+    /// Leaves the cache what does not wait for a commit, and neither free space takes nor others.
     pub fn share_memory(&self) {
         let others = self.waiting.bytes().saturating_add(self.waiting.elsewhere());
+        let others = others.saturating_add(self.space.memory());
         self.blocks.keep_to(self.room.saturating_sub(others));
     }
 

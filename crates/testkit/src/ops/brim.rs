@@ -50,6 +50,7 @@ impl Brim {
             dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
             cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
             drop_blocks_max: *rng.pick(&[16, 4096]),
+            free_space_max: seed % 2 * (24 << 20),
             tight: true,
             ..Config::default()
         };

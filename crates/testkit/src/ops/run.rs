@@ -55,6 +55,8 @@ pub struct Config {
     pub dirty_bytes_max: u64,
     /// Bytes of tree blocks in memory.
     pub cache_bytes: u64,
+    /// Bytes of memory for where free space lies; with 0, it leaves and is read again all the time.
+    pub free_space_max: u64,
     /// Whether a thread commits in the background.
     pub background: bool,
     /// Whether the same operations write the same bytes in the same order.
@@ -77,6 +79,7 @@ impl Default for Config {
             dup: true,
             dirty_bytes_max: 32 << 20,
             cache_bytes: 32 << 20,
+            free_space_max: 24 << 20,
             background: false,
             reproducible: false,
             drop_blocks_max: 4096,
@@ -99,6 +102,7 @@ impl Config {
             dup: size >= 512 << 20 && rng.one_in(2),
             dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
             cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
+            free_space_max: seed % 2 * (24 << 20),
             ..Config::default()
         }
     }
@@ -528,6 +532,7 @@ pub fn options(config: &Config, clock: &Clock) -> Options {
         .background(config.background)
         .dirty_bytes_max(config.dirty_bytes_max)
         .cache_bytes(config.cache_bytes)
+        .free_space_max(config.free_space_max)
         .reproducible(config.reproducible)
         .drop_blocks_max(config.drop_blocks_max)
         .env(clock.env())

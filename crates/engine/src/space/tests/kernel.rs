@@ -53,7 +53,7 @@ fn read_disk(image: &Path) -> (Volume, Disk) {
     };
     let device = tree(objectid::DEV_TREE);
     let chunk = read_tree(&volume, &TreeRoot::chunk_tree(&superblock));
-    (volume, Disk { extent, free_space, groups, device, chunk })
+    (volume, Disk { extent, free_space, groups, device, chunk, ..Disk::default() })
 }
 
 /// Items of groups that are gone stay in the free space tree of old mkfs; we leave them alone.

@@ -1,5 +1,6 @@
 //! Space against naive models and against what the kernel wrote.
 
+mod cold;
 mod damage;
 mod kernel;
 mod model;
@@ -7,12 +8,15 @@ mod promises;
 mod threads;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use buttress_ondisk::item::DevItem;
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Chunk;
+use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
+use super::cold::Away;
 use super::free_space_tree::{News, emit_group};
 use super::group::Group;
 use super::load::Sources;
@@ -103,6 +107,42 @@ struct Disk {
     groups: Tree,
     device: Tree,
     chunk: Tree,
+    /// The free space tree that the last commit has left.
+    committed: Committed,
+    /// Bytes that groups loaded from it may keep.
+    share: Option<u64>,
+}
+
+/// A tree as it was when it was committed last.
+#[derive(Clone, Debug, Default)]
+struct Committed(Arc<Mutex<Tree>>, Meanwhile);
+
+/// What happens while somebody reads, once.
+#[derive(Clone, Default)]
+struct Meanwhile(Arc<Mutex<Option<Happening>>>);
+
+type Happening = Box<dyn FnOnce() + Send>;
+
+impl std::fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Meanwhile")
+    }
+}
+
+impl Items for Committed {
+    fn each(
+        &self,
+        from: Key,
+        to: Key,
+        show: &mut dyn FnMut(Key, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let tree = self.0.lock().clone();
+        let meanwhile = self.1.0.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
+        tree.each(from, to, show)
+    }
 }
 
 impl Disk {
@@ -148,7 +188,16 @@ impl Disk {
             device: &self.device,
             chunk: &self.chunk,
         };
-        Space::assemble(&sources, chunks, node, writable, Box::new(NoKeeper))
+        let share = self.share.unwrap_or(u64::MAX);
+        let space = Space::assemble(&sources, chunks, node, writable, share, Box::new(NoKeeper))?;
+        self.publish(&space);
+        space.set_committed(Box::new(self.committed.clone()));
+        Ok(space)
+    }
+
+    fn publish(&self, space: &Space) {
+        *self.committed.0.lock() = self.free_space.clone();
+        space.published();
     }
 
     /// Writes all that is dirty; how many items that changed.
@@ -159,6 +208,7 @@ impl Disk {
             if dirty.is_empty() {
                 let written = self.writes() - before;
                 self.check_free_space(space);
+                self.publish(space);
                 return written;
             }
             space.emit_chunks(self.chunk.restart(), &dirty).unwrap();
@@ -172,12 +222,7 @@ impl Disk {
     fn check_free_space(&self, space: &Space) {
         let mut again = self.free_space.clone();
         again.restart();
-        let groups = space
-            .slots
-            .iter()
-            .flat_map(|slot| slot.set.lock().groups().cloned().collect::<Vec<_>>());
-        let groups: BTreeMap<u64, Group> = groups.map(|group| (group.range.start, group)).collect();
-        for mut group in groups.into_values() {
+        for mut group in groups_of(space).into_values() {
             group.forget_written();
             let range = group.range;
             let news = |so_far| Some(News::take(&mut group, so_far));
@@ -191,14 +236,27 @@ impl Disk {
     }
 }
 
-/// What every group counts as free for the disk, by its start.
-fn free_of(space: &Space) -> BTreeMap<u64, Vec<super::Range>> {
+/// All groups with their free space, that of cold ones as the last commit has written it; by their starts.
+fn groups_of(space: &Space) -> BTreeMap<u64, Group> {
     let mut all = BTreeMap::new();
     for slot in &space.slots {
         let set = slot.set.lock();
-        all.extend(set.groups().map(|group| (group.range.start, group.free_on_disk(group.range))));
+        for group in set.groups() {
+            let start = group.range.start;
+            let group = match set.present(start) {
+                Ok(()) => group.clone(),
+                Err(Away(away)) => space.cold.read(&away).unwrap(),
+            };
+            all.insert(start, group);
+        }
     }
     all
+}
+
+/// What every group counts as free for the disk, by its start.
+fn free_of(space: &Space) -> BTreeMap<u64, Vec<super::Range>> {
+    let groups = groups_of(space).into_iter();
+    groups.map(|(start, group)| (start, group.free_on_disk(group.range))).collect()
 }
 
 /// Numbers that look random and come again with their seed.

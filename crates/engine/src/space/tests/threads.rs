@@ -46,7 +46,17 @@ fn work(space: &Space, owned: &Owned, done: &Mutex<Vec<Range>>, seed: u64) {
 
 #[test]
 fn threads_and_a_commit_share_space() {
-    let mut disk = Disk::empty(600 << 20);
+    share_space(None);
+}
+
+/// The same when all that may leave memory does so at once.
+#[test]
+fn threads_and_a_commit_share_space_that_leaves_and_comes_back() {
+    share_space(Some(0));
+}
+
+fn share_space(share: Option<u64>) {
+    let mut disk = Disk { share, ..Disk::empty(600 << 20) };
     let space = disk.load(NODE, true).unwrap();
     let (owned, done) = (Owned::default(), Mutex::default());
     let stop = AtomicBool::new(false);
@@ -89,4 +99,5 @@ fn threads_and_a_commit_share_space() {
         disk.load(NODE, true).unwrap()
     };
     assert_eq!(free_of(&again), free_of(&space));
+    assert!(share.is_none() || space.reads() > 0);
 }

@@ -98,6 +98,7 @@ fn small(nodesize: u32) -> Config {
         dup: false,
         reproducible: true,
         cache_bytes: 4 << 20,
+        free_space_max: 0,
         checksum: ChecksumKind::Crc32c,
         ..Config::default()
     }
