@@ -518,6 +518,30 @@ mod tests {
         assert!(forms[0] > 1000 && forms[1] > 1000, "{forms:?}");
     }
 
+    /// Between few and many it matters what they were before: of several longest ones, each form names another.
+    #[test]
+    fn what_comes_back_has_the_form_that_it_had() {
+        let covers = Range::new(64 * MIB, 24 * MIB);
+        let (few, many) = (Bits::memory(covers.len) / RANGE_BYTES, 6000 / 2);
+        for from in [many, 0] {
+            let mut free = FreeExtents::new(covers, 16384);
+            let at = |number: u64| Range::new(covers.start + number * 8192, 4096);
+            (0..from).for_each(|number| assert!(free.insert(at(number))));
+            let middle = few * 3 / 4;
+            (middle..from).for_each(|number| assert!(free.remove(at(number))));
+            (from..middle).for_each(|number| assert!(free.insert(at(number))));
+            let (kept, before) = (free.kept(), free.longest_range());
+            let all: Vec<Range> = free.iter_from(0).collect();
+            free.leave();
+            assert_eq!((free.kept(), free.memory(), free.find(covers.start)), (kept, 0, None));
+            let read = FreeExtents::of(covers, 16384, &all).unwrap();
+            assert!(read.are_what_left(&free));
+            read.come_back_as(&mut free);
+            assert_eq!((free.kept(), free.longest_range()), (kept, before));
+            assert!(free.iter_from(0).eq(all));
+        }
+    }
+
     #[test]
     fn what_is_no_whole_sector_is_kept_too() {
         let covers = Range::new(MIB, MIB);

@@ -225,7 +225,10 @@ fn what_was_read_too_early_is_read_again() {
     let theirs = theirs.lock();
     assert_eq!(theirs.len(), 50);
     assert!(theirs.iter().all(|run| !mine.contains(run) && run.start < FIRST + GROUP));
-    assert!(groups_of(&space).len() as u64 >= GROUPS);
+    let group = &groups_of(&space)[&FIRST];
+    assert_eq!(group.used + group.promised_bytes() + group.free().bytes(), GROUP);
+    let again = |run: &Range| group.free().find(run.start).is_some();
+    assert!(!theirs.iter().chain(&mine).any(again), "free, and in use");
 }
 
 /// A group that no commit has published yet is not in the tree that would be read.
