@@ -377,6 +377,10 @@ impl FileTree {
         len: u64,
     ) -> Result<u64> {
         self.writable()?;
+        // Nothing may be made ready for sharing that ends within a sector.
+        if !(from.offset | offset).is_multiple_of(SECTOR) {
+            return Err(Error::User(Errno::INVAL));
+        }
         if from.tree.id == self.id && from.inode.ino == inode.ino {
             let mut state = inode.write();
             let len = clone_len(&state, from.offset, len)?;

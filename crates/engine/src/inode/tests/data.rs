@@ -299,3 +299,20 @@ fn what_linux_left_behind_the_end_never_shows() {
     lab.commit();
     Facts::of(&lab.view()).check();
 }
+
+#[test]
+fn a_clone_that_is_refused_leaves_its_source_alone() {
+    let lab = Lab::new(4096);
+    let (a, b) = (file(&lab, b"a"), file(&lab, b"b"));
+    let data = pattern(5000);
+    write(&lab, &a, 0, &data);
+    let source = Source { tree: &lab.tree, inode: &a, offset: 0 };
+    let refused = lab.op(|op| lab.tree.clone_range(op, source, &b, 100, 0));
+    assert_eq!(errno(refused), Some(Errno::INVAL));
+    let extents = lab.op(|op| lab.tree.extents(op, &a, 0, 8192)).unwrap();
+    let whole = |number: u64| number.is_multiple_of(4096);
+    assert!(extents.iter().all(|it| whole(it.start) && whole(it.len)), "{extents:?}");
+    lab.commit();
+    Facts::of(&lab.view()).check();
+    assert_eq!(read(&lab, &a), data);
+}
