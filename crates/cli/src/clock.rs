@@ -4,7 +4,8 @@
 //! An image may hold any number of seconds. Years that the library does not know are told by those of its years that have the same
 //! calendar: dates and days of the week come again after 400 years.
 
-use std::fmt;
+use std::path::{Component, Path};
+use std::{env, fmt, fs};
 
 use jiff::Timestamp;
 use jiff::civil::DateTime;
@@ -14,6 +15,9 @@ use jiff::tz::TimeZone;
 const CYCLE: i64 = 146_097 * 86_400;
 /// So many cycles before and after 1970 are years that the library knows, and in which no zone has special rules.
 const CYCLES: i64 = 4;
+
+/// Where the system has its zones, in files by their names.
+const ZONES: &str = "/usr/share/zoneinfo";
 
 /// A time zone.
 #[derive(Clone, Debug)]
@@ -28,7 +32,8 @@ impl Default for Zone {
 impl Zone {
     /// The zone of this process.
     pub fn local() -> Zone {
-        Zone(TimeZone::try_system().unwrap_or(TimeZone::UTC))
+        let zone = TimeZone::try_system().ok().or_else(named_otherwise);
+        Zone(zone.unwrap_or(TimeZone::UTC))
     }
 
     /// Seconds that local time is ahead of UTC at a moment (seconds since 1970).
@@ -43,6 +48,15 @@ impl Zone {
         let time = offset.to_datetime(moment);
         Local { time, year: i64::from(time.year()) + years, offset: offset.seconds().into() }
     }
+}
+
+/// The zone in the system's directory whose name `TZ` has, where the library has none of that name, as `posix/Europe/Berlin`.
+fn named_otherwise() -> Option<TimeZone> {
+    let text = env::var("TZ").ok()?;
+    let name = text.strip_prefix(':').unwrap_or(&text);
+    let stays = Path::new(name).components().all(|part| matches!(part, Component::Normal(_)));
+    let file = stays.then(|| Path::new(ZONES).join(name))?;
+    TimeZone::tzif(name, &fs::read(file).ok()?).ok()
 }
 
 /// A moment that the library knows, and how many years later it was or will be.

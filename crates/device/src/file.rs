@@ -20,9 +20,9 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom};
 
 use crate::{
@@ -303,11 +303,14 @@ impl BlockDevice for FileDevice {
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
         self.check_writable(Op::Write, offset, data.len() as u64)?;
-        // What it guards is the kernel's: a panic leaves nothing half done.
-        let _one = (self.kind == Kind::Regular)
-            .then(|| self.writing.lock().unwrap_or_else(PoisonError::into_inner));
+        let turn = (self.kind == Kind::Regular).then(|| self.writing.lock());
         check_range(&self.name, self.size(), Op::Write, offset, data.len() as u64)?;
-        self.file.write_all_at(data, offset).map_err(self.io(Op::Write, offset, data.len()))
+        let written = self.file.write_all_at(data, offset);
+        if let Some(turn) = turn {
+            // In turn: a commit that somebody waits for is not kept from the device by those who write without a pause.
+            MutexGuard::unlock_fair(turn);
+        }
+        written.map_err(self.io(Op::Write, offset, data.len()))
     }
 
     fn barrier(&self) -> Result<(), DeviceError> {

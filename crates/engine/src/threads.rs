@@ -65,7 +65,7 @@ pub fn for_each_alike_unless<T: Sync>(
     let begun = Instant::now();
     let mut rest = items;
     while let Some((first, behind)) = rest.split_first() {
-        if !sequential && behind.len() > 1 && begun.elapsed() > ALONE {
+        if !sequential && !behind.is_empty() && begun.elapsed() > ALONE {
             return for_each(rest, work);
         }
         work(first)?;

@@ -11,44 +11,53 @@ use crate::daemon::MountError;
 use crate::launch::LaunchError;
 use crate::protocol::connect::{ConnectError, Refusal};
 
-/// Why there is no mount.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
-    /// What the error's words say.
-    Other,
-    /// Somebody else has the image or disk.
-    Busy,
-    /// Only root may let others see a mount, as the system is set up.
-    AllowOther,
-    /// There is no btrfs filesystem.
-    NotBtrfs,
-    /// The primary superblock is bad, and its mirror is of an older commit.
-    OldMirror,
-    /// The filesystem has quotas, which writing would make wrong.
-    Quotas,
+/// The causes, and the letter of each on the line from a child to the command: one table, so that none is left out.
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident = $letter:literal,)*) => {
+        /// Why there is no mount.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Cause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl Cause {
+            #[cfg(test)]
+            const ALL: &[Cause] = &[$(Cause::$cause,)*];
+
+            /// Its letter.
+            pub(crate) fn letter(self) -> u8 {
+                match self {
+                    $(Cause::$cause => $letter,)*
+                }
+            }
+
+            /// The cause with this letter.
+            pub(crate) fn of_letter(letter: u8) -> Cause {
+                match letter {
+                    $($letter => Cause::$cause,)*
+                    _ => Cause::Other,
+                }
+            }
+        }
+    };
 }
 
-/// The letter of each on the line from a child to the command.
-const LETTERS: [(Cause, u8); 6] = [
-    (Cause::Other, b'-'),
-    (Cause::Busy, b'b'),
-    (Cause::AllowOther, b'a'),
-    (Cause::NotBtrfs, b'n'),
-    (Cause::OldMirror, b'm'),
-    (Cause::Quotas, b'q'),
-];
+causes! {
+    /// What the error's words say.
+    Other = b'-',
+    /// Somebody else has the image or disk.
+    Busy = b'b',
+    /// Only root may let others see a mount, as the system is set up.
+    AllowOther = b'a',
+    /// There is no btrfs filesystem.
+    NotBtrfs = b'n',
+    /// The primary superblock is bad, and its mirror is of an older commit.
+    OldMirror = b'm',
+    /// The filesystem has quotas, which writing would make wrong.
+    Quotas = b'q',
+}
 
 impl Cause {
-    /// Its letter.
-    pub(crate) fn letter(self) -> u8 {
-        LETTERS.iter().find(|(cause, _)| *cause == self).map_or(b'-', |(_, letter)| *letter)
-    }
-
-    /// The cause with this letter.
-    pub(crate) fn of_letter(letter: u8) -> Cause {
-        LETTERS.iter().find(|(_, it)| *it == letter).map_or(Cause::Other, |(cause, _)| *cause)
-    }
-
     fn of_volume(error: &Arc<VolumeError>) -> Cause {
         match &**error {
             VolumeError::Device(DeviceError::Busy { .. }) => Cause::Busy,
@@ -81,9 +90,8 @@ mod tests {
 
     #[test]
     fn letters_are_of_one_cause_each() {
-        for (cause, letter) in LETTERS {
-            assert_eq!(Cause::of_letter(cause.letter()), cause);
-            assert_eq!(Cause::of_letter(letter).letter(), letter);
+        for cause in Cause::ALL {
+            assert_eq!(Cause::of_letter(cause.letter()), *cause);
         }
         assert_eq!(Cause::of_letter(b'?'), Cause::Other);
     }

@@ -52,6 +52,8 @@ const RUN: &str = "/run";
 const PAUSE: Duration = Duration::from_millis(10);
 /// Between two looks at a mount that may stay for ever.
 const LONG_PAUSE: Duration = Duration::from_millis(200);
+/// From a change of the table of mounts to a look at a mount.
+const SETTLING: Duration = Duration::from_millis(50);
 /// A subvolume lies in so many others at most.
 const DEPTH_MAX: usize = 4096;
 
@@ -156,9 +158,9 @@ impl Joined {
         (mount.id, mount.device) == (self.number.id, self.device)
     }
 
-    /// Whether it is another one, as far as that can be seen.
-    fn is_not(&self, mount: &MountEntry) -> bool {
-        Number::at(&mount.mountpoint).is_some_and(|top| self.number.was_given_to(top))
+    /// Whether it is another one; `None`: that cannot be seen now.
+    fn is_not(&self, mount: &MountEntry) -> Option<bool> {
+        Some(self.number.was_given_to(Number::at(&mount.mountpoint)?))
     }
 }
 
@@ -332,20 +334,29 @@ impl Watch {
         let table = File::open("/proc/self/mountinfo")?;
         // Who looks at a mount keeps it busy for a moment: that is done only where some mount has come or gone.
         let mut changed = true;
-        while let Some(now) = mounts::all()?.into_iter().find(|mount| own.may_be(mount)) {
-            if changed && own.is_not(&now) {
-                break;
+        loop {
+            if changed {
+                // Where one goes, the next may be about to go.
+                std::thread::sleep(SETTLING);
             }
-            if self.stop.swap(false, Ordering::SeqCst) && is_on_top(&now)? {
-                let busy = disconnect(&now.mountpoint, false).is_err();
-                if busy {
-                    disconnect(&now.mountpoint, true)?;
-                }
+            let all = mounts::all()?;
+            let Some(now) = all.into_iter().find(|mount| own.may_be(mount)) else { return Ok(()) };
+            let stopping = self.stop.swap(false, Ordering::SeqCst);
+            let other = if changed || stopping { own.is_not(&now) } else { Some(false) };
+            if other == Some(true) {
+                return Ok(());
             }
-            changed = changes(&table);
+            if stopping && is_on_top(&now)? {
+                take_off(&now.mountpoint)?;
+            }
+            changed = changes(&table) || other.is_none();
         }
-        Ok(())
     }
+}
+
+/// Takes a mount off; out of sight at least, where files are open.
+fn take_off(mountpoint: &Path) -> Result<(), ConnectError> {
+    disconnect(mountpoint, false).or_else(|_busy| disconnect(mountpoint, true))
 }
 
 /// Waits for a change of the table of mounts, not for long; whether there was one.
@@ -373,31 +384,82 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use rustix::mount::{
-        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen,
+        FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsmount,
+        fsopen, move_mount,
     };
 
     use super::*;
 
-    /// A number is given again as soon as its mount has gone.
+    fn mount() -> Option<OwnedFd> {
+        let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+        fsconfig_create(&context).ok()?;
+        fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
+    }
+
+    /// The number of a mount that has gone, and a mount that has got it: a number is given again as soon as its mount has gone.
+    fn one_after_the_other() -> Option<(Number, OwnedFd)> {
+        if !rustix::process::geteuid().is_root() {
+            println!("skipped: only root can mount");
+            return None;
+        }
+        let Some(first) = mount().and_then(|top| Number::of(&top).ok()) else {
+            println!("skipped: mounting is not allowed");
+            return None;
+        };
+        if !first.is_known() {
+            println!("skipped: Linux before 6.8 cannot tell");
+            return None;
+        }
+        let same = |next: &OwnedFd| Number::of(next).is_ok_and(|next| next.id == first.id);
+        let again = (0..100).filter_map(|_| mount()).find(same);
+        if again.is_none() {
+            println!("skipped: others have got the number");
+        }
+        again.map(|again| (first, again))
+    }
+
     #[test]
     fn a_mount_is_not_taken_for_the_one_that_had_its_number() {
-        if !rustix::process::geteuid().is_root() {
-            return;
-        }
-        let mount = || {
-            let context = fsopen("tmpfs", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
-            fsconfig_create(&context).ok()?;
-            let flags = MountAttrFlags::empty();
-            let top = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, flags).ok()?;
-            Number::of(&top).ok()
-        };
-        let Some(first) = mount() else { return };
+        let Some((first, again)) = one_after_the_other() else { return };
+        let again = Number::of(&again).unwrap();
         assert!(!first.was_given_to(first));
-        let again = (0..100).filter_map(|_| mount()).find(|next| next.id == first.id);
-        // Linux before 6.8 cannot tell.
-        if let Some(again) = again.filter(|_| first.is_known()) {
-            assert!(first.was_given_to(again) && again.was_given_to(first));
+        assert!(first.was_given_to(again) && again.was_given_to(first));
+    }
+
+    /// A mount that is taken off whatever happens.
+    struct Placed(tempfile::TempDir);
+
+    impl Placed {
+        fn of(top: &OwnedFd) -> Placed {
+            let at = tempfile::tempdir().unwrap();
+            let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            move_mount(top, "", rustix::fs::CWD, at.path(), flags).unwrap();
+            Placed(at)
         }
+
+        fn is_there(&self) -> bool {
+            mounts::at(self.0.path()).unwrap().is_some()
+        }
+    }
+
+    impl Drop for Placed {
+        fn drop(&mut self) {
+            let _may_have_gone = disconnect(self.0.path(), true);
+        }
+    }
+
+    #[test]
+    fn a_signal_takes_off_no_mount_that_has_got_the_number() {
+        let Some((first, again)) = one_after_the_other() else { return };
+        let placed = Placed::of(&again);
+        let own = Number::of(&again).unwrap();
+        let device = device_of(&again).unwrap();
+        drop(again);
+        let stop = || Watch { stop: Arc::new(AtomicBool::new(true)) };
+        stop().until_gone(&Joined { number: first, device }).unwrap();
+        assert!(placed.is_there());
+        stop().until_gone(&Joined { number: own, device }).unwrap();
+        assert!(!placed.is_there());
     }
 
     fn turn(directory: &Path, image: &Path, limit: Duration) -> Turn {

@@ -35,7 +35,7 @@ const ALLOCATOR: [(&str, &str); 3] = [
 const MARK: &str = "BUTTRESS_MOUNT_DAEMON";
 /// Marks the child that puts a mount where it belongs.
 const PUT_MARK: &str = "BUTTRESS_MOUNT_PUT";
-/// The child's last byte when all is well.
+/// The child's word when all is well.
 const READY: u8 = b'\x06';
 /// Stands before the cause ([`Cause::letter`]) and the words of the child's error.
 const FAILED: u8 = b'\x15';
@@ -171,18 +171,20 @@ fn listen(child: &mut Child) -> Result<(), LaunchError> {
     if let Some(mut pipe) = child.stdout.take() {
         pipe.read_to_end(&mut word)?;
     }
-    if word.last() == Some(&READY) {
-        return Ok(());
+    heard(&word).unwrap_or_else(|| Err(LaunchError::Died(child.wait()?)))
+}
+
+/// What a child's line means. Its first mark counts: what comes behind `FAILED` has names in it that the user chose. `None`: it
+/// has none.
+fn heard(line: &[u8]) -> Option<Result<(), LaunchError>> {
+    let mark = line.iter().position(|byte| [READY, FAILED].contains(byte))?;
+    let (mark, told) = line.get(mark..)?.split_first()?;
+    if *mark == READY {
+        return Some(Ok(()));
     }
-    match word.iter().rposition(|&byte| byte == FAILED) {
-        Some(mark) => {
-            let told = word.get(mark + 1..).unwrap_or_default();
-            let (letter, words) = told.split_first().unwrap_or((&0, &[]));
-            let said = String::from_utf8_lossy(words).trim().to_owned();
-            Err(LaunchError::Child { cause: Cause::of_letter(*letter), said })
-        }
-        None => Err(LaunchError::Died(child.wait()?)),
-    }
+    let (letter, words) = told.split_first().unwrap_or((&0, &[]));
+    let said = String::from_utf8_lossy(words).trim().to_owned();
+    Some(Err(LaunchError::Child { cause: Cause::of_letter(*letter), said }))
 }
 
 impl Readiness {
@@ -212,5 +214,27 @@ impl Readiness {
         let (mark, cause) = (char::from(FAILED), char::from(error.cause().letter()));
         // Without a listener nobody is left to tell.
         let _nobody_waits = write!(self.pipe, "{mark}{cause}{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(line: &[u8]) -> Option<(Cause, String)> {
+        match heard(line) {
+            Some(Err(LaunchError::Child { cause, said })) => Some((cause, said)),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn marks_in_the_words_are_words() {
+        let busy = |said: &str| Some((Cause::Busy, said.to_owned()));
+        assert_eq!(failure(b"\x15bthe words"), busy("the words"));
+        assert_eq!(failure(b"\x15ba\x15n and b\x06"), busy("a\x15n and b\x06"));
+        assert_eq!(failure(b"\x15"), Some((Cause::Other, String::new())));
+        assert!(matches!(heard(b"\x06"), Some(Ok(()))));
+        assert!(heard(b"").is_none() && heard(b"neither").is_none());
     }
 }

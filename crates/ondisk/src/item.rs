@@ -166,6 +166,7 @@ pub mod mode {
     pub const FIFO: u32 = 0o010_000;
     pub const SET_UID: u32 = 0o4000;
     pub const SET_GID: u32 = 0o2000;
+    pub const SET_IDS: u32 = SET_UID | SET_GID;
     pub const STICKY: u32 = 0o1000;
     pub const GROUP_EXECUTE: u32 = 0o0010;
     pub const PERMISSIONS: u32 = 0o7777;

@@ -4,16 +4,13 @@ use std::ffi::OsString;
 use std::io::Write;
 
 use buttress_device::Access;
+use buttress_ondisk::item::mode::{PERMISSIONS, SET_IDS, STICKY};
 use clap::Args;
 
 use super::files::{Failures, Tree, session};
 use crate::args::Globals;
 use crate::error::Failure;
 use crate::vnode::{Facts, Kind, Target, Vnode, this_umask};
-
-/// Set-user-id and set-group-id.
-const SET_IDS: u32 = 0o6000;
-const STICKY: u32 = 0o1000;
 
 /// Arguments of `chmod`.
 #[derive(Debug, Args)]
@@ -103,7 +100,7 @@ impl Mode {
     fn parse(text: &str) -> Result<Mode, String> {
         if text.starts_with(|c: char| c.is_ascii_digit()) {
             return match u32::from_str_radix(text, 8) {
-                Ok(bits) if bits <= 0o7777 => Ok(Mode::Octal { bits, all: text.len() > 4 }),
+                Ok(bits) if bits <= PERMISSIONS => Ok(Mode::Octal { bits, all: text.len() > 4 }),
                 _ => Err("an octal number up to 7777 is wanted, such as 755".into()),
             };
         }
@@ -147,7 +144,7 @@ fn class(name: char) -> Option<u32> {
         'u' => Some(0o4700),
         'g' => Some(0o2070),
         'o' => Some(0o1007),
-        'a' => Some(0o7777),
+        'a' => Some(PERMISSIONS),
         _ => None,
     }
 }

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use super::{Facts, Kind, New, Read, Result, Write};
 use buttress::Time;
 use buttress_fuse::client;
+use buttress_ondisk::item::mode::PERMISSIONS;
 
 /// Most bytes of an extended attribute or of a list of them.
 const XATTR_BYTES_MAX: usize = 64 << 10;
@@ -530,7 +531,7 @@ fn facts(it: &Statx) -> Facts {
     let has_otime = it.stx_mask & StatxFlags::BTIME.bits() != 0;
     Facts {
         kind: kind(it.stx_mode.into()),
-        mode: u32::from(it.stx_mode) & 0o7777,
+        mode: u32::from(it.stx_mode) & PERMISSIONS,
         uid: it.stx_uid,
         gid: it.stx_gid,
         nlink: it.stx_nlink.into(),
@@ -555,7 +556,7 @@ fn old_facts(it: &rustix::fs::Stat) -> Facts {
     let time = |sec: i64, nsec: u64| Time { sec, nsec: u32::try_from(nsec).unwrap_or(0) };
     Facts {
         kind: kind(it.st_mode),
-        mode: it.st_mode & 0o7777,
+        mode: it.st_mode & PERMISSIONS,
         uid: it.st_uid,
         gid: it.st_gid,
         nlink: it.st_nlink.into(),

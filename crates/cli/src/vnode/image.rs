@@ -201,7 +201,7 @@ impl Image {
         self.may_add(directory)?;
         let new = buttress::New {
             kind: file_kind(new.kind),
-            mode: new.mode & 0o7777,
+            mode: new.mode & mode::PERMISSIONS,
             umask: self.creator.umask,
             uid: self.creator.uid,
             gid: self.creator.gid,
@@ -273,7 +273,7 @@ impl Image {
 fn facts(it: &Attributes) -> Facts {
     Facts {
         kind: kind(it.kind),
-        mode: it.mode & 0o7777,
+        mode: it.mode & mode::PERMISSIONS,
         uid: it.uid,
         gid: it.gid,
         nlink: it.nlink.into(),

@@ -1,5 +1,6 @@
 //! Commands on a live mount reach the daemon that serves it.
 
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -7,6 +8,9 @@ use std::process::Command;
 use crate::device::for_everybody;
 use crate::run::{KernelMount, Place, Said, have_progs, run_as};
 use crate::tree;
+
+/// Where the primary superblock is.
+const PRIMARY: u64 = 64 << 10;
 
 /// A mount that is taken off whatever happens.
 pub struct Live<'a>(&'a Place);
@@ -294,6 +298,52 @@ fn quotas_of_a_live_mount() {
     place.check("disk.img");
     let kernel = KernelMount::of(&place, "disk.img").unwrap();
     assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 2);
+}
+
+/// The process in the background has the words of a failure, and the command what to do about it.
+#[test]
+fn what_to_do_is_said_from_the_background_too() {
+    let place = image();
+    place.ok("mkdir disk.img:/first");
+    place.ok("cp disk.img torn.img");
+    let torn = std::fs::File::options().write(true).open(place.join("torn.img")).unwrap();
+    torn.write_all_at(&[0; 512], PRIMARY).unwrap();
+    std::fs::File::create(place.join("empty.img")).unwrap().set_len(1 << 20).unwrap();
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    let locked = std::fs::File::open(place.join("disk.img")).unwrap();
+    locked.lock().unwrap();
+    for foreground in ["", "-f "] {
+        for (image, hint) in [
+            ("empty.img", "\n  In a disk image with partitions, give the partition's start"),
+            ("disk.img", "\n  If it is mounted, use paths on the mount instead"),
+            ("torn.img", "-o rescue=usebackupsuper"),
+        ] {
+            let said = place.fails(&format!("mount {foreground}{image} mnt"));
+            assert!(said.contains(hint), "{foreground}{image}: {said}");
+        }
+    }
+}
+
+/// The bytes that mark the line from the process in the background are words like others in a name.
+#[test]
+fn marks_in_names_of_what_is_not_mounted() {
+    let place = image();
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    let empty = "a\x15b\x06.img";
+    std::fs::File::create(place.join(empty)).unwrap().set_len(1 << 20).unwrap();
+    let said = place.run_words(&["mount", empty, "mnt"]);
+    let hint = "\n  In a disk image with partitions, give the partition's start";
+    assert!(said.code == 1 && said.err.contains(hint), "{}", said.err);
+    for name in ["a\x15b", "a\x06", "\x15q"] {
+        let option = format!("subvol={name}");
+        let [back, fore] = [&["mount"][..], &["mount", "-f"]].map(|words| {
+            let rest = ["-o", &option, "disk.img", "mnt"];
+            let said = place.run_words(&[words, &rest].concat());
+            (said.code, said.err)
+        });
+        assert!(back.0 == 1 && back.1.contains("does not exist"), "{}", back.1);
+        assert_eq!(back, fore);
+    }
 }
 
 /// A filesystem in memory, of 16 MiB, taken off whatever happens.

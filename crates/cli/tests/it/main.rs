@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod check;
+mod clock;
 mod device;
 mod files;
 mod full;
@@ -22,4 +23,4 @@ mod targets;
 mod tree;
 mod turns;
 mod usage;
-mod whole;
+mod vfs;

@@ -32,7 +32,7 @@ impl Said {
 }
 
 /// The command in a directory, under a name that is the last part of a path.
-fn command_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Command {
+pub fn command_as<S: AsRef<OsStr>>(name: &str, directory: &Path, args: &[S]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
     std::os::unix::process::CommandExt::arg0(&mut command, name);
     command.args(args).current_dir(directory).env("TZ", "UTC");

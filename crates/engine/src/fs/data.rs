@@ -7,7 +7,7 @@ use super::run::{deleting, need, plus};
 use super::types::{Allocate, Attributes, Node};
 use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
-use crate::inode::file::DIRECT_MIN;
+use crate::inode::file::{DIRECT_MIN, PARTS_MAX};
 use crate::inode::{FEW, Source, Step, letting_go};
 use crate::space::Need;
 
@@ -268,17 +268,37 @@ impl Filesystem {
             return Err(Error::User(Errno::INVAL));
         }
         // A file of many extents goes in steps, as on Linux: a crash between them leaves the first part of the clone.
-        let mut done = 0;
-        while done < len {
+        let (mut done, mut end, mut parts) = (0, len, PARTS_MAX);
+        while done < end {
             let need = Need { data: 4 * SECTOR, refs: SHAPE_REFS, ..need(6, 4000) };
-            done += inner.change_at(to, need, |op, target, inode| {
+            let step = inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;
-                let source = Source { tree: &source.tree, inode: &other, offset };
-                target.tree.clone_range(op, source, inode, to_offset + done, len - done)
-            })?;
+                let source = Source { tree: &source.tree, inode: &other, offset, parts };
+                target.tree.clone_range(op, source, inode, to_offset + done, end - done)
+            });
+            done += match step {
+                // Since the first step a file has got another end, the same file by this clone perhaps. So its last sector is none that
+                // can be shared any more.
+                Err(Error::User(Errno::INVAL)) if done > 0 && !end.is_multiple_of(SECTOR) => {
+                    end -= end % SECTOR;
+                    0
+                }
+                // Less at a time needs less room.
+                Err(Error::NoSpace) if parts > 1 => {
+                    parts = (parts / 8).max(1);
+                    0
+                }
+                step => step?,
+            };
         }
-        Ok(len)
+        let mut last = [0; SECTOR as usize];
+        let rest = last.get_mut(..(len - end) as usize).unwrap_or_default();
+        if !rest.is_empty() {
+            let there = self.read(from, from_offset + end, rest)?;
+            done += self.write(to, to_offset + end, &rest[..there])? as u64;
+        }
+        Ok(done)
     }
 
     /// The first data or hole at or after `offset`; ENXIO when there is none before the end.

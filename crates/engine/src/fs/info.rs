@@ -168,10 +168,14 @@ impl Inner {
             let Some(root) = self.tree(tree)? else { return Ok(None) };
             let mut cursor = View::new(&op.core.blocks, tree, root).range(from, to);
             let mut found = Vec::new();
-            while found.len() < SEARCH_LEN
-                && let Some(item) = cursor.next()?
-            {
-                found.push(item);
+            while found.len() < SEARCH_LEN {
+                match cursor.next() {
+                    Ok(Some(item)) => found.push(item),
+                    Ok(None) => break,
+                    // Who goes on behind what was found comes to it again.
+                    Err(_) if !found.is_empty() => break,
+                    Err(error) => return Err(error),
+                }
             }
             Ok(Some(found))
         })

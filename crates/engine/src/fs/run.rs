@@ -18,6 +18,9 @@ use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency};
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
 
+/// Commits in a row that drop deleted subvolumes while an operation waits for room, and give nothing back that it could use.
+const IN_VAIN_MAX: u32 = 1000;
+
 /// Data extents that one operation lets go of at most.
 const EXTENTS_MAX: usize = 4096;
 
@@ -66,6 +69,7 @@ impl Inner {
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<(T, u64)> {
         let (mut commits, mut steps) = (0, self.forest.steps());
+        let (mut in_vain, mut used) = (0, self.used(need));
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
@@ -78,7 +82,8 @@ impl Inner {
                     .try_for_each(|_| self.commit_for_space(Upkeep::Much).map(drop))?;
                 continue;
             }
-            // Deleted subvolumes give space back, too: one that was deleted just now with the second commit. A deletion is not given up while what others were promised may come back.
+            // Deleted subvolumes give space back, too: one that was deleted just now with the second commit. A deletion is not given up
+            // while what others were promised may come back.
             let hopeless = commits > 1 || !self.forest.has_dead();
             let given_up = match need.deleting {
                 false => shortage == Shortage::NoSpace && hopeless || commits == COMMITS_MAX,
@@ -90,10 +95,19 @@ impl Inner {
                 return Err(Error::NoSpace);
             }
             self.commit_for_space(Upkeep::Much)?;
-            // As long as deleted subvolumes go, each commit gives space back, and none of them is the last one.
+            // As long as deleted subvolumes go, none of these commits is the last one. What they share goes with the last of them only, so
+            // some may give nothing back that is of use here; but nobody sits through all of them for that.
+            let before = std::mem::replace(&mut used, self.used(need));
+            in_vain = if used < before { 0 } else { in_vain + 1 };
             let before = std::mem::replace(&mut steps, self.forest.steps());
-            commits = if steps > before { 0 } else { commits + 1 };
+            commits = if steps > before && in_vain < IN_VAIN_MAX { 0 } else { commits + 1 };
         }
+    }
+
+    /// Bytes in use of the kind that an operation wants more of.
+    fn used(&self, need: Need) -> u64 {
+        let usage = self.core.space.usage();
+        if need.data > 0 && !usage.mixed { usage.data.used } else { usage.used() }
     }
 
     fn attempt<T>(

@@ -28,6 +28,8 @@ pub struct Source<'a> {
     pub inode: &'a Arc<Inode>,
     /// Where the range starts.
     pub offset: u64,
+    /// How many extents an operation may clone, and replace; [`PARTS_MAX`](super::file::PARTS_MAX) at most.
+    pub parts: usize,
 }
 
 impl Source<'_> {
@@ -37,7 +39,7 @@ impl Source<'_> {
         }
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(self.inode.ino, self.tree.view(op.core));
-        file.share(op, layers, size, self.offset, (len, most))
+        file.share(op, layers, size, self.offset, (len, most), self.parts)
     }
 }
 
@@ -366,7 +368,7 @@ impl FileTree {
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the
     /// end of that file. EINVAL when the ranges overlap, do not start with sectors or end with a sector or the file, or when
-    /// only one of the files has checksums. It is done for as many extents as one operation may leave; for how many bytes that
+    /// only one of the files has checksums. It is done for as many extents as the source says; for how many bytes that
     /// was is returned, and the caller goes on behind them.
     pub fn clone_range(
         &self,
@@ -377,6 +379,10 @@ impl FileTree {
         len: u64,
     ) -> Result<u64> {
         self.writable()?;
+        // Nothing may be made ready for sharing that ends within a sector.
+        if !(from.offset | offset).is_multiple_of(SECTOR) {
+            return Err(Error::User(Errno::INVAL));
+        }
         if from.tree.id == self.id && from.inode.ino == inode.ino {
             let mut state = inode.write();
             let len = clone_len(&state, from.offset, len)?;
@@ -384,7 +390,7 @@ impl FileTree {
             {
                 return Err(Error::User(Errno::INVAL));
             }
-            let most = self.clone_most(op, inode.ino, &mut state, offset, len)?;
+            let most = self.clone_most(op, inode.ino, &mut state, (offset, len), from.parts)?;
             let shared = from.share(op, &mut state, len, most)?;
             return self.clone_into(op, inode, &mut state, offset, shared);
         }
@@ -401,7 +407,7 @@ impl FileTree {
         if !FileChanges::may_share(source.attributes.flags, target.attributes.flags) {
             return Err(Error::User(Errno::INVAL));
         }
-        let most = self.clone_most(op, inode.ino, &mut target, offset, len)?;
+        let most = self.clone_most(op, inode.ino, &mut target, (offset, len), from.parts)?;
         let shared = from.share(op, &mut source, len, most)?;
         self.clone_into(op, inode, &mut target, offset, shared)
     }
@@ -412,12 +418,12 @@ impl FileTree {
         op: &Op<'_>,
         ino: u64,
         state: &mut State,
-        offset: u64,
-        len: u64,
+        (offset, len): (u64, u64),
+        parts: usize,
     ) -> Result<u64> {
         let end = range_end(offset, len)?.div_ceil(SECTOR).saturating_mul(SECTOR);
         let (file, layers) = state.file_layers(ino, self.view(op.core));
-        Ok(file.near(layers, offset..end)?.saturating_sub(offset))
+        Ok(file.near(layers, offset..end, parts)?.saturating_sub(offset))
     }
 
     fn clone_into(

@@ -19,7 +19,7 @@ use crate::error::Result;
 use crate::refs::RefLog;
 use crate::stats;
 use crate::threads;
-use crate::tree::{Draft, Merge, Remade, Stretch, View};
+use crate::tree::{Draft, Merge, Remade, Stretch, View, Wanted};
 use crate::txn::{Core, CsumLog, Emit};
 
 /// New inodes in a part: a hundred leaves or more. Few in tests, so that they have parts.
@@ -71,9 +71,13 @@ impl Part {
     fn bytes(&self, nodesize: usize) -> usize {
         match self {
             Part::Known(_) | Part::ByIndex(_) => 0,
-            Part::New(range) => range.len() * 256,
-            Part::KnownIn(_, stretch) => 2 * stretch.leaves() * nodesize,
-            Part::ByHashIn(_, range, stretch) => 2 * stretch.leaves() * nodesize + range.len() * 64,
+            // Some have data in their items.
+            Part::New(range) => range.len() * 512,
+            // The node, the old leaves, the new ones.
+            Part::KnownIn(_, stretch) => (1 + 2 * stretch.leaves()) * nodesize,
+            Part::ByHashIn(_, range, stretch) => {
+                (1 + 2 * stretch.leaves()) * nodesize + range.len() * 64
+            }
             Part::ByHash(_, range) | Part::Appended(_, range) => range.len() * 64,
         }
     }
@@ -257,11 +261,16 @@ fn cut_known(
     if let (Some(old), [(first, _), .., (last, _)]) = (old, inodes)
         && inodes.len() >= INODES_MIN
     {
-        let (from, to) = (Key::new(*first, 0, 0), Key::new(last + 1, 0, 0));
+        let keys = (Key::new(*first, 0, 0), Key::new(last + 1, 0, 0));
+        let changes = |from: &Key, to: &Key| {
+            let next = inodes.partition_point(|(ino, _)| Key::new(ino + 1, 0, 0) <= *from);
+            inodes.get(next).is_some_and(|(ino, _)| Key::new(*ino, 0, 0) < *to)
+        };
         // All items of an inode that changes are on one side of a cut.
-        let changes = |ino| committing.inodes.binary_search_by_key(&ino, |(it, _)| *it).is_ok();
-        let may_cut = |key: &Key| key.kind <= kind::INODE_ITEM || !changes(key.objectid);
-        for stretch in Stretch::all(old, (&from, &to), STRETCH, may_cut)? {
+        let is_changed = |ino| committing.inodes.binary_search_by_key(&ino, |(it, _)| *it).is_ok();
+        let may_cut = |key: &Key| key.kind <= kind::INODE_ITEM || !is_changed(key.objectid);
+        let wanted = Wanted { keys, most: STRETCH, changes: &changes, may_cut: &may_cut };
+        for stretch in Stretch::all(old, &wanted)? {
             let before = |end: Key| {
                 range.start
                     + inodes.partition_point(|(it, _)| Key::new(*it, kind::INODE_ITEM, 0) < end)
@@ -311,16 +320,15 @@ fn cut_directory(committing: &Committing, at: usize, old: Option<&View<'_>>) -> 
 /// Names of a directory that is there already.
 fn cut_hashes(directory: &Directory, old: Option<&View<'_>>, parts: &mut Vec<Part>) -> Result<()> {
     let (ino, hashes) = (directory.ino, &directory.hashes);
-    let from = Key::new(ino, kind::DIR_ITEM, 0);
-    let to = Key::new(ino, kind::DIR_ITEM + 1, 0);
-    let stretches =
-        old.map(|old| Stretch::all(old, (&from, &to), STRETCH, |_| true)).transpose()?;
+    let key = |hash: u32| Key::new(ino, kind::DIR_ITEM, u64::from(hash));
+    let before = |end: &Key| hashes.partition_point(|hash| key(*hash) < *end);
+    let changes = |from: &Key, to: &Key| before(from) < before(to);
+    let keys = (key(0), Key::new(ino, kind::DIR_ITEM + 1, 0));
+    let wanted = Wanted { keys, most: STRETCH, changes: &changes, may_cut: &|_| true };
+    let stretches = old.map(|old| Stretch::all(old, &wanted)).transpose()?;
     let mut at = 0;
     for stretch in stretches.unwrap_or_default() {
-        let before = |end: Key| {
-            hashes.partition_point(|hash| Key::new(ino, kind::DIR_ITEM, u64::from(*hash)) < end)
-        };
-        let within = before(stretch.from())..before(stretch.to());
+        let within = before(&stretch.from())..before(&stretch.to());
         if within.start < within.end {
             parts.push(Part::ByHash(directory.clone(), at..within.start));
             at = within.end;

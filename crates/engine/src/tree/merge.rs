@@ -158,11 +158,11 @@ impl<'a> Merge<'a> {
     pub(super) fn of_stretch(
         blocks: &'a Blocks,
         owner: u64,
-        stretch: &Stretch,
+        (block, stretch): (Arc<TreeBlock>, &Stretch),
         exchange: &'a mut dyn Exchange,
     ) -> Merge<'a> {
         let mut merge = Merge::of_leaves(blocks, owner, exchange);
-        let (block, slot) = (stretch.node.clone(), stretch.slots.start);
+        let slot = stretch.slots.start;
         merge.end = Some(stretch.to());
         merge.path.push(Level { block, slot, dirty: true, bound: merge.end });
         merge
@@ -312,7 +312,7 @@ impl<'a> Merge<'a> {
         let Remade { stretch, children, apart } = remade;
         let from = stretch.from();
         let begun = self.seek_node(&from)?;
-        if self.path.last().is_none_or(|node| node.block.bytenr() != stretch.node.bytenr()) {
+        if self.path.last().is_none_or(|node| node.block.bytenr() != stretch.node.bytenr) {
             return Err(Error::inconsistent(self.owner, "leaves changed apart are passed", from));
         }
         self.changing(&from);

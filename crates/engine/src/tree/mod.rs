@@ -20,7 +20,7 @@ mod view;
 pub use blocks::Blocks;
 pub use draft::Draft;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
-pub use stretch::{Remade, Stretch};
+pub use stretch::{Remade, Stretch, Wanted};
 pub use view::{Cursor, Item, Met, View};
 
 /// One version of a tree: its root block.

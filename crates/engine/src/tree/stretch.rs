@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ChildPtr, Key, TreeBlock};
 
-use super::{Blocks, Exchange, Merge, View};
+use super::{Blocks, Exchange, Merge, Root, View};
 use crate::error::Result;
 
 /// What stands for the generation of a leaf that has no address yet. No block on a disk has it.
@@ -20,31 +20,36 @@ pub(super) const UNPLACED: u64 = 0;
 /// Leaves in a row below one node.
 #[derive(Clone, Debug)]
 pub struct Stretch {
-    pub(super) node: Arc<TreeBlock>,
+    /// The node.
+    pub(super) node: Root,
     pub(super) slots: Range<usize>,
-    /// Where the leaf behind it starts.
+    from: Key,
     to: Key,
 }
 
+/// Which leaves stretches are wanted of.
+pub struct Wanted<'w> {
+    /// Those that hold keys from the first one to before the second one, and no others.
+    pub keys: (Key, Key),
+    /// At most so many in each.
+    pub most: usize,
+    /// Whether something changes from a key to before another one: only there the tree is looked at.
+    pub changes: &'w dyn Fn(&Key, &Key) -> bool,
+    /// Whether a leaf that starts with a key may be the first one of a stretch, or the one behind it.
+    pub may_cut: &'w dyn Fn(&Key) -> bool,
+}
+
 impl Stretch {
-    /// The leaves of a tree that hold keys from `from` to before `to` and no others, in stretches of at most `most` leaves, in key
-    /// order. `may_cut` says whether a leaf that starts with a key may be the first one of a stretch, or the one behind it. The last
-    /// leaf of a tree is in none of them.
-    pub fn all(
-        view: &View<'_>,
-        (from, to): (&Key, &Key),
-        most: usize,
-        may_cut: impl Fn(&Key) -> bool,
-    ) -> Result<Vec<Stretch>> {
+    /// The stretches of a tree, in key order. The last leaf of a tree is in none of them.
+    pub fn all(view: &View<'_>, wanted: &Wanted<'_>) -> Result<Vec<Stretch>> {
         let mut found = Vec::new();
-        let cuts = Cuts { view, from, to, most, may_cut: &may_cut };
-        cuts.gather(view.root_block()?, None, &mut found)?;
+        wanted.gather(view, &*view.root_block()?, None, &mut found)?;
         Ok(found)
     }
 
     /// The key that its first leaf starts with.
     pub fn from(&self) -> Key {
-        self.node.key(self.slots.start)
+        self.from
     }
 
     /// The key that the leaf behind it starts with.
@@ -65,41 +70,38 @@ impl Stretch {
         fill: impl FnOnce(&mut Merge<'_>) -> Result<()>,
     ) -> Result<Remade> {
         let mut exchange = Apart::default();
-        let mut merge = Merge::of_stretch(blocks, owner, self, &mut exchange);
+        let Root { bytenr, generation, level } = self.node;
+        let node = blocks.read(bytenr, level, generation, owner)?;
+        let mut merge = Merge::of_stretch(blocks, owner, (node, self), &mut exchange);
         fill(&mut merge)?;
         let children = merge.finish_stretch(self.slots.end)?;
         Ok(Remade { stretch: self.clone(), children, apart: exchange })
     }
 }
 
-/// What is cut into stretches.
-struct Cuts<'w> {
-    view: &'w View<'w>,
-    from: &'w Key,
-    to: &'w Key,
-    most: usize,
-    may_cut: &'w dyn Fn(&Key) -> bool,
-}
-
-impl Cuts<'_> {
+impl Wanted<'_> {
     /// Those below `node`, behind which `bound` starts. As deep as the tree has levels.
     fn gather(
         &self,
-        node: Arc<TreeBlock>,
+        view: &View<'_>,
+        node: &TreeBlock,
         bound: Option<Key>,
         found: &mut Vec<Stretch>,
     ) -> Result<()> {
         match node.level() {
             0 => Ok(()),
             1 => {
-                self.cut(&node, bound, found);
+                self.cut(node, bound, found);
                 Ok(())
             }
             _ => {
-                let slots = node.child_for(self.from)..node.len();
-                for slot in slots.take_while(|slot| node.key(*slot) < *self.to) {
-                    let child = self.view.child(&node, slot)?;
-                    self.gather(child, end_of(&node, slot, bound), found)?;
+                let (from, to) = &self.keys;
+                let slots = node.child_for(from)..node.len();
+                for slot in slots.take_while(|slot| node.key(*slot) < *to) {
+                    let bound = end_of(node, slot, bound);
+                    if (self.changes)(&node.key(slot), &bound.unwrap_or(*to)) {
+                        self.gather(view, &*view.child(node, slot)?, bound, found)?;
+                    }
                 }
                 Ok(())
             }
@@ -107,25 +109,32 @@ impl Cuts<'_> {
     }
 
     /// Those of a node of level 1.
-    fn cut(&self, node: &Arc<TreeBlock>, bound: Option<Key>, found: &mut Vec<Stretch>) {
+    fn cut(&self, node: &TreeBlock, bound: Option<Key>, found: &mut Vec<Stretch>) {
+        let (first, to) = &self.keys;
         let end_of = |slot| end_of(node, slot, bound);
         let inside = |slot: &usize| {
             let placed = node.child(*slot).generation != UNPLACED;
-            placed && end_of(*slot).is_some_and(|end| end <= *self.to)
+            placed && end_of(*slot).is_some_and(|end| end <= *to)
         };
-        let mut start = node.child_for(self.from);
-        while start < node.len() && node.key(start) < *self.to {
-            let (mut row, mut to) = (0, None);
-            if node.key(start) >= *self.from && (self.may_cut)(&node.key(start)) {
+        let mut start = node.child_for(first);
+        while start < node.len() && node.key(start) < *to {
+            let from = node.key(start);
+            let mut cut = None;
+            if from >= *first && (self.may_cut)(&from) {
                 let slots = (start..node.len()).take(self.most).take_while(inside);
-                let last = slots.filter_map(|slot| Some((slot, end_of(slot)?)));
-                let last = last.filter(|(_, end)| (self.may_cut)(end)).last();
-                (row, to) = last.map_or((0, None), |(slot, end)| (slot + 1 - start, Some(end)));
+                let ends = slots.filter_map(|slot| Some((slot + 1, end_of(slot)?)));
+                cut = ends.filter(|(_, end)| (self.may_cut)(end)).last();
             }
-            if let Some(to) = to {
-                found.push(Stretch { node: node.clone(), slots: start..start + row, to });
+            let Some((end, to)) = cut else {
+                start += 1;
+                continue;
+            };
+            if (self.changes)(&from, &to) {
+                let (bytenr, generation) = (node.bytenr(), node.generation());
+                let node = Root { bytenr, generation, level: 1 };
+                found.push(Stretch { node, slots: start..end, from, to });
             }
-            start += row.max(1);
+            start = end;
         }
     }
 }

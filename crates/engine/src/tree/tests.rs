@@ -9,7 +9,7 @@ use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ITEM_LEN, Key, TreeBlock};
 use buttress_volume::{Access, Volume};
 
-use super::{Blocks, Draft, Exchange, Merge, PACKED_GAP, Packed, Root, Stretch, View};
+use super::{Blocks, Draft, Exchange, Merge, PACKED_GAP, Packed, Root, Stretch, View, Wanted};
 use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -207,7 +207,12 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                     let most = 1 + rng.next(9) as usize;
                     let odd = rng.next(2) == 0;
                     let may_cut = |key: &Key| odd || key.objectid.is_multiple_of(2);
-                    for stretch in Stretch::all(&view, (&key, &to), most, may_cut).unwrap() {
+                    let changes =
+                        |from: &Key, to: &Key| !from.objectid.is_multiple_of(7) || from >= to;
+                    let wanted =
+                        Wanted { keys: (key, to), most, changes: &changes, may_cut: &may_cut };
+                    for stretch in Stretch::all(&view, &wanted).unwrap() {
+                        assert!(changes(&stretch.from(), &stretch.to()));
                         assert!(may_cut(&stretch.from()) && may_cut(&stretch.to()));
                         assert!(key <= stretch.from() && stretch.from() < stretch.to());
                         assert!(stretch.to() <= to && (1..=most).contains(&stretch.leaves()));

@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 
+use buttress::ondisk::item::mode::{SET_IDS, STICKY};
 use rustix::io::Errno;
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -157,7 +158,7 @@ impl<S: Store> Mount<S> {
         } else {
             self.store.set_xattr(node, name, value, SetXattr::Any)?;
         }
-        let mode = self.store.attributes(node)?.mode & 0o7000 | acl.mode_bits();
+        let mode = self.store.attributes(node)?.mode & (SET_IDS | STICKY) | acl.mode_bits();
         let change = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
         self.store.set_attributes(node, &change).map(drop)
     }

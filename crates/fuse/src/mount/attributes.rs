@@ -4,7 +4,7 @@
 //! it: entries and attributes are given without end; the few exceptions are made here and in [`super::Mount`].
 //! `uid=` and `gid=` change what is shown and nothing that is stored.
 
-use buttress::ondisk::item::mode::{REGULAR, TYPE_MASK as TYPE};
+use buttress::ondisk::item::mode::{REGULAR, SET_IDS, TYPE_MASK as TYPE};
 use rustix::fs::IFlags;
 
 use crate::nodes::Numbers;
@@ -14,8 +14,6 @@ use super::store::{Attributes, SpaceNumbers, Time};
 
 /// Seconds an entry or attribute stays valid: longer than the kernel can count.
 const FOREVER: u64 = i64::MAX as u64;
-/// Set-user-ID and set-group-ID.
-const SET_IDS: u32 = 0o6000;
 /// Longest name in bytes.
 const NAME_BYTES_MAX: u32 = 255;
 /// `stx_mask`: the basic members and the creation time.

@@ -1,12 +1,12 @@
 //! File contents. Reads go from a buffer straight to the kernel, writes from the receive buffer
 //! straight to the filesystem. There are as many buffers as there are reads at a time.
 
+use buttress::ondisk::item::mode::SET_IDS;
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
 use super::caller::{Caller, Capability};
-use super::metadata::SET_IDS;
 use super::store::{Allocate, Answer, Seek, Store};
 use crate::options::AccessTimes;
 use crate::protocol::abi;

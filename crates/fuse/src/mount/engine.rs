@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
 use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
@@ -174,7 +175,7 @@ fn new_file(new: &NewInode) -> New {
         umask: new.umask,
         inherit: new.inherit,
         rdev: rdev(new.device),
-        ..New::of(FileKind::of_mode(new.mode), new.mode & 0o7777).owned(new.uid, new.gid)
+        ..New::of(FileKind::of_mode(new.mode), new.mode & PERMISSIONS).owned(new.uid, new.gid)
     }
 }
 

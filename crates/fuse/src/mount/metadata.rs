@@ -1,12 +1,12 @@
 //! Attributes, extended attributes, and what changes them on the way: set-id bits that end with a
 //! write or a new owner, access times that move with a read.
 
-use buttress::ondisk::item::mode::{
-    DIRECTORY, GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID, TYPE_MASK as TYPE,
-};
 use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use buttress::ondisk::item::mode::{
+    DIRECTORY, GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID, TYPE_MASK as TYPE,
+};
 use rustix::fs::{IFlags, XattrFlags};
 use rustix::io::Errno;
 
@@ -19,7 +19,6 @@ use crate::options::AccessTimes;
 use crate::protocol::abi::{self, fattr};
 use crate::protocol::channel::{Reply, Request};
 
-pub(super) const SET_IDS: u32 = SET_UID | SET_GID;
 /// Seconds after which a relative access time moves even without a change.
 const DAY: i64 = 86_400;
 
@@ -260,9 +259,9 @@ fn now() -> Time {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use buttress::ondisk::item::mode::REGULAR as FILE;
 
-    const FILE: u32 = 0o100_000;
+    use super::*;
 
     #[test]
     fn set_ids_end_as_linux_ends_them() {

@@ -1,9 +1,9 @@
 //! Names: looking them up, making, moving and removing them, and the kernel's hold on what they
 //! lead to.
 
-use buttress::ondisk::item::mode::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK as TYPE};
 use std::ffi::OsStr;
 
+use buttress::ondisk::item::mode::{DIRECTORY, REGULAR, SYMLINK, TYPE_MASK as TYPE};
 use rustix::fs::RenameFlags as LinuxRename;
 use rustix::io::Errno;
 use zerocopy::IntoBytes;

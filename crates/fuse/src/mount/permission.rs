@@ -6,6 +6,7 @@
 
 use std::ffi::OsStr;
 
+use buttress::ondisk::item::mode::STICKY;
 use rustix::io::Errno;
 
 use super::acl::{self, Acl};
@@ -21,7 +22,6 @@ pub(super) const WRITE: u16 = 2;
 /// To look names up.
 pub(super) const SEARCH: u16 = 1;
 
-const STICKY: u32 = 0o1000;
 /// Directories in each other: more than any path has.
 const DEPTH_MAX: usize = 1 << 20;
 

@@ -13,6 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use buttress::ondisk::item::mode::{DIRECTORY, TYPE_MASK};
 use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags, openat2, statx};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -35,8 +36,6 @@ const BLOCK_BYTES: u32 = 4096;
 const FS_KIND: &str = "fuse";
 const FS_KIND_BLOCK: &str = "fuseblk";
 const SUBTYPE: &str = "buttress";
-/// The type of the top, as in a mode.
-const DIRECTORY: u32 = 0o040_000;
 
 /// What the kernel itself enforces or shows about a mount.
 #[derive(Clone, Debug, Default)]
@@ -271,7 +270,7 @@ fn open_device() -> Result<OwnedFd, ConnectError> {
 /// The options of type fuse.
 fn kernel_words(fd: Option<BorrowedFd<'_>>, mode: u32, options: &ConnectOptions) -> Vec<String> {
     let mut words = vec![
-        format!("rootmode={:o}", mode & 0o170_000),
+        format!("rootmode={:o}", mode & TYPE_MASK),
         format!("user_id={}", rustix::process::geteuid().as_raw()),
         format!("group_id={}", rustix::process::getegid().as_raw()),
     ];
@@ -517,4 +516,27 @@ fn receive_fd(socket: &UnixStream) -> Result<OwnedFd, Errno> {
         }
     }
     Err(Errno::BADMSG)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_helpers_are_understood() {
+        for (said, why) in [
+            ("fusermount3: failed to unmount /mnt/a: Device or resource busy", Refusal::Busy),
+            ("umount: /mnt/a: target is busy.", Refusal::Busy),
+            (
+                "fusermount3: option allow_other only allowed if 'user_allow_other' is set in /etc/fuse.conf",
+                Refusal::AllowOther,
+            ),
+            ("fusermount3: user has no write access to mountpoint /mnt/a", Refusal::Other),
+            ("fusermount3: entry for /mnt/a not found in /etc/mtab", Refusal::Other),
+            ("fusermount3: mount failed: Operation not permitted", Refusal::Other),
+            ("", Refusal::Other),
+        ] {
+            assert_eq!(Refusal::of_words(said), why, "{said}");
+        }
+    }
 }

@@ -46,17 +46,17 @@ pub fn run(args: &Delete, globals: &Globals, out: &mut dyn Write) -> Result<(), 
     let mut failures = Failures::new(globals);
     let mut deleted = Vec::new();
     session(globals, Access::ReadWrite, |session| {
-        let mut all_vfs = Vec::new();
+        let mut filesystems = Vec::new();
         for target in &args.targets {
             let done = one(&Target::any(target, globals), args, globals, session, out);
             let done = done.map(|(name, vfs)| {
                 deleted.push(output::text_json(&name));
-                all_vfs.push(vfs);
+                filesystems.push(vfs);
             });
             failures.note(done, out)?;
         }
         let progress = Progress::spinner(globals, "freeing their space");
-        for vfs in all_vfs {
+        for vfs in filesystems {
             if args.commit_after {
                 vfs.sync()?;
             }

@@ -44,5 +44,5 @@ pub use layers::Layers;
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};
 pub use seek::{Mapping, Place, Seek};
-pub use shape::Shared;
+pub use shape::{PARTS_MAX, Shared};
 pub use write::DIRECT_MIN;

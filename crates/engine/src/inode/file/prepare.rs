@@ -35,7 +35,8 @@ impl FileChanges {
     pub fn prepare(&mut self, core: &Core, layers: Layers<'_>) -> Result<Prepared> {
         let layers = Layers { frozen: None, ..layers };
         let digest = layers.digest_size(core);
-        debug_assert_eq!(self.check(digest).or(self.check_prepared(digest)), Ok(()));
+        let either = |first| self.check_prepared(digest).map_err(|_| first);
+        debug_assert_eq!(self.check(digest).or_else(either), Ok(()));
         self.try_inline(layers)?;
         self.flush(core, layers, false)?;
         self.give_back(core)?;

@@ -250,11 +250,11 @@ impl FileChanges {
 
     // ---- clone ----
 
-    /// Where the first extents in `span` end that one operation may replace.
-    pub fn near(&self, layers: Layers<'_>, span: Span) -> Result<u64> {
+    /// Where the first extents in `span` end, of which one operation may replace so many.
+    pub fn near(&self, layers: Layers<'_>, span: Span, extents_max: usize) -> Result<u64> {
         let (mut end, mut extents) = (span.start, 0);
         let mut segments = Segments::new(self, layers, span);
-        while extents < PARTS_MAX
+        while extents < extents_max
             && let Some((span, found)) = segments.next()?
         {
             end = span.end;
@@ -264,7 +264,7 @@ impl FileChanges {
     }
 
     /// The content of `len` bytes at `offset`, to be put elsewhere with [`FileChanges::clone_from`] by the same operation: at
-    /// most that of the first `most` bytes, which end with a sector, and of as many extents as an operation may leave.
+    /// most that of the first `most` bytes, which end with a sector, and of `parts_max` extents.
     /// `offset` is the start of a sector; the range ends with a sector or with the file.
     pub fn share(
         &mut self,
@@ -273,6 +273,7 @@ impl FileChanges {
         size: u64,
         offset: u64,
         (len, most): (u64, u64),
+        parts_max: usize,
     ) -> Result<Shared> {
         let end = end_of(offset, len)?;
         let whole = end.is_multiple_of(SECTOR) || end == size;
@@ -283,12 +284,12 @@ impl FileChanges {
         if self.buffers.overlapping(&span).next().is_some() {
             self.flush(op.core, layers, true)?;
         }
-        let behind = self.pieces.overlapping(&span).nth(PARTS_MAX).map(|(span, _)| span.start);
+        let behind = self.pieces.overlapping(&span).nth(parts_max).map(|(span, _)| span.start);
         span.end = behind.unwrap_or(span.end);
         self.make_shared(&span);
         let (mut parts, mut copied, mut done) = (Vec::new(), 0, offset);
         let mut segments = Segments::new(self, layers, span);
-        while parts.len() < PARTS_MAX
+        while parts.len() < parts_max
             && copied < COPIED_MAX
             && let Some((span, found)) = segments.next()?
         {
@@ -347,7 +348,7 @@ impl FileChanges {
 }
 
 /// Parts of a file that one operation clones or clones over: each leaves an extent that is committed.
-const PARTS_MAX: usize = 4096;
+pub const PARTS_MAX: usize = 4096;
 /// Bytes that it copies, beyond which it takes no further part.
 const COPIED_MAX: usize = 1 << 20;
 /// Extents for which whoever shapes a file has been promised room.

@@ -4,6 +4,7 @@ use buttress_ondisk::item::inode_flags;
 
 use super::facts::Facts;
 use super::*;
+use crate::inode::file::PARTS_MAX;
 use crate::inode::{SetAttributes, Source};
 use crate::space::Need;
 
@@ -131,7 +132,7 @@ fn clones_share_data_and_part_when_written() {
     let (a, b) = (file(&lab, b"a"), file(&lab, b"b"));
     let data = pattern(131_072);
     write(&lab, &a, 0, &data);
-    let source = Source { tree: &lab.tree, inode: &a, offset: 4096 };
+    let source = Source { tree: &lab.tree, inode: &a, offset: 4096, parts: PARTS_MAX };
     let cloned = lab.op(|op| lab.tree.clone_range(op, source, &b, 0, 0)).unwrap();
     assert_eq!(cloned, 131_072 - 4096);
     assert_eq!(read(&lab, &b), &data[4096..]);
@@ -140,7 +141,7 @@ fn clones_share_data_and_part_when_written() {
     assert_eq!(read(&lab, &b), &data[4096..]);
     lab.commit();
     assert_eq!(read(&lab, &b), &data[4096..]);
-    let overlap = Source { tree: &lab.tree, inode: &a, offset: 0 };
+    let overlap = Source { tree: &lab.tree, inode: &a, offset: 0, parts: PARTS_MAX };
     let refused = lab.op(|op| lab.tree.clone_range(op, overlap, &a, 4096, 8192));
     assert_eq!(errno(refused), Some(Errno::INVAL));
 }
@@ -172,7 +173,7 @@ fn a_clone_of_what_the_commit_has_not_placed_is_promised_room() {
     }
     let transid = lab.freeze();
     let before = promisable(&lab);
-    let source = Source { tree: &lab.tree, inode: &a, offset: 0 };
+    let source = Source { tree: &lab.tree, inode: &a, offset: 0, parts: PARTS_MAX };
     lab.op(|op| lab.tree.clone_range(op, source, &b, 0, 0)).unwrap();
     assert!(promisable(&lab) + data.len() as u64 <= before + 4096);
     let root = lab.emit(transid);
@@ -279,7 +280,7 @@ fn what_linux_left_behind_the_end_never_shows() {
         }),
         (b"clone", &|file| {
             let source = cut_by_linux(&lab, b"source");
-            let source = Source { tree: &lab.tree, inode: &source, offset: 0 };
+            let source = Source { tree: &lab.tree, inode: &source, offset: 0, parts: PARTS_MAX };
             lab.op(|op| lab.tree.clone_range(op, source, file, 8192, 0)).unwrap();
         }),
     ];
@@ -298,4 +299,21 @@ fn what_linux_left_behind_the_end_never_shows() {
     }
     lab.commit();
     Facts::of(&lab.view()).check();
+}
+
+#[test]
+fn a_clone_that_is_refused_leaves_its_source_alone() {
+    let lab = Lab::new(4096);
+    let (a, b) = (file(&lab, b"a"), file(&lab, b"b"));
+    let data = pattern(5000);
+    write(&lab, &a, 0, &data);
+    let source = Source { tree: &lab.tree, inode: &a, offset: 0, parts: PARTS_MAX };
+    let refused = lab.op(|op| lab.tree.clone_range(op, source, &b, 100, 0));
+    assert_eq!(errno(refused), Some(Errno::INVAL));
+    let extents = lab.op(|op| lab.tree.extents(op, &a, 0, 8192)).unwrap();
+    let whole = |number: u64| number.is_multiple_of(4096);
+    assert!(extents.iter().all(|it| whole(it.start) && whole(it.len)), "{extents:?}");
+    lab.commit();
+    Facts::of(&lab.view()).check();
+    assert_eq!(read(&lab, &a), data);
 }

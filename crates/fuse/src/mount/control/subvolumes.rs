@@ -1,9 +1,9 @@
 //! Subvolumes: making, snapshotting, deleting, describing.
 
-use buttress::ondisk::item::mode::{DIRECTORY, TYPE_MASK as TYPE};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
+use buttress::ondisk::item::mode::{DIRECTORY, TYPE_MASK as TYPE};
 use rustix::io::Errno;
 
 use super::abi::{

@@ -130,12 +130,11 @@ impl Change<'_> {
             5 => self.resized(block, place, &key, data, rng),
             _ => {
                 let members = members(&key, data);
-                let place = format!("{key}, ");
                 match members.is_empty() {
                     true => Ok(None),
                     false => {
                         let told = self.at(block, &members, start, rng)?;
-                        Ok(told.map(|told| place + &told))
+                        Ok(told.map(|told| format!("{key}, {told}")))
                     }
                 }
             }

@@ -1,7 +1,7 @@
 //! Random operations, with commits under them.
 
 use super::{Fixture, NODATASUM, Random, tools};
-use crate::inode::file::{FileChanges, Seek};
+use crate::inode::file::{FileChanges, PARTS_MAX, Seek};
 
 const SIZE_MAX: u64 = 1 << 20;
 
@@ -45,8 +45,9 @@ fn clone(fixture: &Fixture, random: &mut Random, from: usize, to: usize) {
     let op = fixture.core.txn.join(&fixture.core).expect("joins");
     let root = *fixture.root.lock();
     let mut files = fixture.files.lock();
-    let shared = files[from]
-        .with(op.core, root, |live, layers| live.share(&op, layers, size, offset, (len, u64::MAX)));
+    let shared = files[from].with(op.core, root, |live, layers| {
+        live.share(&op, layers, size, offset, (len, u64::MAX), PARTS_MAX)
+    });
     let shared = shared.expect("shares");
     let bytes = files[from].model[offset as usize..(offset + len) as usize].to_vec();
     let file = &mut files[to];
