@@ -379,10 +379,6 @@ impl FileTree {
         len: u64,
     ) -> Result<u64> {
         self.writable()?;
-        // Nothing may be made ready for sharing that ends within a sector.
-        if !(from.offset | offset).is_multiple_of(SECTOR) {
-            return Err(Error::User(Errno::INVAL));
-        }
         if from.tree.id == self.id && from.inode.ino == inode.ino {
             let mut state = inode.write();
             let len = clone_len(&state, from.offset, len)?;
@@ -421,6 +417,10 @@ impl FileTree {
         (offset, len): (u64, u64),
         parts: usize,
     ) -> Result<u64> {
+        // Nothing may be made ready for sharing that ends within a sector.
+        if !offset.is_multiple_of(SECTOR) {
+            return Err(Error::User(Errno::INVAL));
+        }
         let end = range_end(offset, len)?.div_ceil(SECTOR).saturating_mul(SECTOR);
         let (file, layers) = state.file_layers(ino, self.view(op.core));
         Ok(file.near(layers, offset..end, parts)?.saturating_sub(offset))
