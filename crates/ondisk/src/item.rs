@@ -81,6 +81,7 @@ pub mod inode_flags {
     pub const NOATIME: u64 = 1 << 9;
     pub const DIRSYNC: u64 = 1 << 10;
     pub const COMPRESS: u64 = 1 << 11;
+    /// Of the inode in a root item: the item's own flags say something.
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// Read-only compatible: fs-verity.
     pub const RO_VERITY: u64 = 1 << 32;
@@ -298,6 +299,20 @@ impl RootItem {
             bytes[Self::LEGACY_LEN..].fill(0);
         }
         Some(whole)
+    }
+
+    /// The root item of a subvolume. Its read-only flag counts only where the item's inode says that there are flags
+    /// (`ROOT_ITEM_INIT`): very old kernels left anything there, and so Linux clears it when it looks at a subvolume without
+    /// (`btrfs_check_and_init_root_item`). The top-level subvolume of a new filesystem is without.
+    pub fn of_subvolume(data: &[u8]) -> Option<RootItem> {
+        let mut item = RootItem::read(data)?;
+        let flags = item.inode.flags.get();
+        if flags & inode_flags::ROOT_ITEM_INIT == 0 {
+            item.inode.flags = (flags | inode_flags::ROOT_ITEM_INIT).into();
+            item.flags = (item.flags.get() & !root_flags::READ_ONLY).into();
+            item.byte_limit = 0.into();
+        }
+        Some(item)
     }
 }
 

@@ -275,7 +275,7 @@ impl Forest {
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         let items = self.pending.range(core, from, Key { offset: u64::MAX, ..from })?;
         let Some((key, data)) = items.into_iter().next_back() else { return Ok(None) };
-        let item = RootItem::read(&data).ok_or_else(|| {
+        let item = RootItem::of_subvolume(&data).ok_or_else(|| {
             Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key)
         })?;
         Ok(Some((key, item)))

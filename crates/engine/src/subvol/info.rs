@@ -101,7 +101,7 @@ impl Forest {
         let mut found = Vec::new();
         for (key, data) in &items {
             if key.kind == kind::ROOT_ITEM
-                && let Some(item) = RootItem::read(data)
+                && let Some(item) = RootItem::of_subvolume(data)
             {
                 roots.insert(key.objectid, item);
             }

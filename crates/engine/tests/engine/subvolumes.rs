@@ -45,6 +45,27 @@ fn snapshots_keep_what_was() {
     });
 }
 
+/// The root item of the top-level subvolume is the one that mkfs has made, ours or that of btrfs-progs.
+#[test]
+fn a_read_only_snapshot_of_the_top_level_is_one_for_the_kernel() {
+    for image in [Image::by_progs(1 << 30, &[]), Image::by_us(1 << 30)] {
+        let fs = image.open();
+        put(&fs, "/file", b"content");
+        fs.snapshot(5, Node::ROOT, b"stays", true).unwrap();
+        let writable = fs.snapshot(5, Node::ROOT, b"later", false).unwrap();
+        fs.set_subvolume_read_only(writable, true).unwrap();
+        fs.close().unwrap();
+        image.check();
+        image.mounted(|top| {
+            for name in ["stays", "later"] {
+                let refused = std::fs::write(top.join(name).join("file"), b"changed").unwrap_err();
+                assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem, "{name}");
+                assert_eq!(std::fs::read(top.join(name).join("file")).unwrap(), b"content");
+            }
+        });
+    }
+}
+
 #[test]
 fn deleted_subvolumes_give_their_space_back() {
     let image = Image::by_us(1 << 30);

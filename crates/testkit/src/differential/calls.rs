@@ -85,6 +85,21 @@ impl Caller {
         asked("syncfs", fs::syncfs(&dir))
     }
 
+    /// Pages that could not be written show what was stored until they are dropped: they are. And the next syncfs(2) of the whole mount
+    /// tells of them: it is this one, and no later one.
+    pub fn forget_refused_pages(&self, at: &str) -> Result<()> {
+        let dropped = self.with(at, OFlags::RDONLY, |file| {
+            fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
+            Ok(())
+        });
+        asked("fadvise", dropped)?;
+        let dir = asked("open", File::open(self.top()))?;
+        match fs::syncfs(&dir) {
+            Err(Errno::ROFS | Errno::IO) => Ok(()),
+            other => asked("syncfs", other),
+        }
+    }
+
     /// Closes all files and unmounts.
     pub fn end(mut self) -> Result<()> {
         self.handles.clear();

@@ -35,7 +35,8 @@ const WHICH_REFUSAL: Excuse = Excuse {
 const OPENING: Excuse = Excuse {
     word: "opening",
     what: "EROFS for opening a file of a read-only subvolume for writing, where we let it be opened",
-    why: "FUSE asks nobody about an open (that is what makes it fast); whoever then writes gets EROFS",
+    why: "FUSE asks nobody about an open (that is what makes it fast); whoever then writes gets EROFS, and whoever stores to \
+          mapped pages is told by msync(2), by close(2), and by the next syncfs(2); the pages show it until they are dropped",
 };
 const PUNCH: Excuse = Excuse {
     word: "punch",

@@ -28,6 +28,7 @@ use crate::ops::rng::Rng;
 use crate::ops::run::{Failure, Result, fail};
 use crate::oracle;
 use buttress::{Allocate, Node, Times};
+use rustix::io::Errno;
 
 pub use excuse::{Excuse, TABLE};
 pub use mounted::serve;
@@ -202,6 +203,12 @@ impl Pair {
         }
         if theirs.result.is_err() {
             self.counts.refused += 1;
+            if let Op::Write { at, .. } = op
+                && theirs.result == Err(Errno::ROFS)
+            {
+                let [_, ours] = self.sides()?;
+                ours.forget_refused_pages(at)?;
+            }
             return Ok(());
         }
         self.counts.done += 1;
