@@ -126,7 +126,7 @@ fn play(share: Option<u64>) -> (Outcome, u64, u64) {
         most(&space);
     }
     let (memory, reads) = (space.memory(), space.reads());
-    disk.check_free_space(&space);
+    assert!(disk.is_as_written_anew(&space));
     let (free_space, groups) = (disk.free_space.items, disk.groups.items);
     (Outcome { got, free_space, groups }, memory, reads)
 }
