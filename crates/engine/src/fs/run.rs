@@ -69,7 +69,8 @@ impl Inner {
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<(T, u64)> {
         let (mut commits, mut steps) = (0, self.forest.steps());
-        let (mut in_vain, mut used) = (0, self.used(need));
+        // Asked for when there was no room for the first time, which most operations never hear.
+        let (mut in_vain, mut used) = (0, None);
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
@@ -94,11 +95,13 @@ impl Inner {
             if given_up {
                 return Err(Error::NoSpace);
             }
+            let before = used.unwrap_or_else(|| self.used(need));
             self.commit_for_space(Upkeep::Much)?;
             // As long as deleted subvolumes go, none of these commits is the last one. What they share goes with the last of them only, so
             // some may give nothing back that is of use here; but nobody sits through all of them for that.
-            let before = std::mem::replace(&mut used, self.used(need));
-            in_vain = if used < before { 0 } else { in_vain + 1 };
+            let now = self.used(need);
+            in_vain = if now < before { 0 } else { in_vain + 1 };
+            used = Some(now);
             let before = std::mem::replace(&mut steps, self.forest.steps());
             commits = if steps > before && in_vain < IN_VAIN_MAX { 0 } else { commits + 1 };
         }
