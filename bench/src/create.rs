@@ -22,27 +22,40 @@ pub struct Load {
     pub threads: u64,
     /// Snapshots of the subvolume that were taken before.
     pub snapshots: u64,
+    /// Bytes of memory for it here. Linux lets as much wait as its settings allow, a fifth of the machine's memory as a rule.
+    pub memory: u64,
 }
+
+/// What a mount has when nothing is said.
+const MEMORY: u64 = 512 << 20;
 
 /// Files per second on both sides, and how the figure grows with size, threads and snapshots.
 pub fn row(scale: Scale) -> Row {
     let files = scale.of(500_000);
-    let load = Load { files, threads: THREADS, snapshots: 0 };
+    let load = Load { files, threads: THREADS, snapshots: 0, memory: MEMORY };
     let mut row = Row::new(1, format!("create {files} empty files"));
     let sides = [("here, 2 threads", Side::Here), ("Linux, fs_mark, 2 threads", Side::Linux)];
     let medians = both(scale, scale.rounds, load, sides, &mut row);
     row.ratio("ratio", medians);
     let mut loads = vec![Load { threads: 1, files: 10_000, ..load }];
     loads.push(Load { threads: 1, files: 100_000, ..load });
-    let million = Load { threads: 1, files: scale.of(1_000_000), ..load };
+    let million = Load { files: scale.of(1_000_000), ..load };
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let threads = [1, 2, 4, 8, 16].into_iter().filter(|threads| *threads <= cores.max(2));
     loads.extend(threads.map(|threads| Load { threads, ..million }));
+    loads.push(Load { memory: 4 * MEMORY, ..million });
+    loads.push(Load { memory: 4 * MEMORY, files: scale.of(3_000_000), ..load });
+    loads.push(Load { files: scale.of(3_000_000), ..load });
     let few = Load { files: scale.of(100_000), ..load };
     loads.extend([1, 16, 64].map(|snapshots| Load { snapshots, ..few }));
     for load in loads {
-        let what =
-            format!("{} files, {} threads, {} snapshots", load.files, load.threads, load.snapshots);
+        let what = format!(
+            "{} files, {} threads, {} snapshots, {} MiB",
+            load.files,
+            load.threads,
+            load.snapshots,
+            load.memory >> 20
+        );
         let (here, there) = (format!("here, {what}"), format!("Linux, {what}"));
         let sides = [(here.as_str(), Side::Here), (there.as_str(), Side::Linux)];
         both(scale, scale.rounds.min(3), load, sides, &mut row);
@@ -88,7 +101,8 @@ fn here(load: Load) -> f64 {
     let dir = linux::ram();
     let image = dir.path().join("image");
     fresh(&image, IMAGE);
-    let fs = Filesystem::open(&image, Options::read_write()).expect("a fresh image opens");
+    let options = Options::read_write().memory(load.memory);
+    let fs = Filesystem::open(&image, options).expect("a fresh image opens");
     let top = Node { subvolume: 5, ino: 256 };
     if load.snapshots > 0 {
         fill(&fs, top, "before", BEFORE);
