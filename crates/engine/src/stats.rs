@@ -24,6 +24,9 @@ pub enum Phase {
     Publish,
 }
 
+/// Reasons for which an fsync is a commit, in the order of [`Stats::REFUSALS`].
+pub(crate) const REFUSALS: usize = 10;
+
 /// How many phases there are.
 const PHASES: usize = 7;
 
@@ -40,6 +43,11 @@ pub struct Counters {
     pub(crate) refs_folded: AtomicU64,
     pub(crate) data_bytes: AtomicU64,
     pub(crate) beyond: AtomicU64,
+    pub(crate) log_writes: AtomicU64,
+    pub(crate) log_syncs: AtomicU64,
+    pub(crate) log_blocks: AtomicU64,
+    pub(crate) log_searches: AtomicU64,
+    pub(crate) log_refused: [AtomicU64; REFUSALS],
     phases: [AtomicU64; PHASES],
 }
 
@@ -80,6 +88,16 @@ pub struct Stats {
     pub refs_folded: u64,
     /// Bytes of file content written, without what is in items.
     pub data_bytes: u64,
+    /// fsyncs that a log made durable.
+    pub log_syncs: u64,
+    /// Logs written: fsyncs that wait at the same time share one, and its two barriers.
+    pub log_writes: u64,
+    /// Tree blocks written for logs.
+    pub log_blocks: u64,
+    /// Searches in a tree that logs took.
+    pub log_searches: u64,
+    /// fsyncs that had to be commits, by their reason, in the order of [`Stats::REFUSALS`].
+    pub log_refused: [u64; REFUSALS],
     /// Tree blocks that commits took beyond what they had promised: none.
     pub beyond_promise: u64,
     /// Bytes of tree blocks written; copies on other devices or in other places are not counted.
@@ -97,6 +115,22 @@ impl Stats {
     pub const PHASES: [&str; PHASES] =
         ["freeze", "prepare", "merge", "settle", "write", "superblocks", "publish"];
 
+    /// The reasons for which an fsync is a commit: logs are turned off, the last commit does not know the subvolume, or a chunk; an inode
+    /// of it has another name now, or lost one that is somebody's now; data were cloned; space is reserved behind the end of a file; the log
+    /// has become too large, had no room, or could not be written.
+    pub const REFUSALS: [&str; REFUSALS] = [
+        "off",
+        "subvolume",
+        "chunk",
+        "names",
+        "taken",
+        "clone",
+        "prealloc",
+        "large",
+        "room",
+        "failed",
+    ];
+
     /// All of it by name. Times are in microseconds, and end in `_us`.
     pub fn figures(&self) -> Vec<(String, u64)> {
         let per_leaf = self.items.checked_div(self.leaves).unwrap_or(0);
@@ -111,6 +145,10 @@ impl Stats {
             ("refs_logged", self.refs_logged),
             ("refs_folded", self.refs_folded),
             ("data_bytes_written", self.data_bytes),
+            ("log_syncs", self.log_syncs),
+            ("log_writes", self.log_writes),
+            ("log_blocks_written", self.log_blocks),
+            ("log_searches", self.log_searches),
             ("beyond_promise", self.beyond_promise),
             ("tree_bytes_written", self.tree_bytes),
             ("cache_hits", self.cache_hits),
@@ -119,7 +157,10 @@ impl Stats {
         let micros = |time: &Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let times = Stats::PHASES.iter().zip(&self.phases);
         let times = times.map(|(name, time)| (format!("{name}_us"), micros(time)));
-        counts.into_iter().map(|(name, count)| (name.to_owned(), count)).chain(times).collect()
+        let refused = Stats::REFUSALS.iter().zip(self.log_refused);
+        let refused = refused.map(|(name, count)| (format!("log_refused_{name}"), count));
+        let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count));
+        counts.chain(refused).chain(times).collect()
     }
 
     /// As counted so far.
@@ -136,6 +177,11 @@ impl Stats {
             refs_logged: read(&counters.refs_logged),
             refs_folded: read(&counters.refs_folded),
             data_bytes: read(&counters.data_bytes),
+            log_syncs: read(&counters.log_syncs),
+            log_writes: read(&counters.log_writes),
+            log_blocks: read(&counters.log_blocks),
+            log_searches: read(&counters.log_searches),
+            log_refused: counters.log_refused.each_ref().map(read),
             beyond_promise: read(&counters.beyond),
             tree_bytes: (leaves + nodes).saturating_mul(nodesize),
             cache_hits: cache.0,

@@ -276,19 +276,8 @@ impl Volume {
     /// Refused when another program has written a superblock since ours was read or written, or has cut the device short.
     pub fn write_superblocks(&self, sb: &Superblock) -> Result<Vec<DeviceError>, VolumeError> {
         self.check_writable()?;
-        let mut current = self.superblock.write();
-        let [primary_at, mirrors @ ..] = SUPERBLOCK_OFFSETS;
-        self.still_ours()?;
-        self.barrier()?;
-        let primary = seal(sb, primary_at);
-        for member in &self.members {
-            member.device.write_at(primary_at, primary.as_bytes())?;
-        }
-        self.barrier()?;
-        **current = primary;
-        *self.last_primary.lock() = Some(Box::new(zerocopy::transmute!(primary)));
-        self.newest.fetch_max(sb.generation.get(), Ordering::AcqRel);
-        drop(current);
+        self.write_primary(|_| *sb)?;
+        let [_, mirrors @ ..] = SUPERBLOCK_OFFSETS;
         let mut failed = Vec::new();
         for member in &self.members {
             let size = member.device.size().min(sb.dev_item.total_bytes.get());
@@ -297,6 +286,39 @@ impl Volume {
             }
         }
         Ok(failed)
+    }
+
+    /// Has the primary superblock name the root of a log, beside the last commit: a barrier, the primary, a barrier. The copies name
+    /// none, as Linux has it.
+    ///
+    /// Refused like [`Volume::write_superblocks`].
+    pub fn write_log_root(&self, bytenr: u64, level: u8) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        self.write_primary(|last| Superblock {
+            log_root: bytenr.into(),
+            log_root_level: level,
+            ..*last
+        })
+    }
+
+    /// Writes the primary superblock that `next` makes of the last one, between two barriers.
+    fn write_primary(
+        &self,
+        next: impl FnOnce(&Superblock) -> Superblock,
+    ) -> Result<(), VolumeError> {
+        let mut current = self.superblock.write();
+        let primary_at = SUPERBLOCK_OFFSETS[0];
+        self.still_ours()?;
+        self.barrier()?;
+        let primary = seal(&next(&current), primary_at);
+        for member in &self.members {
+            member.device.write_at(primary_at, primary.as_bytes())?;
+        }
+        self.barrier()?;
+        self.newest.fetch_max(primary.generation.get(), Ordering::AcqRel);
+        **current = primary;
+        *self.last_primary.lock() = Some(Box::new(zerocopy::transmute!(primary)));
+        Ok(())
     }
 
     /// Refuses to go on when the device has lost its end, or the primary superblock is another one than was last seen there: before a commit writes to places

@@ -33,7 +33,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::hash::Spread;
-use crate::subvol::Forest;
+use crate::inode::Inode;
+use crate::log::{Log, Synced};
+use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
 pub use file::{File, OpenMode};
@@ -65,6 +67,8 @@ struct Inner {
     options: Options,
     warnings: Vec<String>,
     wake: Arc<worker::Wake>,
+    /// Writes the log of the running transaction.
+    log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.
     cleaned: RwLock<Spread<u64, Option<Arc<Mutex<()>>>>>,
 }
@@ -110,6 +114,20 @@ impl Inner {
         if self.wake.is_attended() { Upkeep::None } else { Upkeep::Much }
     }
 
+    /// Makes an inode durable: by the log if that can say what is needed, else by a commit.
+    fn sync(&self, subvolume: Arc<Subvolume>, inode: Arc<Inode>) -> Result<()> {
+        let transid = inode.changed_in();
+        if transid <= self.core.txn.committed() {
+            return self.core.check_writable();
+        }
+        if self.options.tree_log
+            && let Synced::Done = self.log.sync(&self.core, subvolume, inode, transid)?
+        {
+            return Ok(());
+        }
+        txn::commit_covering(&self.core, &self.forest, transid, self.upkeep())
+    }
+
     /// The running transaction and how much it has, about; `None` when it has nothing.
     fn extent(&self) -> Option<(u64, u64)> {
         let bytes = self.core.waiting.live_bytes();
@@ -143,10 +161,8 @@ impl Filesystem {
             return Ok(());
         }
         inner.core.txn.note_asked();
-        match inner.read(|op| Ok(inner.find(op, node)?.1.changed_in())) {
-            Ok(transid) => {
-                txn::commit_covering(&inner.core, &inner.forest, transid, inner.upkeep())
-            }
+        match inner.read(|op| inner.find(op, node)) {
+            Ok((subvolume, inode)) => inner.sync(subvolume, inode),
             // It is gone, or never was one of its own: what it was may still be of use to somebody.
             Err(Error::User(_)) => inner.commit().map(drop),
             Err(error) => Err(error),

@@ -42,6 +42,7 @@ impl Filesystem {
             options,
             warnings,
             wake: Default::default(),
+            log: Default::default(),
             cleaned: Default::default(),
         };
         let inner = Arc::new(inner);

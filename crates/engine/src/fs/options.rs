@@ -43,6 +43,7 @@ pub struct Options {
     pub(super) rescue: Rescue,
     pub(super) reproducible: bool,
     pub(super) drop_blocks_max: usize,
+    pub(super) tree_log: bool,
     pub(super) env: Env,
 }
 
@@ -66,6 +67,7 @@ impl Options {
             rescue: Rescue::default(),
             reproducible: false,
             drop_blocks_max: 0,
+            tree_log: false,
             env: Env::system(),
         }
         .memory(MEMORY)
@@ -143,6 +145,11 @@ impl Options {
     /// Bytes of file data kept in memory before a commit is made.
     pub fn dirty_bytes_max(self, dirty_bytes_max: u64) -> Options {
         Options { dirty_bytes_max, ..self }
+    }
+
+    /// Whether [`crate::Filesystem::sync`] writes a tree log where that is enough, which Linux knows as `treelog`; otherwise it commits.
+    pub fn tree_log(self, tree_log: bool) -> Options {
+        Options { tree_log, ..self }
     }
 
     /// Whether a thread commits from time to time and drops deleted subvolumes. It does by default when writing.

@@ -167,13 +167,13 @@ fn put_ref(merge: &mut Merge<'_>, key: Key, change: &NameChange) -> Result<()> {
     })
 }
 
-fn push_ref(item: &mut Vec<u8>, index: u64, name: &[u8]) {
+pub(super) fn push_ref(item: &mut Vec<u8>, index: u64, name: &[u8]) {
     let head = InodeRef { index: index.into(), name_len: (name.len() as u16).into() };
     item.extend_from_slice(head.as_bytes());
     item.extend_from_slice(name);
 }
 
-fn push_extref(item: &mut Vec<u8>, parent: u64, index: u64, name: &[u8]) {
+pub(super) fn push_extref(item: &mut Vec<u8>, parent: u64, index: u64, name: &[u8]) {
     let name_len = (name.len() as u16).into();
     let head = InodeExtref { parent: parent.into(), index: index.into(), name_len };
     item.extend_from_slice(head.as_bytes());

@@ -178,6 +178,11 @@ impl Entries {
         }
     }
 
+    /// How many entries it adds and removes.
+    pub(super) fn changes(&self) -> usize {
+        self.added.len() + self.removed.len()
+    }
+
     /// Bytes that the entries added under `hash` take in an item.
     pub(super) fn weight_of(&self, hash: u32) -> usize {
         let Some(bucket) = self.by_hash.get(&hash) else { return 0 };

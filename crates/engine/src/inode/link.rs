@@ -272,6 +272,8 @@ impl FileTree {
         op.step("a name without its entry");
         if state.attributes.nlink == 0 {
             self.nameless(op, inode, state);
+        } else {
+            self.note_lost_name(state);
         }
     }
 }

@@ -327,6 +327,7 @@ impl Moving<'_> {
             let state = locked.of(inode);
             state.note_change(inode, self.tree, self.op);
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
+            self.tree.note_lost_name(state);
             self.op.step("an entry of nothing");
         }
         locked.of(end.dir).remove_entry(end.name, standing.index);

@@ -6,6 +6,7 @@ use super::Inode;
 use super::attributes::Attributes;
 use super::entries::Entries;
 use super::file::{FileChanges, Layers};
+use super::log::StoredXattrs;
 use super::names::Names;
 use super::tree::FileTree;
 use super::xattrs::Xattrs;
@@ -66,6 +67,16 @@ pub struct State {
     pub orphan: bool,
     /// The index that the directory gives next; 0 when it is not known yet.
     pub next_index: u64,
+    /// The transaction whose log has something of it; 0: none.
+    pub logged: u64,
+    /// That log has all of it as it was at this `sequence`.
+    pub logged_whole: Option<u64>,
+    /// What tells its names apart from those that the log has.
+    pub logged_names: u64,
+    /// It has changed since, and is on the list of those that have.
+    pub relog: bool,
+    /// The xattrs that the tree has of it, where they are known.
+    pub stored: Option<Arc<StoredXattrs>>,
 }
 
 impl State {
@@ -81,6 +92,11 @@ impl State {
             dead: false,
             orphan: attributes.nlink == 0,
             next_index: 0,
+            logged: 0,
+            logged_whole: None,
+            logged_names: 0,
+            relog: false,
+            stored: None,
         }
     }
 
@@ -121,6 +137,9 @@ impl State {
             self.dirty = true;
             tree.list_dirty(inode);
         }
+        if self.logged == op.transid && !std::mem::replace(&mut self.relog, true) {
+            tree.relog(inode);
+        }
         self.attributes.transid = op.transid;
         self.attributes.sequence = self.attributes.sequence.wrapping_add(1);
         op.step("an inode is listed");
@@ -133,6 +152,13 @@ impl State {
         }
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
+        (self.logged_whole, self.relog) = (None, false);
+        if changes.created {
+            self.stored = Some(Arc::default());
+        }
+        if let Some(xattrs) = &changes.xattrs {
+            self.stored = self.stored.take().and_then(|stored| xattrs.over(&stored));
+        }
         let file = changes.file.take_if(|file| !file.is_empty());
         self.live.file = changes.file.take();
         match changes.orphan {

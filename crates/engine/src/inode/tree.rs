@@ -77,6 +77,10 @@ pub struct FileTree {
     next_ino: AtomicU64,
     /// Inodes that the running transaction has changed.
     dirty: Mutex<Vec<Listed>>,
+    /// Those of them that are in the log and have changed since.
+    pub(super) relog: Mutex<Vec<Arc<Inode>>>,
+    /// Inodes of the last commit that have lost a name in the running transaction and still have one.
+    strays: AtomicUsize,
     /// Inodes of the transaction that is being committed.
     pub(super) committing: Mutex<Committing>,
     /// How many inodes are on these two lists.
@@ -121,6 +125,8 @@ impl FileTree {
             shards: (0..SHARDS).map(|_| shard()).collect(),
             next_ino: AtomicU64::new(next_ino),
             dirty: Mutex::default(),
+            relog: Mutex::default(),
+            strays: AtomicUsize::new(0),
             committing: Mutex::default(),
             changed: AtomicUsize::new(0),
             stale_orphans: Mutex::default(),
@@ -195,9 +201,16 @@ impl FileTree {
             _ => None,
         };
         let item = item.ok_or(Error::User(Errno::NOENT))?;
+        // Xattrs would stand behind the names, which are next.
+        let behind =
+            item.keys_behind().find(|key| key.objectid != ino || key.kind >= kind::XATTR_ITEM);
+        let plain = behind.is_some_and(|key| key.objectid != ino || key.kind > kind::XATTR_ITEM)
+            && item.leaf().lost().is_empty();
         let item = InodeItem::of(item.data())
             .ok_or_else(|| Error::inconsistent(self.id, "an inode item is too short", key))?;
-        Ok(self.remember(Inode::new(ino, State::loaded(Attributes::read(item)))))
+        let mut state = State::loaded(Attributes::read(item));
+        state.stored = plain.then(Arc::default);
+        Ok(self.remember(Inode::new(ino, state)))
     }
 
     /// Puts an inode into the table; the one that is in it already wins.
@@ -323,6 +336,23 @@ impl FileTree {
         self.dirty.lock().push((inode.ino, inode.clone()));
     }
 
+    /// An inode that is in the log has changed since.
+    pub(super) fn relog(&self, inode: &Arc<Inode>) {
+        self.relog.lock().push(inode.clone());
+    }
+
+    /// An inode has lost a name, and may have another one.
+    pub(super) fn note_lost_name(&self, state: &State) {
+        if !state.live.created {
+            self.strays.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an inode of the last commit has lost a name and still has one.
+    pub(super) fn has_strays(&self) -> bool {
+        self.strays.load(Ordering::Relaxed) > 0
+    }
+
     /// The orphan item of an inode that does not exist: the next commit removes it.
     pub(super) fn note_stale_orphan(&self, ino: u64) {
         self.stale_orphans.lock()[0].insert(ino);
@@ -337,6 +367,8 @@ impl FileTree {
     /// other steps may be left out otherwise.
     pub fn freeze(&self) -> bool {
         let frozen = std::mem::take(&mut *self.dirty.lock());
+        self.relog.lock().clear();
+        self.strays.store(0, Ordering::Relaxed);
         let mut stale = self.stale_orphans.lock();
         stale[1] = std::mem::take(&mut stale[0]);
         let any = !frozen.is_empty() || !stale[1].is_empty();

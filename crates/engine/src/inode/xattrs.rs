@@ -11,6 +11,7 @@ use buttress_ondisk::view::dir_entries;
 use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
 
 use super::Inode;
+use super::log::StoredXattrs;
 use super::name::{Hashed, Name};
 use super::state::State;
 use super::tree::FileTree;
@@ -20,6 +21,9 @@ use crate::txn::Op;
 
 /// The filesystem's own property.
 pub(super) const COMPRESSION: &[u8] = b"btrfs.compression";
+
+/// Bytes of xattrs that an inode in memory remembers after a commit at most, for logs. A choice: an ACL and a label.
+const REMEMBERED_MAX: usize = 256;
 
 /// The xattrs that a layer sets, or removes.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +38,16 @@ impl Xattrs {
     /// What the layer says of the name.
     fn find(&self, name: &[u8]) -> Option<Option<&[u8]>> {
         self.0.get(name).map(Option::as_deref)
+    }
+
+    /// What there is when the layer is put over these, unless it is too much to be remembered.
+    pub fn over(&self, below: &StoredXattrs) -> Option<Arc<StoredXattrs>> {
+        let beneath = below.iter().filter(|(name, _)| !self.0.contains_key(name)).cloned();
+        let set = self.0.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
+        let all: StoredXattrs = beneath.chain(set).collect();
+        let bytes: usize =
+            all.iter().map(|(name, value)| name.as_bytes().len() + value.len()).sum();
+        (bytes <= REMEMBERED_MAX).then(|| Arc::new(all))
     }
 
     /// All that the layer says.

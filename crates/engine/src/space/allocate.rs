@@ -111,6 +111,7 @@ impl Space {
         set.add(&slot.counters, group);
         set.mark(range.start);
         slot.grown.fetch_add(1, Relaxed);
+        self.known.added();
         true
     }
 
@@ -165,6 +166,7 @@ impl Space {
     pub fn freeze(&self) {
         let mut pool = self.pool.lock();
         pool.freeze();
+        self.known.frozen();
         self.start(&mut pool);
         drop(pool);
         for slot in &self.slots {

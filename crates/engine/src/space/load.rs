@@ -132,6 +132,7 @@ impl Space {
             placed: AtomicU64::new(0),
             pack: AtomicBool::new(false),
             packed: AtomicU64::new(0),
+            known: Default::default(),
             cold: Cold::new(share),
         };
         for (group, _) in groups.into_values() {

@@ -27,6 +27,7 @@ mod free_space_tree;
 mod group;
 mod items;
 mod load;
+mod log;
 mod reserve;
 mod set;
 #[cfg(test)]
@@ -159,6 +160,8 @@ pub struct Space {
     packed: AtomicU64,
     /// Groups whose free space has left memory.
     cold: Cold,
+    /// Which chunks the last commit knows.
+    known: log::Known,
 }
 
 impl fmt::Debug for Space {

@@ -616,6 +616,7 @@ impl Space {
     /// has grown by more, is answered: none, ever.
     pub fn committed(&self) -> u64 {
         let mut pool = self.pool.lock();
+        self.known.committed();
         let promised = std::mem::take(&mut pool.promises.committing);
         let Some(start) = pool.start.take() else { return 0 };
         let bound = start.outlook.bound(promised.of_data(start.data));

@@ -37,6 +37,11 @@ impl Item {
         self.leaf.data(self.slot)
     }
 
+    /// The keys behind it in its leaf.
+    pub fn keys_behind(&self) -> impl Iterator<Item = Key> + '_ {
+        (self.slot + 1..self.leaf.len()).map(|slot| self.leaf.key(slot))
+    }
+
     /// The leaf it is in.
     pub fn leaf(&self) -> &Arc<TreeBlock> {
         &self.leaf

@@ -311,7 +311,7 @@ fn commit_alone(
     force: bool,
     upkeep: Upkeep,
 ) -> Result<u64> {
-    if !force && !participant.is_dirty(upkeep) {
+    if !force && !core.log.is_active() && !participant.is_dirty(upkeep) {
         core.waiting.nothing();
         return Ok(core.txn.committed());
     }
@@ -349,6 +349,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
     let (counters, step) = (&core.counters, |what| core.env.step(what));
     step("prepare");
     counters.timed(Phase::Prepare, || participant.prepare(core, transid))?;
+    core.log.end(&core.space, core.features.nodesize as u64)?;
     let commit = Commit::new(core, transid, upkeep);
     step("merge");
     counters.timed(Phase::Merge, || participant.merge(&commit))?;

@@ -10,7 +10,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Volume;
 use parking_lot::{Mutex, RwLock};
 
-use super::{Transactions, Waiting, WaitingMax};
+use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
 use crate::space::{Items, Space, Trees};
@@ -257,6 +257,8 @@ pub struct Core {
     pub txn: Transactions,
     /// What waits for a commit.
     pub waiting: Waiting,
+    /// What the log of the running transaction keeps from others.
+    pub log: LogSpace,
     /// What was done so far.
     pub counters: Counters,
     /// Whether nothing may be written.
@@ -310,6 +312,7 @@ impl Core {
             env,
             txn,
             waiting: Waiting::new(WaitingMax { data: 64 << 20, all: 256 << 20 }),
+            log: LogSpace::default(),
             counters: Counters::default(),
             read_only,
             mark_quota_inconsistent: false,

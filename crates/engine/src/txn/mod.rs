@@ -19,6 +19,7 @@ mod commit;
 mod core;
 mod csums;
 mod exchange;
+mod log;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod settle;
@@ -31,6 +32,7 @@ pub use self::commit::{
 pub use self::core::{Core, Features, Roots};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
+pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -267,10 +269,15 @@ impl Transactions {
     /// Waits for the turn to commit; `None` when others have committed transaction `covered` meanwhile: whoever waits shares the
     /// next commit with all who wait, and does not stand in line behind those that come later.
     fn begin_commit(&self, covered: Option<u64>) -> Option<Committing<'_>> {
+        self.begin_unless(|ended| covered.is_some_and(|transid| ended >= transid))
+    }
+
+    /// The same; `None` when `done` says so of the last transaction that has been committed.
+    fn begin_unless(&self, done: impl Fn(u64) -> bool) -> Option<Committing<'_>> {
         let mut turn = self.turn.lock();
         turn.waiting += 1;
         let taken = loop {
-            if covered.is_some_and(|transid| turn.ended >= transid) {
+            if done(turn.ended) {
                 break None;
             }
             if !turn.taken && !turn.promised {

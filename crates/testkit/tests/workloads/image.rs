@@ -53,6 +53,13 @@ impl Image {
         image
     }
 
+    /// A copy of it as it is now, as a power cut would leave it.
+    pub fn copy(&self) -> Image {
+        let image = Image::new();
+        oracle::copy_sparse(&self.path(), &image.path()).unwrap();
+        image
+    }
+
     pub fn path(&self) -> PathBuf {
         self.dir.path().join("image")
     }

@@ -7,6 +7,7 @@
 
 mod crashes;
 mod data;
+mod fsync;
 mod image;
 mod judge;
 mod kernel;

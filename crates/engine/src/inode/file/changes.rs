@@ -121,7 +121,7 @@ impl FileChanges {
     /// Gives back the space that was allocated and is not used. What was written may still be read by an operation that
     /// looked it up before: it waits for the next freeze.
     pub(super) fn give_back(&mut self, core: &Core) -> Result<()> {
-        self.dropped.drain(..).try_for_each(|range| core.space.release(range))?;
+        self.dropped.drain(..).try_for_each(|range| core.log.release(&core.space, range))?;
         self.ahead.take().map_or(Ok(()), |range| core.space.give_back(range))
     }
 

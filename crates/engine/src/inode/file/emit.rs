@@ -118,13 +118,7 @@ impl FileChanges {
 
     /// Hands over the checksums of what the layer brings into the tree.
     fn emit_sums(&self, emit: &mut Emit<'_, '_>, span: &Span, piece: &Piece) {
-        let written = match piece {
-            Piece::New { bytenr, prealloc: false } => *bytenr..bytenr.saturating_add(len(span)),
-            Piece::Extent(extent) if extent.written && extent.shared.is_none() => {
-                extent.addresses(len(span))
-            }
-            _ => return,
-        };
+        let Some(written) = self.written(span, piece) else { return };
         if let Some(sums) = self.digests_of(&written) {
             emit.csums.push(written.start, sums);
         }

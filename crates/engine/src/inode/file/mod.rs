@@ -28,6 +28,7 @@ mod direct;
 mod emit;
 mod flush;
 mod layers;
+mod log;
 mod piece;
 mod prealloc;
 mod prepare;
@@ -41,6 +42,7 @@ mod write;
 
 pub use changes::{FILE_END, FileChanges, space_needed};
 pub use layers::Layers;
+pub use log::Logged;
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};
 pub use seek::{Mapping, Place, Seek};

@@ -49,26 +49,32 @@ impl FileChanges {
 
     /// Moves a small file that is buffered as a whole into its item.
     fn try_inline(&mut self, layers: Layers<'_>) -> Result<()> {
+        let Some(content) = self.inline_content(layers)? else { return Ok(()) };
+        let piece = Piece::Inline(content.into());
+        self.put(0..SECTOR, piece);
+        Ok(())
+    }
+
+    /// The content of a small file that is buffered as a whole.
+    pub(super) fn inline_content(&self, layers: Layers<'_>) -> Result<Option<&[u8]>> {
         // What has space of its own goes there.
         let size = layers.size;
         if size == 0 || size > INLINE_MAX || !self.prealloc.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
-        let Some((span, buffer)) = self.buffers.at(0) else { return Ok(()) };
-        let Some(content) = buffer.0.get(..size as usize) else { return Ok(()) };
+        let Some((span, buffer)) = self.buffers.at(0) else { return Ok(None) };
+        let Some(content) = buffer.0.get(..size as usize) else { return Ok(None) };
         if span.start != 0 || span.end != SECTOR {
-            return Ok(());
+            return Ok(None);
         }
-        let piece = Piece::Inline(content.into());
         // Space preallocated behind the end of the file and an inline extent do not go together.
         let mut behind = Segments::new(self, layers, SECTOR..FILE_END);
         while let Some((_, found)) = behind.next()? {
             if !matches!(found, Found::Hole) {
-                return Ok(());
+                return Ok(None);
             }
         }
-        self.put(0..SECTOR, piece);
-        Ok(())
+        Ok(Some(content))
     }
 
     /// The ranges that this layer covers, neighbours joined.

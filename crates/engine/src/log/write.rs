@@ -1,0 +1,384 @@
+//! Writing logs: fsyncs that wait at the same time share one version of the log, one superblock and its two barriers.
+//!
+//! An fsync says which inode it is about and waits for the turn to commit. Whoever gets it takes the inodes of all who wait, and all that
+//! these need to be found: directories that the transaction has made, the inodes that entries of a logged directory lead to. What is in the
+//! log and has another name by now is logged anew, so that what the log says is one state of the files and not a mixture in which names
+//! are in each other's way. One tree of the log belongs to each subvolume, and one more leads to these.
+//!
+//! Where the log cannot say what is needed ([`Reason`]), all who wait commit, and the next transaction begins with an empty log.
+//!
+//! Crash argument: see [`LogTurn`]. Nobody is told that his fsync is done before the superblock that names this version is durable.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
+
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::{Key, SECTOR, kind, objectid};
+use parking_lot::Mutex;
+use zerocopy::IntoBytes;
+
+use crate::error::{Error, Result};
+use crate::inode::{Inode, LogEntry, LogExtent, Logged, Reason};
+use crate::stats;
+use crate::subvol::Subvolume;
+use crate::tree::{Merge, Root};
+use crate::txn::{Core, LogTree, LogTurn, Op};
+
+/// Tree blocks that a log has at most. It would never be read as a whole in the time of a few commits.
+const BLOCKS_MAX: usize = 512;
+/// Directories above each other that one transaction has made, at most.
+const DEPTH_MAX: usize = 256;
+
+/// What has become of an fsync.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Synced {
+    /// What it was about is durable.
+    Done,
+    /// It takes a commit.
+    Commit(Reason),
+}
+
+/// One that waits.
+#[derive(Debug)]
+struct Wanted {
+    subvolume: Arc<Subvolume>,
+    inode: Arc<Inode>,
+    synced: Mutex<Option<Synced>>,
+}
+
+/// The log of one subvolume.
+#[derive(Debug, Default)]
+struct Tree {
+    root: Option<Root>,
+    subvolume: Weak<Subvolume>,
+    /// Sectors of which it has the checksums, by address: first and end.
+    summed: BTreeMap<u64, u64>,
+}
+
+/// The log of one transaction.
+#[derive(Debug, Default)]
+struct State {
+    transid: u64,
+    root: Option<Root>,
+    trees: BTreeMap<u64, Tree>,
+    blocks: LogTree,
+    /// No more of it in this transaction.
+    closed: Option<Reason>,
+}
+
+/// Writes the logs of a filesystem.
+#[derive(Debug, Default)]
+pub struct Log {
+    waiting: Mutex<Vec<Arc<Wanted>>>,
+    state: Mutex<State>,
+}
+
+/// What is to be logged of one subvolume.
+#[derive(Debug, Default)]
+struct Changes {
+    entries: BTreeMap<u64, LogEntry>,
+}
+
+impl Log {
+    /// Has the log make an inode durable that transaction `transid` has changed; what came of it.
+    pub fn sync(
+        &self,
+        core: &Core,
+        subvolume: Arc<Subvolume>,
+        inode: Arc<Inode>,
+        transid: u64,
+    ) -> Result<Synced> {
+        core.check_writable()?;
+        let wanted = Arc::new(Wanted { subvolume, inode, synced: Mutex::default() });
+        self.waiting.lock().push(wanted.clone());
+        let is_done = |ended| ended >= transid || wanted.synced.lock().is_some();
+        let turn = LogTurn::wait(core, is_done);
+        core.txn.check()?;
+        if let Some(turn) = turn {
+            self.write(core, &turn)?;
+        }
+        // Where a commit was faster, nobody else is to look for it any more.
+        Ok(*wanted.synced.lock().get_or_insert(Synced::Done))
+    }
+
+    /// Logs what all who wait are about.
+    fn write(&self, core: &Core, turn: &LogTurn<'_>) -> Result<()> {
+        let mut wanted = std::mem::take(&mut *self.waiting.lock());
+        wanted.retain(|wanted| wanted.synced.lock().is_none());
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut state = self.state.lock();
+        let op = turn.join()?;
+        if state.transid != op.transid {
+            *state = State { transid: op.transid, ..State::default() };
+        }
+        let done = match state.closed {
+            Some(reason) => Ok(Some(reason)),
+            None => state.log(&op, turn, &wanted),
+        };
+        drop(op);
+        // A log that could not be written is no reason to give up: a commit may be.
+        let refused = match done {
+            Ok(refused) => refused,
+            Err(Error::NoSpace) => Some(Reason::Room),
+            Err(error) => {
+                core.warn(format!("a log could not be written, so an fsync is a commit: {error}"));
+                Some(Reason::Failed)
+            }
+        };
+        if let Some(reason) = refused {
+            state.closed = Some(reason);
+            state.blocks.abandon(core);
+        }
+        let synced = refused.map_or(Synced::Done, Synced::Commit);
+        let count = wanted.len() as u64;
+        match refused {
+            None => stats::add(&core.counters.log_syncs, count),
+            Some(reason) => stats::add(&core.counters.log_refused[reason as usize], count),
+        }
+        for wanted in &wanted {
+            *wanted.synced.lock() = Some(synced);
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Makes the next version of the log durable; why not, if it cannot be made.
+    fn log(
+        &mut self,
+        op: &Op<'_>,
+        turn: &LogTurn<'_>,
+        wanted: &[Arc<Wanted>],
+    ) -> Result<Option<Reason>> {
+        let mut trees: BTreeMap<u64, (Arc<Subvolume>, Changes)> = BTreeMap::new();
+        for wanted in wanted {
+            let subvolume = &wanted.subvolume;
+            let (_, changes) = trees
+                .entry(subvolume.id)
+                .or_insert_with(|| (subvolume.clone(), Changes::default()));
+            if let Some(reason) = changes.take(op, subvolume, &wanted.inode)? {
+                return Ok(Some(reason));
+            }
+        }
+        for (id, tree) in &self.trees {
+            if let Some(subvolume) = tree.subvolume.upgrade() {
+                trees.entry(*id).or_insert_with(|| (subvolume, Changes::default()));
+            }
+        }
+        for (subvolume, changes) in trees.values_mut() {
+            if let Some(reason) = changes.take_relogged(op, subvolume)? {
+                return Ok(Some(reason));
+            }
+        }
+        // Placing data may have made one.
+        if !op.core.space.knows_all_chunks() {
+            return Ok(Some(Reason::Chunk));
+        }
+        trees.retain(|_, (_, changes)| !changes.entries.is_empty());
+        if trees.is_empty() {
+            return Ok(None);
+        }
+        for (&id, (subvolume, changes)) in &trees {
+            self.merge(op, id, changes)?;
+            self.trees.entry(id).or_default().subvolume = Arc::downgrade(subvolume);
+        }
+        let root = self.merge_root(op, trees.keys())?;
+        turn.publish(op.transid, self.blocks.new_blocks(), root)?;
+        let counters = &op.core.counters;
+        stats::add(&counters.log_writes, 1);
+        stats::add(&counters.log_blocks, self.blocks.new_blocks().len() as u64);
+        self.blocks.published(op.core);
+        self.root = Some(root);
+        if self.blocks.count() > BLOCKS_MAX {
+            self.closed = Some(Reason::Large);
+        }
+        Ok(None)
+    }
+
+    /// The next version of the tree of a subvolume.
+    fn merge(&mut self, op: &Op<'_>, id: u64, changes: &Changes) -> Result<()> {
+        let tree = self.trees.entry(id).or_default();
+        let mut exchange = self.blocks.exchange(op.core, op.transid);
+        let blocks = &op.core.blocks;
+        let mut merge = Merge::new(blocks, objectid::TREE_LOG, tree.root, &mut exchange)?;
+        let mut sums: Vec<(u64, &[u8])> = Vec::new();
+        for entry in changes.entries.values() {
+            if let Some((from, to)) = entry.cleared {
+                merge.delete_range(from, to, |_, _| ())?;
+            }
+            entry.items.iter().try_for_each(|(key, data)| merge.put(*key, data))?;
+            sums.extend(entry.sums.iter().map(|(at, sums)| (*at, sums.as_slice())));
+        }
+        sums.sort_unstable_by_key(|(at, _)| *at);
+        let size = op.core.features.csum.size();
+        for (at, sums) in sums {
+            tree.put_sums(&mut merge, at, sums, size)?;
+        }
+        tree.root = Some(merge.finish()?);
+        Ok(())
+    }
+
+    /// The next version of the tree that leads to those of subvolumes.
+    fn merge_root<'t>(
+        &mut self,
+        op: &Op<'_>,
+        changed: impl Iterator<Item = &'t u64>,
+    ) -> Result<Root> {
+        let mut exchange = self.blocks.exchange(op.core, op.transid);
+        let blocks = &op.core.blocks;
+        let mut merge = Merge::new(blocks, objectid::TREE_LOG, self.root, &mut exchange)?;
+        for id in changed {
+            let Some(root) = self.trees.get(id).and_then(|tree| tree.root) else { continue };
+            let item = root_item(root, blocks.nodesize());
+            merge.put(Key::new(objectid::TREE_LOG, kind::ROOT_ITEM, *id), item.as_bytes())?;
+        }
+        merge.finish()
+    }
+}
+
+impl Tree {
+    /// Puts the checksums of sectors that the log has none of yet: what is at an address does not change before the commit.
+    fn put_sums(&mut self, merge: &mut Merge<'_>, at: u64, sums: &[u8], size: usize) -> Result<()> {
+        let end = at + (sums.len() / size) as u64 * SECTOR;
+        let mut pos = at;
+        while pos < end {
+            if let Some((_, &to)) = self.summed.range(..=pos).next_back()
+                && to > pos
+            {
+                pos = to;
+                continue;
+            }
+            let next = self.summed.range(pos..).next().map_or(end, |(&from, _)| from.min(end));
+            // An item takes less than half of the smallest leaf.
+            let to = next.min(pos + (1024 / size) as u64 * SECTOR);
+            let index = |address: u64| ((address - at) / SECTOR) as usize * size;
+            let key = Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, pos);
+            merge.put(key, &sums[index(pos)..index(to)])?;
+            self.summed.insert(pos, to);
+            pos = to;
+        }
+        Ok(())
+    }
+}
+
+/// The root item of a log, as Linux makes them.
+fn root_item(root: Root, nodesize: usize) -> RootItem {
+    let mut item = RootItem::default();
+    item.inode.generation = 1.into();
+    item.inode.size = 3.into();
+    item.inode.nlink = 1.into();
+    item.inode.nbytes = (nodesize as u64).into();
+    item.inode.mode = 0o40755.into();
+    item.generation = root.generation.into();
+    item.generation_v2 = root.generation.into();
+    item.bytenr = root.bytenr.into();
+    item.bytes_used = (nodesize as u64).into();
+    item.level = root.level;
+    item.refs = 1.into();
+    item
+}
+
+impl Changes {
+    /// Takes an inode, and all that it needs to be found.
+    fn take(
+        &mut self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        inode: &Arc<Inode>,
+    ) -> Result<Option<Reason>> {
+        if subvolume.tree.root().is_none() || subvolume.is_dead() {
+            return Ok(Some(Reason::Subvolume));
+        }
+        let entry = match subvolume.tree.log(op, inode, LogExtent::Whole)? {
+            Logged::Entry(entry) => entry,
+            Logged::Nothing => return Ok(None),
+            Logged::Commit(reason) => return Ok(Some(reason)),
+        };
+        let mut parents = entry.parents.clone();
+        let children = entry.children.clone();
+        self.entries.insert(entry.ino, entry);
+        for ino in children {
+            let Some((child, is_new)) = subvolume.tree.named(op, ino)? else { continue };
+            if !is_new {
+                return Ok(Some(Reason::Names));
+            }
+            if let Some(reason) = self.take_existing(op, subvolume, &child, &mut parents)? {
+                return Ok(Some(reason));
+            }
+        }
+        self.take_parents(op, subvolume, parents)
+    }
+
+    /// Takes directories that the transaction has made, and those above them.
+    fn take_parents(
+        &mut self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        mut parents: Vec<u64>,
+    ) -> Result<Option<Reason>> {
+        let mut seen = BTreeSet::new();
+        while let Some(ino) = parents.pop() {
+            if !seen.insert(ino) || self.entries.contains_key(&ino) {
+                continue;
+            }
+            if seen.len() > DEPTH_MAX {
+                return Ok(Some(Reason::Large));
+            }
+            let Some((parent, is_new)) = subvolume.tree.named(op, ino)? else { continue };
+            if is_new
+                && let Some(reason) = self.take_existing(op, subvolume, &parent, &mut parents)?
+            {
+                return Ok(Some(reason));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take_existing(
+        &mut self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        inode: &Arc<Inode>,
+        parents: &mut Vec<u64>,
+    ) -> Result<Option<Reason>> {
+        match subvolume.tree.log(op, inode, LogExtent::Exists)? {
+            Logged::Entry(entry) => {
+                parents.extend(&entry.parents);
+                self.entries.insert(entry.ino, entry);
+                Ok(None)
+            }
+            Logged::Nothing => Ok(None),
+            Logged::Commit(reason) => Ok(Some(reason)),
+        }
+    }
+
+    /// Takes the names of what is in the log and has changed since.
+    fn take_relogged(&mut self, op: &Op<'_>, subvolume: &Subvolume) -> Result<Option<Reason>> {
+        for inode in subvolume.tree.take_relogged() {
+            if self.entries.contains_key(&inode.ino) {
+                continue;
+            }
+            let entry = match subvolume.tree.log(op, &inode, LogExtent::Names)? {
+                Logged::Entry(entry) => entry,
+                Logged::Nothing => continue,
+                Logged::Commit(reason) => return Ok(Some(reason)),
+            };
+            let parents = entry.parents.clone();
+            self.entries.insert(entry.ino, entry);
+            if let Some(reason) = self.take_parents(op, subvolume, parents)? {
+                return Ok(Some(reason));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Log {
+    /// Whether the log of a transaction is in use; for tests.
+    #[cfg(test)]
+    pub fn is_open(&self, core: &Core) -> bool {
+        self.state.lock().transid == core.txn.running() && core.log.is_active()
+    }
+}
