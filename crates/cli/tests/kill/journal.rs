@@ -112,11 +112,99 @@ fn first_part(op: &Op) -> Option<Op> {
 pub struct Journal {
     pub start: State,
     pub ops: Vec<Op>,
-    /// So many of the operations came before an fsync that was answered.
+    /// So many of the operations are durable, as a snapshot that was answered is a commit.
     pub acknowledged: usize,
+    /// What was synced and answered: after so many operations, and which path.
+    pub synced: Vec<(usize, String)>,
+}
+
+/// The directory that has a path.
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+impl Op {
+    /// Whether it changes what is at the path: a file, or the entries of a directory.
+    fn is_about(&self, path: &str) -> bool {
+        let entry = |changed: &str| changed == path || parent(changed) == path;
+        match self {
+            Op::Mkdir(changed) | Op::Create(changed) | Op::Remove(changed) => entry(changed),
+            Op::Write(changed, ..) | Op::Truncate(changed, _) => changed == path,
+            Op::Rename(from, to) => entry(from) || entry(to),
+            Op::Snapshot(_) | Op::DeleteSnapshot(_) => false,
+        }
+    }
 }
 
 impl Journal {
+    /// Where every fsync is a commit: after the last change of what was synced, so many operations are durable.
+    pub fn acknowledge_commits(&mut self) {
+        for (done, path) in &self.synced {
+            let last = self.ops[..*done].iter().rposition(|op| op.is_about(path));
+            self.acknowledged = self.acknowledged.max(last.map_or(0, |last| last + 1));
+        }
+    }
+
+    /// What is the matter, where an fsync makes durable what it is about and nothing else. What was synced is as it was then or later, each
+    /// path by itself; and nothing is there that never was. Snapshots are what they were made of.
+    pub fn allows(&self, seen: &State) -> Result<usize, String> {
+        let mut wrong = Vec::new();
+        let (states, parts) = self.states();
+        let any_from = |done: usize, is: &dyn Fn(&State) -> bool| {
+            states[done..].iter().chain(parts[done..].iter().flatten()).any(is)
+        };
+        for (path, node) in &seen.live {
+            if !any_from(0, &|state| state.live.get(path) == Some(node)) {
+                wrong.push(format!("{path}: never was so"));
+            }
+        }
+        for (done, path) in &self.synced {
+            if !any_from(*done, &|state| state.live.get(path) == seen.live.get(path)) {
+                wrong.push(format!("{path}: not as it was synced after {done}, nor later"));
+            }
+            // A rename of the directory itself says more of it than its entries.
+            if !path.is_empty() && states[*done].live.get(path) != Some(&Node::Dir) {
+                continue;
+            }
+            let entries = states[*done].live.keys().chain(seen.live.keys());
+            for entry in entries.filter(|entry| parent(entry) == path) {
+                let is = |state: &State| state.live.contains_key(entry);
+                if !any_from(*done, &|state| is(state) == is(seen)) {
+                    wrong.push(format!("{entry}: entry not as it was synced after {done}"));
+                }
+            }
+        }
+        for (name, tree) in &seen.snapshots {
+            if !any_from(0, &|state| state.snapshots.get(name) == Some(tree)) {
+                wrong.push(format!("snapshot {name}: never was so"));
+            }
+        }
+        let durable = &states[self.acknowledged..];
+        for name in durable[0].snapshots.keys() {
+            let kept = durable.iter().all(|state| state.snapshots.contains_key(name));
+            if kept && !seen.snapshots.contains_key(name) {
+                wrong.push(presence(&format!("snapshot {name}"), true));
+            }
+        }
+        if wrong.is_empty() { Ok(self.acknowledged) } else { Err(wrong.join("\n")) }
+    }
+
+    /// The states after each number of operations, and those after a part of the next one.
+    fn states(&self) -> (Vec<State>, Vec<Option<State>>) {
+        let (mut states, mut parts) = (vec![self.start.clone()], Vec::new());
+        for op in &self.ops {
+            let after = |op: &Op| {
+                let mut state = states[states.len() - 1].clone();
+                state.apply(op);
+                state
+            };
+            let (part, whole) = (first_part(op).map(|part| after(&part)), after(op));
+            parts.push(part);
+            states.push(whole);
+        }
+        (states, parts)
+    }
+
     /// After how many operations the state was what the image shows, or what is the matter.
     pub fn explains(&self, seen: &State) -> Result<usize, String> {
         let mut state = self.start.clone();

@@ -3,8 +3,9 @@
 //! A round: writers work on the mount, each in a subvolume of its own, and journal every operation
 //! before they ask for it; the daemon is killed; then the image must pass `btrfs check`, the kernel
 //! must mount it without a complaint, and what it shows must be what each writer's journal gives
-//! after some of its operations, in their order, and no fewer than its last acknowledged fsync. (An
-//! fsync is a whole commit, so it covers what the writer did before, whichever file that was for.)
+//! after some of its operations, in their order, and no fewer than the last change that it had made
+//! durable. Where an fsync writes a log (`treelog`), it is each path by itself that is as it was
+//! synced, or as a later operation has left it, and nothing may be there that never was.
 //! The next round goes on with the same image, through our own mount, which must show the same.
 //!
 //! `BUTTRESS_SEED` chooses the moments and the operations; how the threads interleave stays chance.

@@ -35,11 +35,18 @@ fn killed_at_random_moments() {
             place.make_image();
             states.clear();
         }
-        let journals = until_killed(&place, &states, round, &mut random);
+        let logs = random.below(2) == 0;
+        let mut journals = until_killed(&place, &states, round, logs, &mut random);
         oracle::check(&place.image(), true).unwrap();
         states = after(&place, round);
-        for (number, (journal, state)) in journals.iter().zip(&states).enumerate() {
-            let done = journal.explains(state);
+        for (number, (journal, state)) in journals.iter_mut().zip(&states).enumerate() {
+            let done = match logs {
+                true => journal.allows(state),
+                false => {
+                    journal.acknowledge_commits();
+                    journal.explains(state)
+                }
+            };
             let done = done.unwrap_or_else(|why| panic!("round {round}, writer {number}: {why}"));
             let (all, acknowledged) = (journal.ops.len(), journal.acknowledged);
             println!(
@@ -54,9 +61,11 @@ fn until_killed(
     place: &Place,
     states: &[State],
     round: usize,
+    logs: bool,
     random: &mut Random,
 ) -> Vec<Journal> {
-    let options = if random.below(2) == 0 { "commit=1" } else { "commit=30" };
+    let often = if random.below(2) == 0 { "commit=1" } else { "commit=30" };
+    let options = &format!("{often},{}", if logs { "treelog" } else { "notreelog" });
     let moment = Duration::from_millis(20 + random.below(1500));
     println!("round {round}: {options}, killed after {moment:?}");
     let mut daemon = place.mount(options);

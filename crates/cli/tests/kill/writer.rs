@@ -69,7 +69,7 @@ impl<'a> Writer<'a> {
             names: random.next() >> 16,
             random,
             state: start.clone(),
-            journal: Journal { start, ops: Vec::new(), acknowledged: 0 },
+            journal: Journal { start, ops: Vec::new(), acknowledged: 0, synced: Vec::new() },
             held: Vec::new(),
             killed,
         }
@@ -224,11 +224,11 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Makes all that was done so far durable, through a file or a directory.
+    /// Makes a file or a directory durable.
     fn fsync(&mut self) -> io::Result<()> {
         let path = self.some_path().unwrap_or_default();
         File::open(self.path(&path))?.sync_all()?;
-        self.journal.acknowledged = self.journal.ops.len();
+        self.journal.synced.push((self.journal.ops.len(), path));
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl<'a> Writer<'a> {
         self.ask(Op::Snapshot(name), |_| {
             try_buttress(&words, &[&paths.0, &paths.1]).map_err(io::Error::other)
         })?;
-        // As an fsync: it is durable.
+        // Which is a commit.
         self.journal.acknowledged = self.journal.ops.len();
         Ok(())
     }

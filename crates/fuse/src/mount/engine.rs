@@ -409,6 +409,10 @@ impl Store for Engine {
         })
     }
 
+    fn sync(&self, node: &Self::Node) -> Answer<()> {
+        self.fs.sync(*node).map_err(errno)
+    }
+
     fn commit(&self) -> Answer<()> {
         self.fs.commit().map(drop).map_err(errno)
     }

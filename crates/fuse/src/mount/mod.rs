@@ -260,6 +260,14 @@ impl<S: Store> Mount<S> {
         Ok(done)
     }
 
+    /// What the node was about may have gone with it: what others did is made durable then.
+    fn fsync(&self, request: &Request<'_>) -> Answer<()> {
+        match self.node(request.nodeid()) {
+            Ok(node) => self.store.sync(&node),
+            Err(_) => self.store.commit(),
+        }
+    }
+
     fn handle_names(&self, request: &Request<'_>, reply: Reply<'_>) {
         match request.opcode() {
             opcode::LOOKUP => reply.result(self.lookup(request)),
@@ -334,7 +342,8 @@ impl<S: Control> Handler for Mount<S> {
             opcode::LSEEK => reply.result(self.lseek(request)),
             opcode::COPY_FILE_RANGE => reply.result(self.copy_file_range(request)),
             opcode::COPY_FILE_RANGE_64 => reply.result(self.copy_file_range_64(request)),
-            opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS => reply.result(self.store.commit()),
+            opcode::FSYNC | opcode::FSYNCDIR => reply.result(self.fsync(request)),
+            opcode::SYNCFS => reply.result(self.store.commit()),
             opcode::IOCTL => self.ioctl(request, reply),
             opcode::RELEASE | opcode::RELEASEDIR => reply.done(),
             opcode::OPEN if self.policy.answers_opens() => reply.result(self.open(request)),

@@ -270,6 +270,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// Total and free space.
     fn space(&self) -> Answer<SpaceNumbers>;
+    /// Makes what was done to a file or directory before durable.
+    fn sync(&self, node: &Self::Node) -> Answer<()>;
     /// Makes everything durable that was done before.
     fn commit(&self) -> Answer<()>;
 }

@@ -95,6 +95,8 @@ pub struct MountOptions {
     pub max_read: Option<u32>,
     /// `user_subvol_rm_allowed`: owners may delete their subvolumes.
     pub user_subvol_rm_allowed: bool,
+    /// `treelog`, `notreelog`: an fsync may write a log, or is always a commit.
+    pub tree_log: bool,
     /// `norecovery`, `nologreplay`, `rescue=nologreplay`: a log waiting for replay is ignored.
     pub no_log_replay: bool,
     /// `rescue=usebackupsuper`: writes on from a copy of the superblock though it may be old.
@@ -135,6 +137,7 @@ impl Default for MountOptions {
             memory: None,
             max_read: None,
             user_subvol_rm_allowed: false,
+            tree_log: false,
             no_log_replay: false,
             use_backup_super: false,
             use_backup_root: false,

@@ -405,6 +405,10 @@ impl Store for Model {
         Ok(SpaceNumbers { total: 1 << 30, free: 1 << 29, available: 1 << 28, sector: 4096 })
     }
 
+    fn sync(&self, _node: &Self::Node) -> Answer<()> {
+        Ok(())
+    }
+
     fn commit(&self) -> Answer<()> {
         Ok(())
     }
