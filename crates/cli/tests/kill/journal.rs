@@ -118,6 +118,14 @@ pub struct Journal {
     pub synced: Vec<(usize, String)>,
 }
 
+/// Which inode is at each path.
+type Paths = BTreeMap<String, usize>;
+
+/// Where an inode is.
+fn place(paths: &Paths, inode: usize) -> Option<&String> {
+    paths.iter().find(|(_, id)| **id == inode).map(|(path, _)| path)
+}
+
 /// The directory that has a path.
 fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
@@ -158,19 +166,28 @@ impl Journal {
                 wrong.push(format!("{path}: never was so"));
             }
         }
+        let inodes = self.inodes();
         for (done, path) in &self.synced {
-            if !any_from(*done, &|state| state.live.get(path) == seen.live.get(path)) {
-                wrong.push(format!("{path}: not as it was synced after {done}, nor later"));
-            }
-            // A rename of the directory itself says more of it than its entries.
-            if !path.is_empty() && states[*done].live.get(path) != Some(&Node::Dir) {
-                continue;
-            }
-            let entries = states[*done].live.keys().chain(seen.live.keys());
-            for entry in entries.filter(|entry| parent(entry) == path) {
-                let is = |state: &State| state.live.contains_key(entry);
-                if !any_from(*done, &|state| is(state) == is(seen)) {
-                    wrong.push(format!("{entry}: entry not as it was synced after {done}"));
+            if let Some(inode) = inodes[*done].get(path).copied() {
+                // A directory above it that was renamed need not be: it may be where it was before.
+                let mut places: Vec<&String> =
+                    inodes.iter().filter_map(|paths| place(paths, inode)).collect();
+                places.sort_unstable();
+                places.dedup();
+                let later = || inodes[*done..].iter().zip(&states[*done..]).zip(&parts[*done..]);
+                let is_gone = inodes[*done..].iter().any(|paths| place(paths, inode).is_none());
+                let is_at = |at: &&String| {
+                    later().any(|((paths, state), part)| {
+                        let Some(now) = place(paths, inode) else { return false };
+                        let states = [Some(state), part.as_ref()].into_iter().flatten();
+                        let wanted = seen.live.get(*at);
+                        states
+                            .into_iter()
+                            .any(|state| wanted.is_some() && state.live.get(now) == wanted)
+                    }) && self.entries_are_so(&inodes[*done..], inode, at, seen)
+                };
+                if !is_gone && !places.iter().any(is_at) {
+                    wrong.push(format!("{path}: not as it was synced after {done}, nor later"));
                 }
             }
         }
@@ -189,6 +206,50 @@ impl Journal {
         if wrong.is_empty() { Ok(self.acknowledged) } else { Err(wrong.join("\n")) }
     }
 
+    /// Whether each entry that a directory shows at a path, or had when it was synced, is as it was then or later.
+    fn entries_are_so(&self, later: &[Paths], inode: usize, at: &str, seen: &State) -> bool {
+        let names = |tree: &mut dyn Iterator<Item = &String>, of: &str| -> Vec<String> {
+            let below = tree.filter(|path| parent(path) == of && !path.is_empty());
+            below.map(|path| path.rsplit('/').next().unwrap_or_default().to_owned()).collect()
+        };
+        let now = names(&mut seen.live.keys(), at);
+        let at_each: Vec<Option<Vec<String>>> = later
+            .iter()
+            .map(|paths| place(paths, inode).map(|of| names(&mut paths.keys(), of)))
+            .collect();
+        let first = at_each.first().cloned().flatten().unwrap_or_default();
+        first.iter().chain(&now).all(|name| {
+            at_each.iter().flatten().any(|then| then.contains(name) == now.contains(name))
+        })
+    }
+
+    /// Which inode is at each path, after each number of operations.
+    fn inodes(&self) -> Vec<Paths> {
+        let mut paths: Paths =
+            self.start.live.keys().enumerate().map(|(id, path)| (path.clone(), id)).collect();
+        let mut all = vec![paths.clone()];
+        for op in &self.ops {
+            match op {
+                Op::Mkdir(path) | Op::Create(path) => {
+                    paths.insert(path.clone(), self.start.live.len() + all.len());
+                }
+                Op::Remove(path) => drop(paths.remove(path)),
+                Op::Rename(from, to) => {
+                    let inside = format!("{from}/");
+                    let below = |path: &&String| *path == from || path.starts_with(&inside);
+                    for path in paths.keys().filter(below).cloned().collect::<Vec<_>>() {
+                        if let Some(id) = paths.remove(&path) {
+                            paths.insert(format!("{to}{}", &path[from.len()..]), id);
+                        }
+                    }
+                }
+                _ => {}
+            }
+            all.push(paths.clone());
+        }
+        all
+    }
+
     /// The states after each number of operations, and those after a part of the next one.
     fn states(&self) -> (Vec<State>, Vec<Option<State>>) {
         let (mut states, mut parts) = (vec![self.start.clone()], Vec::new());
@@ -202,6 +263,7 @@ impl Journal {
             parts.push(part);
             states.push(whole);
         }
+        parts.push(None);
         (states, parts)
     }
 

@@ -33,7 +33,8 @@ impl FileChanges {
         transid: u64,
         most: usize,
     ) -> Result<Logged> {
-        if let Some(content) = self.inline_content(layers)? {
+        // What the last commit has behind the end of the file is cut off by replay, so the tree need not be asked.
+        if let Some(content) = self.inline_content(Layers { in_tree: false, ..layers })? {
             let head = head(transid, content.len() as u64, 0, FileExtentHead::INLINE);
             let item = [head.as_bytes(), content].concat();
             return Ok(Logged::Items(vec![(0, item)], Vec::new()));
