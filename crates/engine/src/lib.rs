@@ -8,6 +8,7 @@ pub mod error;
 pub mod fs;
 mod hash;
 pub mod inode;
+mod log;
 pub mod refs;
 pub mod space;
 pub mod stats;

@@ -63,7 +63,7 @@ impl Volume {
     /// Opens the filesystem on these devices (one, for now).
     ///
     /// Refused by name: several devices, profiles other than single and DUP, sector sizes other
-    /// than 4096, unknown features; for writing also a log tree that waits for replay, features that
+    /// than 4096, unknown features; for writing also a log tree that waits for replay (unless the opener replays it), features that
     /// forbid it, and devices that are too small.
     ///
     /// When the primary superblock is bad, reading goes by a copy of it, and says so; writing only when it is sure that the
@@ -107,7 +107,7 @@ impl Volume {
         check_supported(&name, &superblock)?;
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
-            refuse_writing(&name, &doubts)?;
+            refuse_writing(&name, &doubts, rescue)?;
             refuse_mounted(&*device, &superblock)?;
             refuse_old(&name, &superblock, mirror.as_ref(), rescue)?;
         }
@@ -326,9 +326,13 @@ fn doubts(
     doubts
 }
 
-fn refuse_writing(device: &str, doubts: &[Warning]) -> Result<(), VolumeError> {
+fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<(), VolumeError> {
     let device = device.to_string();
-    match doubts.first() {
+    if rescue.no_log_replay {
+        let why = "writing without replay of the log (nologreplay) would destroy it".into();
+        return Err(VolumeError::ReadOnlyPossible { device, why });
+    }
+    match doubts.iter().find(|doubt| !rescue.replays_log || **doubt != Warning::LogTree) {
         None => Ok(()),
         Some(Warning::Replaced { other }) => Err(VolumeError::Replaced { device, other }),
         Some(doubt) => Err(VolumeError::ReadOnlyPossible { device, why: doubt.to_string() }),

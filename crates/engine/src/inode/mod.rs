@@ -48,6 +48,7 @@ mod name;
 mod names;
 mod parts;
 mod rename;
+mod replay;
 mod state;
 mod steps;
 #[cfg(test)]
@@ -61,6 +62,7 @@ pub use directory::DirectoryEntry;
 pub use io::Source;
 pub use name::Name;
 pub use rename::{End, Rename};
+pub use replay::{ListedEntry, LoggedName};
 pub use steps::{FEW, Leaving, Step, letting_go};
 pub use tree::{Asleep, FileTree};
 pub use xattrs::SetXattr;

@@ -33,6 +33,7 @@ mod prealloc;
 mod prepare;
 mod ranges;
 mod read;
+mod replay;
 mod seek;
 mod shape;
 #[cfg(test)]
@@ -43,6 +44,7 @@ pub use changes::{FILE_END, FileChanges, space_needed};
 pub use layers::Layers;
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};
+pub use replay::{LoggedData, span_of};
 pub use seek::{Mapping, Place, Seek};
 pub use shape::{PARTS_MAX, Shared};
 pub use write::DIRECT_MIN;

@@ -59,7 +59,7 @@ impl FileChanges {
         if span.start != 0 || span.end != SECTOR {
             return Ok(());
         }
-        let piece = Piece::Inline(content.into());
+        let piece = Piece::Inline(content.into(), None);
         // Space preallocated behind the end of the file and an inline extent do not go together.
         let mut behind = Segments::new(self, layers, SECTOR..FILE_END);
         while let Some((_, found)) = behind.next()? {
