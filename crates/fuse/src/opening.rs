@@ -148,6 +148,7 @@ fn engine_options(options: &MountOptions) -> Options {
     let seconds = options.commit_seconds.map(|seconds| Duration::from_secs(seconds.into()));
     mode.use_backup_super(options.use_backup_super)
         .use_backup_root(options.use_backup_root)
+        .no_log_replay(options.no_log_replay)
         .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
         .commit_pause(COMMIT_PAUSE)

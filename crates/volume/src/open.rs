@@ -44,7 +44,10 @@ pub struct Opened {
 }
 
 /// Linux may have mounted this image by a name that is gone.
-fn refuse_mounted(device: &dyn BlockDevice, superblock: &Superblock) -> Result<(), VolumeError> {
+pub(crate) fn refuse_mounted(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+) -> Result<(), VolumeError> {
     let is_disk = |path: &Path| path.metadata().is_ok_and(|it| it.file_type().is_block_device());
     if device.place().is_none_or(|(path, _)| is_disk(&path)) {
         return Ok(());
@@ -128,7 +131,7 @@ impl Volume {
         Ok(Opened { volume, warnings })
     }
 
-    fn of(
+    pub(crate) fn of(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
         primary: Option<Box<Bytes>>,
@@ -251,7 +254,9 @@ impl TreeRoot {
     }
 }
 
-fn only_device(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Arc<dyn BlockDevice>, VolumeError> {
+pub(crate) fn only_device(
+    devices: Vec<Arc<dyn BlockDevice>>,
+) -> Result<Arc<dyn BlockDevice>, VolumeError> {
     let count = devices.len();
     let mut devices = devices.into_iter();
     match (devices.next(), count) {
@@ -264,7 +269,7 @@ fn only_device(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Arc<dyn BlockDevice
 }
 
 /// Refuses what even reading does not do.
-fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
+pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
     let refuse = |what| Err(VolumeError::Unsupported { device: device.into(), what });
     if sb.num_devices.get() != 1 {
         return refuse(format!("a filesystem on {} devices", sb.num_devices.get()));
@@ -340,7 +345,7 @@ fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<()
 }
 
 /// Refuses to write on from a copy of the superblock that may be old.
-fn refuse_old(
+pub(crate) fn refuse_old(
     device: &str,
     superblock: &Superblock,
     mirror: Option<&Mirror>,
