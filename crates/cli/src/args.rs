@@ -102,7 +102,7 @@ pub struct Globals {
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
-    /// usebackuproot (read by the roots of an older commit)
+    /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log)
     #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
     pub rescue: Option<Rescue>,
     /// Say nothing but errors
@@ -117,7 +117,8 @@ pub struct Globals {
 }
 
 fn parse_rescue(words: &str) -> Result<Rescue, &'static str> {
-    Rescue::parse(words).ok_or("expects usebackupsuper or usebackuproot, or both joined by a colon")
+    Rescue::parse(words)
+        .ok_or("expects usebackupsuper, usebackuproot or nologreplay, joined by colons")
 }
 
 impl Globals {
@@ -180,6 +181,9 @@ pub enum Command {
     /// The filesystem as a whole
     #[command(subcommand, infer_subcommands = true)]
     Filesystem(cmd::filesystem::Filesystem),
+    /// Get at what is left of a filesystem
+    #[command(subcommand, infer_subcommands = true)]
+    Rescue(cmd::rescue::Rescue),
     /// Look at the bytes of a filesystem
     #[command(subcommand, infer_subcommands = true)]
     InspectInternal(cmd::inspect::Inspect),

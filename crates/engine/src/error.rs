@@ -58,6 +58,12 @@ pub enum Error {
     /// An earlier commit failed, or something panicked: nothing more is written. Holds the first cause.
     #[error("the filesystem turned read-only after a failure: {0}")]
     Aborted(Arc<str>),
+    /// A log that waits cannot be replayed. Nothing was written.
+    #[error(
+        "the log that waits for replay cannot be replayed: {0}; `buttress check` tells what is damaged, `-o ro,nologreplay` (`--rescue \
+         nologreplay`) shows the last commit, and `buttress rescue zero-log` gives up what the log has"
+    )]
+    Log(Arc<Error>),
     /// Something that exists on the disk, or was asked for, and is not supported yet.
     #[error("{0} is not supported")]
     Unsupported(Unsupported),
@@ -150,6 +156,7 @@ impl Error {
             Error::Volume(error) if error.is_full() => Errno::NOSPC,
             Error::Volume(_) | Error::Data { .. } => Errno::IO,
             Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
+            Error::Log(why) => why.errno(),
             Error::Unsupported(_) => Errno::OPNOTSUPP,
         }
     }

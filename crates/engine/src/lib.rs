@@ -8,7 +8,7 @@ pub mod error;
 pub mod fs;
 mod hash;
 pub mod inode;
-pub mod log;
+mod log;
 pub mod refs;
 pub mod space;
 pub mod stats;

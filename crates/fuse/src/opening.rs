@@ -149,6 +149,7 @@ fn engine_options(options: &MountOptions) -> Options {
     mode.use_backup_super(options.use_backup_super)
         .use_backup_root(options.use_backup_root)
         .tree_log(options.tree_log)
+        .no_log_replay(options.no_log_replay)
         .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
         .commit_pause(COMMIT_PAUSE)

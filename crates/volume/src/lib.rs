@@ -28,6 +28,7 @@ mod torn;
 mod volume;
 mod walk;
 mod warning;
+mod zero_log;
 
 pub use buttress_device::Access;
 pub use buttress_ondisk::check::Expect;
@@ -41,3 +42,4 @@ pub use profile::Profile;
 pub use volume::{Member, Stats, Volume};
 pub use walk::{TreeRoot, search, search_back, search_from, walk, walk_blocks};
 pub use warning::{Age, Rescue, Warning};
+pub use zero_log::{Log, zero_log};

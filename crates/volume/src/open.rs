@@ -44,7 +44,10 @@ pub struct Opened {
 }
 
 /// Linux may have mounted this image by a name that is gone.
-fn refuse_mounted(device: &dyn BlockDevice, superblock: &Superblock) -> Result<(), VolumeError> {
+pub(crate) fn refuse_mounted(
+    device: &dyn BlockDevice,
+    superblock: &Superblock,
+) -> Result<(), VolumeError> {
     let is_disk = |path: &Path| path.metadata().is_ok_and(|it| it.file_type().is_block_device());
     if device.place().is_none_or(|(path, _)| is_disk(&path)) {
         return Ok(());
@@ -63,7 +66,7 @@ impl Volume {
     /// Opens the filesystem on these devices (one, for now).
     ///
     /// Refused by name: several devices, profiles other than single and DUP, sector sizes other
-    /// than 4096, unknown features; for writing also a log tree that waits for replay, features that
+    /// than 4096, unknown features; for writing also a log tree that waits for replay (unless the opener replays it), features that
     /// forbid it, and devices that are too small.
     ///
     /// When the primary superblock is bad, reading goes by a copy of it, and says so; writing only when it is sure that the
@@ -107,7 +110,7 @@ impl Volume {
         check_supported(&name, &superblock)?;
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
-            refuse_writing(&name, &doubts)?;
+            refuse_writing(&name, &doubts, rescue)?;
             refuse_mounted(&*device, &superblock)?;
             refuse_old(&name, &superblock, mirror.as_ref(), rescue)?;
         }
@@ -128,7 +131,7 @@ impl Volume {
         Ok(Opened { volume, warnings })
     }
 
-    fn of(
+    pub(crate) fn of(
         device: Arc<dyn BlockDevice>,
         sb: Superblock,
         primary: Option<Box<Bytes>>,
@@ -251,7 +254,9 @@ impl TreeRoot {
     }
 }
 
-fn only_device(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Arc<dyn BlockDevice>, VolumeError> {
+pub(crate) fn only_device(
+    devices: Vec<Arc<dyn BlockDevice>>,
+) -> Result<Arc<dyn BlockDevice>, VolumeError> {
     let count = devices.len();
     let mut devices = devices.into_iter();
     match (devices.next(), count) {
@@ -264,7 +269,7 @@ fn only_device(devices: Vec<Arc<dyn BlockDevice>>) -> Result<Arc<dyn BlockDevice
 }
 
 /// Refuses what even reading does not do.
-fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
+pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
     let refuse = |what| Err(VolumeError::Unsupported { device: device.into(), what });
     if sb.num_devices.get() != 1 {
         return refuse(format!("a filesystem on {} devices", sb.num_devices.get()));
@@ -326,9 +331,13 @@ fn doubts(
     doubts
 }
 
-fn refuse_writing(device: &str, doubts: &[Warning]) -> Result<(), VolumeError> {
+fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<(), VolumeError> {
     let device = device.to_string();
-    match doubts.first() {
+    if rescue.no_log_replay {
+        let why = "writing without replay of the log (nologreplay) would destroy it".into();
+        return Err(VolumeError::ReadOnlyPossible { device, why });
+    }
+    match doubts.iter().find(|doubt| !rescue.replays_log || **doubt != Warning::LogTree) {
         None => Ok(()),
         Some(Warning::Replaced { other }) => Err(VolumeError::Replaced { device, other }),
         Some(doubt) => Err(VolumeError::ReadOnlyPossible { device, why: doubt.to_string() }),
@@ -336,7 +345,7 @@ fn refuse_writing(device: &str, doubts: &[Warning]) -> Result<(), VolumeError> {
 }
 
 /// Refuses to write on from a copy of the superblock that may be old.
-fn refuse_old(
+pub(crate) fn refuse_old(
     device: &str,
     superblock: &Superblock,
     mirror: Option<&Mirror>,

@@ -34,7 +34,7 @@ pub enum Warning {
         /// Who, and what follows.
         what: String,
     },
-    /// A log tree waits for replay: what was fsynced last is not seen.
+    /// A log tree waits for replay: what was fsynced last is not in the trees.
     LogTree,
     /// Features, known or not, that we do not keep up when writing.
     CompatRo {
@@ -95,6 +95,10 @@ pub struct Rescue {
     pub backup_super: bool,
     /// Read by the roots of an older commit when those of the last one lead nowhere. For reading only.
     pub backup_root: bool,
+    /// Show the last commit, without what a log tree has that waits for replay. For reading only.
+    pub no_log_replay: bool,
+    /// Whoever opens replays a log tree that waits, before it writes anything else. Not a word that mount options use.
+    pub replays_log: bool,
 }
 
 impl fmt::Display for Warning {
@@ -112,8 +116,7 @@ impl fmt::Display for Warning {
             ),
             Self::Shared { device, what } => write!(f, "{device}: {what}"),
             Self::LogTree => f.write_str(
-                "a log tree waits for replay, which is not there yet: the last fsynced changes \
-                 are not shown",
+                "a log tree waits for replay: without that, the last fsynced changes are not shown",
             ),
             Self::CompatRo { names } => {
                 write!(f, "features that must be known to write ({names}): reading only")
@@ -132,12 +135,13 @@ impl fmt::Display for Warning {
 }
 
 impl Rescue {
-    /// Understands words that mount options use, joined by colons: `usebackuproot`, `usebackupsuper`.
+    /// Understands words that mount options use, joined by colons: `usebackuproot`, `usebackupsuper`, `nologreplay`.
     pub fn parse(list: &str) -> Option<Rescue> {
         let mut rescue = Rescue::default();
         for word in list.split(':') {
             match word {
                 "usebackuproot" => rescue.backup_root = true,
+                "nologreplay" => rescue.no_log_replay = true,
                 "usebackupsuper" => rescue.backup_super = true,
                 _ => return None,
             }

@@ -18,6 +18,7 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod property;
+pub mod rescue;
 pub mod rm;
 pub mod stat;
 pub mod subvolume;
@@ -50,6 +51,7 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Check(args) => check::run(args, globals, out),
         Command::Property(args) => property::run(args, globals, out),
         Command::Filesystem(args) => filesystem::run(args, globals, out),
+        Command::Rescue(args) => rescue::run(args, globals, out),
         Command::InspectInternal(args) => inspect::run(args, globals, out),
         Command::Version => version(globals, out),
         Command::Completions(args) => completions::run(args, out),

@@ -111,6 +111,7 @@ fn options<'a>(
     let rescue = globals.rescue.unwrap_or_default();
     options.use_backup_super |= rescue.backup_super;
     options.use_backup_root |= rescue.backup_root;
+    options.no_log_replay |= rescue.no_log_replay;
     options.stats = globals.stats;
     Ok((options, idle))
 }

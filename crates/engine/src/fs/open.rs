@@ -5,15 +5,19 @@ use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_ondisk::{Key, kind, objectid};
-use buttress_volume::{Volume, VolumeError, part_at};
+use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
 
 use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
+use crate::log::replay::replay;
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::Forest;
 use crate::tree::{Blocks, View};
 use crate::txn::{Core, Features, Roots};
+
+/// What a filesystem with a log says that is only read.
+const SHOWN: &str = "a log tree waits for replay: the filesystem is shown as replay makes it, and nothing is written";
 
 impl Filesystem {
     /// Opens the filesystem in a file or on a block device.
@@ -32,10 +36,29 @@ impl Filesystem {
 
     /// Opens the filesystem on a device. The option `offset` does not count here.
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<Filesystem> {
-        let opened = Volume::open_rescue(vec![device], access(&options), options.rescue)?;
-        let warnings = opened.warnings.iter().map(ToString::to_string).collect();
+        let rescue = Rescue { replays_log: true, ..options.rescue };
+        let opened = Volume::open_rescue(vec![device], access(&options), rescue)?;
+        let mut warnings = opened.warnings;
         let core = load(Arc::new(opened.volume), &options)?;
-        let forest = Forest::load(&core)?;
+        let mut forest = Forest::load(&core)?;
+        if !options.rescue.no_log_replay {
+            match replay(&core, &forest) {
+                Ok(false) => {}
+                Ok(true) => {
+                    warnings.retain(|warning| *warning != Warning::LogTree);
+                    if !options.write {
+                        core.warn(SHOWN.into());
+                    }
+                }
+                Err(error) if options.write => return Err(error),
+                // What is left of it in memory is nothing that ever was.
+                Err(error) => {
+                    forest = Forest::load(&core)?;
+                    core.warn(error.to_string());
+                }
+            }
+        }
+        let warnings = warnings.iter().map(ToString::to_string).collect();
         let inner = Inner {
             core,
             forest,

@@ -176,6 +176,12 @@ impl Options {
         Options { rescue: Rescue { backup_root: use_backup_root, ..self.rescue }, ..self }
     }
 
+    /// Shows the last commit, without what was fsynced after it, when a log waits for replay; without this, the filesystem is shown as
+    /// replay makes it, in memory. Opening for writing is refused with this.
+    pub fn no_log_replay(self, no_log_replay: bool) -> Options {
+        Options { rescue: Rescue { no_log_replay, ..self.rescue }, ..self }
+    }
+
     /// Whether the same operations, of one thread, on the same filesystem make the same bytes, given the same
     /// [`Options::env`]. Costs some speed, and there is no background work.
     pub fn reproducible(self, reproducible: bool) -> Options {

@@ -152,6 +152,44 @@ impl State {
         self.attributes.size = self.attributes.size.saturating_sub(name.weight());
     }
 
+    /// Adds an entry at an index that is free; [`State::know_next_index`] came before.
+    pub(super) fn add_entry_at(
+        &mut self,
+        name: Hashed<'_>,
+        entry: Entry,
+        index: u64,
+        beneath: bool,
+    ) {
+        self.entries().add_at(name, entry, index, beneath);
+        self.next_index = self.next_index.max(index.saturating_add(1));
+        self.attributes.size = self.attributes.size.saturating_add(name.weight());
+    }
+
+    /// The name at an index, and where it leads.
+    pub(super) fn entry_at(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        index: u64,
+    ) -> Result<Option<(Vec<u8>, Entry)>> {
+        for layer in self.layers_of_entries() {
+            if let Some(added) = layer.added_at(index) {
+                let entry = Entry { location: added.location, file_type: added.file_type };
+                return Ok(Some((added.name.as_bytes().to_vec(), entry)));
+            }
+            if layer.hides(index) {
+                return Ok(None);
+            }
+        }
+        let key = Key::new(ino, kind::DIR_INDEX, index);
+        let item = if self.on_disk { view.get(&key)? } else { None };
+        let Some(item) = item else { return Ok(None) };
+        let item = Met::Item(item);
+        let found = stored_entry(view, &item)?;
+        let entry = Entry { location: found.location, file_type: found.file_type };
+        Ok(Some((found.name.to_vec(), entry)))
+    }
+
     /// Refuses what is no directory, or was removed.
     pub(super) fn usable_directory(&self) -> Result<()> {
         self.alive()?;

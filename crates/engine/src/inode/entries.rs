@@ -124,6 +124,22 @@ impl Entries {
         self.added.binary_search_by_key(&index, |added| added.index).ok()
     }
 
+    /// The same with any index that is free: the one that a log says.
+    pub(super) fn add_at(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
+        // The item at this index is replaced.
+        self.removed.remove(&index);
+        let behind = self.added.partition_point(|added| added.index < index);
+        let later = self.added.split_off(behind);
+        self.gone -= later.iter().filter(|it| it.index == index && it.gone).count();
+        self.add(name, entry, index, beneath);
+        self.added.extend(later.into_iter().filter(|it| it.index != index));
+    }
+
+    /// The entry that this layer adds at an index.
+    pub(super) fn added_at(&self, index: u64) -> Option<&Added> {
+        self.at(index).filter(|added| !added.gone)
+    }
+
     /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Pending`].
     pub(super) fn add(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
         let kept = Name::new(name.bytes);

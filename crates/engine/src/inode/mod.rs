@@ -49,6 +49,7 @@ mod name;
 mod names;
 mod parts;
 mod rename;
+mod replay;
 mod state;
 mod steps;
 #[cfg(test)]
@@ -63,6 +64,7 @@ pub use io::Source;
 pub use log::{Entry as LogEntry, Extent as LogExtent, Logged, Reason};
 pub use name::Name;
 pub use rename::{End, Rename};
+pub use replay::{ListedEntry, LoggedName};
 pub use steps::{FEW, Leaving, Step, letting_go};
 pub use tree::{Asleep, FileTree};
 pub use xattrs::SetXattr;

@@ -141,6 +141,36 @@ impl State {
         })
     }
 
+    /// All names: the directory, the index in it, and the name.
+    pub(super) fn all_names(&self, ino: u64, view: &View<'_>) -> Result<Vec<(u64, u64, Vec<u8>)>> {
+        let mut names = Vec::new();
+        if self.on_disk {
+            let from = Key::new(ino, kind::INODE_REF, 0);
+            let mut cursor = view.range(from, Key::new(ino, kind::INODE_EXTREF, u64::MAX));
+            while let Some(item) = cursor.next()? {
+                if item.key().kind == kind::INODE_REF {
+                    let parent = item.key().offset;
+                    let refs = inode_refs(item.data());
+                    names.extend(refs.map(|it| (parent, it.index, it.name.to_vec())));
+                } else {
+                    let refs = inode_extrefs(item.data());
+                    names.extend(refs.map(|it| (it.parent, it.index, it.name.to_vec())));
+                }
+            }
+        }
+        let mut layers: Vec<&Names> = self.layers_of_names().collect();
+        layers.reverse();
+        for layer in layers {
+            for change in layer.as_slice().iter().filter(|change| !change.gained) {
+                names.retain(|(parent, _, name)| !change.is(*parent, name));
+            }
+            for change in layer.as_slice().iter().filter(|change| change.gained) {
+                names.push((change.parent, change.index, change.name.as_bytes().to_vec()));
+            }
+        }
+        Ok(names)
+    }
+
     /// A directory that holds one of the names: of a directory, its parent.
     pub(super) fn parent(&self, ino: u64, view: &View<'_>) -> Result<Option<u64>> {
         for layer in self.layers_of_names() {

@@ -324,6 +324,16 @@ impl FileTree {
         Ok(ino)
     }
 
+    /// The inode `ino` has come from elsewhere: new ones have larger numbers.
+    pub(super) fn raise_next_ino(&self, ino: u64) {
+        self.next_ino.fetch_max(ino.saturating_add(1), Ordering::Relaxed);
+    }
+
+    /// Those that the running transaction has changed.
+    pub(super) fn changed_inodes(&self) -> Vec<Arc<Inode>> {
+        self.dirty.lock().iter().map(|(_, inode)| inode.clone()).collect()
+    }
+
     /// How many inodes are in memory.
     pub fn loaded(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()

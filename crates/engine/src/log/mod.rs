@@ -1,8 +1,11 @@
-//! The tree log: what fsync writes instead of a commit.
+//! The log: what was made durable since the last commit, beside its trees.
 //!
-//! A log is read beside the last commit, by whoever opens the filesystem next: it has the inodes that were made durable since then, as far
-//! as they have changed, and replay puts them in their place.
+//! Between two commits an fsync writes what it is asked for to *log trees* ([`write`]), one for each subvolume that has any, and the
+//! superblock names the tree that lists them. Nothing else refers to their blocks: to the trees that describe space they are free. Who
+//! opens such a filesystem replays the logs ([`replay`]); the commit that makes the result durable ends them.
 
+mod read;
+pub mod replay;
 mod write;
 
 pub use write::{Log, Synced};

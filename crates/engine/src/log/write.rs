@@ -374,11 +374,3 @@ impl Changes {
         Ok(None)
     }
 }
-
-impl Log {
-    /// Whether the log of a transaction is in use; for tests.
-    #[cfg(test)]
-    pub fn is_open(&self, core: &Core) -> bool {
-        self.state.lock().transid == core.txn.running() && core.log.is_active()
-    }
-}

@@ -130,6 +130,15 @@ impl Space {
         done.unwrap_or(false).then_some(()).ok_or_else(fault)
     }
 
+    /// Takes exactly these addresses, which a log says hold data or blocks of its own: nobody else gets them before they are
+    /// accounted for or given back.
+    pub fn claim(&self, range: Range, class: Class) -> Result<()> {
+        let found = self.index.find(range.start).map(|(_, class)| class);
+        let same = found.is_some_and(|found| found.slot() == self.slot_of(class));
+        let free = |group: &mut Group| same && group.claim(range);
+        self.change(range, "what a log uses is not free", free)
+    }
+
     /// The commit gives a data extent its first reference: it is used from now on.
     pub fn account_new(&self, range: Range) -> Result<()> {
         self.change(range, "a new extent was not allocated", |group| group.account(range))

@@ -221,6 +221,12 @@ impl Group {
         done.then_some(run)
     }
 
+    /// Takes exactly this range, which a log says is in use; promised until a commit refers to it, or it is given back. Whether all of
+    /// it was free.
+    pub fn claim(&mut self, range: Range) -> bool {
+        self.allows(range) && self.free.remove(range) && self.promised.insert(range).is_some()
+    }
+
     /// The address of a new tree block, used at once.
     pub fn take_block(&mut self) -> Option<u64> {
         let start = self.free.block(self.cursor, TOGETHER)?;

@@ -172,9 +172,13 @@ impl fmt::Debug for Space {
 
 impl Space {
     fn slot(&self, class: Class) -> &Slot {
+        &self.slots[self.slot_of(class)]
+    }
+
+    fn slot_of(&self, class: Class) -> usize {
         match class {
-            Class::Metadata if self.mixed => &self.slots[Class::Data.slot()],
-            _ => &self.slots[class.slot()],
+            Class::Metadata if self.mixed => Class::Data.slot(),
+            _ => class.slot(),
         }
     }
 }

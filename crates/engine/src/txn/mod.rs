@@ -29,7 +29,7 @@ mod waiting;
 pub use self::commit::{
     Commit, Participant, Upkeep, UuidChange, commit, commit_covering, commit_for_space,
 };
-pub use self::core::{Core, Features, Roots};
+pub use self::core::{Core, Features, Roots, root_of};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};

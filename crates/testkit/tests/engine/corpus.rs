@@ -10,7 +10,7 @@ use buttress_testkit::oracle::{root_or_skip, run, temp_dir};
 use crate::each::each;
 
 /// What a refusal says, by the corpus' word for the reason.
-const REASONS: [(&str, &str); 12] = [
+const REASONS: [(&str, &str); 11] = [
     ("several devices", "a filesystem on"),
     ("a sector size other than 4096", "sector size"),
     ("an unknown incompat bit", "incompat"),
@@ -19,7 +19,6 @@ const REASONS: [(&str, &str); 12] = [
     ("a stripe tree", "raid-stripe-tree"),
     ("no superblock", "holds no btrfs filesystem"),
     ("shorter than its device item says", "the filesystem takes"),
-    ("a log tree waits for replay", "log tree"),
     ("a balance is in progress", "balance"),
     ("a seeding device", "seed filesystem"),
     ("an unknown compat_ro bit", "features that must be known to write"),
@@ -53,7 +52,9 @@ fn refused(image: &Image, why: &str) -> Vec<String> {
 fn read(image: &Image) -> Vec<String> {
     let facts = match image.expectation {
         Expectation::Refused(why) => return refused(image, why),
-        _ => open(image, Options::read_only()).and_then(|fs| facts_of_library(&fs)),
+        // The kernel's facts of an image with a log are those of the last commit.
+        _ => open(image, Options::read_only().no_log_replay(true))
+            .and_then(|fs| facts_of_library(&fs)),
     };
     match (&facts, &image.facts) {
         (Ok(have), Some(expect)) => diff(have, expect),

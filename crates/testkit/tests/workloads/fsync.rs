@@ -2,7 +2,7 @@
 
 use buttress::{Allocate, Filesystem, New, Node, Options, Rename, SetXattr, Stats};
 use buttress_codec::ChecksumKind;
-use buttress_testkit::facts::{diff, facts_of_dir};
+use buttress_testkit::facts::{Facts, diff, facts_of_dir};
 use buttress_testkit::oracle::{self, KernelMount};
 
 use crate::image::{Image, shape};
@@ -38,14 +38,23 @@ fn case(image: &Image, after: impl FnOnce(&Case<'_>)) -> Stats {
     assert_eq!(stats.commits, before.commits, "{:?}", stats.log_refused);
     assert!(stats.log_syncs > 0);
     let live = ours::facts(&fs);
-    let copy = image.copy();
+    // Times of a directory are its own, and are synced with it only.
+    let same = |seen: &Facts, whose: &str| {
+        let lines = diff(seen, &live).into_iter().filter(|line| !line.contains("mtime"));
+        let lines: Vec<_> = lines.collect();
+        assert!(lines.is_empty(), "{whose}: {lines:#?}");
+    };
+    let (copy, mine) = (image.copy(), image.copy());
+    let shown = mine.open_read_only();
+    same(&ours::facts(&shown), "ours, only read");
+    shown.close().unwrap();
+    let replayed = mine.open();
+    same(&ours::facts(&replayed), "ours");
+    replayed.close().unwrap();
+    check(&mine);
     if oracle::root_or_skip() {
         let mount = KernelMount::new(&copy.path(), MOUNT).unwrap();
-        // Times of a directory are its own, and are synced with it only.
-        let of_dir = |line: &String| line.contains("mtime");
-        let lines: Vec<String> = diff(&facts_of_dir(mount.path()).unwrap(), &live);
-        let lines: Vec<_> = lines.into_iter().filter(|line| !of_dir(line)).collect();
-        assert!(lines.is_empty(), "{lines:#?}");
+        same(&facts_of_dir(mount.path()).unwrap(), "Linux");
         mount.finish().unwrap();
         check(&copy);
     }

@@ -82,6 +82,9 @@ pub struct FileChanges {
     pub(super) dropped: Vec<Range>,
     /// By the start of a changed region, the start of the old extent that reaches into it from before; in order.
     pub(super) edges: Vec<(u64, u64)>,
+    /// Replay of a log has put pieces here that operations do not: reserved space and compressed data as the log has them. The
+    /// layer is committed before any operation changes it, or never changed.
+    pub(super) replayed: bool,
     /// The compressed extent that was read last, if one was.
     pub(super) cache: OnceLock<Arc<Cache>>,
 }
@@ -165,7 +168,7 @@ impl FileChanges {
 
     fn let_go(&mut self, span: &Span, piece: Piece) {
         match piece {
-            Piece::Hole | Piece::Inline(_) => (),
+            Piece::Hole | Piece::Inline(..) => (),
             Piece::New { bytenr, .. } => {
                 let range = Range { start: bytenr, len: len(span) };
                 self.digests.cut(&(bytenr..bytenr.saturating_add(range.len)));
@@ -272,16 +275,7 @@ impl FileChanges {
 
     /// The checksums of all sectors of `span`, or `None` when some have none.
     pub(super) fn digests_of(&self, span: &Span) -> Option<Vec<u8>> {
-        let mut all = Vec::new();
-        let mut pos = span.start;
-        while pos < span.end {
-            let (found, digests) = self.digests.at(pos)?;
-            let end = found.end.min(span.end);
-            let sector = |at: u64| ((at - found.start) / SECTOR) as usize * digests.size;
-            all.extend_from_slice(digests.bytes.get(sector(pos)..sector(end))?);
-            pos = end;
-        }
-        Some(all)
+        self.digests.all_of(span)
     }
 
     /// Turns the new data inside `span` into shared ones, so that others can refer to them.

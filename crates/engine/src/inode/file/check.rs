@@ -102,8 +102,9 @@ impl FileChanges {
             ensure(span.end <= FILE_END, || format!("a piece at {span:?}"))?;
             match piece {
                 Piece::Hole => (),
-                Piece::Inline(bytes) => {
-                    let small = (1..=INLINE_MAX).contains(&(bytes.len() as u64));
+                Piece::Inline(bytes, _) => {
+                    let most = if self.replayed { SECTOR } else { INLINE_MAX };
+                    let small = (1..=most).contains(&(bytes.len() as u64));
                     ensure(small && span == (0..SECTOR), || format!("inline at {span:?}"))?;
                 }
                 Piece::New { .. } => {
@@ -111,7 +112,9 @@ impl FileChanges {
                     ensure(short, || format!("an extent of {} bytes", len(&span)))?;
                 }
                 Piece::Extent(extent) => {
-                    ensure(!extent.prealloc, || format!("reserved space of others at {span:?}"))?;
+                    ensure(!extent.prealloc || self.replayed, || {
+                        format!("reserved space of others at {span:?}")
+                    })?;
                     check_part(&span, extent)?;
                 }
             }
@@ -186,7 +189,7 @@ fn check_part(span: &Span, extent: &Extent) -> Checked {
     let inside = extent.offset.checked_add(len(span)).is_some_and(|end| end <= extent.ram_len);
     ensure(inside, || format!("{span:?} is more than {extent:?} has"))?;
     let Some(shared) = &extent.shared else { return Ok(()) };
-    let (at, all) = (extent.addresses(len(span)), &shared.range);
+    let (at, all) = (extent.read_from(len(span)), &shared.range);
     let inside = all.start <= at.start && at.end <= all.start + all.len;
     ensure(inside, || format!("{span:?} shares more than {all:?}: {extent:?}"))
 }

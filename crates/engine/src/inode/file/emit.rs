@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use super::changes::{FileChanges, round_up};
 use super::layers::extent_key;
-use super::piece::{Extent, Origin, Piece};
+use super::piece::{Extent, Origin, Packed, Piece};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::refs::{Record, RefLog, Target};
@@ -232,7 +232,7 @@ impl Emitter<'_, '_, '_> {
         let New { span, piece } = new;
         match piece {
             Piece::Hole => self.put_extent(span, FileExtentTail::default(), len(span), (0, false)),
-            Piece::Inline(bytes) => self.put_inline(span.start, bytes),
+            Piece::Inline(bytes, packed) => self.put_inline(span.start, bytes, packed.as_deref()),
             Piece::New { bytenr, prealloc } => {
                 let len = len(span);
                 let tail = FileExtentTail {
@@ -258,7 +258,9 @@ impl Emitter<'_, '_, '_> {
         let shared = extent.shared.as_deref();
         let introduced = shared.filter(|shared| shared.introduces());
         if let Some(shared) = introduced {
-            self.emit.csums.push(shared.range.start, shared.digests.clone());
+            for (span, digests) in shared.digests.iter() {
+                self.emit.csums.push(span.start, digests.bytes.clone());
+            }
         }
         let is_new = introduced.is_some_and(|shared| shared.origin == Origin::New);
         let marks = if is_new { Record::NEW } else { 0 };
@@ -283,9 +285,11 @@ impl Emitter<'_, '_, '_> {
         self.emit.merge.put(extent_key(self.ino, span.start), item.as_bytes())
     }
 
-    fn put_inline(&mut self, start: u64, bytes: &[u8]) -> Result<()> {
-        let head = self.head(bytes.len() as u64, 0, FileExtentHead::INLINE);
-        let item = [head.as_bytes(), bytes].concat();
+    fn put_inline(&mut self, start: u64, bytes: &[u8], packed: Option<&Packed>) -> Result<()> {
+        let (compression, stored) =
+            packed.map_or((0, bytes), |packed| (packed.compression, &*packed.bytes));
+        let head = self.head(bytes.len() as u64, compression, FileExtentHead::INLINE);
+        let item = [head.as_bytes(), stored].concat();
         self.emit.merge.put(extent_key(self.ino, start), &item)
     }
 

@@ -110,7 +110,7 @@ impl FileChanges {
         let skip = pos - span.start;
         Some(match piece {
             Piece::Hole => Found::Hole,
-            Piece::Inline(bytes) => Found::Inline(Cow::Borrowed(bytes)),
+            Piece::Inline(bytes, _) => Found::Inline(Cow::Borrowed(bytes)),
             Piece::New { bytenr, prealloc } => Found::Extent(Mapped {
                 bytenr: *bytenr,
                 disk_len: len(&span),
@@ -315,7 +315,7 @@ fn is_extent(item: &Item, ino: u64) -> bool {
 }
 
 /// What an inline extent holds, decompressed; `None` when it cannot be.
-fn inline_content(body: &FileExtentItem<'_>) -> Option<Vec<u8>> {
+pub(super) fn inline_content(body: &FileExtentItem<'_>) -> Option<Vec<u8>> {
     let FileExtentItem::Inline { ram_bytes, compression, data, .. } = body else { return None };
     if *compression == 0 {
         return Some(data.to_vec());

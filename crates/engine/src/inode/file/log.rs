@@ -89,7 +89,7 @@ fn item(span: &Span, piece: &Piece, transid: u64, end: u64) -> Option<Vec<u8>> {
             }
             (FileExtentTail::default(), len(&span), 0, regular, span)
         }
-        Piece::Inline(bytes) => {
+        Piece::Inline(bytes, _) => {
             let head = head(transid, bytes.len() as u64, 0, FileExtentHead::INLINE);
             return Some([head.as_bytes(), bytes].concat());
         }

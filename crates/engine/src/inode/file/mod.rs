@@ -34,6 +34,7 @@ mod prealloc;
 mod prepare;
 mod ranges;
 mod read;
+mod replay;
 mod seek;
 mod shape;
 #[cfg(test)]
@@ -45,6 +46,7 @@ pub use layers::Layers;
 pub use log::Logged;
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};
+pub use replay::{LoggedData, span_of};
 pub use seek::{Mapping, Place, Seek};
 pub use shape::{PARTS_MAX, Shared};
 pub use write::DIRECT_MIN;

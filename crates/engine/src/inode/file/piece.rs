@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_ondisk::SECTOR;
 
-use super::ranges::{Span, Split, len};
+use super::ranges::{RangeMap, Span, Split, len};
 use crate::space::Range;
 
 /// Buffered bytes of whole sectors.
@@ -38,8 +38,8 @@ impl Split for Digests {
 pub(super) struct SharedExtent {
     /// Where the data are: a whole extent, or what was written of it.
     pub range: Range,
-    /// Empty when it has no checksums.
-    pub digests: Vec<u8>,
+    /// By address; nothing where it has no checksums. Only an extent that a log brings may have them in parts.
+    pub digests: RangeMap<Digests>,
     /// Where the data are from.
     pub origin: Origin,
     emitted: AtomicBool,
@@ -56,9 +56,35 @@ pub(super) enum Origin {
     Committing,
 }
 
+impl RangeMap<Digests> {
+    /// The checksums of all sectors of `span`, or `None` when some have none.
+    pub fn all_of(&self, span: &Span) -> Option<Vec<u8>> {
+        let mut all = Vec::new();
+        let mut pos = span.start;
+        while pos < span.end {
+            let (found, digests) = self.at(pos)?;
+            let end = found.end.min(span.end);
+            let sector = |at: u64| ((at - found.start) / SECTOR) as usize * digests.size;
+            all.extend_from_slice(digests.bytes.get(sector(pos)..sector(end))?);
+            pos = end;
+        }
+        Some(all)
+    }
+}
+
 impl SharedExtent {
-    /// An extent that nobody has emitted yet.
+    /// An extent that nobody has emitted yet; `digests` are those of all its sectors, or none.
     pub fn of(range: Range, digests: Vec<u8>, origin: Origin) -> SharedExtent {
+        let mut parts = RangeMap::default();
+        let size = digests.len() / ((range.len / SECTOR) as usize).max(1);
+        if size > 0 {
+            parts.insert(range.start..range.end(), Digests { bytes: digests, size });
+        }
+        SharedExtent::of_parts(range, parts, origin)
+    }
+
+    /// The same, with checksums of some of its sectors.
+    pub fn of_parts(range: Range, digests: RangeMap<Digests>, origin: Origin) -> SharedExtent {
         SharedExtent { range, digests, origin, emitted: AtomicBool::new(false) }
     }
 
@@ -95,6 +121,22 @@ impl Extent {
         let start = self.bytenr.saturating_add(self.offset);
         start..start.saturating_add(len)
     }
+
+    /// The addresses that reading a piece of `len` bytes reads: of a compressed extent, all of it.
+    pub fn read_from(&self, len: u64) -> Span {
+        match self.compression {
+            0 => self.addresses(len),
+            _ => self.bytenr..self.bytenr.saturating_add(self.disk_len),
+        }
+    }
+}
+
+/// A small file as its item holds it, where that is not its content as it is.
+#[derive(Clone, Debug)]
+pub(super) struct Packed {
+    /// 1 zlib, 2 lzo, 3 zstd.
+    pub compression: u8,
+    pub bytes: Vec<u8>,
 }
 
 /// Space that a file has reserved. To everybody else it is zeros, so that data may be written to it before the commit that
@@ -134,8 +176,8 @@ impl Split for Prealloc {
 pub(super) enum Piece {
     /// Nothing: zeros.
     Hole,
-    /// The whole file, kept in the item: at most a sector.
-    Inline(Arc<[u8]>),
+    /// The whole file, kept in the item: at most a sector. One that a log brings may be compressed.
+    Inline(Arc<[u8]>, Option<Arc<Packed>>),
     /// An extent of its own, exactly as long as the piece, allocated in this transaction. It can be cut anywhere, because
     /// no item names it yet.
     New {
@@ -151,7 +193,7 @@ pub(super) enum Piece {
 impl Split for Piece {
     fn split_off(&mut self, skip: u64) -> Piece {
         match self {
-            Piece::Hole | Piece::Inline(_) => Piece::Hole,
+            Piece::Hole | Piece::Inline(..) => Piece::Hole,
             Piece::New { bytenr, prealloc } => {
                 Piece::New { bytenr: bytenr.saturating_add(skip), prealloc: *prealloc }
             }
@@ -168,7 +210,7 @@ impl Piece {
     pub fn nbytes(&self, span: &Span) -> u64 {
         match self {
             Piece::Hole => 0,
-            Piece::Inline(bytes) => bytes.len() as u64,
+            Piece::Inline(bytes, _) => bytes.len() as u64,
             Piece::New { .. } | Piece::Extent(_) => len(span),
         }
     }

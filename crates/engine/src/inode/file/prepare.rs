@@ -50,7 +50,7 @@ impl FileChanges {
     /// Moves a small file that is buffered as a whole into its item.
     fn try_inline(&mut self, layers: Layers<'_>) -> Result<()> {
         let Some(content) = self.inline_content(layers)? else { return Ok(()) };
-        let piece = Piece::Inline(content.into());
+        let piece = Piece::Inline(content.into(), None);
         self.put(0..SECTOR, piece);
         Ok(())
     }

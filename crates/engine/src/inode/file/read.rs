@@ -15,6 +15,7 @@ use parking_lot::Mutex;
 use super::changes::{FILE_END, FileChanges, round_down, round_up};
 use super::csums::CsumReader;
 use super::layers::{Found, Layer, Layers, Mapped, Segments};
+use super::piece::Origin;
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::txn::Core;
@@ -164,13 +165,11 @@ fn part(layers: &Layers<'_>, mapped: Mapped<'_>, at: usize, len: usize) -> Part 
     let pending = |known: Option<Vec<u8>>| known.map_or(Checksums::None, Checksums::Known);
     let sectors = part.sectors();
     part.sums = match (mapped.shared, mapped.layer) {
-        (Some(shared), _) => {
-            let size = shared.digests.len() / (shared.range.len / SECTOR).max(1) as usize;
-            let start = shared.range.start;
-            let index = |at: u64| (at.saturating_sub(start) / SECTOR) as usize * size;
-            let known = shared.digests.get(index(sectors.start)..index(sectors.end));
-            pending(known.filter(|it| !it.is_empty()).map(<[u8]>::to_vec))
-        }
+        (Some(shared), _) => match shared.digests.all_of(&sectors) {
+            // The log that brought it has no checksums of what was committed before.
+            None if shared.origin == Origin::Written => Checksums::Tree,
+            known => pending(known),
+        },
         (None, Layer::Tree) => Checksums::Tree,
         (None, Layer::Live(changes) | Layer::Frozen(changes)) => {
             pending(changes.digests_of(&sectors))

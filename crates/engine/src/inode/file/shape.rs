@@ -399,7 +399,7 @@ fn extent_of(mapped: &Mapped<'_>, len: u64) -> Extent {
 /// tree yet.
 fn committing_extent(mapped: &Mapped<'_>, len: u64, changes: &FileChanges) -> SharedExtent {
     if let Some(shared) = mapped.shared {
-        return SharedExtent::of(shared.range, shared.digests.clone(), Origin::Committing);
+        return SharedExtent::of_parts(shared.range, shared.digests.clone(), Origin::Committing);
     }
     let range = Range { start: mapped.bytenr.saturating_add(mapped.offset), len };
     let digests = changes.digests_of(&(range.start..range.start.saturating_add(len)));

@@ -1,0 +1,124 @@
+//! Replay of logs: the same log is replayed by Linux and by the library, and both come to the same filesystem.
+//!
+//! Linux makes each log: a shell script runs on a mount that commits only when it is told to, and the image is copied right after its
+//! last fsync, while it is mounted. One copy is then mounted by Linux, the other opened for writing and closed. Compared are all items of
+//! the subvolume, byte for byte in what they say, but for numbers that each writer chooses; then `btrfs check` and Linux have to be content
+//! with ours, and what the library shows of the log without writing has to be what Linux makes of it.
+
+mod cases;
+mod items;
+
+use std::path::Path;
+use std::process::Command;
+
+use buttress::{Filesystem, Options};
+use buttress_testkit::facts::{Facts, diff, facts_of_dir, facts_of_library};
+use buttress_testkit::oracle::{
+    KernelMount, check, copy_sparse, mkfs, root_or_skip, run, temp_dir,
+};
+
+use cases::{CASES, Case};
+
+type Failed = Box<dyn std::error::Error>;
+
+/// What came of a case that did not fail.
+enum Outcome {
+    /// Both replays come to the same.
+    Same,
+    /// Linux has committed, so there is no log.
+    Committed,
+}
+
+const SIZE: u64 = 512 << 20;
+
+/// Runs a case's script and copies the image while it is mounted.
+///
+/// `anew`: what comes after its last commit happens on a mount that has not made what is there. Linux commits more often where it
+/// has an inode in memory since it was made.
+fn make(case: &Case, anew: bool, dir: &Path) -> Result<(), Failed> {
+    let image = dir.join("image");
+    mkfs(&image, SIZE, case.mkfs)?;
+    let options = ["commit=3600", case.mount].join(if case.mount.is_empty() { "" } else { "," });
+    let mut mount = KernelMount::new(&image, &options)?;
+    let shell = |mount: &KernelMount, script: &str| {
+        let script = [cases::HELPERS, script].concat();
+        run(Command::new("sh").args(["-e", "-c", &script]).current_dir(mount.path()))
+    };
+    // So that there is room without a new chunk, which makes a commit of a fsync.
+    shell(&mount, "fallocate -l 9M .large; commit")?;
+    let mut script = case.script;
+    if let Some((before, rest)) = script.rsplit_once("commit; ").filter(|_| anew) {
+        shell(&mount, before)?;
+        mount.finish()?;
+        mount = KernelMount::new(&image, &options)?;
+        script = rest;
+    }
+    shell(&mount, script)?;
+    copy_sparse(&image, &dir.join("theirs"))?;
+    copy_sparse(&image, &dir.join("ours"))?;
+    mount.finish()?;
+    Ok(())
+}
+
+/// Mounts for writing, looks at everything, so that what has no name is deleted, and unmounts.
+fn settle(image: &Path) -> Result<Facts, Failed> {
+    let mount = KernelMount::new(image, "")?;
+    let facts = facts_of_dir(mount.path())?;
+    mount.finish()?;
+    Ok(facts)
+}
+
+fn same_facts(what: &str, have: &Facts, expect: &Facts) -> Result<(), Failed> {
+    match diff(&items::ageless(have), &items::ageless(expect)) {
+        lines if lines.is_empty() => Ok(()),
+        lines => Err(format!("{what}: {}", lines.join("\n    ")).into()),
+    }
+}
+
+fn judge(case: &Case, anew: bool) -> Result<Outcome, Failed> {
+    let dir = temp_dir()?;
+    make(case, anew, dir.path())?;
+    let (theirs, ours) = (dir.path().join("theirs"), dir.path().join("ours"));
+    let fs = Filesystem::open(&ours, Options::read_only())?;
+    let shown = facts_of_library(&fs)?;
+    let told = fs.warnings().join("; ");
+    if !told.contains("a log tree waits") {
+        return Ok(Outcome::Committed);
+    }
+    drop(fs);
+    // Reading has written nothing.
+    run(Command::new("cmp").arg(&ours).arg(&theirs))?;
+    Filesystem::open(&ours, Options::read_write())?.close()?;
+    check(&ours, true)?;
+    let expect = settle(&theirs)?;
+    let have = settle(&ours)?;
+    same_facts("replayed", &have, &expect)?;
+    same_facts("shown", &shown, &expect)?;
+    items::same(&ours, &theirs)?;
+    check(&ours, true)?;
+    Ok(Outcome::Same)
+}
+
+/// Logs of which there are at least so many, whatever Linux commits.
+const LOGS_MIN: usize = 120;
+
+#[test]
+fn the_same_as_linux() {
+    if !root_or_skip() {
+        return;
+    }
+    let only = std::env::var("BUTTRESS_LOG").unwrap_or_default();
+    let (mut failed, mut same) = (Vec::new(), 0);
+    for case in CASES.iter().filter(|case| case.name.contains(&only)) {
+        for anew in [false, true] {
+            match judge(case, anew) {
+                Ok(Outcome::Same) => same += 1,
+                Ok(Outcome::Committed) => println!("{} ({anew}): Linux commits", case.name),
+                Err(error) => failed.push(format!("{} ({anew}): {error}", case.name)),
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{} of {}:\n{}", failed.len(), CASES.len(), failed.join("\n"));
+    println!("{same} logs");
+    assert!(same >= LOGS_MIN || !only.is_empty(), "only {same} logs");
+}
