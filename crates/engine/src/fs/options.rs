@@ -67,7 +67,7 @@ impl Options {
             rescue: Rescue::default(),
             reproducible: false,
             drop_blocks_max: 0,
-            tree_log: false,
+            tree_log: true,
             env: Env::system(),
         }
         .memory(MEMORY)

@@ -137,7 +137,7 @@ impl Default for MountOptions {
             memory: None,
             max_read: None,
             user_subvol_rm_allowed: false,
-            tree_log: false,
+            tree_log: true,
             no_log_replay: false,
             use_backup_super: false,
             use_backup_root: false,
