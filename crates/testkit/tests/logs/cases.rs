@@ -1,10 +1,10 @@
 //! What leaves the logs.
 
 /// One log.
-pub struct Case {
-    pub name: &'static str,
+pub struct Case<'a> {
+    pub name: &'a str,
     /// A shell script; its last fsync is what is replayed.
-    pub script: &'static str,
+    pub script: &'a str,
     pub mkfs: &'static [&'static str],
     pub mount: &'static str,
 }
@@ -15,15 +15,15 @@ put() { head -c $3 /dev/urandom | dd of=$1 bs=64k seek=$2 oflag=seek_bytes conv=
 commit() { sync -f .; }
 "#;
 
-const fn case(name: &'static str, script: &'static str) -> Case {
+pub const fn case<'a>(name: &'a str, script: &'a str) -> Case<'a> {
     Case { name, script, mkfs: &[], mount: "" }
 }
 
-const fn made(name: &'static str, mkfs: &'static [&'static str], script: &'static str) -> Case {
+const fn made<'a>(name: &'a str, mkfs: &'static [&'static str], script: &'a str) -> Case<'a> {
     Case { name, script, mkfs, mount: "" }
 }
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Case<'static>] = &[
     case("a new file", "commit; put a 0 50000; sync a"),
     case("a new small file", "commit; put a 0 100; sync a"),
     case("an empty file", "commit; touch a; sync a"),
