@@ -7,6 +7,7 @@
 
 mod cases;
 mod crash;
+mod hostile;
 mod items;
 mod random;
 
