@@ -57,8 +57,11 @@ fn make(case: &Case<'_>, anew: bool, dir: &Path) -> Result<(), Failed> {
         script = rest;
     }
     shell(&mount, script)?;
+    // Held until the image is copied.
+    let open = case.then.map(|then| then(mount.path())).transpose()?;
     copy_sparse(&image, &dir.join("theirs"))?;
     copy_sparse(&image, &dir.join("ours"))?;
+    drop(open);
     mount.finish()?;
     Ok(())
 }
@@ -103,7 +106,7 @@ fn judge(case: &Case<'_>, anew: bool) -> Result<Outcome, Failed> {
 }
 
 /// Logs of which there are at least so many, whatever Linux commits.
-const LOGS_MIN: usize = 120;
+const LOGS_MIN: usize = 70;
 
 #[test]
 fn the_same_as_linux() {
@@ -112,8 +115,13 @@ fn the_same_as_linux() {
     }
     let only = std::env::var("BUTTRESS_LOG").unwrap_or_default();
     let (mut failed, mut same) = (Vec::new(), 0);
-    for case in CASES.iter().filter(|case| case.name.contains(&only)) {
-        for anew in [false, true] {
+    let long = !only.is_empty() || std::env::var("BUTTRESS_LONG").is_ok_and(|value| value != "0");
+    let chosen = CASES.iter().filter(|case| case.name.contains(&only));
+    for (number, case) in chosen.enumerate() {
+        // Both ways where there is time.
+        let ways = [number % 2 == 0, number % 2 == 1];
+        for anew in &ways[..if long { 2 } else { 1 }] {
+            let anew = *anew;
             match judge(case, anew) {
                 Ok(Outcome::Same) => same += 1,
                 Ok(Outcome::Committed) => println!("{} ({anew}): Linux commits", case.name),
