@@ -273,10 +273,28 @@ impl Volume {
     /// Place and checksum are filled in here. From its return on, the primary is durable; the
     /// copies that could not be written are returned.
     ///
+    /// Where the primary names a log, which it does alone, the copies get to know of it first: when it is torn while it is written, a copy
+    /// is what is left, and would take back what that log has made durable.
+    ///
     /// Refused when another program has written a superblock since ours was read or written, or has cut the device short.
     pub fn write_superblocks(&self, sb: &Superblock) -> Result<Vec<DeviceError>, VolumeError> {
         self.check_writable()?;
+        let mut failed = self.copy_log_root()?;
         self.write_primary(|_| *sb)?;
+        failed.extend(self.write_mirrors(sb));
+        Ok(failed)
+    }
+
+    fn copy_log_root(&self) -> Result<Vec<DeviceError>, VolumeError> {
+        let current = self.superblock.read();
+        if current.log_root.get() == 0 {
+            return Ok(Vec::new());
+        }
+        self.still_ours()?;
+        Ok(self.write_mirrors(&current))
+    }
+
+    fn write_mirrors(&self, sb: &Superblock) -> Vec<DeviceError> {
         let [_, mirrors @ ..] = SUPERBLOCK_OFFSETS;
         let mut failed = Vec::new();
         for member in &self.members {
@@ -285,11 +303,11 @@ impl Volume {
                 failed.extend(member.device.write_at(at, seal(sb, at).as_bytes()).err());
             }
         }
-        Ok(failed)
+        failed
     }
 
     /// Has the primary superblock name the root of a log, beside the last commit: a barrier, the primary, a barrier. The copies name
-    /// none, as Linux has it.
+    /// none, as Linux has it, until the next commit.
     ///
     /// Refused like [`Volume::write_superblocks`].
     pub fn write_log_root(&self, bytenr: u64, level: u8) -> Result<(), VolumeError> {

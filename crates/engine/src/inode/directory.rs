@@ -20,7 +20,7 @@ use crate::txn::Op;
 /// The index that a directory gives first: 0 and 1 stand for "." and "..".
 pub(super) const FIRST_INDEX: u64 = 2;
 /// No directory whose indexes have come so far gets more entries: they would run out. Only a damaged one has.
-const INDEX_MAX: u64 = i64::MAX as u64;
+pub(super) const INDEX_MAX: u64 = i64::MAX as u64;
 /// Bytes of an entry's head in an item.
 pub(super) const ENTRY_LEN: usize = size_of::<DirItem>();
 

@@ -246,6 +246,7 @@ pub(super) fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries
         while let Some(index) = removed.next_if(|&index| index < added.index) {
             emit.merge.delete(&index_key(ino, index))?;
         }
+        removed.next_if_eq(&added.index);
         put_added(emit, index_key(ino, added.index), added)?;
     }
     for index in removed {

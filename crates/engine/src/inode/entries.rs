@@ -90,7 +90,7 @@ pub struct Entries {
     added: Vec<Added>,
     /// How many of `added` are gone.
     gone: usize,
-    /// Indexes of entries of the layers below and the tree that are gone.
+    /// Indexes of entries of the layers below and the tree that are gone. A log may give one to another entry, which is in `added` then.
     removed: BTreeSet<u64>,
 }
 
@@ -124,10 +124,9 @@ impl Entries {
         self.added.binary_search_by_key(&index, |added| added.index).ok()
     }
 
-    /// The same with any index that is free: the one that a log says.
+    /// The same with any index that is free: the one that a log says. An entry of the layers below that had it stays in `removed`, so
+    /// that it does not come back when this one goes.
     pub(super) fn add_at(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
-        // The item at this index is replaced.
-        self.removed.remove(&index);
         let behind = self.added.partition_point(|added| added.index < index);
         let later = self.added.split_off(behind);
         self.gone -= later.iter().filter(|it| it.index == index && it.gone).count();
@@ -214,7 +213,7 @@ impl Entries {
 
     /// Whether an entry of the layers below or the tree is gone.
     pub(super) fn hides(&self, index: u64) -> bool {
-        self.removed.contains(&index)
+        self.removed.contains(&index) && self.added_at(index).is_none()
     }
 
     /// Whether there are so many that the items are made in parts.

@@ -13,6 +13,7 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::{Attributes, mode};
+use super::directory::{FIRST_INDEX, INDEX_MAX};
 use super::file::{FILE_END, LoggedData, span_of};
 use super::link::{Locked, entry_index};
 use super::name::Hashed;
@@ -235,6 +236,9 @@ impl FileTree {
         let mut state = dir.write();
         if !state.attributes.is_directory() {
             return Err(refused(self, "a log has a name in what is no directory", key));
+        }
+        if !(FIRST_INDEX..=INDEX_MAX).contains(&name.index) {
+            return Err(refused(self, "a log has a name at an index that no name has", key));
         }
         if state.entry_at(dir.ino, &view, name.index)?.is_some() {
             return Err(refused(self, "a log has a name at an index that is taken", key));

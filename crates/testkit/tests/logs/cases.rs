@@ -1,12 +1,47 @@
 //! What leaves the logs.
 
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open, syncfs};
+
 /// One log.
-pub struct Case {
-    pub name: &'static str,
+pub struct Case<'a> {
+    pub name: &'a str,
     /// A shell script; its last fsync is what is replayed.
-    pub script: &'static str,
+    pub script: &'a str,
     pub mkfs: &'static [&'static str],
     pub mount: &'static str,
+    /// What no shell does, after the script; the file stays open until the image is copied.
+    pub then: Option<fn(&Path) -> io::Result<File>>,
+}
+
+/// A file without a name gets one, and is made durable.
+fn linked_later(top: &Path, committed: bool) -> io::Result<File> {
+    let (access, mode) = (OFlags::RDWR | OFlags::TMPFILE, Mode::from_raw_mode(0o640));
+    let file = File::from(open(top, access, mode)?);
+    file.write_all_at(&[7; 9000], 0)?;
+    if committed {
+        syncfs(&file)?;
+        file.write_all_at(&[8; 9000], 5000)?;
+    }
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(CWD, own, CWD, top.join("linked"), AtFlags::SYMLINK_FOLLOW)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+/// Space that a file has gets its data, and the file grows into it.
+fn written_direct(top: &Path) -> io::Result<File> {
+    let file = File::options().write(true).open(top.join("a"))?;
+    file.write_all_at(&[9; 8192], 12288)?;
+    file.sync_data()?;
+    file.write_all_at(&[3; 4096], 40960)?;
+    file.sync_data()?;
+    Ok(file)
 }
 
 /// Functions of all scripts: `put FILE OFFSET LEN` writes noise there, `commit` commits.
@@ -15,15 +50,15 @@ put() { head -c $3 /dev/urandom | dd of=$1 bs=64k seek=$2 oflag=seek_bytes conv=
 commit() { sync -f .; }
 "#;
 
-const fn case(name: &'static str, script: &'static str) -> Case {
-    Case { name, script, mkfs: &[], mount: "" }
+pub const fn case<'a>(name: &'a str, script: &'a str) -> Case<'a> {
+    Case { name, script, mkfs: &[], mount: "", then: None }
 }
 
-const fn made(name: &'static str, mkfs: &'static [&'static str], script: &'static str) -> Case {
-    Case { name, script, mkfs, mount: "" }
+const fn made<'a>(name: &'a str, mkfs: &'static [&'static str], script: &'a str) -> Case<'a> {
+    Case { name, script, mkfs, mount: "", then: None }
 }
 
-pub const CASES: &[Case] = &[
+pub const CASES: &[Case<'static>] = &[
     case("a new file", "commit; put a 0 50000; sync a"),
     case("a new small file", "commit; put a 0 100; sync a"),
     case("an empty file", "commit; touch a; sync a"),
@@ -269,4 +304,73 @@ pub const CASES: &[Case] = &[
         &["-R", "^free-space-tree"],
         "put a 0 9000; commit; put a 4096 100000; put b 0 9000; sync a; sync b",
     ),
+    case(
+        "a subvolume that is gone",
+        "btrfs -q subvolume create s; put s/a 0 9000; put a 0 9; commit; put s/a 4096 9; sync s/a; put a 0 99; sync a; \
+        btrfs -q subvolume delete s; put a 0 999; sync a",
+    ),
+    case("a linked special file", "mkfifo p; ln -s x l; commit; ln p q; ln l m; sync ."),
+    case("renamed in place", "put a 0 9; commit; mv a b; mv b a; put a 0 99; sync a"),
+    case(
+        "renamed and back, another in between",
+        "put a 0 9; commit; mv a b; put a 0 99; sync a; mv a c; mv b a; sync a; sync c",
+    ),
+    case(
+        "a directory replaced",
+        "mkdir d e; put d/a 0 1; put e/a 0 2; commit; rm -r e; mv d e; put e/b 0 3; sync e/b; sync e",
+    ),
+    case(
+        "a new directory with a new one's name",
+        "mkdir d; put d/a 0 1; commit; mv d x; mkdir d; put d/a 0 2; sync d/a; sync x",
+    ),
+    case(
+        "renamed after its fsync",
+        "put a 0 9; commit; put a 0 99; sync a; mv a b; put c 0 1; sync c",
+    ),
+    case(
+        "unlinked after its fsync",
+        "put a 0 9; mkdir d; commit; put a 0 99; put d/x 0 5; sync a; sync d; rm a d/x; put c 0 1; sync c",
+    ),
+    case(
+        "linked after its fsync",
+        "put a 0 9; mkdir d; commit; put a 0 99; sync a; ln a d/b; put c 0 1; sync c",
+    ),
+    case(
+        "cut after its fsync",
+        "put a 0 90000; commit; put a 0 99; sync a; truncate -s 5000 a; ln a b; sync b",
+    ),
+    case(
+        "a directory, then its file",
+        "mkdir d; put d/a 0 90000; commit; chmod 700 d/a; put d/b 0 1; sync d; put d/a 50000 9; sync d/a; sync d",
+    ),
+    case(
+        "a long name",
+        "n=$(printf %0255d 0); mkdir $n; commit; n=$(printf %0255d 0); put $n/$n 0 9; sync $n/$n; setfattr -n user.$(printf %0200d 1) -v 1 $n; sync $n",
+    ),
+    case(
+        "large xattrs",
+        "put a 0 9; commit; setfattr -n user.a -v $(printf %03000d 7) a; setfattr -n user.b -v $(printf %05000d 8) a; sync a",
+    ),
+    case(
+        "old times and times before 1970",
+        "put a 0 9; mkdir d; commit; touch -d '1950-01-01' a; touch -d '2200-01-01' d; sync a; sync d",
+    ),
+    Case {
+        then: Some(|top| linked_later(top, false)),
+        ..case("a file without a name that gets one", "put a 0 9; commit; put b 0 9; sync b")
+    },
+    Case {
+        then: Some(|top| linked_later(top, true)),
+        ..case(
+            "a committed file without a name that gets one",
+            "put a 0 9; commit; put b 0 9; sync b",
+        )
+    },
+    Case {
+        then: Some(written_direct),
+        ..case(
+            "reserved and written to twice",
+            "touch a; fallocate -n -l 400000 a; commit; put b 0 9; sync b",
+        )
+    },
 ];

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use buttress_ondisk::SECTOR;
 use buttress_ondisk::view::FileExtentItem;
 
 use super::changes::{FILE_END, FileChanges, round_up};
@@ -31,7 +32,7 @@ impl LoggedData {
         let mut parts = RangeMap::default();
         for (start, bytes) in sums {
             let sectors = (bytes.len() / size.max(1)) as u64;
-            let span = start..start.saturating_add(sectors * buttress_ondisk::SECTOR);
+            let span = start..start.saturating_add(sectors * SECTOR);
             parts.cut(&span);
             parts.insert(span, Digests { bytes, size });
         }
@@ -40,10 +41,28 @@ impl LoggedData {
     }
 }
 
-/// Where an item's data end in the file, in whole sectors; `None` where that is nowhere.
+/// The range of the file that an item covers, in whole sectors; `None` where that is nowhere, or more than its extent has.
 pub fn span_of(start: u64, item: &FileExtentItem<'_>) -> Option<Span> {
+    if let FileExtentItem::Regular {
+        disk_bytenr: 1..,
+        disk_num_bytes,
+        ram_bytes,
+        offset,
+        num_bytes,
+        compression,
+        prealloc,
+        ..
+    } = *item
+    {
+        let end = offset.checked_add(num_bytes)?;
+        let has = if compression == 0 { ram_bytes.min(disk_num_bytes) } else { ram_bytes };
+        if end > has || prealloc && compression != 0 {
+            return None;
+        }
+    }
     let end = round_up(start.checked_add(item.len_bytes())?);
-    (start < end && end <= FILE_END).then_some(start..end)
+    let aligned = start.is_multiple_of(SECTOR);
+    (aligned && start < end && end <= FILE_END).then_some(start..end)
 }
 
 impl FileChanges {

@@ -15,7 +15,8 @@
 //! # Crash argument
 //!
 //! The commit is like any other: it ends with a superblock that names no log. Before that the old superblock counts, with its log, of which no
-//! block was overwritten ([`Logs::claim`](super::read::Logs::claim)), nor any data that it refers to, and the next open replays it again.
+//! block was overwritten ([`Logs::claim`](super::read::Logs::claim)), nor any data that it refers to, and the next open replays it again. So
+//! that this is so, too, where the primary superblock is torn, its copies get to know of the log first (`Volume::write_superblocks`).
 //!
 //! # What is refused
 //!
