@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR]`. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs]`. `--fsyncs`: only the workloads with fsyncs. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 
@@ -11,12 +11,14 @@ use std::time::Instant;
 
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
-use buttress_testkit::crash::workloads::{Workload, all};
+use buttress_testkit::crash::workloads::{Workload, all, fsyncs};
 
 struct Arguments {
     plan: Plan,
     threads: usize,
     workload: Option<String>,
+    /// Only the workloads with fsyncs.
+    fsyncs: bool,
     faults: usize,
     fault: Option<(String, u64)>,
 }
@@ -25,7 +27,9 @@ fn arguments() -> Option<Arguments> {
     let mut words = std::env::args().skip(1);
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
-        given.insert(word.strip_prefix("--")?.to_owned(), words.next()?);
+        let name = word.strip_prefix("--")?;
+        let value = if name == "fsyncs" { String::new() } else { words.next()? };
+        given.insert(name.to_owned(), value);
     }
     let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
         given.remove(name).map_or(Some(usual), |text| text.parse().ok())
@@ -45,6 +49,7 @@ fn arguments() -> Option<Arguments> {
     };
     let threads = number(&mut given, "threads", 1)?.max(1);
     let workload = given.remove("workload");
+    let fsyncs = given.remove("fsyncs").is_some();
     let faults = number(&mut given, "faults", 0)?;
     let fault = match given.remove("fault") {
         Some(text) => {
@@ -53,7 +58,7 @@ fn arguments() -> Option<Arguments> {
         }
         None => None,
     };
-    given.is_empty().then_some(Arguments { plan, threads, workload, faults, fault })
+    given.is_empty().then_some(Arguments { plan, threads, workload, fsyncs, faults, fault })
 }
 
 fn main() -> ExitCode {
@@ -61,10 +66,15 @@ fn main() -> ExitCode {
         eprintln!(
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
-        eprintln!("         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR]");
+        eprintln!(
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs]"
+        );
         return ExitCode::from(2);
     };
-    let mut workloads = all();
+    let mut workloads = if arguments.fsyncs { Vec::new() } else { all() };
+    if arguments.faults == 0 {
+        workloads.extend(fsyncs());
+    }
     if let Some(name) = &arguments.workload {
         workloads.retain(|workload| workload.name == name);
     }
@@ -93,13 +103,17 @@ fn states(workload: &Workload, arguments: &Arguments) -> (Tally, Vec<String>) {
     let outcome = run(workload, &arguments.plan);
     let tally = outcome.tally;
     println!(
-        "{}: {} ops, {} commits, {} states of {}, {} distinct, {} checked, {} mounted, {:.1} s",
+        "{}: {} ops, {} fsyncs, {} commits, {} states of {}, {} distinct, {} with promises, {} with a log, {} checked, {} mounted, \
+         {:.1} s",
         workload.name,
         tally.ops,
+        tally.fsyncs,
         tally.commits,
         tally.states,
         tally.possible,
         tally.distinct,
+        tally.promising,
+        tally.logged,
         tally.checked,
         tally.mounted,
         tally.seconds

@@ -12,7 +12,9 @@ use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
 use buttress_volume::{TreeRoot, Volume, VolumeError, walk, walk_blocks};
 
+use super::found;
 use super::half::half;
+use super::promise::{self, Span};
 use super::record::{Expected, Recording};
 use super::states::Disk;
 use crate::model::Model;
@@ -34,17 +36,27 @@ pub fn examine<'r>(
     device: &MemoryDevice,
     expect: impl FnOnce(u64) -> Result<Expected<'r>>,
 ) -> Result<Model> {
-    let disk: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
+    let (transid, logged) = committed(device)?;
+    let memory = Arc::new(device.snapshot());
+    let disk: Arc<dyn BlockDevice> = memory.clone();
     let clock = Clock::default();
     let fs = match is_refused(device) {
         false => engine("open", open(&disk, config, &clock))?,
         true => on_request(&disk, config, &clock)?,
     };
     warnings(&fs, device)?;
-    let transid = fs.info().generation;
     let expected = expect(transid)?;
-    let model = same(&fs, &expected).map_err(|Failure(why)| {
-        Failure(format!("transaction {transid}, {}: {why}", expected.when))
+    let model = match &expected.span {
+        Some(span) if logged => replayed(&fs, config, span),
+        _ if logged => fail("a log of fsyncs waits where there can be none"),
+        span => same(&fs, &expected).and_then(|model| match span {
+            Some(span) if !span.synced.is_empty() => promise::check(span, &model).map(|()| model),
+            _ => Ok(model),
+        }),
+    };
+    let model = model.map_err(|Failure(why)| {
+        let log = if logged { ", with a log" } else { "" };
+        Failure(format!("transaction {transid}{log}, {}: {why}", expected.when))
     })?;
     blocks(fs.volume())?;
     let faults = fs.volume().stats();
@@ -54,7 +66,29 @@ pub fn examine<'r>(
     checker(device)?;
     let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
     again(&mut runner)?;
+    if logged {
+        drop(runner);
+        checker(&memory)?;
+    }
     Ok(model)
+}
+
+/// The transaction of the superblock that a disk is opened by, and whether a log of fsyncs waits.
+pub fn committed(device: &MemoryDevice) -> Result<(u64, bool)> {
+    let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly);
+    let volume = opened.map_err(|error| Failure(format!("open: {error}")))?.volume;
+    let superblock = volume.superblock();
+    Ok((superblock.generation.get(), superblock.log_root.get() != 0))
+}
+
+/// What the filesystem holds after its log has been replayed, if that may be.
+fn replayed(fs: &Filesystem, config: &Config, span: &Span<'_>) -> Result<Model> {
+    let found = found::model(fs, config.nodesize)?;
+    promise::check(span, &found)?;
+    match promise::nameless(span, &found).iter().find(|node| fs.attributes(**node).is_ok()) {
+        Some(node) => fail(format!("{node:?} has no name and is there")),
+        None => Ok(found),
+    }
 }
 
 /// Whether what is left of a torn primary superblock does not show that the mirror is of the last commit. Then writing is
@@ -117,7 +151,7 @@ fn in_time(recording: &Recording, cut: usize, transid: u64) -> Result<Expected<'
         return fail(format!("transaction {transid}, but {promised} was acknowledged"));
     }
     match recording.version(transid) {
-        Some(version) if version.began <= cut => Ok(recording.around(version.number)),
+        Some(version) if version.began <= cut => Ok(recording.at(version, cut)),
         Some(version) => fail(format!(
             "transaction {transid} of operation {}, which had not begun",
             version.number
@@ -239,12 +273,19 @@ fn oracle<T, E: std::fmt::Display>(result: std::result::Result<T, E>) -> Result<
 /// Linux mounts the disk read-only and finds what the model holds; then writable, makes a file, and has nothing to say in its
 /// log; what it leaves passes `btrfs check`, and we find what it made.
 pub fn linux(device: &MemoryDevice, config: &Config, model: &Model) -> Result<()> {
-    kernel::mounted(device, model)?;
+    // A log is replayed on a writable device only; the times that Linux gives directories then are its own.
+    let (_, logged) = committed(device)?;
+    if !logged {
+        kernel::mounted(device, model)?;
+    }
     let dir = oracle(temp_dir())?;
     let image = dir.path().join("image");
     oracle(device.store(&image))?;
     let mount = oracle(KernelMount::new(&image, "subvolid=5,noatime"))?;
-    kernel::tree(model, Node::ROOT, mount.path())?;
+    match logged {
+        false => kernel::tree(model, Node::ROOT, mount.path())?,
+        true => kernel::tree_but_times(model, Node::ROOT, mount.path())?,
+    }
     let made = std::fs::write(mount.path().join(&PROBE[1..]), [7; 6000]);
     let full = matches!(&made, Err(error) if error.raw_os_error() == Some(28));
     if !full {

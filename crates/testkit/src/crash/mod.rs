@@ -18,8 +18,11 @@
 
 pub mod cold;
 pub mod faults;
+pub mod found;
+mod gate;
 pub mod half;
 pub mod judge;
+pub mod promise;
 pub mod record;
 pub mod run;
 pub mod states;

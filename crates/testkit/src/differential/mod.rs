@@ -171,8 +171,8 @@ impl Pair {
             Op::Compare => self.compare(),
             Op::Reopen => self.swap(),
             Op::Check => self.check(),
-            Op::Commit | Op::Clean => self.sync(),
-            Op::Drain => Ok(()),
+            Op::Commit | Op::Beside | Op::Clean => self.sync(),
+            Op::Await | Op::Drain => Ok(()),
             op => self.both(op),
         };
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))

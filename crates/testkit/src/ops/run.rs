@@ -359,7 +359,10 @@ impl Runner {
             | Op::Snapshot { .. }
             | Op::DeleteSubvolume { .. }
             | Op::ReadOnly { .. } => self.volume_op(op),
-            Op::Commit => engine("commit", self.fs().commit()).map(drop),
+            Op::Fsync { at } => self.fsync(at),
+            // Who runs both at the same time does it himself.
+            Op::Commit | Op::Beside => engine("commit", self.fs().commit()).map(drop),
+            Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
@@ -375,6 +378,14 @@ impl Runner {
             0 => Ok(()),
             blocks => fail(format!("a commit has written {blocks} blocks more than were promised")),
         }
+    }
+
+    /// Makes a file or a directory durable.
+    fn fsync(&mut self, at: &str) -> Result<()> {
+        let Some(node) = self.find(at) else { return Ok(()) };
+        engine("fsync", self.fs().sync(node))?;
+        self.counts.done += 1;
+        Ok(())
     }
 
     /// Closes the filesystem, files that are held and all, opens it and compares everything.
