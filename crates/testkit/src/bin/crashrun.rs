@@ -4,11 +4,14 @@
 //! [--mount-every N] [--keep DIR] [--fsyncs]`. `--fsyncs`: only the workloads with fsyncs. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
+//! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
+//! operations with fsyncs, or those pairs; every so many of them are done by Linux, too.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use buttress_testkit::crash::enumerate;
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
 use buttress_testkit::crash::workloads::{Workload, all, fsyncs};
@@ -21,6 +24,7 @@ struct Arguments {
     fsyncs: bool,
     faults: usize,
     fault: Option<(String, u64)>,
+    enumerate: Option<enumerate::Plan>,
 }
 
 fn arguments() -> Option<Arguments> {
@@ -28,7 +32,8 @@ fn arguments() -> Option<Arguments> {
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--")?;
-        let value = if name == "fsyncs" { String::new() } else { words.next()? };
+        let value =
+            if matches!(name, "fsyncs" | "enumerate") { String::new() } else { words.next()? };
         given.insert(name.to_owned(), value);
     }
     let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
@@ -58,7 +63,28 @@ fn arguments() -> Option<Arguments> {
         }
         None => None,
     };
-    given.is_empty().then_some(Arguments { plan, threads, workload, fsyncs, faults, fault })
+    let enumerate = match given.remove("enumerate") {
+        Some(_) => {
+            let from = number(&mut given, "from", 0)?;
+            Some(enumerate::Plan {
+                pairs: from..number(&mut given, "to", enumerate::count())?,
+                every: number(&mut given, "every", 1)?.max(1),
+                threads,
+                check_every: plan.check_every,
+                linux_every: number(&mut given, "linux-every", 0)?,
+            })
+        }
+        None => None,
+    };
+    given.is_empty().then_some(Arguments {
+        enumerate,
+        plan,
+        threads,
+        workload,
+        fsyncs,
+        faults,
+        fault,
+    })
 }
 
 fn main() -> ExitCode {
@@ -69,8 +95,13 @@ fn main() -> ExitCode {
         eprintln!(
             "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs]"
         );
+        eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
+        eprintln!("         [--check-every N] [--linux-every N]");
         return ExitCode::from(2);
     };
+    if let Some(plan) = &arguments.enumerate {
+        return enumerated(plan);
+    }
     let mut workloads = if arguments.fsyncs { Vec::new() } else { all() };
     if arguments.faults == 0 {
         workloads.extend(fsyncs());
@@ -96,6 +127,22 @@ fn main() -> ExitCode {
     };
     println!("{failures} failures in {:.0} s", began.elapsed().as_secs_f64());
     if failures == 0 && !workloads.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Judges the states of all short sequences.
+fn enumerated(plan: &enumerate::Plan) -> ExitCode {
+    println!("{} of {} pairs, one in {}", plan.pairs.len(), enumerate::count(), plan.every);
+    let began = Instant::now();
+    let failures = match enumerate::run(plan) {
+        Ok((tally, failures)) => {
+            println!("{tally:#?}");
+            failures
+        }
+        Err(failure) => vec![failure.to_string()],
+    };
+    failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    println!("{} failures in {:.0} s", failures.len(), began.elapsed().as_secs_f64());
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// Judges states of a workload.

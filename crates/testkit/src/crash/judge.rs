@@ -36,13 +36,51 @@ pub fn examine<'r>(
     device: &MemoryDevice,
     expect: impl FnOnce(u64) -> Result<Expected<'r>>,
 ) -> Result<Model> {
-    let (transid, logged) = committed(device)?;
     let memory = Arc::new(device.snapshot());
     let disk: Arc<dyn BlockDevice> = memory.clone();
+    let Opened { fs, model, clock, logged } = opened(config, device, &disk, expect)?;
+    blocks(fs.volume())?;
+    let faults = fs.volume().stats();
+    if faults.bad_blocks + faults.bad_sectors > 0 {
+        return fail(format!("copies are bad: {faults:?}"));
+    }
+    checker(device)?;
+    let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
+    again(&mut runner)?;
+    if logged {
+        drop(runner);
+        checker(&memory)?;
+    }
+    Ok(model)
+}
+
+/// Judges a state by what can be seen of its files only; answers what the filesystem in it holds.
+pub fn glance(recording: &Recording, config: &Config, disk: &Disk) -> Result<Model> {
+    let copy: Arc<dyn BlockDevice> = Arc::new(disk.device.snapshot());
+    let expect = |transid| in_time(recording, disk.state.cut, transid);
+    Ok(opened(config, &disk.device, &copy, expect)?.model)
+}
+
+/// What a disk has been opened as.
+struct Opened {
+    fs: Filesystem,
+    model: Model,
+    clock: Clock,
+    logged: bool,
+}
+
+/// Opens the copy `disk` of a device to be written, and compares what it holds with what it may hold.
+fn opened<'r>(
+    config: &Config,
+    device: &MemoryDevice,
+    disk: &Arc<dyn BlockDevice>,
+    expect: impl FnOnce(u64) -> Result<Expected<'r>>,
+) -> Result<Opened> {
+    let (transid, logged) = committed(device)?;
     let clock = Clock::default();
     let fs = match is_refused(device) {
-        false => engine("open", open(&disk, config, &clock))?,
-        true => on_request(&disk, config, &clock)?,
+        false => engine("open", open(disk, config, &clock))?,
+        true => on_request(disk, config, &clock)?,
     };
     warnings(&fs, device)?;
     let expected = expect(transid)?;
@@ -58,19 +96,7 @@ pub fn examine<'r>(
         let log = if logged { ", with a log" } else { "" };
         Failure(format!("transaction {transid}{log}, {}: {why}", expected.when))
     })?;
-    blocks(fs.volume())?;
-    let faults = fs.volume().stats();
-    if faults.bad_blocks + faults.bad_sectors > 0 {
-        return fail(format!("copies are bad: {faults:?}"));
-    }
-    checker(device)?;
-    let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
-    again(&mut runner)?;
-    if logged {
-        drop(runner);
-        checker(&memory)?;
-    }
-    Ok(model)
+    Ok(Opened { fs, model, clock, logged })
 }
 
 /// The transaction of the superblock that a disk is opened by, and whether a log of fsyncs waits.

@@ -17,6 +17,7 @@
 //! that fail while they are used, [`cold`] about reads that fail under an operation where nothing is cached.
 
 pub mod cold;
+pub mod enumerate;
 pub mod faults;
 pub mod found;
 mod gate;

@@ -51,6 +51,8 @@ pub struct Span<'r> {
     pub moments: &'r [Model],
     /// The fsyncs that had returned.
     pub synced: Vec<Synced>,
+    /// Whether times are known.
+    pub times: bool,
 }
 
 /// A name of a directory.
@@ -139,7 +141,7 @@ pub fn check(span: &Span<'_>, found: &Model) -> Result<()> {
     }
     for (node, inode) in all(found) {
         match past.inodes.get(&node) {
-            Some(states) => file(&past, node, states, inode)?,
+            Some(states) => file(&past, node, (states, span.times), inode)?,
             None => return fail(format!("{node:?} never was")),
         }
     }
@@ -187,7 +189,12 @@ fn existence(
 }
 
 /// Everything about a file is of some moment.
-fn file(past: &Past<'_>, node: Node, states: &[Option<&Inode>], found: &Inode) -> Result<()> {
+fn file(
+    past: &Past<'_>,
+    node: Node,
+    (states, times): (&[Option<&Inode>], bool),
+    found: &Inode,
+) -> Result<()> {
     let since = past.since(node);
     let fresh = || states.iter().skip(since).flatten();
     let durable = past.since.contains_key(&node);
@@ -197,7 +204,8 @@ fn file(past: &Past<'_>, node: Node, states: &[Option<&Inode>], found: &Inode) -
         let may: Vec<_> = fresh().map(|it| told(it)).collect();
         fail(format!("{what} of {node:?}: {}, and may be {}", told(found), may.join(" or ")))
     };
-    let attributes = |it: &Inode| (it.kind(), it.mode, it.uid, it.gid, it.rdev(), it.times.otime);
+    let made = |it: &Inode| times.then_some(it.times.otime);
+    let attributes = |it: &Inode| (it.kind(), it.mode, it.uid, it.gid, it.rdev(), made(it));
     if !fresh().any(|it| attributes(it) == attributes(found)) {
         return what("attributes");
     }
@@ -216,8 +224,8 @@ fn file(past: &Past<'_>, node: Node, states: &[Option<&Inode>], found: &Inode) -
     if !good {
         return what("content");
     }
-    let is_file = found.content().is_some();
-    if durable && is_file && !fresh().any(|it| it.times.mtime == found.times.mtime) {
+    let is_timed = times && durable && found.content().is_some();
+    if is_timed && !fresh().any(|it| it.times.mtime == found.times.mtime) {
         return what("modification time");
     }
     Ok(())

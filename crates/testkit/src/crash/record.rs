@@ -5,6 +5,7 @@ use std::thread::JoinHandle;
 
 use buttress::Node;
 use buttress_device::testing::{History, RecordingDevice};
+use buttress_device::{BlockDevice, MemoryDevice};
 
 use super::gate::GateDevice;
 use super::half;
@@ -12,7 +13,7 @@ use super::promise::{Span, Synced};
 use super::workloads::Workload;
 use crate::model::Model;
 use crate::ops::Op;
-use crate::ops::run::{Failure, Result, Runner, engine};
+use crate::ops::run::{Clock, Config, Failure, Result, Runner, engine, open};
 
 /// The commits that were made during one operation, or beside several.
 #[derive(Debug)]
@@ -93,6 +94,31 @@ pub fn record(workload: &Workload) -> Result<Recording> {
     recorder.step(&mut runner, Op::Commit)?;
     recorder.recording.history = device.history();
     Ok(recorder.recording)
+}
+
+/// Does operations on a disk that holds what the model does. Answers nothing when one had nothing to work on or was refused.
+pub fn record_on(
+    base: &MemoryDevice,
+    config: &Config,
+    model: Model,
+    clock: Clock,
+    ops: &[Op],
+) -> Result<Option<Recording>> {
+    let device = Arc::new(RecordingDevice::new(base));
+    let gate = Arc::new(GateDevice::new(device.clone()));
+    let disk: Arc<dyn BlockDevice> = gate.clone();
+    let fs = engine("open", open(&disk, config, &clock))?;
+    let mut runner = Runner::resume(fs, disk, config, clock, model);
+    let mut recorder = Recorder::new(&runner, &device, &gate);
+    for op in ops {
+        recorder.step(&mut runner, op.clone())?;
+        if runner.counts.refused + runner.counts.skipped > 0 {
+            return Ok(None);
+        }
+    }
+    recorder.end()?;
+    recorder.recording.history = device.history();
+    Ok(Some(recorder.recording))
 }
 
 struct Recorder<'a> {
@@ -228,7 +254,12 @@ impl Recording {
         let synced = returned
             .filter_map(|(at, it)| Some(Synced { moment: at + 1 - first, node: it.synced? }))
             .collect();
-        Span { moments, synced }
+        Span { moments, synced, times: true }
+    }
+
+    /// All moments, and all that was made durable.
+    pub fn whole_span(&self) -> Span<'_> {
+        self.span(0, self.ops.len(), usize::MAX)
     }
 
     /// Whether fsyncs had promised something before a cut that came after this transaction.

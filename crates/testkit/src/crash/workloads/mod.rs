@@ -141,7 +141,7 @@ impl Random {
 }
 
 /// A small filesystem: large enough for a second superblock, so that a torn one can be survived.
-fn small(nodesize: u32) -> Config {
+pub(super) fn small(nodesize: u32) -> Config {
     Config {
         size: 128 << 20,
         nodesize,
