@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs]`. `--fsyncs`: only the workloads with fsyncs. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict]`. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -32,8 +32,11 @@ fn arguments() -> Option<Arguments> {
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--")?;
-        let value =
-            if matches!(name, "fsyncs" | "enumerate") { String::new() } else { words.next()? };
+        let value = if matches!(name, "fsyncs" | "enumerate" | "strict") {
+            String::new()
+        } else {
+            words.next()?
+        };
         given.insert(name.to_owned(), value);
     }
     let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
@@ -51,6 +54,7 @@ fn arguments() -> Option<Arguments> {
             None => Vec::new(),
         },
         no_barriers: false,
+        strict: given.remove("strict").is_some(),
     };
     let threads = number(&mut given, "threads", 1)?.max(1);
     let workload = given.remove("workload");
@@ -72,6 +76,7 @@ fn arguments() -> Option<Arguments> {
                 threads,
                 check_every: plan.check_every,
                 linux_every: number(&mut given, "linux-every", 0)?,
+                strict: plan.strict,
             })
         }
         None => None,
@@ -93,7 +98,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");

@@ -9,7 +9,7 @@ use buttress_device::{BlockDevice, MemoryDevice};
 
 use super::gate::GateDevice;
 use super::half;
-use super::promise::{Span, Synced};
+use super::promise::{Rules, Span, Synced};
 use super::workloads::Workload;
 use crate::model::Model;
 use crate::ops::Op;
@@ -65,6 +65,8 @@ pub struct Recording {
     pub models: Vec<Model>,
     /// The operations.
     pub ops: Vec<Done>,
+    /// Renames must be found whole.
+    pub strict: bool,
 }
 
 /// What there may be at some moment.
@@ -162,6 +164,7 @@ impl<'a> Recorder<'a> {
             promises: vec![Promise { event: 0, transid }],
             models: vec![closed(runner)],
             ops: Vec::new(),
+            strict: false,
         };
         Recorder { device, gate, recording, transid, beside: None }
     }
@@ -254,7 +257,7 @@ impl Recording {
         let synced = returned
             .filter_map(|(at, it)| Some(Synced { moment: at + 1 - first, node: it.synced? }))
             .collect();
-        Span { moments, synced, times: true }
+        Span { moments, synced, rules: Rules::ours(self.strict) }
     }
 
     /// All moments, and all that was made durable.

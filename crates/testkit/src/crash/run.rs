@@ -38,6 +38,8 @@ pub struct Plan {
     pub only: Vec<State>,
     /// As on a medium that takes no notice of barriers.
     pub no_barriers: bool,
+    /// Renames must be found whole.
+    pub strict: bool,
 }
 
 impl Default for Plan {
@@ -52,6 +54,7 @@ impl Default for Plan {
             keep: None,
             only: Vec::new(),
             no_barriers: false,
+            strict: false,
         }
     }
 }
@@ -135,6 +138,7 @@ pub fn run(workload: &Workload, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
     match guarded(|| record(workload)) {
         Ok(mut recording) => {
+            recording.strict = plan.strict;
             if plan.no_barriers {
                 recording.history = recording.history.without_barriers();
             }

@@ -12,7 +12,7 @@ use buttress::{FileKind, Node, Time, Times};
 use buttress_device::MemoryDevice;
 
 use super::super::judge;
-use super::super::promise;
+use super::super::promise::{self, Rules};
 use super::super::record::Recording;
 use crate::differential::on_linux;
 use crate::model::{Body, Content, Directory, Inode, Model, PAGE, Target};
@@ -24,13 +24,13 @@ fn asked<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>)
     result.map_err(|error| Failure(format!("Linux, {what}: {error}")))
 }
 
-/// Whether Linux has left a log.
+/// Whether Linux has left a log, and what it has not kept, if so.
 pub fn check(
     base: &MemoryDevice,
     config: &Config,
     ops: &[Op],
     recording: &Recording,
-) -> Result<bool> {
+) -> Result<(bool, Option<String>)> {
     let dir = asked("directory", temp_dir())?;
     let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
     asked("image", base.store(&image))?;
@@ -41,10 +41,9 @@ pub fn check(
     let found = model(mount.path(), config.nodesize);
     asked("unmount", mount.finish())?;
     let mut span = recording.whole_span();
-    span.times = false;
-    let judged = promise::check(&span, &found?);
-    judged.map_err(|Failure(why)| Failure(format!("Linux (log: {logged}): {why}")))?;
-    Ok(logged)
+    span.rules = Rules::LINUX;
+    let broken = promise::check(&span, &found?).err();
+    Ok((logged, broken.map(|Failure(why)| why)))
 }
 
 /// What Linux shows of one subvolume.

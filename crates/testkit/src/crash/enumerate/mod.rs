@@ -42,6 +42,8 @@ pub struct Plan {
     pub check_every: usize,
     /// One in so many sequences is done by Linux, too; 0 for none.
     pub linux_every: usize,
+    /// Renames must be found whole.
+    pub strict: bool,
 }
 
 /// What was done.
@@ -63,6 +65,8 @@ pub struct Tally {
     pub by_linux: u64,
     /// Of these, those with a log of Linux.
     pub logged_by_linux: u64,
+    /// Of those by Linux, where it has not kept what is promised.
+    pub broken_by_linux: u64,
 }
 
 impl AddAssign for Tally {
@@ -75,6 +79,7 @@ impl AddAssign for Tally {
         self.full += other.full;
         self.by_linux += other.by_linux;
         self.logged_by_linux += other.logged_by_linux;
+        self.broken_by_linux += other.broken_by_linux;
     }
 }
 
@@ -216,7 +221,8 @@ impl Enumeration<'_> {
     }
 
     fn sequence(&self, start: &Start, ops: &[Op], number: usize, tally: &mut Tally) -> Result<()> {
-        let Some(recording) = start.record(&self.config, ops)? else { return Ok(()) };
+        let Some(mut recording) = start.record(&self.config, ops)? else { return Ok(()) };
+        recording.strict = self.plan.strict;
         tally.sequences += 1;
         let mut maker = Maker::new(&recording.history);
         let events = recording.history.events();
@@ -249,9 +255,13 @@ impl Enumeration<'_> {
         }
         if self.plan.linux_every > 0 && number.is_multiple_of(self.plan.linux_every) {
             let all: Vec<Op> = start.new.iter().chain(ops).cloned().collect();
-            let logged = linux::check(&start.memory, &self.config, &all, &recording)?;
+            let (logged, broken) = linux::check(&start.memory, &self.config, &all, &recording)?;
             tally.by_linux += 1;
             tally.logged_by_linux += u64::from(logged);
+            if let Some(why) = broken {
+                tally.broken_by_linux += 1;
+                println!("Linux (log: {logged}) breaks: {}: {why}", shown(start, ops));
+            }
         }
         Ok(())
     }
