@@ -88,7 +88,10 @@ fn opened<'r>(
         Some(span) if logged => replayed(&fs, config, span),
         _ if logged => fail("a log of fsyncs waits where there can be none"),
         span => same(&fs, &expected).and_then(|model| match span {
-            Some(span) if !span.synced.is_empty() => promise::check(span, &model).map(|()| model),
+            Some(span) if !span.synced.is_empty() => {
+                let found = found::model(&fs, config.nodesize)?;
+                promise::check(span, &found).map(|()| model)
+            }
             _ => Ok(model),
         }),
     };

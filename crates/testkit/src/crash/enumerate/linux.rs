@@ -9,28 +9,39 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress::{FileKind, Node, Time, Times};
-use buttress_device::MemoryDevice;
+use buttress_device::{BlockDevice, MemoryDevice};
 
-use super::super::judge;
-use super::super::promise::{self, Rules};
+use super::super::promise::{self, Rules, Span};
 use super::super::record::Recording;
+use super::super::{found, judge};
 use crate::differential::on_linux;
 use crate::model::{Body, Content, Directory, Inode, Model, PAGE, Target};
 use crate::ops::Op;
-use crate::ops::run::{Config, Failure, Result};
+use crate::ops::run::{Clock, Config, Failure, Result, open};
 use crate::oracle::{KernelMount, temp_dir};
 
 fn asked<T, E: std::fmt::Display>(what: &str, result: std::result::Result<T, E>) -> Result<T> {
     result.map_err(|error| Failure(format!("Linux, {what}: {error}")))
 }
 
-/// Whether Linux has left a log, and what it has not kept, if so.
+/// What Linux has left.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// A log.
+    pub logged: bool,
+    /// What it has not kept of what is promised.
+    pub broken: Option<String>,
+    /// We replay it into the same as Linux.
+    pub replayed: bool,
+}
+
+/// Crashes Linux.
 pub fn check(
     base: &MemoryDevice,
     config: &Config,
     ops: &[Op],
     recording: &Recording,
-) -> Result<(bool, Option<String>)> {
+) -> Result<Left> {
     let dir = asked("directory", temp_dir())?;
     let (image, copy) = (dir.path().join("image"), dir.path().join("copy"));
     asked("image", base.store(&image))?;
@@ -42,8 +53,22 @@ pub fn check(
     asked("unmount", mount.finish())?;
     let mut span = recording.whole_span();
     span.rules = Rules::LINUX;
-    let broken = promise::check(&span, &found?).err();
-    Ok((logged, broken.map(|Failure(why)| why)))
+    let found = found?;
+    let broken = promise::check(&span, &found).err().map(|Failure(why)| why);
+    let replayed = logged && replay(&crashed, config, &found)?;
+    Ok(Left { logged, broken, replayed })
+}
+
+/// Opens a disk with a log of Linux, and compares what it holds with what Linux has made of it. Answers whether it can be opened.
+fn replay(crashed: &MemoryDevice, config: &Config, theirs: &Model) -> Result<bool> {
+    let disk: Arc<dyn BlockDevice> = Arc::new(crashed.snapshot());
+    let Ok(fs) = open(&disk, config, &Clock::default()) else { return Ok(false) };
+    let ours = found::model(&fs, config.nodesize)?;
+    let rules = Rules { times: false, flushed: true, whole_renames: true };
+    let span = Span { moments: std::slice::from_ref(theirs), synced: Vec::new(), rules };
+    let same = promise::check(&span, &ours);
+    same.map_err(|Failure(why)| Failure(format!("not replayed as by Linux: {why}")))?;
+    Ok(true)
 }
 
 /// What Linux shows of one subvolume.
