@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict]`. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]`. `--treelog`: fsyncs write a log. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -22,6 +22,8 @@ struct Arguments {
     workload: Option<String>,
     /// Only the workloads with fsyncs.
     fsyncs: bool,
+    /// Whether fsyncs write a log.
+    tree_log: bool,
     faults: usize,
     fault: Option<(String, u64)>,
     enumerate: Option<enumerate::Plan>,
@@ -32,7 +34,7 @@ fn arguments() -> Option<Arguments> {
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--")?;
-        let value = if matches!(name, "fsyncs" | "enumerate" | "strict") {
+        let value = if matches!(name, "fsyncs" | "enumerate" | "strict" | "treelog") {
             String::new()
         } else {
             words.next()?
@@ -67,6 +69,7 @@ fn arguments() -> Option<Arguments> {
         }
         None => None,
     };
+    let tree_log = given.remove("treelog").is_some();
     let enumerate = match given.remove("enumerate") {
         Some(_) => {
             let from = number(&mut given, "from", 0)?;
@@ -77,11 +80,13 @@ fn arguments() -> Option<Arguments> {
                 check_every: plan.check_every,
                 linux_every: number(&mut given, "linux-every", 0)?,
                 strict: plan.strict,
+                tree_log,
             })
         }
         None => None,
     };
     given.is_empty().then_some(Arguments {
+        tree_log,
         enumerate,
         plan,
         threads,
@@ -98,7 +103,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -114,6 +119,7 @@ fn main() -> ExitCode {
     if let Some(name) = &arguments.workload {
         workloads.retain(|workload| workload.name == name);
     }
+    workloads.iter_mut().for_each(|it| it.config.tree_log = arguments.tree_log);
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();
     let failures = match arguments.faults {

@@ -1,5 +1,6 @@
 //! What every state must be.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -38,18 +39,22 @@ pub fn examine<'r>(
 ) -> Result<Model> {
     let memory = Arc::new(device.snapshot());
     let disk: Arc<dyn BlockDevice> = memory.clone();
-    let Opened { fs, model, clock, logged } = opened(config, device, &disk, expect)?;
+    let Opened { fs, model, clock, logged, nameless } = opened(config, device, &disk, expect)?;
     blocks(fs.volume())?;
     let faults = fs.volume().stats();
     if faults.bad_blocks + faults.bad_sectors > 0 {
         return fail(format!("copies are bad: {faults:?}"));
     }
-    checker(device)?;
+    checker(device, logged)?;
     let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
     again(&mut runner)?;
     if logged {
+        let there = |node: &&Node| runner.fs().attributes(**node).is_ok();
+        if let Some(node) = nameless.iter().find(there) {
+            return fail(format!("{node:?} has no name and is still there"));
+        }
         drop(runner);
-        checker(&memory)?;
+        checker(&memory, false)?;
     }
     Ok(model)
 }
@@ -67,6 +72,8 @@ struct Opened {
     model: Model,
     clock: Clock,
     logged: bool,
+    /// Files that had names, and whose space the next mount must have given back.
+    nameless: BTreeSet<Node>,
 }
 
 /// Opens the copy `disk` of a device to be written, and compares what it holds with what it may hold.
@@ -99,7 +106,11 @@ fn opened<'r>(
         let log = if logged { ", with a log" } else { "" };
         Failure(format!("transaction {transid}{log}, {}: {why}", expected.when))
     })?;
-    Ok(Opened { fs, model, clock, logged })
+    let nameless = match &expected.span {
+        Some(span) if logged => promise::nameless(span, &model),
+        _ => BTreeSet::new(),
+    };
+    Ok(Opened { fs, model, clock, logged, nameless })
 }
 
 /// The transaction of the superblock that a disk is opened by, and whether a log of fsyncs waits.
@@ -114,8 +125,10 @@ pub fn committed(device: &MemoryDevice) -> Result<(u64, bool)> {
 fn replayed(fs: &Filesystem, config: &Config, span: &Span<'_>) -> Result<Model> {
     let found = found::model(fs, config.nodesize)?;
     promise::check(span, &found)?;
-    match promise::nameless(span, &found).iter().find(|node| fs.attributes(**node).is_ok()) {
-        Some(node) => fail(format!("{node:?} has no name and is there")),
+    // What has lost its last name may wait for the next mount with that.
+    let named = |node: &&Node| fs.attributes(**node).is_ok_and(|found| found.nlink > 0);
+    match promise::nameless(span, &found).iter().find(named) {
+        Some(node) => fail(format!("{node:?} has no name, but links")),
         None => Ok(found),
     }
 }
@@ -142,7 +155,7 @@ fn on_request(disk: &Arc<dyn BlockDevice>, config: &Config, clock: &Clock) -> Re
 }
 
 /// Our own checker's word on a disk, data included.
-fn checker(device: &MemoryDevice) -> Result<()> {
+fn checker(device: &MemoryDevice, logged: bool) -> Result<()> {
     let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly);
     let volume = opened.map_err(|error| Failure(format!("checker: {error}")))?.volume;
     let options = Options { check_data_csum: true, threads: 1, ..Options::default() };
@@ -151,6 +164,7 @@ fn checker(device: &MemoryDevice) -> Result<()> {
     let torn = |kind: Kind| match kind {
         Kind::SuperBad => !has_primary(device),
         Kind::SuperMirror | Kind::SuperStale => true,
+        Kind::LogWaits => logged,
         _ => false,
     };
     let faults = report.issues.iter().filter(|issue| !torn(issue.kind));

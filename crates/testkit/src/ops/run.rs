@@ -65,6 +65,8 @@ pub struct Config {
     pub drop_blocks_max: usize,
     /// Checksums of data and metadata.
     pub checksum: ChecksumKind,
+    /// Whether fsyncs write a log.
+    pub tree_log: bool,
     /// It is full all the time: whatever is done may find no space.
     pub tight: bool,
 }
@@ -84,6 +86,7 @@ impl Default for Config {
             reproducible: false,
             drop_blocks_max: 4096,
             checksum: ChecksumKind::Crc32c,
+            tree_log: false,
             tight: false,
         }
     }
@@ -546,6 +549,7 @@ pub fn options(config: &Config, clock: &Clock) -> Options {
         .free_space_max(config.free_space_max)
         .reproducible(config.reproducible)
         .drop_blocks_max(config.drop_blocks_max)
+        .tree_log(config.tree_log)
         .env(clock.env())
 }
 

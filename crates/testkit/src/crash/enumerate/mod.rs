@@ -27,7 +27,7 @@ use crate::ops::Op;
 use crate::ops::run::{Clock, Config, Failure, Result, Runner};
 
 /// Failures after which enough is known.
-const FAILURES_MAX: usize = 40;
+const FAILURES_MAX: usize = 400;
 
 /// What is done.
 #[derive(Clone, Debug)]
@@ -44,6 +44,8 @@ pub struct Plan {
     pub linux_every: usize,
     /// Renames must be found whole.
     pub strict: bool,
+    /// Whether fsyncs write a log.
+    pub tree_log: bool,
 }
 
 /// What was done.
@@ -130,7 +132,7 @@ struct Enumeration<'p> {
 
 /// Does it all; answers what was done and what went wrong.
 pub fn run(plan: &Plan) -> Result<(Tally, Vec<String>)> {
-    let config = small(4096);
+    let config = Config { tree_log: plan.tree_log, ..small(4096) };
     let starts: Result<Vec<Start>> = table::BASES.iter().map(|it| Start::of(it, &config)).collect();
     let kinds = table::kinds().iter().map(|words| table::operations(words)).collect();
     let it = Enumeration {
