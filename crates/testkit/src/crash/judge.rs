@@ -107,7 +107,8 @@ fn opened<'r>(
     };
     let model = model.map_err(|Failure(why)| {
         let log = if logged { ", with a log" } else { "" };
-        Failure(format!("transaction {transid}{log}, {}: {why}", expected.when))
+        let mirror = if has_primary(device) { "" } else { ", by a mirror" };
+        Failure(format!("transaction {transid}{log}{mirror}, {}: {why}", expected.when))
     })?;
     let nameless = match &expected.span {
         Some(span) if logged => promise::nameless(span, &model),
