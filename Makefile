@@ -44,6 +44,7 @@ bench: deps
 crash: deps
 	cargo build --release -p buttress-testkit --bin crashrun
 	target/release/crashrun --threads $$(nproc) --per-epoch 112
+	target/release/crashrun --threads $$(nproc) --enumerate --linux-every 200
 	target/release/crashrun --threads $$(nproc) --faults 1000000
 
 # Snapshots, scattered extents, clones and deletion where there is not a block to spare.

@@ -1,31 +1,45 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR]`. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]`. `--treelog`: fsyncs write a log. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
+//! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
+//! operations with fsyncs, or those pairs; every so many of them are done by Linux, too.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use buttress_testkit::crash::enumerate;
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
-use buttress_testkit::crash::workloads::{Workload, all};
+use buttress_testkit::crash::workloads::{Workload, all, fsyncs};
 
 struct Arguments {
     plan: Plan,
     threads: usize,
     workload: Option<String>,
+    /// Only the workloads with fsyncs.
+    fsyncs: bool,
+    /// Whether fsyncs write a log.
+    tree_log: bool,
     faults: usize,
     fault: Option<(String, u64)>,
+    enumerate: Option<enumerate::Plan>,
 }
 
 fn arguments() -> Option<Arguments> {
     let mut words = std::env::args().skip(1);
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
-        given.insert(word.strip_prefix("--")?.to_owned(), words.next()?);
+        let name = word.strip_prefix("--")?;
+        let value = if matches!(name, "fsyncs" | "enumerate" | "strict" | "treelog") {
+            String::new()
+        } else {
+            words.next()?
+        };
+        given.insert(name.to_owned(), value);
     }
     let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
         given.remove(name).map_or(Some(usual), |text| text.parse().ok())
@@ -42,9 +56,11 @@ fn arguments() -> Option<Arguments> {
             None => Vec::new(),
         },
         no_barriers: false,
+        strict: given.remove("strict").is_some(),
     };
     let threads = number(&mut given, "threads", 1)?.max(1);
     let workload = given.remove("workload");
+    let fsyncs = given.remove("fsyncs").is_some();
     let faults = number(&mut given, "faults", 0)?;
     let fault = match given.remove("fault") {
         Some(text) => {
@@ -53,7 +69,32 @@ fn arguments() -> Option<Arguments> {
         }
         None => None,
     };
-    given.is_empty().then_some(Arguments { plan, threads, workload, faults, fault })
+    let tree_log = given.remove("treelog").is_some();
+    let enumerate = match given.remove("enumerate") {
+        Some(_) => {
+            let from = number(&mut given, "from", 0)?;
+            Some(enumerate::Plan {
+                pairs: from..number(&mut given, "to", enumerate::count())?,
+                every: number(&mut given, "every", 1)?.max(1),
+                threads,
+                check_every: plan.check_every,
+                linux_every: number(&mut given, "linux-every", 0)?,
+                strict: plan.strict,
+                tree_log,
+            })
+        }
+        None => None,
+    };
+    given.is_empty().then_some(Arguments {
+        tree_log,
+        enumerate,
+        plan,
+        threads,
+        workload,
+        fsyncs,
+        faults,
+        fault,
+    })
 }
 
 fn main() -> ExitCode {
@@ -61,13 +102,24 @@ fn main() -> ExitCode {
         eprintln!(
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
-        eprintln!("         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR]");
+        eprintln!(
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]"
+        );
+        eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
+        eprintln!("         [--check-every N] [--linux-every N]");
         return ExitCode::from(2);
     };
-    let mut workloads = all();
+    if let Some(plan) = &arguments.enumerate {
+        return enumerated(plan);
+    }
+    let mut workloads = if arguments.fsyncs { Vec::new() } else { all() };
+    if arguments.faults == 0 {
+        workloads.extend(fsyncs());
+    }
     if let Some(name) = &arguments.workload {
         workloads.retain(|workload| workload.name == name);
     }
+    workloads.iter_mut().for_each(|it| it.config.tree_log = arguments.tree_log);
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();
     let failures = match arguments.faults {
@@ -88,18 +140,38 @@ fn main() -> ExitCode {
     if failures == 0 && !workloads.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Judges the states of all short sequences.
+fn enumerated(plan: &enumerate::Plan) -> ExitCode {
+    println!("{} of {} pairs, one in {}", plan.pairs.len(), enumerate::count(), plan.every);
+    let began = Instant::now();
+    let failures = match enumerate::run(plan) {
+        Ok((tally, failures)) => {
+            println!("{tally:#?}");
+            failures
+        }
+        Err(failure) => vec![failure.to_string()],
+    };
+    failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    println!("{} failures in {:.0} s", failures.len(), began.elapsed().as_secs_f64());
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
 /// Judges states of a workload.
 fn states(workload: &Workload, arguments: &Arguments) -> (Tally, Vec<String>) {
     let outcome = run(workload, &arguments.plan);
     let tally = outcome.tally;
     println!(
-        "{}: {} ops, {} commits, {} states of {}, {} distinct, {} checked, {} mounted, {:.1} s",
+        "{}: {} ops, {} fsyncs, {} commits, {} states of {}, {} distinct, {} with promises, {} with a log, {} checked, {} mounted, \
+         {:.1} s",
         workload.name,
         tally.ops,
+        tally.fsyncs,
         tally.commits,
         tally.states,
         tally.possible,
         tally.distinct,
+        tally.promising,
+        tally.logged,
         tally.checked,
         tally.mounted,
         tally.seconds

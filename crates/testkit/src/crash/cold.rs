@@ -136,7 +136,10 @@ fn changes(op: &Op) -> bool {
             | Op::Release { .. }
             | Op::List { .. }
             | Op::Look { .. }
+            | Op::Fsync { .. }
             | Op::Commit
+            | Op::Beside
+            | Op::Await
             | Op::Clean
             | Op::Reopen
             | Op::Compare
@@ -222,7 +225,9 @@ impl Moment {
         models.iter_mut().for_each(Model::close);
         let stepped = stepped_node;
         let when = format!("read {read} of {op}");
-        examine(&self.config, &memory, |_| Ok(Expected { models: &models, stepped, when }))?;
+        examine(&self.config, &memory, |_| {
+            Ok(Expected { models: &models, stepped, when, span: None })
+        })?;
         Ok(end)
     }
 

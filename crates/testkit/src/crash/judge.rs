@@ -1,5 +1,6 @@
 //! What every state must be.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -12,7 +13,9 @@ use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
 use buttress_volume::{TreeRoot, Volume, VolumeError, walk, walk_blocks};
 
+use super::found;
 use super::half::half;
+use super::promise::{self, Span};
 use super::record::{Expected, Recording};
 use super::states::Disk;
 use crate::model::Model;
@@ -34,27 +37,104 @@ pub fn examine<'r>(
     device: &MemoryDevice,
     expect: impl FnOnce(u64) -> Result<Expected<'r>>,
 ) -> Result<Model> {
-    let disk: Arc<dyn BlockDevice> = Arc::new(device.snapshot());
-    let clock = Clock::default();
-    let fs = match is_refused(device) {
-        false => engine("open", open(&disk, config, &clock))?,
-        true => on_request(&disk, config, &clock)?,
-    };
-    warnings(&fs, device)?;
-    let transid = fs.info().generation;
-    let expected = expect(transid)?;
-    let model = same(&fs, &expected).map_err(|Failure(why)| {
-        Failure(format!("transaction {transid}, {}: {why}", expected.when))
-    })?;
+    let memory = Arc::new(device.snapshot());
+    let disk: Arc<dyn BlockDevice> = memory.clone();
+    let Opened { fs, model, clock, logged, nameless } = opened(config, device, &disk, expect)?;
     blocks(fs.volume())?;
     let faults = fs.volume().stats();
     if faults.bad_blocks + faults.bad_sectors > 0 {
         return fail(format!("copies are bad: {faults:?}"));
     }
-    checker(device)?;
+    checker(device, logged)?;
     let mut runner = Runner::resume(fs, disk, config, clock, model.clone());
     again(&mut runner)?;
+    if logged {
+        // A number that nothing durable has may have gone to the file that was made since.
+        let there = |node: &&Node| {
+            runner.model().inode(**node).is_none() && runner.fs().attributes(**node).is_ok()
+        };
+        if let Some(node) = nameless.iter().find(there) {
+            return fail(format!("{node:?} has no name and is still there"));
+        }
+        drop(runner);
+        checker(&memory, false)?;
+    }
     Ok(model)
+}
+
+/// Judges a state by what can be seen of its files only; answers what the filesystem in it holds.
+pub fn glance(recording: &Recording, config: &Config, disk: &Disk) -> Result<Model> {
+    let copy: Arc<dyn BlockDevice> = Arc::new(disk.device.snapshot());
+    let expect = |transid| in_time(recording, disk.state.cut, transid);
+    Ok(opened(config, &disk.device, &copy, expect)?.model)
+}
+
+/// What a disk has been opened as.
+struct Opened {
+    fs: Filesystem,
+    model: Model,
+    clock: Clock,
+    logged: bool,
+    /// Files that had names, and whose space the next mount must have given back.
+    nameless: BTreeSet<Node>,
+}
+
+/// Opens the copy `disk` of a device to be written, and compares what it holds with what it may hold.
+fn opened<'r>(
+    config: &Config,
+    device: &MemoryDevice,
+    disk: &Arc<dyn BlockDevice>,
+    expect: impl FnOnce(u64) -> Result<Expected<'r>>,
+) -> Result<Opened> {
+    let (transid, logged) = committed(device)?;
+    let clock = Clock::default();
+    let fs = match is_refused(device) {
+        false => engine("open", open(disk, config, &clock))?,
+        true => on_request(disk, config, &clock)?,
+    };
+    warnings(&fs, device)?;
+    let expected = expect(transid)?;
+    let model = match &expected.span {
+        Some(span) if logged => replayed(&fs, config, span),
+        _ if logged => fail("a log of fsyncs waits where there can be none"),
+        span => same(&fs, &expected).and_then(|model| match span {
+            Some(span) if !span.synced.is_empty() => {
+                let found = found::model(&fs, config.nodesize)?;
+                promise::check(span, &found).map(|()| model)
+            }
+            _ => Ok(model),
+        }),
+    };
+    let model = model.map_err(|Failure(why)| {
+        let log = if logged { ", with a log" } else { "" };
+        let mirror = if has_primary(device) { "" } else { ", by a mirror" };
+        Failure(format!("transaction {transid}{log}{mirror}, {}: {why}", expected.when))
+    })?;
+    let nameless = match &expected.span {
+        Some(span) if logged => promise::nameless(span, &model),
+        _ => BTreeSet::new(),
+    };
+    Ok(Opened { fs, model, clock, logged, nameless })
+}
+
+/// The transaction of the superblock that a disk is opened by, and whether a log of fsyncs waits.
+pub fn committed(device: &MemoryDevice) -> Result<(u64, bool)> {
+    let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly);
+    let volume = opened.map_err(|error| Failure(format!("open: {error}")))?.volume;
+    let superblock = volume.superblock();
+    Ok((superblock.generation.get(), superblock.log_root.get() != 0))
+}
+
+/// What the filesystem holds after its log has been replayed, if that may be.
+fn replayed(fs: &Filesystem, config: &Config, span: &Span<'_>) -> Result<Model> {
+    let found = found::model(fs, config.nodesize)?;
+    promise::check(span, &found)?;
+    // What has lost its last name may wait for the next mount with that.
+    let named = |node: &&Node| fs.attributes(**node).is_ok_and(|found| found.nlink > 0);
+    match promise::nameless(span, &found).iter().find(named) {
+        Some(node) => fail(format!("{node:?} has no name, but links")),
+        None => Ok(found),
+    }
 }
 
 /// Whether what is left of a torn primary superblock does not show that the mirror is of the last commit. Then writing is
@@ -79,7 +159,7 @@ fn on_request(disk: &Arc<dyn BlockDevice>, config: &Config, clock: &Clock) -> Re
 }
 
 /// Our own checker's word on a disk, data included.
-fn checker(device: &MemoryDevice) -> Result<()> {
+fn checker(device: &MemoryDevice, logged: bool) -> Result<()> {
     let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly);
     let volume = opened.map_err(|error| Failure(format!("checker: {error}")))?.volume;
     let options = Options { check_data_csum: true, threads: 1, ..Options::default() };
@@ -88,6 +168,7 @@ fn checker(device: &MemoryDevice) -> Result<()> {
     let torn = |kind: Kind| match kind {
         Kind::SuperBad => !has_primary(device),
         Kind::SuperMirror | Kind::SuperStale => true,
+        Kind::LogWaits => logged,
         _ => false,
     };
     let faults = report.issues.iter().filter(|issue| !torn(issue.kind));
@@ -117,7 +198,7 @@ fn in_time(recording: &Recording, cut: usize, transid: u64) -> Result<Expected<'
         return fail(format!("transaction {transid}, but {promised} was acknowledged"));
     }
     match recording.version(transid) {
-        Some(version) if version.began <= cut => Ok(recording.around(version.number)),
+        Some(version) if version.began <= cut => Ok(recording.at(version, cut)),
         Some(version) => fail(format!(
             "transaction {transid} of operation {}, which had not begun",
             version.number
@@ -239,12 +320,19 @@ fn oracle<T, E: std::fmt::Display>(result: std::result::Result<T, E>) -> Result<
 /// Linux mounts the disk read-only and finds what the model holds; then writable, makes a file, and has nothing to say in its
 /// log; what it leaves passes `btrfs check`, and we find what it made.
 pub fn linux(device: &MemoryDevice, config: &Config, model: &Model) -> Result<()> {
-    kernel::mounted(device, model)?;
+    // A log is replayed on a writable device only; the times that Linux gives directories then are its own.
+    let (_, logged) = committed(device)?;
+    if !logged {
+        kernel::mounted(device, model)?;
+    }
     let dir = oracle(temp_dir())?;
     let image = dir.path().join("image");
     oracle(device.store(&image))?;
     let mount = oracle(KernelMount::new(&image, "subvolid=5,noatime"))?;
-    kernel::tree(model, Node::ROOT, mount.path())?;
+    match logged {
+        false => kernel::tree(model, Node::ROOT, mount.path())?,
+        true => kernel::tree_but_times(model, Node::ROOT, mount.path())?,
+    }
     let made = std::fs::write(mount.path().join(&PROBE[1..]), [7; 6000]);
     let full = matches!(&made, Err(error) if error.raw_os_error() == Some(28));
     if !full {

@@ -13,13 +13,22 @@
 //! * every copy of every block of every tree passes the gate, and our checker finds nothing, data included;
 //! * it can be written again: files are made, deleted subvolumes are dropped to the end, and all is there after opening.
 //!
-//! Samples go through `btrfs check --check-data-csum` and a kernel mount, read-only and writable. [`faults`] is about devices
+//! Some workloads make files durable by fsyncs, of which the engine may write a log. [`promise`] says what must be found then, and
+//! what may be: a log is replayed when the disk is opened, and what comes of that is no moment of the past. [`enumerate`] does all
+//! short sequences of operations with fsyncs, and lets Linux do some of them.
+//!
+//! Samples go through `btrfs check --check-data-csum` and a kernel mount, read-only and writable; a log is replayed by Linux,
+//! too, into the same filesystem. [`faults`] is about devices
 //! that fail while they are used, [`cold`] about reads that fail under an operation where nothing is cached.
 
 pub mod cold;
+pub mod enumerate;
 pub mod faults;
+pub mod found;
+mod gate;
 pub mod half;
 pub mod judge;
+pub mod promise;
 pub mod record;
 pub mod run;
 pub mod states;

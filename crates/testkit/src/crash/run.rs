@@ -38,6 +38,8 @@ pub struct Plan {
     pub only: Vec<State>,
     /// As on a medium that takes no notice of barriers.
     pub no_barriers: bool,
+    /// Renames must be found whole.
+    pub strict: bool,
 }
 
 impl Default for Plan {
@@ -52,6 +54,7 @@ impl Default for Plan {
             keep: None,
             only: Vec::new(),
             no_barriers: false,
+            strict: false,
         }
     }
 }
@@ -63,6 +66,8 @@ pub struct Tally {
     pub workloads: u64,
     /// Operations recorded.
     pub ops: u64,
+    /// Fsyncs recorded.
+    pub fsyncs: u64,
     /// Commits recorded.
     pub commits: u64,
     /// States of recordings, judged or not.
@@ -81,10 +86,16 @@ pub struct Tally {
     pub torn_superblocks: u64,
     /// Of these, those that are written to only on request.
     pub on_request: u64,
+    /// Judged: those after which some fsync has promised more than the last commit holds.
+    pub promising: u64,
+    /// Judged: those in which a log waits.
+    pub logged: u64,
     /// Judged by `btrfs check`, too.
     pub checked: u64,
     /// Mounted by Linux, too.
     pub mounted: u64,
+    /// Of these, those whose log Linux has replayed, into what ours is replayed into.
+    pub replayed: u64,
     /// Seconds, of all threads together.
     pub seconds: f64,
 }
@@ -93,6 +104,7 @@ impl AddAssign for Tally {
     fn add_assign(&mut self, other: Tally) {
         self.workloads += other.workloads;
         self.ops += other.ops;
+        self.fsyncs += other.fsyncs;
         self.commits += other.commits;
         self.possible += other.possible;
         self.states += other.states;
@@ -102,8 +114,11 @@ impl AddAssign for Tally {
         self.shuffled += other.shuffled;
         self.torn_superblocks += other.torn_superblocks;
         self.on_request += other.on_request;
+        self.promising += other.promising;
+        self.logged += other.logged;
         self.checked += other.checked;
         self.mounted += other.mounted;
+        self.replayed += other.replayed;
         self.seconds += other.seconds;
     }
 }
@@ -123,6 +138,7 @@ pub fn run(workload: &Workload, plan: &Plan) -> Outcome {
     let mut outcome = Outcome::default();
     match guarded(|| record(workload)) {
         Ok(mut recording) => {
+            recording.strict = plan.strict;
             if plan.no_barriers {
                 recording.history = recording.history.without_barriers();
             }
@@ -182,6 +198,7 @@ impl Judging<'_> {
         let tally = &mut self.outcome.tally;
         tally.workloads = 1;
         tally.ops = self.recording.count() as u64;
+        tally.fsyncs = self.recording.fsyncs() as u64;
         tally.commits = self.recording.versions.len() as u64;
         tally.possible = all.len() as u64;
         let mut chosen = states::sample(&all, self.plan.states_max, self.plan.seed);
@@ -217,6 +234,9 @@ impl Judging<'_> {
         let whole = judge::has_primary(&disk.device);
         tally.torn_superblocks += u64::from(!whole);
         tally.on_request += u64::from(judge::is_refused(&disk.device));
+        let (transid, logged) = judge::committed(&disk.device)?;
+        tally.logged += u64::from(logged);
+        tally.promising += u64::from(self.recording.promises_more(transid, disk.state.cut));
         self.since.0 += 1;
         self.since.1 += 1;
         let model = judge::judge(self.recording, &self.workload.config, disk)?;
@@ -234,6 +254,7 @@ impl Judging<'_> {
             self.since.1 = 0;
             judge::linux(&disk.device, &self.workload.config, &model)?;
             self.outcome.tally.mounted += 1;
+            self.outcome.tally.replayed += u64::from(logged);
         }
         Ok(())
     }

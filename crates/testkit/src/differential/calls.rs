@@ -361,6 +361,7 @@ impl Caller {
                 At::Path(path) => fs::lremovexattr(path, name.as_str()),
                 At::Fd(file) => fs::fremovexattr(file, name.as_str()),
             },
+            Op::Fsync { at } => self.with(at, OFlags::RDONLY, |file| fs::fsync(file)),
             _ => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ mod pages;
 mod tree;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
@@ -35,6 +35,19 @@ pub use mounted::serve;
 
 use calls::{Answer, Caller};
 use mounted::{Mounted, Who};
+
+/// Does operations on an image that Linux has mounted, and something before it is unmounted.
+pub fn on_linux(image: &Path, ops: &[Op], then: impl FnOnce() -> Result<()>) -> Result<()> {
+    let mounted = Mounted::new(Who::Kernel, image, image)?;
+    let mut caller = Caller::new(mounted);
+    let done = ops.iter().try_for_each(|op| match op {
+        Op::Commit => caller.sync(),
+        op => asked(&op.to_string(), caller.call(op).result).map(drop),
+    });
+    let done = done.and_then(|()| then());
+    caller.end()?;
+    done
+}
 
 /// A filesystem to be made twice.
 #[derive(Clone, Copy, Debug)]
@@ -171,8 +184,8 @@ impl Pair {
             Op::Compare => self.compare(),
             Op::Reopen => self.swap(),
             Op::Check => self.check(),
-            Op::Commit | Op::Clean => self.sync(),
-            Op::Drain => Ok(()),
+            Op::Commit | Op::Beside | Op::Clean => self.sync(),
+            Op::Await | Op::Drain => Ok(()),
             op => self.both(op),
         };
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))

@@ -9,7 +9,7 @@ pub const PAGE: u64 = 4096;
 type Page = [u8; PAGE as usize];
 
 /// Sparse bytes. What was never written is zero; clones share pages.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     size: u64,
     pages: BTreeMap<u64, Arc<Page>>,

@@ -43,7 +43,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    fn add(&mut self, name: &[u8], target: Target) {
+    pub(crate) fn add(&mut self, name: &[u8], target: Target) {
         self.entries.insert(name.to_vec(), (target, self.next));
         self.next += 1;
     }

@@ -41,12 +41,21 @@ pub fn mounted(device: &MemoryDevice, model: &Model) -> Result<()> {
 
 /// Compares what Linux shows at `top` with what the model has below `node`.
 pub fn tree(model: &Model, node: Node, top: &Path) -> Result<()> {
+    compared(model, node, top, true)
+}
+
+/// The same without times.
+pub fn tree_but_times(model: &Model, node: Node, top: &Path) -> Result<()> {
+    compared(model, node, top, false)
+}
+
+fn compared(model: &Model, node: Node, top: &Path, times: bool) -> Result<()> {
     let mut seen = BTreeSet::new();
     let mut rest = vec![(node, top.to_owned())];
     while let Some((node, path)) = rest.pop() {
         let Some(inode) = model.inode(node) else { continue };
         if seen.insert(node) {
-            let compared = file(inode, &path);
+            let compared = file(inode, &path, times);
             compared.map_err(|Failure(why)| Failure(format!("{}: {why}", path.display())))?;
         }
         let Some(dir) = inode.directory() else { continue };
@@ -65,7 +74,7 @@ pub fn tree(model: &Model, node: Node, top: &Path) -> Result<()> {
     Ok(())
 }
 
-fn file(inode: &Inode, path: &Path) -> Result<()> {
+fn file(inode: &Inode, path: &Path, compare_times: bool) -> Result<()> {
     let found = oracle(fs::symlink_metadata(path))?;
     let kind = match found.file_type() {
         it if it.is_dir() => FileKind::Directory,
@@ -88,7 +97,7 @@ fn file(inode: &Inode, path: &Path) -> Result<()> {
     let times = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
     let wanted =
         [inode.times.mtime, inode.times.ctime].map(|time| (time.sec, i64::from(time.nsec)));
-    if times != wanted {
+    if compare_times && times != wanted {
         return fail(format!("times {times:?} instead of {wanted:?}"));
     }
     xattrs(inode, path)?;

@@ -38,31 +38,121 @@ pub enum Make {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the members are the arguments of the operations, named as such")]
 pub enum Op {
-    Make { at: String, what: Make, mode: u32, owner: u32 },
-    Temporary { handle: u8, dir: String, mode: u32 },
-    Link { from: String, to: String },
-    Unlink { at: String },
-    Rmdir { at: String },
-    Rename { from: String, to: String, how: Rename },
-    Write { at: String, offset: u64, len: usize, seed: u32 },
-    Read { at: String, offset: u64, len: usize },
-    Truncate { at: String, size: u64 },
-    Allocate { at: String, mode: Allocate, offset: u64, len: u64 },
-    Clone { from: String, offset: u64, len: u64, to: String, to_offset: u64 },
-    SetXattr { at: String, name: String, len: usize, seed: u32, how: SetXattr },
-    RemoveXattr { at: String, name: String },
-    Chmod { at: String, mode: u32 },
-    Chown { at: String, uid: u32, gid: u32 },
-    Utimes { at: String, atime: i64, mtime: i64 },
-    Subvolume { at: String, owner: u32 },
-    Snapshot { from: String, to: String, read_only: bool },
-    DeleteSubvolume { at: String },
-    ReadOnly { at: String, on: bool },
-    Hold { handle: u8, at: String },
-    Release { handle: u8 },
-    List { at: String },
-    Look { at: String },
+    Make {
+        at: String,
+        what: Make,
+        mode: u32,
+        owner: u32,
+    },
+    Temporary {
+        handle: u8,
+        dir: String,
+        mode: u32,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Unlink {
+        at: String,
+    },
+    Rmdir {
+        at: String,
+    },
+    Rename {
+        from: String,
+        to: String,
+        how: Rename,
+    },
+    Write {
+        at: String,
+        offset: u64,
+        len: usize,
+        seed: u32,
+    },
+    Read {
+        at: String,
+        offset: u64,
+        len: usize,
+    },
+    Truncate {
+        at: String,
+        size: u64,
+    },
+    Allocate {
+        at: String,
+        mode: Allocate,
+        offset: u64,
+        len: u64,
+    },
+    Clone {
+        from: String,
+        offset: u64,
+        len: u64,
+        to: String,
+        to_offset: u64,
+    },
+    SetXattr {
+        at: String,
+        name: String,
+        len: usize,
+        seed: u32,
+        how: SetXattr,
+    },
+    RemoveXattr {
+        at: String,
+        name: String,
+    },
+    Chmod {
+        at: String,
+        mode: u32,
+    },
+    Chown {
+        at: String,
+        uid: u32,
+        gid: u32,
+    },
+    Utimes {
+        at: String,
+        atime: i64,
+        mtime: i64,
+    },
+    Subvolume {
+        at: String,
+        owner: u32,
+    },
+    Snapshot {
+        from: String,
+        to: String,
+        read_only: bool,
+    },
+    DeleteSubvolume {
+        at: String,
+    },
+    ReadOnly {
+        at: String,
+        on: bool,
+    },
+    Hold {
+        handle: u8,
+        at: String,
+    },
+    Release {
+        handle: u8,
+    },
+    List {
+        at: String,
+    },
+    Look {
+        at: String,
+    },
+    Fsync {
+        at: String,
+    },
     Commit,
+    /// A commit that goes on beside the operations that follow, up to `await`.
+    Beside,
+    Await,
     Clean,
     Reopen,
     Compare,
@@ -140,7 +230,10 @@ impl fmt::Display for Op {
             Op::Release { handle } => write!(f, "release {handle}"),
             Op::List { at } => write!(f, "list {at}"),
             Op::Look { at } => write!(f, "look {at}"),
+            Op::Fsync { at } => write!(f, "fsync {at}"),
             Op::Commit => f.write_str("commit"),
+            Op::Beside => f.write_str("beside"),
+            Op::Await => f.write_str("await"),
             Op::Clean => f.write_str("clean"),
             Op::Reopen => f.write_str("reopen"),
             Op::Compare => f.write_str("compare"),

@@ -47,7 +47,10 @@ impl Words<'_> {
         Some(match word {
             "file" | "mkdir" | "symlink" | "mknod" => self.make(word)?,
             "write" | "read" | "truncate" | "allocate" | "clone" => self.data(word)?,
+            "fsync" => Op::Fsync { at: self.text()? },
             "commit" => Op::Commit,
+            "beside" => Op::Beside,
+            "await" => Op::Await,
             "clean" => Op::Clean,
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,

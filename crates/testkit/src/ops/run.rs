@@ -65,6 +65,8 @@ pub struct Config {
     pub drop_blocks_max: usize,
     /// Checksums of data and metadata.
     pub checksum: ChecksumKind,
+    /// Whether fsyncs write a log.
+    pub tree_log: bool,
     /// It is full all the time: whatever is done may find no space.
     pub tight: bool,
 }
@@ -84,6 +86,7 @@ impl Default for Config {
             reproducible: false,
             drop_blocks_max: 4096,
             checksum: ChecksumKind::Crc32c,
+            tree_log: false,
             tight: false,
         }
     }
@@ -359,7 +362,10 @@ impl Runner {
             | Op::Snapshot { .. }
             | Op::DeleteSubvolume { .. }
             | Op::ReadOnly { .. } => self.volume_op(op),
-            Op::Commit => engine("commit", self.fs().commit()).map(drop),
+            Op::Fsync { at } => self.fsync(at),
+            // Who runs both at the same time does it himself.
+            Op::Commit | Op::Beside => engine("commit", self.fs().commit()).map(drop),
+            Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
@@ -375,6 +381,14 @@ impl Runner {
             0 => Ok(()),
             blocks => fail(format!("a commit has written {blocks} blocks more than were promised")),
         }
+    }
+
+    /// Makes a file or a directory durable.
+    fn fsync(&mut self, at: &str) -> Result<()> {
+        let Some(node) = self.find(at) else { return Ok(()) };
+        engine("fsync", self.fs().sync(node))?;
+        self.counts.done += 1;
+        Ok(())
     }
 
     /// Closes the filesystem, files that are held and all, opens it and compares everything.
@@ -535,6 +549,7 @@ pub fn options(config: &Config, clock: &Clock) -> Options {
         .free_space_max(config.free_space_max)
         .reproducible(config.reproducible)
         .drop_blocks_max(config.drop_blocks_max)
+        .tree_log(config.tree_log)
         .env(clock.env())
 }
 

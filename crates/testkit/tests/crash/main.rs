@@ -2,10 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use buttress_testkit::crash::record::record;
 use buttress_testkit::crash::run::{Plan, on_threads, run};
-use buttress_testkit::crash::workloads::{Script, Workload, all};
-use buttress_testkit::crash::{cold, faults};
+use buttress_testkit::crash::states::{self, Maker};
+use buttress_testkit::crash::workloads::{Script, Workload, all, fsyncs};
+use buttress_testkit::crash::{cold, enumerate, faults, judge};
 use buttress_testkit::ops::parse_all;
+use buttress_testkit::ops::run::Runner;
 
 /// Judged states of the sample.
 const SAMPLE: u64 = 2000;
@@ -40,6 +43,58 @@ fn a_sample_of_crash_states() {
 }
 
 #[test]
+fn a_sample_of_crash_states_with_fsyncs() {
+    let plan =
+        Plan { seed: seed(), states_max: 50, check_every: 40, mount_every: 45, ..Plan::default() };
+    let (total, failures) = on_threads(THREADS, &fsyncs(), |workload| {
+        let outcome = run(workload, &plan);
+        (outcome.tally, outcome.failures)
+    });
+    println!("{total:?}");
+    none(&failures);
+    assert!(total.distinct >= SAMPLE && total.fsyncs > 2000, "{total:?}");
+}
+
+#[test]
+fn a_sample_of_short_sequences() {
+    let plan = enumerate::Plan {
+        pairs: seed() as usize % 97..enumerate::count(),
+        every: 97,
+        threads: THREADS,
+        check_every: 100,
+        linux_every: if buttress_testkit::oracle::is_root() { 100 } else { 0 },
+        strict: false,
+        tree_log: false,
+    };
+    let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
+    println!("{tally:?}");
+    none(&failures);
+    assert!(tally.sequences > 500 && tally.states > 3000, "{tally:?}");
+}
+
+/// States from before an fsync has returned are no good as states after it.
+#[test]
+fn a_promise_that_is_not_kept_is_found_out() {
+    for name in ["fsync: appends", "fsync: renames", "fsync: a mail spool", "fsync: xattrs"] {
+        let found = fsyncs().into_iter().find(|workload| workload.name == name);
+        let workload = found.expect("in the table");
+        let mut recording = record(&workload).expect("recorded");
+        for done in &mut recording.ops {
+            if done.synced.is_some() && done.ended > done.began {
+                done.ended = done.began + 1;
+            }
+        }
+        let mut maker = Maker::new(&recording.history);
+        let states = states::all(&recording.history, 0, 1);
+        let broken = states.into_iter().filter(|state| {
+            let disk = maker.make(*state);
+            judge::glance(&recording, &workload.config, &disk).is_err()
+        });
+        assert!(broken.count() > 50, "{name} has kept everything too early");
+    }
+}
+
+#[test]
 fn a_sample_of_failing_devices() {
     let seed = seed();
     let (total, failures) =
@@ -68,8 +123,8 @@ fn a_sample_of_reads_that_fail_where_nothing_is_cached() {
 #[test]
 fn a_medium_without_barriers_is_found_out() {
     let plan = Plan { no_barriers: true, states_max: 200, ..Plan::default() };
-    for name in ["overwrites", "subvolumes", "random, 4K"] {
-        let found = all().into_iter().find(|workload| workload.name == name);
+    for name in ["overwrites", "subvolumes", "random, 4K", "fsync: appends", "fsync: random, 4K"] {
+        let found = all().into_iter().chain(fsyncs()).find(|workload| workload.name == name);
         let workload = found.expect("in the table");
         assert!(!run(&workload, &plan).failures.is_empty(), "{name} lost nothing");
     }
@@ -80,6 +135,27 @@ fn words(workload: &Workload) -> BTreeSet<String> {
     let Script::Words(script) = workload.script else { return BTreeSet::new() };
     let ops = parse_all(&script()).expect("operations");
     ops.iter().filter_map(|op| op.to_string().split(' ').next().map(str::to_owned)).collect()
+}
+
+#[test]
+fn the_workloads_with_fsyncs_do_what_they_say() {
+    let workloads = fsyncs();
+    let names: BTreeSet<_> = workloads.iter().map(|workload| workload.name).collect();
+    assert!(names.len() >= 40 && names.len() == workloads.len());
+    for workload in &workloads {
+        let Script::Words(script) = workload.script else { continue };
+        let mut runner = Runner::new(&workload.config).expect("a filesystem");
+        let ops = parse_all(&script()).expect("operations");
+        ops.iter().for_each(|op| runner.step(op).expect("done"));
+        let counts = runner.counts;
+        assert_eq!((counts.refused, counts.skipped), (0, 0), "{}", workload.name);
+    }
+    let found: BTreeSet<String> = workloads.iter().flat_map(words).collect();
+    let changing = "file mkdir symlink mknod tmpfile link unlink rmdir rename write truncate allocate clone setxattr rmxattr \
+                    chmod chown utimes subvolume snapshot delete hold release commit reopen fsync beside await";
+    for word in changing.split(' ') {
+        assert!(found.contains(word), "no workload does {word}");
+    }
 }
 
 #[test]

@@ -6,10 +6,10 @@ use crate::corpus::colliding_names;
 
 /// Collects lines.
 #[derive(Default)]
-struct Lines(String);
+pub(super) struct Lines(String);
 
 impl Lines {
-    fn add(&mut self, line: std::fmt::Arguments<'_>) {
+    pub fn add(&mut self, line: std::fmt::Arguments<'_>) {
         let _ = self.0.write_fmt(line);
         self.0.push('\n');
     }

@@ -6,25 +6,28 @@ use super::{Script, Workload, scripts, small};
 use crate::ops::generate::Profile;
 use crate::ops::run::Config;
 
-/// Random operations on few and small files.
-fn random(seed: u64, count: u64) -> Script {
-    let profile = Profile {
+/// Few and small files.
+pub(super) fn few() -> Profile {
+    Profile {
         files_max: 60,
         bytes_max: 1 << 20,
         volumes_max: 5,
         large: 200 << 10,
         large_in: 30,
         ..Profile::default()
-    };
-    Script::Seed(seed, count, profile)
+    }
 }
 
-fn mixed(dup: bool) -> Config {
+fn random(seed: u64, count: u64) -> Script {
+    Script::Seed(seed, count, few())
+}
+
+pub(super) fn mixed(dup: bool) -> Config {
     let size = if dup { 256 << 20 } else { 96 << 20 };
     Config { mixed: true, dup, size, ..small(4096) }
 }
 
-fn words(name: &'static str, config: Config, words: fn() -> String) -> Workload {
+pub(super) fn words(name: &'static str, config: Config, words: fn() -> String) -> Workload {
     Workload { name, config, script: Script::Words(words) }
 }
 
