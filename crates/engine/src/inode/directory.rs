@@ -149,6 +149,9 @@ impl State {
     /// Removes an entry.
     pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) {
         self.entries().remove(name, index);
+        if self.logged_whole.is_some() {
+            self.retracted.push(index);
+        }
         self.attributes.size = self.attributes.size.saturating_sub(name.weight());
     }
 
@@ -477,6 +480,7 @@ impl FileTree {
         let mut state = dir.write();
         state.touch(dir, self, op)?;
         state.remove_entry(name, index);
+        self.note_lost_subvolume();
         state.attributes.modified(op.now);
         Ok(state.add_entry(name, Entry::of_subvolume(id), true))
     }
@@ -507,6 +511,7 @@ impl FileTree {
         let mut state = dir.write();
         state.touch(dir, self, op)?;
         state.remove_entry(name, index);
+        self.note_lost_subvolume();
         state.attributes.modified(op.now);
         Ok(())
     }

@@ -210,6 +210,8 @@ impl FileTree {
         parent.know_next_index(dir.ino, &view)?;
         parent.touch(dir, self, op)?;
         let link = Link { parent: dir.ino, index: old, name: name.bytes };
+        self.note_handed_over(locked.of(dir), op.transid);
+        self.note_handed_over(locked.of(target), op.transid);
         self.take_name(op, target, locked.of(target), link);
         op.step("an entry of nothing");
         let parent = locked.of(dir);

@@ -94,6 +94,8 @@ pub struct Entry {
     pub ino: u64,
     /// The log has nothing of it from the first key to the last, but for `items`.
     pub cleared: Option<(Key, Key)>,
+    /// Nor has it these, which come behind.
+    pub gone: Vec<Key>,
     /// In the order of their keys.
     pub items: Vec<(Key, Vec<u8>)>,
     /// Checksums of its data, by address.
@@ -102,6 +104,22 @@ pub struct Entry {
     pub parents: Vec<u64>,
     /// Inodes that its entries lead to.
     pub children: Vec<u64>,
+}
+
+impl Entry {
+    /// Takes over the names that the inode has by now.
+    pub fn rename(&mut self, again: Entry) {
+        let Entry { cleared, gone, items, parents, .. } = again;
+        let is_gone = |key: &Key| {
+            gone.contains(key) || cleared.is_some_and(|(from, to)| from <= *key && *key <= to)
+        };
+        self.items.retain(|(key, _)| !is_gone(key));
+        self.items.extend(items);
+        self.items.sort_by_key(|(key, _)| *key);
+        self.gone.extend(gone);
+        self.gone.sort_unstable();
+        self.parents.extend(parents);
+    }
 }
 
 /// What came of it.
@@ -134,6 +152,9 @@ impl FileTree {
             Extent::Exists if is_logged => return Ok(Logged::Nothing),
             _ => {}
         }
+        if self.is_tangled() {
+            return Ok(Logged::Commit(Reason::Taken));
+        }
         let mut taker = Taker { tree: self, op, ino: inode.ino, entry: Entry::default() };
         taker.entry.ino = inode.ino;
         let taken = taker.take(state, extent)?;
@@ -142,6 +163,7 @@ impl FileTree {
             state.logged_names = fingerprint(state);
             if extent == Extent::Whole {
                 state.logged_whole = Some(state.attributes.sequence);
+                state.retracted.clear();
             }
         }
         Ok(match taken {
@@ -202,18 +224,7 @@ impl Taker<'_, '_> {
                 return Ok(Taken::Entry);
             }
             (true, _) if goes => return Ok(Taken::Nothing),
-            (true, Extent::Names) if state.logged_names == fingerprint(state) => {
-                return Ok(Taken::Nothing);
-            }
-            (true, Extent::Names) => {
-                if let Some(reason) = self.names(state)? {
-                    return Ok(Taken::Commit(reason));
-                }
-                self.clear(kind::INODE_REF, kind::INODE_EXTREF);
-                return Ok(Taken::Entry);
-            }
-            // Replay finds it by the names of the last commit, with what the log has of it.
-            (false, Extent::Names) => return Ok(Taken::Nothing),
+            (_, Extent::Names) => return self.names_again(state),
             (false, _) if goes || renamed => return Ok(Taken::Commit(Reason::Names)),
             _ => {}
         }
@@ -245,6 +256,28 @@ impl Taker<'_, '_> {
         }
         let large = self.entry.items.len() > ITEMS_MAX;
         Ok(if large { Taken::Commit(Reason::Large) } else { Taken::Entry })
+    }
+
+    /// The names of one that is in the log. An inode of the last commit is found by the names that it has there, with what the log has
+    /// of it. Entries that have gone must not be in the log: what they led to is elsewhere now.
+    fn names_again(&mut self, state: &mut State) -> Result<Taken> {
+        let retracted = std::mem::take(&mut state.retracted);
+        if retracted.len() > ITEMS_MAX {
+            return Ok(Taken::Commit(Reason::Large));
+        }
+        let mut gone: Vec<Key> =
+            retracted.into_iter().map(|index| Key::new(self.ino, kind::DIR_INDEX, index)).collect();
+        gone.sort_unstable();
+        self.entry.gone = gone;
+        let renamed = state.live.created && state.logged_names != fingerprint(state);
+        if renamed {
+            self.clear(kind::INODE_REF, kind::INODE_EXTREF);
+            if let Some(reason) = self.names(state)? {
+                return Ok(Taken::Commit(reason));
+            }
+        }
+        let same = !renamed && self.entry.gone.is_empty();
+        Ok(if same { Taken::Nothing } else { Taken::Entry })
     }
 
     fn clear(&mut self, from: u8, to: u8) {

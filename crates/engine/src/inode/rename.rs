@@ -291,6 +291,18 @@ impl Moving<'_> {
         locked.of(source.dir).note_change(source.dir, tree, op);
         locked.of(target.dir).note_change(target.dir, tree, op);
         let exchanged = self.other.as_ref().filter(|_| mode == Rename::Exchange);
+        if whiteout.is_some() || exchanged.is_some() {
+            tree.note_handed_over(locked.of(source.dir), op.transid);
+            if let Some(inode) = &moved.inode {
+                tree.note_handed_over(locked.of(inode), op.transid);
+            }
+        }
+        if let Some(other) = &self.other {
+            tree.note_handed_over(locked.of(target.dir), op.transid);
+            if let Some(inode) = &other.inode {
+                tree.note_handed_over(locked.of(inode), op.transid);
+            }
+        }
         match (exchanged, &self.other) {
             (Some(other), _) => self.leave(locked, *target, other),
             (None, Some(other)) => self.replace(locked, other),
@@ -329,6 +341,8 @@ impl Moving<'_> {
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
             self.tree.note_lost_name(state);
             self.op.step("an entry of nothing");
+        } else {
+            self.tree.note_lost_subvolume();
         }
         locked.of(end.dir).remove_entry(end.name, standing.index);
     }

@@ -71,6 +71,8 @@ pub struct State {
     pub logged: u64,
     /// That log has all of it as it was at this `sequence`.
     pub logged_whole: Option<u64>,
+    /// Indexes of entries that have gone since.
+    pub retracted: Vec<u64>,
     /// What tells its names apart from those that the log has.
     pub logged_names: u64,
     /// It has changed since, and is on the list of those that have.
@@ -94,6 +96,7 @@ impl State {
             next_index: 0,
             logged: 0,
             logged_whole: None,
+            retracted: Vec::new(),
             logged_names: 0,
             relog: false,
             stored: None,
@@ -153,6 +156,7 @@ impl State {
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
         (self.logged_whole, self.relog) = (None, false);
+        self.retracted = Vec::new();
         if changes.created {
             self.stored = Some(Arc::default());
         }

@@ -81,6 +81,8 @@ pub struct FileTree {
     pub(super) relog: Mutex<Vec<Arc<Inode>>>,
     /// Inodes of the last commit that have lost a name in the running transaction and still have one.
     strays: AtomicUsize,
+    /// How often a name that is in the log was given to what may not be in it.
+    tangles: AtomicUsize,
     /// Inodes of the transaction that is being committed.
     pub(super) committing: Mutex<Committing>,
     /// How many inodes are on these two lists.
@@ -127,6 +129,7 @@ impl FileTree {
             dirty: Mutex::default(),
             relog: Mutex::default(),
             strays: AtomicUsize::new(0),
+            tangles: AtomicUsize::new(0),
             committing: Mutex::default(),
             changed: AtomicUsize::new(0),
             stale_orphans: Mutex::default(),
@@ -358,6 +361,23 @@ impl FileTree {
         }
     }
 
+    /// The name of a subvolume goes, which replay would not take away.
+    pub(super) fn note_lost_subvolume(&self) {
+        self.strays.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// An inode or a directory that is in the log gives a name to another inode at once. There was no moment without that name, but in a
+    /// log that has not both there would be: from now on it takes a commit.
+    pub(super) fn note_handed_over(&self, from: &State, transid: u64) {
+        if from.logged == transid {
+            self.tangles.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn is_tangled(&self) -> bool {
+        self.tangles.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether an inode of the last commit has lost a name and still has one.
     pub(super) fn has_strays(&self) -> bool {
         self.strays.load(Ordering::Relaxed) > 0
@@ -379,6 +399,7 @@ impl FileTree {
         let frozen = std::mem::take(&mut *self.dirty.lock());
         self.relog.lock().clear();
         self.strays.store(0, Ordering::Relaxed);
+        self.tangles.store(0, Ordering::Relaxed);
         let mut stale = self.stale_orphans.lock();
         stale[1] = std::mem::take(&mut stale[0]);
         let any = !frozen.is_empty() || !stale[1].is_empty();

@@ -26,6 +26,8 @@ use crate::txn::{Core, LogTree, LogTurn, Op};
 
 /// Tree blocks that a log has at most. It would never be read as a whole in the time of a few commits.
 const BLOCKS_MAX: usize = 512;
+/// How often names are looked at again because some have changed meanwhile.
+const PASSES_MAX: usize = 16;
 /// Directories above each other that one transaction has made, at most.
 const DEPTH_MAX: usize = 256;
 
@@ -209,6 +211,7 @@ impl State {
                 merge.delete_range(from, to, |_, _| ())?;
             }
             entry.items.iter().try_for_each(|(key, data)| merge.put(*key, data))?;
+            entry.gone.iter().try_for_each(|key| merge.delete(key).map(drop))?;
             sums.extend(entry.sums.iter().map(|(at, sums)| (*at, sums.as_slice())));
         }
         sums.sort_unstable_by_key(|(at, _)| *at);
@@ -354,19 +357,38 @@ impl Changes {
         }
     }
 
-    /// Takes the names of what is in the log and has changed since.
+    /// Takes the names of what is in the log, or in this version already, and has changed since: until nothing has, so that no name is in
+    /// it twice. Whoever changes an inode that is in the log says so first.
     fn take_relogged(&mut self, op: &Op<'_>, subvolume: &Subvolume) -> Result<Option<Reason>> {
-        for inode in subvolume.tree.take_relogged() {
-            if self.entries.contains_key(&inode.ino) {
-                continue;
+        for _ in 0..PASSES_MAX {
+            let changed = subvolume.tree.take_relogged();
+            if changed.is_empty() {
+                return Ok(None);
             }
+            if let Some(reason) = self.take_names(op, subvolume, changed)? {
+                return Ok(Some(reason));
+            }
+        }
+        Ok(Some(Reason::Large))
+    }
+
+    fn take_names(
+        &mut self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        changed: Vec<Arc<Inode>>,
+    ) -> Result<Option<Reason>> {
+        for inode in changed {
             let entry = match subvolume.tree.log(op, &inode, LogExtent::Names)? {
                 Logged::Entry(entry) => entry,
                 Logged::Nothing => continue,
                 Logged::Commit(reason) => return Ok(Some(reason)),
             };
             let parents = entry.parents.clone();
-            self.entries.insert(entry.ino, entry);
+            match self.entries.get_mut(&inode.ino) {
+                Some(taken) => taken.rename(entry),
+                None => drop(self.entries.insert(entry.ino, entry)),
+            }
             if let Some(reason) = self.take_parents(op, subvolume, parents)? {
                 return Ok(Some(reason));
             }

@@ -11,7 +11,7 @@ use buttress_ondisk::check::{self, Expect};
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
-use buttress_volume::{TreeRoot, Volume, VolumeError, walk, walk_blocks};
+use buttress_volume::{Rescue, TreeRoot, Volume, VolumeError, walk, walk_blocks};
 
 use super::found;
 use super::half::half;
@@ -140,7 +140,8 @@ fn replayed(fs: &Filesystem, config: &Config, span: &Span<'_>) -> Result<Model> 
 /// Whether what is left of a torn primary superblock does not show that the mirror is of the last commit. Then writing is
 /// refused, unless the user asks for it: a finished commit that was damaged later may look the same.
 pub fn is_refused(device: &MemoryDevice) -> bool {
-    let opened = Volume::open(vec![Arc::new(device.snapshot())], Access::ReadWrite);
+    let rescue = Rescue { replays_log: true, ..Rescue::default() };
+    let opened = Volume::open_rescue(vec![Arc::new(device.snapshot())], Access::ReadWrite, rescue);
     !has_primary(device) && matches!(opened, Err(VolumeError::OldMirror { .. }))
 }
 
