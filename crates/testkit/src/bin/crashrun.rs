@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]`. `--treelog`: fsyncs write a log. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]`. `--treelog`: fsyncs write a log. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -34,11 +34,7 @@ fn arguments() -> Option<Arguments> {
     let mut given = BTreeMap::new();
     while let Some(word) = words.next() {
         let name = word.strip_prefix("--")?;
-        let value = if matches!(name, "fsyncs" | "enumerate" | "strict" | "treelog") {
-            String::new()
-        } else {
-            words.next()?
-        };
+        let value = if FLAGS.contains(&name) { String::new() } else { words.next()? };
         given.insert(name.to_owned(), value);
     }
     let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
@@ -56,6 +52,7 @@ fn arguments() -> Option<Arguments> {
             None => Vec::new(),
         },
         no_barriers: false,
+        whole_superblocks: given.remove("whole-superblocks").is_some(),
         strict: given.remove("strict").is_some(),
     };
     let threads = number(&mut given, "threads", 1)?.max(1);
@@ -103,7 +100,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog] [--whole-superblocks]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -139,6 +136,9 @@ fn main() -> ExitCode {
     println!("{failures} failures in {:.0} s", began.elapsed().as_secs_f64());
     if failures == 0 && !workloads.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
+
+/// What stands alone.
+const FLAGS: [&str; 5] = ["fsyncs", "enumerate", "strict", "treelog", "whole-superblocks"];
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {

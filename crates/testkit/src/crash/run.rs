@@ -38,6 +38,8 @@ pub struct Plan {
     pub only: Vec<State>,
     /// As on a medium that takes no notice of barriers.
     pub no_barriers: bool,
+    /// States whose primary superblock is torn are left out.
+    pub whole_superblocks: bool,
     /// Renames must be found whole.
     pub strict: bool,
 }
@@ -54,6 +56,7 @@ impl Default for Plan {
             keep: None,
             only: Vec::new(),
             no_barriers: false,
+            whole_superblocks: false,
             strict: false,
         }
     }
@@ -211,7 +214,8 @@ impl Judging<'_> {
         for state in chosen {
             let disk = maker.make(state);
             self.outcome.tally.states += 1;
-            if !seen.insert(disk.digest) {
+            let left_out = self.plan.whole_superblocks && !judge::has_primary(&disk.device);
+            if left_out || !seen.insert(disk.digest) {
                 continue;
             }
             if let Err(Failure(why)) = guarded(|| self.judge(&disk)) {
