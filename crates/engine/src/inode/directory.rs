@@ -146,13 +146,14 @@ impl State {
         index
     }
 
-    /// Removes an entry.
-    pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) {
-        self.entries().remove(name, index);
+    /// Removes an entry. Whether it had taken the place of one that the tree may have.
+    pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) -> bool {
+        let uncovers = self.entries().remove(name, index);
         if self.logged_whole.is_some() {
             self.retracted.push(index);
         }
         self.attributes.size = self.attributes.size.saturating_sub(name.weight());
+        uncovers
     }
 
     /// Adds an entry at an index that is free; [`State::know_next_index`] came before.

@@ -155,10 +155,11 @@ impl Entries {
         }
     }
 
-    /// Removes the entry of `name` that has `index`, whichever layer it is in.
-    pub(super) fn remove(&mut self, name: Hashed<'_>, index: u64) {
+    /// Removes the entry of `name` that has `index`, whichever layer it is in. Whether it had taken the place of one of a layer below or
+    /// the tree.
+    pub(super) fn remove(&mut self, name: Hashed<'_>, index: u64) -> bool {
         match self.slot(index) {
-            Some(slot) => self.remove_added(name, slot),
+            Some(slot) => return self.remove_added(name, slot),
             None => {
                 self.removed.insert(index);
                 let new = Pending { name: Name::new(name.bytes), index: 0, beneath: true };
@@ -168,29 +169,31 @@ impl Entries {
                 }
             }
         }
+        false
     }
 
-    fn remove_added(&mut self, name: Hashed<'_>, slot: usize) {
+    fn remove_added(&mut self, name: Hashed<'_>, slot: usize) -> bool {
         self.added[slot].gone = true;
         self.gone += 1;
         if self.gone > 32 && self.gone > self.added.len() / 2 {
             self.added.retain(|added| !added.gone);
             self.gone = 0;
         }
-        let Some(bucket) = self.by_hash.get_mut(&name.hash) else { return };
+        let Some(bucket) = self.by_hash.get_mut(&name.hash) else { return false };
         let Some(at) = bucket.as_slice().iter().position(|it| it.name.as_bytes() == name.bytes)
         else {
-            return;
+            return false;
         };
         let pending = &mut bucket.as_mut_slice()[at];
         pending.index = 0;
         if pending.beneath {
-            return;
+            return true;
         }
         match bucket {
             Bucket::Many(many) if many.len() > 1 => drop(many.swap_remove(at)),
             _ => drop(self.by_hash.remove(&name.hash)),
         }
+        false
     }
 
     /// How many entries it adds and removes.

@@ -148,8 +148,11 @@ impl FileTree {
             self.take_name(op, &target, locked.of(&target), link);
             op.step("an entry of nothing");
             let parent = locked.of(dir);
-            parent.remove_entry(name, index);
+            let uncovers = parent.remove_entry(name, index);
             parent.attributes.modified(op.now);
+            if uncovers {
+                self.note_handed_over(locked.of(&target), op.transid);
+            }
             drop(locked);
             return Ok(target);
         }

@@ -344,7 +344,10 @@ impl Moving<'_> {
         } else {
             self.tree.note_lost_subvolume();
         }
-        locked.of(end.dir).remove_entry(end.name, standing.index);
+        let uncovers = locked.of(end.dir).remove_entry(end.name, standing.index);
+        if uncovers && let Some(inode) = &standing.inode {
+            self.tree.note_handed_over(locked.of(inode), self.op.transid);
+        }
     }
 
     /// Gives the name at `end` to what stood elsewhere; the index, if that is a subvolume.

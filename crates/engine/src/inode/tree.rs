@@ -367,7 +367,8 @@ impl FileTree {
     }
 
     /// An inode or a directory that is in the log gives a name to another inode at once. There was no moment without that name, but in a
-    /// log that has not both there would be: from now on it takes a commit.
+    /// log that has not both there would be: from now on it takes a commit. So it does where it loses a name that it has taken from an inode
+    /// of the last commit, which would have it again.
     pub(super) fn note_handed_over(&self, from: &State, transid: u64) {
         if from.logged == transid {
             self.tangles.fetch_add(1, Ordering::Relaxed);

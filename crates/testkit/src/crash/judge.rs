@@ -93,7 +93,7 @@ fn opened<'r>(
     let clock = Clock::default();
     let fs = match is_refused(device) {
         false => engine("open", open(disk, config, &clock))?,
-        true => on_request(disk, config, &clock)?,
+        true => on_request(disk, config, &clock, logged)?,
     };
     warnings(&fs, device)?;
     let expected = expect(transid)?;
@@ -148,15 +148,20 @@ pub fn is_refused(device: &MemoryDevice) -> bool {
     !has_primary(device) && matches!(opened, Err(VolumeError::OldMirror { .. }))
 }
 
-/// Opens such a disk: for reading as it is, for writing on request, and both show the same commit.
-fn on_request(disk: &Arc<dyn BlockDevice>, config: &Config, clock: &Clock) -> Result<Filesystem> {
+/// Opens such a disk: for reading as it is, for writing on request, and both show the same commit; what replays a log makes one more.
+fn on_request(
+    disk: &Arc<dyn BlockDevice>,
+    config: &Config,
+    clock: &Clock,
+    logged: bool,
+) -> Result<Filesystem> {
     let reader = engine(
         "open read-only",
         Filesystem::open_device(disk.clone(), buttress::Options::read_only()),
     )?;
     let writable = options(config, clock).use_backup_super(true);
     let writer = engine("open on request", Filesystem::open_device(disk.clone(), writable))?;
-    match reader.info().generation == writer.info().generation {
+    match reader.info().generation + u64::from(logged) == writer.info().generation {
         true => Ok(writer),
         false => fail("reading shows another commit than writing"),
     }
