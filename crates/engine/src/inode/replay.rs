@@ -205,9 +205,7 @@ impl FileTree {
     ) -> Result<()> {
         let view = self.view(op.core);
         let mut state = inode.write();
-        let known = state.all_names(inode.ino, &view)?;
-        let found = known.iter().find(|(dir, _, it)| *dir == parent && it == name.name);
-        let found = found.map(|(_, index, _)| *index);
+        let found = state.find_index_of_name(inode.ino, &view, parent, name.name)?;
         if found == Some(name.index) {
             return Ok(());
         }
@@ -274,12 +272,9 @@ impl FileTree {
             op.step("an entry of nothing");
         }
         let state = locked.of(inode);
-        let known = state.all_names(inode.ino, &view)?;
-        if let Some((_, index, _)) =
-            known.iter().find(|(parent, _, it)| *parent == dir.ino && it == name.bytes)
-        {
+        if let Some(index) = state.find_index_of_name(inode.ino, &view, dir.ino, name.bytes)? {
             state.touch(inode, self, op)?;
-            state.live.names.lose(dir.ino, *index, name.bytes);
+            state.live.names.lose(dir.ino, index, name.bytes);
             state.attributes.ctime = op.now;
         }
         Ok(())

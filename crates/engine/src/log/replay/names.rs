@@ -175,10 +175,8 @@ impl Replay<'_> {
         // Not every directory is logged; what cannot be found by any name is deleted when links are counted.
         let Some(dir) = self.tree.find(self.op, parent)? else { return Ok(()) };
         let inode = self.must_have(ino, *key)?;
-        for (_, index, name) in
-            self.tree.names_of(self.op, &inode)?.iter().filter(|it| it.0 == parent)
-        {
-            let _ = index;
+        let known = self.tree.names_of(self.op, &inode)?;
+        for (_, _, name) in known.iter().filter(|it| it.0 == parent) {
             if !self.has_reference(ino, parent, name)? {
                 self.linked.insert(ino);
                 self.unlink(&dir, &inode, name)?;
