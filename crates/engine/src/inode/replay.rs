@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_ondisk::item::InodeItem;
-use buttress_ondisk::view::FileExtentItem;
+use buttress_ondisk::view::{ExtNameRef, FileExtentItem, inode_extrefs};
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::{Attributes, mode};
@@ -195,6 +195,17 @@ impl FileTree {
         inode.read().all_names(inode.ino, &self.view(op.core))
     }
 
+    /// Whether the subvolume has a name in one of the items for those that have no room with the others.
+    pub fn is_extref(&self, op: &Op<'_>, inode: &Inode, parent: u64, name: &[u8]) -> Result<bool> {
+        if !inode.read().on_disk {
+            return Ok(false);
+        }
+        let hash = buttress_codec::crc32c::extref_hash(parent, name);
+        let item = self.view(op.core).get(&Key::new(inode.ino, kind::INODE_EXTREF, hash))?;
+        let is_it = |it: &ExtNameRef<'_>| it.parent == parent && it.name == name;
+        Ok(item.is_some_and(|item| inode_extrefs(item.data()).any(|it| is_it(&it))))
+    }
+
     /// The inode knows this name of its own; its entry is somebody else's business.
     pub fn replay_reference(
         &self,
@@ -267,8 +278,8 @@ impl FileTree {
             let parent = locked.of(dir);
             parent.know_next_index(dir.ino, &view)?;
             parent.touch(dir, self, op)?;
+            // Its times stay: those that it is to have are in the log, or it is not.
             parent.remove_entry(name, index);
-            parent.attributes.modified(op.now);
             op.step("an entry of nothing");
         }
         let state = locked.of(inode);

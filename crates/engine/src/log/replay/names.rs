@@ -177,7 +177,13 @@ impl Replay<'_> {
         let inode = self.must_have(ino, *key)?;
         let known = self.tree.names_of(self.op, &inode)?;
         for (_, _, name) in known.iter().filter(|it| it.0 == parent) {
-            if !self.has_reference(ino, parent, name)? {
+            // A log need not have all items of an inode's names. What it has of one replaces that one.
+            let is_extref = self.tree.is_extref(self.op, &inode, parent, name)?;
+            let same_item = match key.kind {
+                kind::INODE_REF => !is_extref,
+                _ => is_extref && extref_hash(parent, name) == key.offset,
+            };
+            if same_item && !self.has_reference(ino, parent, name)? {
                 self.linked.insert(ino);
                 self.unlink(&dir, &inode, name)?;
             }
