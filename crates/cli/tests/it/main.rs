@@ -17,6 +17,7 @@ mod moving;
 mod operands;
 mod readme;
 mod refused;
+mod rescue;
 mod run;
 mod stats;
 mod targets;

@@ -127,18 +127,26 @@ impl State {
         parent: u64,
         name: &[u8],
     ) -> Result<u64> {
-        for layer in self.layers_of_names() {
-            match layer.index_of(parent, name) {
-                Some(Some(index)) => return Ok(index),
-                Some(None) => break,
-                None => {}
-            }
-        }
-        let found = if self.on_disk { index_in_tree(ino, view, parent, name)? } else { None };
-        found.ok_or_else(|| {
+        self.find_index_of_name(ino, view, parent, name)?.ok_or_else(|| {
             let key = Key::new(ino, kind::INODE_REF, parent);
             Error::inconsistent(view.owner(), "a directory entry has no inode ref", key)
         })
+    }
+
+    /// The same, if it has that name.
+    pub(super) fn find_index_of_name(
+        &self,
+        ino: u64,
+        view: &View<'_>,
+        parent: u64,
+        name: &[u8],
+    ) -> Result<Option<u64>> {
+        for layer in self.layers_of_names() {
+            if let Some(known) = layer.index_of(parent, name) {
+                return Ok(known);
+            }
+        }
+        if self.on_disk { index_in_tree(ino, view, parent, name) } else { Ok(None) }
     }
 
     /// All names: the directory, the index in it, and the name.

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_ondisk::item::InodeItem;
-use buttress_ondisk::view::FileExtentItem;
+use buttress_ondisk::view::{ExtNameRef, FileExtentItem, inode_extrefs};
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::{Attributes, mode};
@@ -195,6 +195,17 @@ impl FileTree {
         inode.read().all_names(inode.ino, &self.view(op.core))
     }
 
+    /// Whether the subvolume has a name in one of the items for those that have no room with the others.
+    pub fn is_extref(&self, op: &Op<'_>, inode: &Inode, parent: u64, name: &[u8]) -> Result<bool> {
+        if !inode.read().on_disk {
+            return Ok(false);
+        }
+        let hash = buttress_codec::crc32c::extref_hash(parent, name);
+        let item = self.view(op.core).get(&Key::new(inode.ino, kind::INODE_EXTREF, hash))?;
+        let is_it = |it: &ExtNameRef<'_>| it.parent == parent && it.name == name;
+        Ok(item.is_some_and(|item| inode_extrefs(item.data()).any(|it| is_it(&it))))
+    }
+
     /// The inode knows this name of its own; its entry is somebody else's business.
     pub fn replay_reference(
         &self,
@@ -205,9 +216,7 @@ impl FileTree {
     ) -> Result<()> {
         let view = self.view(op.core);
         let mut state = inode.write();
-        let known = state.all_names(inode.ino, &view)?;
-        let found = known.iter().find(|(dir, _, it)| *dir == parent && it == name.name);
-        let found = found.map(|(_, index, _)| *index);
+        let found = state.find_index_of_name(inode.ino, &view, parent, name.name)?;
         if found == Some(name.index) {
             return Ok(());
         }
@@ -269,17 +278,14 @@ impl FileTree {
             let parent = locked.of(dir);
             parent.know_next_index(dir.ino, &view)?;
             parent.touch(dir, self, op)?;
+            // Its times stay: those that it is to have are in the log, or it is not.
             parent.remove_entry(name, index);
-            parent.attributes.modified(op.now);
             op.step("an entry of nothing");
         }
         let state = locked.of(inode);
-        let known = state.all_names(inode.ino, &view)?;
-        if let Some((_, index, _)) =
-            known.iter().find(|(parent, _, it)| *parent == dir.ino && it == name.bytes)
-        {
+        if let Some(index) = state.find_index_of_name(inode.ino, &view, dir.ino, name.bytes)? {
             state.touch(inode, self, op)?;
-            state.live.names.lose(dir.ino, *index, name.bytes);
+            state.live.names.lose(dir.ino, index, name.bytes);
             state.attributes.ctime = op.now;
         }
         Ok(())

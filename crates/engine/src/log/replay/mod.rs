@@ -15,7 +15,7 @@
 //! # Crash argument
 //!
 //! The commit is like any other: it ends with a superblock that names no log. Before that the old superblock counts, with its log, of which no
-//! block was overwritten ([`Logs::claim`](super::read::Logs::claim)), nor any data that it refers to, and the next open replays it again. So
+//! block was overwritten ([`Logs::claim`]), nor any data that it refers to, and the next open replays it again. So
 //! that this is so, too, where the primary superblock is torn, its copies get to know of the log first (`Volume::write_superblocks`).
 //!
 //! # What is refused
@@ -34,7 +34,7 @@ use buttress_ondisk::view::dir_entries;
 use buttress_ondisk::{Key, kind, objectid};
 
 use self::data::Extents;
-use super::read::{self, Log};
+use super::read::{self, Log, Logs};
 use crate::error::{Errno, Error, Result};
 use crate::inode::FileTree;
 use crate::space::Need;
@@ -43,19 +43,20 @@ use crate::tree::View;
 use crate::txn::{self, Core, Op, Upkeep};
 
 /// Replays the logs that wait, if any do, and commits; of a filesystem that is only read, the result is in memory only. Whether there
-/// were any.
+/// were any. Where that is an [`Error::Log`], nothing was written.
 pub fn replay(core: &Core, forest: &Forest) -> Result<bool> {
-    match replay_waiting(core, forest) {
-        Err(Error::NoSpace) => Err(Error::Log(Arc::new(Error::NoSpace))),
-        Err(error @ (Error::Corrupt(_) | Error::Inconsistent { .. } | Error::Volume(_))) => {
-            Err(Error::Log(Arc::new(error)))
-        }
-        done => done,
+    let refused = |error: Error| Error::Log(Arc::new(error));
+    let Some(logs) = make_layers(core, forest).map_err(refused)? else { return Ok(false) };
+    if !core.read_only {
+        txn::commit_for_space(core, forest, Upkeep::None)?;
+        logs.give_back(core)?;
     }
+    Ok(true)
 }
 
-fn replay_waiting(core: &Core, forest: &Forest) -> Result<bool> {
-    let Some(logs) = read::waiting(core)? else { return Ok(false) };
+/// What the logs say is in layers of inodes, and nothing of it on the disk.
+fn make_layers<'c>(core: &'c Core, forest: &Forest) -> Result<Option<Logs<'c>>> {
+    let Some(logs) = read::waiting(core)? else { return Ok(None) };
     let mut subvolumes = Vec::new();
     for log in &logs.logs {
         match forest.get(core, log.subvolume) {
@@ -71,11 +72,8 @@ fn replay_waiting(core: &Core, forest: &Forest) -> Result<bool> {
     replay_all(core, &logs.logs, &subvolumes)?;
     if core.read_only {
         subvolumes.iter().try_for_each(|(_, it)| it.tree.settle_unwritten(core))?;
-        return Ok(true);
     }
-    txn::commit_for_space(core, forest, Upkeep::None)?;
-    logs.give_back(core)?;
-    Ok(true)
+    Ok(Some(logs))
 }
 
 /// All of it, as one operation.

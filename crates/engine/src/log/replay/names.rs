@@ -175,11 +175,15 @@ impl Replay<'_> {
         // Not every directory is logged; what cannot be found by any name is deleted when links are counted.
         let Some(dir) = self.tree.find(self.op, parent)? else { return Ok(()) };
         let inode = self.must_have(ino, *key)?;
-        for (_, index, name) in
-            self.tree.names_of(self.op, &inode)?.iter().filter(|it| it.0 == parent)
-        {
-            let _ = index;
-            if !self.has_reference(ino, parent, name)? {
+        let known = self.tree.names_of(self.op, &inode)?;
+        for (_, _, name) in known.iter().filter(|it| it.0 == parent) {
+            // A log need not have all items of an inode's names. What it has of one replaces that one.
+            let is_extref = self.tree.is_extref(self.op, &inode, parent, name)?;
+            let same_item = match key.kind {
+                kind::INODE_REF => !is_extref,
+                _ => is_extref && extref_hash(parent, name) == key.offset,
+            };
+            if same_item && !self.has_reference(ino, parent, name)? {
                 self.linked.insert(ino);
                 self.unlink(&dir, &inode, name)?;
             }

@@ -1,0 +1,61 @@
+//! Logs that wait: shown, replayed, left alone, given up; and what `btrfs rescue zero-log` says to the same.
+
+use std::path::Path;
+
+use buttress_testkit::oracle::{self, KernelMount, copy_sparse, root_or_skip};
+
+use crate::run::{Place, have_progs, run_as};
+
+/// An image with a log: /a is committed, the file "logged" is in the log only.
+fn with_log(place: &Place) {
+    let image = place.join("live.img");
+    oracle::mkfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "commit=3600").unwrap();
+    let put = |name: &str| {
+        let file = std::fs::File::create(mount.path().join(name)).unwrap();
+        file.sync_all().unwrap();
+    };
+    put("a");
+    mount.sync().unwrap();
+    put("logged");
+    put("logged");
+    for name in ["disk.img", "other.img"] {
+        copy_sparse(&image, &place.join(name)).unwrap();
+    }
+    mount.finish().unwrap();
+}
+
+fn bytes(path: &Path) -> Vec<u8> {
+    std::fs::read(path).unwrap()
+}
+
+#[test]
+fn a_log_is_shown_left_alone_given_up_or_replayed() {
+    if !root_or_skip() || !have_progs() {
+        return;
+    }
+    let place = Place::new();
+    with_log(&place);
+    let before = bytes(&place.join("disk.img"));
+    assert_eq!(place.ok("ls -q disk.img"), "a\nlogged\n");
+    assert_eq!(place.ok("ls -q --rescue nologreplay disk.img"), "a\n");
+    let said = place.fails("mkdir --rescue nologreplay disk.img:/d");
+    assert!(said.contains("nologreplay") && said.contains("read-only"), "{said}");
+    assert!(bytes(&place.join("disk.img")) == before, "reading has written");
+
+    let said = place.ok("rescue zero-log disk.img");
+    let theirs = place.progs("btrfs", "rescue zero-log other.img");
+    let theirs = String::from_utf8_lossy(&theirs).replace("other.img", "disk.img");
+    assert_eq!(said, theirs);
+    place.check("disk.img");
+    assert_eq!(place.ok("ls disk.img"), "a\n");
+    let said = place.json("rescue zero-log disk.img");
+    assert_eq!(said["log_root"], 0);
+
+    std::fs::write(place.join("disk.img"), &before).unwrap();
+    place.ok("mkdir disk.img:/d");
+    assert_eq!(place.ok("ls disk.img"), "a\nd\nlogged\n");
+    place.check("disk.img");
+    let said = run_as("buttress", place.path(), &["rescue", "zero-log", "nothing.img"]);
+    assert_eq!(said.code, 1);
+}
