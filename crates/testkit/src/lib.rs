@@ -3,7 +3,7 @@
 //! Tests compare buttress with the real thing. This crate drives the real thing (`oracle`), puts
 //! what a mounted tree shows into a comparable form (`facts`), and describes the kernel-made
 //! images that have to be read identically (`corpus`). `model` and `ops` are a filesystem in memory and random operations
-//! on both; `crash` replays every state that a power loss may leave of them.
+//! on both; `crash` replays every state that a power loss may leave of them. `logs` has the logs that Linux leaves.
 
 pub mod corpus;
 pub mod crash;
@@ -11,6 +11,7 @@ pub mod damage;
 pub mod differential;
 pub mod facts;
 pub mod load;
+pub mod logs;
 pub mod mapped;
 pub mod model;
 pub mod ops;

@@ -10,6 +10,7 @@ mod crash;
 mod hostile;
 mod items;
 mod random;
+mod sample;
 
 use std::path::Path;
 use std::process::Command;
