@@ -1,6 +1,7 @@
 //! The items of the trees of files, as `btrfs inspect-internal dump-tree` prints them, in a form in which two images can be compared.
 //!
-//! Where an item is in its leaf says nothing, nor which transaction changed an inode last: replay may be one more for one side.
+//! Where an item is in its leaf says nothing, nor what each writer counts for itself: the transaction that changed an inode last, how
+//! often that was, and the transaction that a part of an extent was cut in.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +38,7 @@ fn parse(dump: &str) -> Trees {
         } else if line.starts_with("\t\t")
             && let Some((_, body)) = items.last_mut()
         {
-            body.push_str(&without_transid(line.trim()));
+            body.push_str(&without_choices(line.trim()));
             body.push_str("; ");
         }
     }
@@ -61,20 +62,30 @@ fn is_of_files(key: &str) -> bool {
         && (id == "FS_TREE" || id.parse::<u64>().is_ok_and(|id| (256..1 << 63).contains(&id)))
 }
 
-fn without_transid(line: &str) -> String {
-    let words: Vec<_> = line.split(' ').collect();
+/// A line without the numbers that each writer chooses.
+fn without_choices(line: &str) -> String {
+    let of_extent = line.starts_with("generation ") && line.contains(" type ");
     let mut kept = Vec::new();
-    let mut skip = false;
-    for word in words {
-        if skip {
-            skip = false;
-        } else if word == "transid" {
-            skip = true;
+    let mut words = line.split(' ');
+    while let Some(word) = words.next() {
+        if matches!(word, "transid" | "sequence") || word == "generation" && of_extent {
+            words.next();
         } else {
             kept.push(word);
         }
     }
     kept.join(" ")
+}
+
+/// The parts of two items that differ.
+fn apart(have: &str, expect: &str) -> String {
+    let (have, expect): (Vec<_>, Vec<_>) =
+        (have.split("; ").collect(), expect.split("; ").collect());
+    let only = |these: &[&str], those: &[&str]| {
+        let parts: Vec<_> = these.iter().filter(|it| !those.contains(it)).copied().collect();
+        parts.join("; ")
+    };
+    format!("have {}, expect {}", only(&have, &expect), only(&expect, &have))
 }
 
 /// What differs, a line for each item.
@@ -90,7 +101,7 @@ pub fn differs(have: &Trees, expect: &Trees) -> Vec<String> {
         for (key, body) in &wanted {
             match found.get(key) {
                 Some(own) if own == body => {}
-                Some(own) => lines.push(format!("tree {tree} {key}: have {own} expect {body}")),
+                Some(own) => lines.push(format!("tree {tree} {key}: {}", apart(own, body))),
                 None => lines.push(format!("tree {tree} {key}: missing, expect {body}")),
             }
         }
