@@ -15,7 +15,7 @@ pub(super) const BASE: &str = "\
     file d/big; write d/big 0 256k; \
     file d/two; write d/two 0 9000; link d/two e/two; \
     file e/x; write e/x 0 5000; \
-    symlink d/l f; fifo d/p; file d/sub/s; write d/sub/s 0 3000";
+    symlink d/l f; fifo d/p; file d/p2; file d/sub/s; write d/sub/s 0 3000";
 
 /// All workloads, in an order in which a sample of every so many of them has some of each part.
 pub fn all() -> Vec<Workload> {
