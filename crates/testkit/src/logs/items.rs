@@ -7,19 +7,20 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::make::text;
+use super::moment::Moment;
 use crate::oracle::btrfs;
 
 /// The items of each tree of files, by the tree's key: each item with the lines about it.
 pub type Trees = BTreeMap<String, Vec<(String, String)>>;
 
 /// Reads the trees of an image.
-pub fn trees(image: &Path) -> Result<Trees, String> {
+pub fn trees(image: &Path, then: Moment) -> Result<Trees, String> {
     let path = image.to_string_lossy();
     let dump = text(btrfs(&["inspect-internal", "dump-tree", &path]))?;
-    Ok(parse(&dump))
+    Ok(parse(&dump, then))
 }
 
-fn parse(dump: &str) -> Trees {
+fn parse(dump: &str, then: Moment) -> Trees {
     let mut trees = Trees::new();
     let mut tree: Option<String> = None;
     for line in dump.lines() {
@@ -38,7 +39,7 @@ fn parse(dump: &str) -> Trees {
         } else if line.starts_with("\t\t")
             && let Some((_, body)) = items.last_mut()
         {
-            body.push_str(&without_choices(line.trim()));
+            body.push_str(&without_choices(line.trim(), then));
             body.push_str("; ");
         }
     }
@@ -63,7 +64,10 @@ fn is_of_files(key: &str) -> bool {
 }
 
 /// A line without the numbers that each writer chooses.
-fn without_choices(line: &str) -> String {
+fn without_choices(line: &str, then: Moment) -> String {
+    if let Some(line) = without_time(line, then) {
+        return line;
+    }
     let of_extent = line.starts_with("generation ") && line.contains(" type ");
     let mut kept = Vec::new();
     let mut words = line.split(' ');
@@ -75,6 +79,14 @@ fn without_choices(line: &str) -> String {
         }
     }
     kept.join(" ")
+}
+
+/// A line that says a time, as `ctime 1795536705.26405 (2026-11-24 16:11:45)`; the part behind the point is a number.
+fn without_time(line: &str, then: Moment) -> Option<String> {
+    let (name, rest) = line.split_once(' ').filter(|it| it.0.ends_with("time"))?;
+    let (sec, nsec) = rest.split(' ').next()?.split_once('.')?;
+    let time = then.of((sec.parse().ok()?, nsec.parse().ok()?));
+    Some(format!("{name} {time:?}"))
 }
 
 /// The parts of two items that differ.
@@ -115,7 +127,7 @@ pub fn differs(have: &Trees, expect: &Trees) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{differs, parse};
+    use super::{Moment, differs, parse};
 
     const DUMP: &str = "fs tree key (FS_TREE ROOT_ITEM 0) \n\
         leaf 30474240 items 2 free space 15842 generation 9 owner FS_TREE\n\
@@ -128,11 +140,12 @@ mod tests {
 
     #[test]
     fn only_what_counts_is_compared() {
-        let one = parse(DUMP);
+        let now = Moment::now().unwrap();
+        let one = parse(DUMP, now);
         assert_eq!(one.len(), 1);
-        let other = parse(&DUMP.replace("transid 9", "transid 10").replace("16003", "15000"));
+        let other = parse(&DUMP.replace("transid 9", "transid 10").replace("16003", "15000"), now);
         assert!(differs(&other, &one).is_empty());
-        let other = parse(&DUMP.replace("size 0", "size 1"));
+        let other = parse(&DUMP.replace("size 0", "size 1"), now);
         assert_eq!(differs(&other, &one).len(), 1);
     }
 }

@@ -15,6 +15,7 @@ use rustix::fs::{SeekFrom, seek};
 use super::Workload;
 use super::items::{self, Trees};
 use super::make::{Crash, Left, has_log, make, place, text};
+use super::moment::Moment;
 use super::seen::Seen;
 use crate::facts::{Digest, diff, facts_of_library};
 use crate::oracle::{KernelMount, check, copy_sparse, our_report};
@@ -29,8 +30,8 @@ const READ_BYTES: usize = 256 << 10;
 pub struct Verdict {
     /// The workload's name.
     pub name: String,
-    /// What Linux left.
-    pub left: Left,
+    /// What Linux left; None if the workload itself failed.
+    pub left: Option<Left>,
     /// What is wrong, each with the part that found it: the first difference, and how many there are.
     pub failures: Vec<(&'static str, String)>,
 }
@@ -80,14 +81,14 @@ fn keep_images(from: &Path, to: &Path) -> std::io::Result<()> {
 }
 
 fn examine(crash: &Crash, dir: &Path, verdict: &mut Verdict) {
-    verdict.left = crash.left;
+    verdict.left = Some(crash.left);
     verdict.fail("checker", checker(crash));
-    let Some(linux) = linux(&crash.image, dir.join("linux"), verdict) else { return };
-    verdict.fail("read-only", reading(&crash.image, &dir.join("reading"), &linux.seen));
+    let Some(linux) = linux(crash, dir.join("linux"), verdict) else { return };
+    verdict.fail("read-only", reading(crash, &dir.join("reading"), &linux.seen));
     let image = dir.join("ours");
     if verdict.fail("read-write", writing(&crash.image, &image)) {
         verdict.fail("check", text(check(&image, true)).map(drop));
-        compare(&image, &linux, verdict);
+        compare(&image, crash.then, &linux, verdict);
     }
 }
 
@@ -109,8 +110,8 @@ struct Replayed {
     trees: Trees,
 }
 
-fn linux(crash: &Path, image: PathBuf, verdict: &mut Verdict) -> Option<Replayed> {
-    let replayed = text(copy_sparse(crash, &image)).and_then(|()| shown(&image));
+fn linux(crash: &Crash, image: PathBuf, verdict: &mut Verdict) -> Option<Replayed> {
+    let replayed = text(copy_sparse(&crash.image, &image)).and_then(|()| shown(&image, crash.then));
     match replayed {
         Ok(replayed) => Some(replayed),
         Err(why) => {
@@ -121,11 +122,11 @@ fn linux(crash: &Path, image: PathBuf, verdict: &mut Verdict) -> Option<Replayed
 }
 
 /// What Linux shows of an image that it may write to.
-fn shown(image: &Path) -> Result<Replayed, String> {
+fn shown(image: &Path, then: Moment) -> Result<Replayed, String> {
     let mount = text(KernelMount::new(image, OPTIONS))?;
-    let seen = Seen::of(mount.path());
+    let seen = Seen::of(mount.path(), then);
     text(mount.finish())?;
-    let trees = items::trees(image)?;
+    let trees = items::trees(image, then)?;
     Ok(Replayed { seen: seen?, trees })
 }
 
@@ -140,8 +141,8 @@ fn writing(crash: &Path, image: &Path) -> Result<(), String> {
 }
 
 /// Opens a copy for reading: it shows what Linux made of the log, and stays as it is.
-fn reading(crash: &Path, image: &Path, linux: &Seen) -> Result<(), String> {
-    text(copy_sparse(crash, image))?;
+fn reading(crash: &Crash, image: &Path, linux: &Seen) -> Result<(), String> {
+    text(copy_sparse(&crash.image, image))?;
     let before = text(digest(image))?;
     let shown = guarded(|| {
         let fs = text(Filesystem::open(image, Options::read_only()))?;
@@ -153,11 +154,11 @@ fn reading(crash: &Path, image: &Path, linux: &Seen) -> Result<(), String> {
         return Err("the image was written to".to_owned());
     }
     text(std::fs::remove_file(image))?;
-    first(diff(&shown, &linux.facts))
+    first(diff(&crash.then.of_facts(shown), &linux.facts))
 }
 
-fn compare(image: &Path, linux: &Replayed, verdict: &mut Verdict) {
-    match shown(image) {
+fn compare(image: &Path, then: Moment, linux: &Replayed, verdict: &mut Verdict) {
+    match shown(image, then) {
         Ok(ours) => {
             verdict.fail("tree", first(ours.seen.differs(&linux.seen)));
             verdict.fail("items", first(items::differs(&ours.trees, &linux.trees)));

@@ -17,7 +17,7 @@ pub(super) const BASE: &str = "\
     file e/x; write e/x 0 5000; \
     symlink d/l f; fifo d/p; file d/p2; file d/sub/s; write d/sub/s 0 3000";
 
-/// All workloads, in an order in which a sample of every so many of them has some of each part.
+/// All workloads.
 pub fn all() -> Vec<Workload> {
     [single::workloads(), pairs::workloads(), named::workloads(), shapes::workloads()]
         .into_iter()

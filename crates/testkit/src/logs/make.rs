@@ -11,6 +11,7 @@ use buttress_ondisk::check;
 use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock};
 
 use super::Workload;
+use super::moment::Moment;
 use super::stage::Stage;
 use crate::oracle::{KernelMount, TempDir, copy_sparse, mkfs, temp_dir};
 
@@ -20,14 +21,13 @@ const OPTIONS: &str = "noatime,subvolid=5,commit=3600";
 const MEMORY: &str = "/dev/shm";
 
 /// What Linux did to make the last fsync durable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Left {
     /// It wrote a log.
     Log,
     /// It committed instead.
     Commit,
     /// It had nothing to write: the last commit holds what was fsynced.
-    #[default]
     Nothing,
 }
 
@@ -38,6 +38,8 @@ pub struct Crash {
     pub image: PathBuf,
     /// What the last fsync did.
     pub left: Left,
+    /// When that was: later times are of a replay.
+    pub then: Moment,
 }
 
 /// A directory for images, in memory if that can be.
@@ -77,7 +79,7 @@ pub fn make(workload: &Workload, dir: &Path) -> Result<Crash, String> {
         false if now.generation.get() > before.generation.get() => Left::Commit,
         false => Left::Nothing,
     };
-    Ok(Crash { image: copy, left })
+    Ok(Crash { image: copy, left, then: Moment::now()? })
 }
 
 /// The superblock of an image, which may be mounted.

@@ -11,6 +11,7 @@ mod items;
 pub mod judge;
 pub mod list;
 pub mod make;
+mod moment;
 pub mod run;
 mod seen;
 pub mod stage;

@@ -45,9 +45,9 @@ pub fn table(verdicts: &[Verdict]) -> String {
     let mut text = String::new();
     for verdict in verdicts {
         let left = match verdict.left {
-            Left::Log => "",
-            Left::Commit => " (Linux committed instead)",
-            Left::Nothing => " (no log)",
+            Some(Left::Log) | None => "",
+            Some(Left::Commit) => " (Linux committed instead)",
+            Some(Left::Nothing) => " (no log)",
         };
         for (part, why) in &verdict.failures {
             let why = why.trim().replace('\n', "\n    ");
@@ -61,7 +61,7 @@ pub fn table(verdicts: &[Verdict]) -> String {
 pub fn summary(verdicts: &[Verdict]) -> String {
     let failed = verdicts.iter().filter(|it| !it.failures.is_empty()).count();
     let of = |left| -> Vec<_> {
-        verdicts.iter().filter(|it| it.left == left).map(|it| it.name.as_str()).collect()
+        verdicts.iter().filter(|it| it.left == Some(left)).map(|it| it.name.as_str()).collect()
     };
     let (logs, total) = (of(Left::Log).len(), verdicts.len());
     let mut text = format!("{total} workloads, {logs} with a log, {failed} failed\n");

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, ioctl_getflags, statx};
 
 use super::make::text;
+use super::moment::Moment;
 use crate::facts::{Facts, diff, facts_of_dir};
 
 /// All that a mount shows.
@@ -21,12 +22,12 @@ pub struct Seen {
 
 impl Seen {
     /// Of the tree at `top`.
-    pub fn of(top: &Path) -> Result<Seen, String> {
-        let facts = text(facts_of_dir(top))?;
+    pub fn of(top: &Path, then: Moment) -> Result<Seen, String> {
+        let facts = then.of_facts(text(facts_of_dir(top))?);
         let mut rest = BTreeMap::new();
         let mut waiting = vec![(PathBuf::from("/"), top.to_owned())];
         while let Some((name, path)) = waiting.pop() {
-            let (line, names) = text(look(&path))?;
+            let (line, names) = text(look(&path, then))?;
             waiting.extend(names.into_iter().map(|it| (name.join(&it), path.join(&it))));
             rest.insert(name, line);
         }
@@ -49,15 +50,18 @@ impl Seen {
 }
 
 /// The line about a path, and the names in it.
-fn look(path: &Path) -> std::io::Result<(String, Vec<std::ffi::OsString>)> {
+fn look(path: &Path, then: Moment) -> std::io::Result<(String, Vec<std::ffi::OsString>)> {
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let stat = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
-    let time = |of: StatxTimestamp| format!("{}.{:09}", of.tv_sec, of.tv_nsec);
+    let time = |of: StatxTimestamp| match then.of((of.tv_sec, of.tv_nsec)) {
+        (i64::MAX, _) => "of the replay".to_owned(),
+        (sec, nsec) => format!("{sec}.{nsec:09}"),
+    };
     let made_up = stat.stx_ino == crate::facts::EMPTY_SUBVOLUME_INODE;
     let mut line = format!("inode {} blocks {}", stat.stx_ino, stat.stx_blocks);
     if !made_up {
         let times = [stat.stx_atime, stat.stx_mtime, stat.stx_ctime, stat.stx_btime].map(time);
-        line += &format!(" times {}", times.join(" "));
+        line += &format!(" times {}", times.join(", "));
     }
     let kind = u32::from(stat.stx_mode) & 0o170_000;
     let mut names = Vec::new();

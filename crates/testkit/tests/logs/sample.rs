@@ -28,15 +28,16 @@ fn a_sample_of_logs_is_replayed_as_linux_does() {
     if !has_linux() {
         return;
     }
-    let workloads = all();
-    let every = workloads.len().div_ceil(SAMPLE);
-    let sample: Vec<_> = workloads.into_iter().step_by(every).collect();
+    // Neighbours in the list are alike: the sample is the same each time, and has some of each part.
+    let mut sample = all();
+    sample.sort_by_key(|it| xxhash_rust::xxh64::xxh64(it.name.as_bytes(), 0));
+    sample.truncate(SAMPLE);
     let verdicts = run(&sample, &Plan { threads: 3, keep: None });
     println!("{}", summary(&verdicts));
     let failed = table(&verdicts);
     assert!(failed.is_empty(), "\n{failed}");
     assert!(
-        verdicts.iter().filter(|it| it.left == Left::Log).count() * 3 > sample.len() * 2,
+        verdicts.iter().filter(|it| it.left == Some(Left::Log)).count() * 3 > sample.len() * 2,
         "few logs"
     );
 }

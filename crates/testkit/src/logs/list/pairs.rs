@@ -84,7 +84,11 @@ pub(super) fn workloads() -> Vec<Workload> {
         // What is fsynced first is what both changes are near: a file that was there, or their directory.
         let between = if DATA.iter().any(|it| it.0 == name) { own } else { "d" };
         add("between", format!("{first}; fsync {between}; {second}; fsync {own}"), true);
-        add("other", format!("{first}; append d/p2 99; fsync d/p2; {second}; chmod d/p2 600; fsync d/p2"), true);
+        add(
+            "other",
+            format!("{first}; append d/p2 99; fsync d/p2; {second}; chmod d/p2 600; fsync d/p2"),
+            true,
+        );
     }
     all
 }

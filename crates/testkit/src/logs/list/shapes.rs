@@ -9,7 +9,7 @@ const fn shape(name: &'static str, mkfs: &'static [&'static str], mount: &'stati
 }
 
 /// Kinds of filesystems and mounts.
-const SHAPES: [Shape; 22] = [
+const SHAPES: [Shape; 21] = [
     shape("node-4k", &["-n", "4096"], ""),
     shape("node-64k", &["-n", "65536"], ""),
     shape("holes", &["-O", "^no-holes"], ""),
@@ -18,11 +18,10 @@ const SHAPES: [Shape; 22] = [
     shape("mixed", &["-M"], ""),
     shape("mixed-holes", &["-M", "-O", "^no-holes"], ""),
     shape("single", &["-m", "single"], ""),
-    shape("dup", &["-m", "dup", "-d", "dup"], ""),
+    Shape { size: 320 << 20, ..shape("dup", &["-m", "dup", "-d", "dup"], "") },
     shape("xxhash", &["--csum", "xxhash"], ""),
     shape("sha256", &["--csum", "sha256"], ""),
     shape("blake2", &["--csum", "blake2"], ""),
-    shape("block-group-tree", &["-O", "block-group-tree"], ""),
     shape("no-free-space-tree", &["-R", "^free-space-tree"], "nospace_cache"),
     shape("old-extrefs", &["-O", "^extref"], ""),
     shape("zstd", &[], "compress-force=zstd"),
@@ -36,18 +35,27 @@ const SHAPES: [Shape; 22] = [
 
 /// Workloads that touch much at once.
 const MIXES: [(&str, &str); 8] = [
-    ("data", "words d/f 0 60000; words d/n 0 300k; write d/g 0 50; fsync d/f; fsync d/n; fsync d/g"),
+    (
+        "data",
+        "words d/f 0 60000; words d/n 0 300k; write d/g 0 50; fsync d/f; fsync d/n; fsync d/g",
+    ),
     ("again", "words d/n 0 200k; fsync d/n; words d/n 50000 9000; append d/n 5000; fsync d/n"),
     ("holes", "punch d/big 32k 64k; truncate d/f 500k; write d/f 400k 4k; fsync d/big; fsync d/f"),
     ("shorter", "truncate d/big 70000; append d/big 100; truncate d/g 7; fsync d/big; fsync d/g"),
-    ("prealloc", "keep d/f 64k 256k; prealloc d/n 0 128k; write d/n 32k 8k; fsync d/f; fdatasync d/n"),
+    (
+        "prealloc",
+        "keep d/f 64k 256k; prealloc d/n 0 128k; write d/n 32k 8k; fsync d/f; fdatasync d/n",
+    ),
     ("clones", "clone d/big 0 64k d/n 64k; clone d/big 64k 64k d/big 512k; fsync d/n; fsync d/big"),
     (
         "names",
         "link d/f d/m; unlink d/l; rename d/g d/h; rmdir d/empty; file d/empty; mkdir d/k; file d/k/in; \
          setxattr d/f user.z 400; fsync d/f; fsync d",
     ),
-    ("many", "files d 150; remove d 20 60; scatter d/big 200; fsync d; fsync d/big; fsync d/entry-3"),
+    (
+        "many",
+        "files d 150; remove d 20 60; scatter d/big 200; fsync d; fsync d/big; fsync d/entry-3",
+    ),
 ];
 
 /// Each mix on each kind.
