@@ -1,14 +1,18 @@
 //! The items of the trees of files, as `btrfs inspect-internal dump-tree` prints them, in a form in which two images can be compared.
 //!
 //! Where an item is in its leaf says nothing, nor what each writer counts for itself: the transaction that changed an inode last, how
-//! often that was, and the transaction that a part of an extent was cut in.
+//! often that was, and the transaction that a part of an extent was cut in. Nor do holes: filesystems that write them down may cut one
+//! into several, and `btrfs check` sees to it that none is missing.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::make::text;
-use super::moment::Moment;
+use super::moment::{Moment, OF_REPLAY};
 use crate::oracle::btrfs;
+
+/// What is said about an extent that is a hole.
+const HOLE: &str = "; extent data disk byte 0 nr 0; ";
 
 /// The items of each tree of files, by the tree's key: each item with the lines about it.
 pub type Trees = BTreeMap<String, Vec<(String, String)>>;
@@ -43,6 +47,7 @@ fn parse(dump: &str, then: Moment) -> Trees {
             body.push_str("; ");
         }
     }
+    trees.values_mut().for_each(|items| items.retain(|(_, body)| !body.contains(HOLE)));
     trees
 }
 
@@ -86,7 +91,10 @@ fn without_time(line: &str, then: Moment) -> Option<String> {
     let (name, rest) = line.split_once(' ').filter(|it| it.0.ends_with("time"))?;
     let (sec, nsec) = rest.split(' ').next()?.split_once('.')?;
     let time = then.of((sec.parse().ok()?, nsec.parse().ok()?));
-    Some(format!("{name} {time:?}"))
+    Some(match time {
+        OF_REPLAY => format!("{name} of the replay"),
+        (sec, nsec) => format!("{name} {sec}.{nsec:09}"),
+    })
 }
 
 /// The parts of two items that differ.

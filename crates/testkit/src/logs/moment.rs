@@ -10,7 +10,7 @@ use super::make::text;
 use crate::facts::{Facts, Time};
 
 /// What stands for all times of a replay.
-const OF_REPLAY: Time = (i64::MAX, 0);
+pub(super) const OF_REPLAY: Time = (i64::MAX, 0);
 /// Longer than the kernel's clock for files stands still.
 const TICK: Duration = Duration::from_millis(20);
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, StatxFlags, StatxTimestamp, ioctl_getflags, statx};
 
 use super::make::text;
-use super::moment::Moment;
+use super::moment::{Moment, OF_REPLAY};
 use crate::facts::{Facts, diff, facts_of_dir};
 
 /// All that a mount shows.
@@ -54,7 +54,7 @@ fn look(path: &Path, then: Moment) -> std::io::Result<(String, Vec<std::ffi::OsS
     let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
     let stat = statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, wanted)?;
     let time = |of: StatxTimestamp| match then.of((of.tv_sec, of.tv_nsec)) {
-        (i64::MAX, _) => "of the replay".to_owned(),
+        OF_REPLAY => "of the replay".to_owned(),
         (sec, nsec) => format!("{sec}.{nsec:09}"),
     };
     let made_up = stat.stx_ino == crate::facts::EMPTY_SUBVOLUME_INODE;
