@@ -7,13 +7,15 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use buttress_device::{Access, FileDevice};
+use buttress_mkfs::{Environment, Feature, Options};
 use buttress_ondisk::check;
 use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock};
 
 use super::Workload;
 use super::moment::Moment;
 use super::stage::Stage;
-use crate::oracle::{KernelMount, TempDir, copy_sparse, mkfs, temp_dir};
+use crate::oracle::{KernelMount, TempDir, copy_sparse, mkfs, sparse_file, temp_dir};
 
 /// Options of every mount that leaves a log: no commit but those that are asked for, all subvolumes.
 const OPTIONS: &str = "noatime,subvolid=5,commit=3600";
@@ -52,7 +54,10 @@ pub fn place() -> Result<TempDir, String> {
 pub fn make(workload: &Workload, dir: &Path) -> Result<Crash, String> {
     let (image, copy) = (dir.join("running"), dir.join("crashed"));
     let shape = &workload.shape;
-    text(mkfs(&image, shape.size, shape.mkfs))?;
+    match shape.mkfs {
+        Some(words) => text(mkfs(&image, shape.size, words))?,
+        None => our_mkfs(&image, shape.size)?,
+    }
     let options = match shape.mount {
         "" => OPTIONS.to_owned(),
         more => format!("{OPTIONS},{more}"),
@@ -80,6 +85,15 @@ pub fn make(workload: &Workload, dir: &Path) -> Result<Crash, String> {
         false => Left::Nothing,
     };
     Ok(Crash { image: copy, left, then: Moment::now()? })
+}
+
+/// A filesystem with a block group tree, which not every `mkfs.btrfs` makes.
+fn our_mkfs(image: &Path, size: u64) -> Result<(), String> {
+    text(sparse_file(image, size))?;
+    let device = text(FileDevice::open(image, Access::ReadWrite))?;
+    let mut options = Options::default();
+    options.features.set(Feature::BlockGroupTree, true);
+    text(buttress_mkfs::make(&device, &options, &mut Environment::system())).map(drop)
 }
 
 /// The superblock of an image, which may be mounted.

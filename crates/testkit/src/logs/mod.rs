@@ -23,8 +23,8 @@ pub use list::all;
 pub struct Shape {
     /// Its name, part of the names of workloads.
     pub name: &'static str,
-    /// Arguments of `mkfs.btrfs`.
-    pub mkfs: &'static [&'static str],
+    /// Arguments of `mkfs.btrfs`; None for our own mkfs, which makes a block group tree.
+    pub mkfs: Option<&'static [&'static str]>,
     /// Options of the mount that leaves the log.
     pub mount: &'static str,
     /// Size of the image in bytes.
@@ -35,7 +35,7 @@ pub struct Shape {
 pub const SIZE: u64 = 192 << 20;
 
 /// What most filesystems are today.
-pub const PLAIN: Shape = Shape { name: "plain", mkfs: &[], mount: "", size: SIZE };
+pub const PLAIN: Shape = Shape { name: "plain", mkfs: Some(&[]), mount: "", size: SIZE };
 
 /// Operations that leave a log.
 #[derive(Clone, Debug)]

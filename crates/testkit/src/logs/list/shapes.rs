@@ -5,11 +5,11 @@ use crate::logs::{SIZE, Shape, Workload};
 
 /// A kind of filesystem.
 const fn shape(name: &'static str, mkfs: &'static [&'static str], mount: &'static str) -> Shape {
-    Shape { name, mkfs, mount, size: SIZE }
+    Shape { name, mkfs: Some(mkfs), mount, size: SIZE }
 }
 
 /// Kinds of filesystems and mounts.
-const SHAPES: [Shape; 21] = [
+const SHAPES: [Shape; 22] = [
     shape("node-4k", &["-n", "4096"], ""),
     shape("node-64k", &["-n", "65536"], ""),
     shape("holes", &["-O", "^no-holes"], ""),
@@ -22,6 +22,7 @@ const SHAPES: [Shape; 21] = [
     shape("xxhash", &["--csum", "xxhash"], ""),
     shape("sha256", &["--csum", "sha256"], ""),
     shape("blake2", &["--csum", "blake2"], ""),
+    Shape { mkfs: None, ..shape("block-group-tree", &[], "") },
     shape("no-free-space-tree", &["-R", "^free-space-tree"], "nospace_cache"),
     shape("old-extrefs", &["-O", "^extref"], ""),
     shape("zstd", &[], "compress-force=zstd"),
