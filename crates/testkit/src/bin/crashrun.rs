@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog]`. `--treelog`: fsyncs write a log. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--notreelog]`. `--notreelog`: fsyncs are commits. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -66,7 +66,7 @@ fn arguments() -> Option<Arguments> {
         }
         None => None,
     };
-    let tree_log = given.remove("treelog").is_some();
+    let tree_log = given.remove("notreelog").is_none();
     let enumerate = match given.remove("enumerate") {
         Some(_) => {
             let from = number(&mut given, "from", 0)?;
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--treelog] [--whole-superblocks]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--notreelog] [--whole-superblocks]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -138,7 +138,7 @@ fn main() -> ExitCode {
 }
 
 /// What stands alone.
-const FLAGS: [&str; 5] = ["fsyncs", "enumerate", "strict", "treelog", "whole-superblocks"];
+const FLAGS: [&str; 5] = ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks"];
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {

@@ -86,7 +86,7 @@ impl Default for Config {
             reproducible: false,
             drop_blocks_max: 4096,
             checksum: ChecksumKind::Crc32c,
-            tree_log: false,
+            tree_log: true,
             tight: false,
         }
     }

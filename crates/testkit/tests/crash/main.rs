@@ -64,7 +64,7 @@ fn a_sample_of_short_sequences() {
         check_every: 100,
         linux_every: if buttress_testkit::oracle::is_root() { 100 } else { 0 },
         strict: false,
-        tree_log: false,
+        tree_log: true,
     };
     let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
     println!("{tally:?}");
