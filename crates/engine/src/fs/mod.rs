@@ -152,9 +152,10 @@ impl Filesystem {
         self.inner().commit()
     }
 
-    /// Makes what was done to a file or directory before durable, and with it all that was done before its last change. A commit
-    /// that is under way and covers that change is waited for; another one is made only if there is none. Writes nothing when
-    /// the change is durable.
+    /// Makes what was done to a file or directory before durable, and what it needs to be found: of a file its names, of a directory its
+    /// entries. A commit that is under way and covers the last change is waited for; else a log is written, or another commit made where
+    /// that cannot say what is needed. Writes nothing when the change is durable. What was done to others may not be: that is
+    /// [`Filesystem::commit`]'s.
     pub fn sync(&self, node: Node) -> Result<()> {
         let inner = self.inner();
         if inner.core.read_only {
