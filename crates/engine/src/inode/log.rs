@@ -92,8 +92,8 @@ pub enum Extent {
 pub struct Entry {
     /// Its number.
     pub ino: u64,
-    /// The log has nothing of it from the first key to the last, but for `items`.
-    pub cleared: Option<(Key, Key)>,
+    /// The log has nothing of it from the first key of each to its last, but for `items`. In order.
+    pub cleared: Vec<(Key, Key)>,
     /// Nor has it these, which come behind.
     pub gone: Vec<Key>,
     /// In the order of their keys.
@@ -110,14 +110,24 @@ impl Entry {
     /// Takes over the names that the inode has by now.
     pub fn rename(&mut self, again: Entry) {
         let Entry { cleared, gone, items, parents, .. } = again;
-        let is_gone = |key: &Key| {
-            gone.contains(key) || cleared.is_some_and(|(from, to)| from <= *key && *key <= to)
+        let within = |ranges: &[(Key, Key)], key: &Key| {
+            ranges.iter().any(|(from, to)| from <= key && key <= to)
         };
-        self.items.retain(|(key, _)| !is_gone(key));
+        self.items.retain(|(key, _)| !gone.contains(key) && !within(&cleared, key));
         self.items.extend(items);
         self.items.sort_by_key(|(key, _)| *key);
         self.gone.extend(gone);
+        let mut also = cleared;
+        also.retain(|(from, to)| !within(&self.cleared, from) || !within(&self.cleared, to));
+        match self.cleared.is_empty() {
+            true => self.cleared = also,
+            // One that has gone: nothing of it stays.
+            false if !also.is_empty() => self.cleared = also,
+            false => {}
+        }
+        self.gone.retain(|key| !within(&self.cleared, key));
         self.gone.sort_unstable();
+        self.gone.dedup();
         self.parents.extend(parents);
     }
 }
@@ -190,6 +200,10 @@ impl FileTree {
     }
 }
 
+fn is_file(state: &State) -> bool {
+    state.attributes.mode & mode::TYPE_MASK == mode::REGULAR
+}
+
 /// Changes whenever the names of an inode do: an index is given to one name only.
 fn fingerprint(state: &State) -> u64 {
     let names = state.live.names.as_slice().iter();
@@ -228,7 +242,8 @@ impl Taker<'_, '_> {
             (false, _) if goes || renamed => return Ok(Taken::Commit(Reason::Names)),
             _ => {}
         }
-        self.clear(0, u8::MAX);
+        // What it has of data comes after all else.
+        self.clear(0, kind::EXTENT_DATA - 1);
         let item = self.item(state, extent);
         self.put(kind::INODE_ITEM, 0, item.as_bytes().to_vec());
         if created && let Some(reason) = self.names(state)? {
@@ -249,9 +264,9 @@ impl Taker<'_, '_> {
             };
             self.put(kind::EXTENT_DATA, 0, [head.as_bytes(), target].concat());
         }
-        if extent == Extent::Whole
-            && let Some(reason) = self.data(state)?
-        {
+        if extent == Extent::Exists || !is_file(state) {
+            self.clear(kind::EXTENT_DATA, u8::MAX);
+        } else if let Some(reason) = self.data(state)? {
             return Ok(Taken::Commit(reason));
         }
         let large = self.entry.items.len() > ITEMS_MAX;
@@ -282,7 +297,7 @@ impl Taker<'_, '_> {
 
     fn clear(&mut self, from: u8, to: u8) {
         let (from, to) = (Key::new(self.ino, from, 0), Key::new(self.ino, to, u64::MAX));
-        self.entry.cleared = Some((from, to));
+        self.entry.cleared.push((from, to));
     }
 
     fn put(&mut self, kind: u8, offset: u64, data: Vec<u8>) {
@@ -414,26 +429,27 @@ impl Taker<'_, '_> {
 
     /// The data of a file, as far as they have changed.
     fn data(&mut self, state: &mut State) -> Result<Option<Reason>> {
-        let attributes = state.attributes;
-        if attributes.mode & mode::TYPE_MASK != mode::REGULAR {
-            return Ok(None);
-        }
-        if state.on_disk && attributes.flags & inode_flags::PREALLOC != 0 {
+        if state.on_disk && state.attributes.flags & inode_flags::PREALLOC != 0 {
             return Ok(Some(Reason::Prealloc));
         }
         if state.live.file.as_ref().is_none_or(|file| file.is_empty()) {
+            self.clear(kind::EXTENT_DATA, u8::MAX);
             return Ok(None);
         }
+        let again = state.logged_whole.is_some();
         let core = self.op.core;
         let view: View<'_> = self.tree.view(core);
         let (file, layers) = state.file_layers(self.ino, view);
-        let (items, sums) = match file.log(core, layers, self.op.transid, ITEMS_MAX)? {
-            LoggedData::Items(items, sums) => (items, sums),
+        let logged = match file.log(core, layers, self.op.transid, (again, ITEMS_MAX))? {
+            LoggedData::Items(logged) => logged,
             LoggedData::Cloned => return Ok(Some(Reason::Clone)),
             LoggedData::Large => return Ok(Some(Reason::Large)),
         };
-        self.entry.sums = sums;
-        for (offset, data) in items {
+        self.entry.sums = logged.sums;
+        let key = |offset| Key::new(self.ino, kind::EXTENT_DATA, offset);
+        let cleared = logged.places.iter().map(|place| (key(place.start), key(place.end - 1)));
+        self.entry.cleared.extend(cleared);
+        for (offset, data) in logged.items {
             self.put(kind::EXTENT_DATA, offset, data);
         }
         Ok(None)

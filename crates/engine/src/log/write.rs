@@ -207,10 +207,14 @@ impl State {
         let mut merge = Merge::new(blocks, objectid::TREE_LOG, tree.root, &mut exchange)?;
         let mut sums: Vec<(u64, &[u8])> = Vec::new();
         for entry in changes.entries.values() {
-            if let Some((from, to)) = entry.cleared {
+            let mut items = entry.items.iter().peekable();
+            for &(from, to) in &entry.cleared {
                 merge.delete_range(from, to, |_, _| ())?;
+                while let Some((key, data)) = items.next_if(|(key, _)| *key <= to) {
+                    merge.put(*key, data)?;
+                }
             }
-            entry.items.iter().try_for_each(|(key, data)| merge.put(*key, data))?;
+            items.try_for_each(|(key, data)| merge.put(*key, data))?;
             entry.gone.iter().try_for_each(|key| merge.delete(key).map(drop))?;
             sums.extend(entry.sums.iter().map(|(at, sums)| (*at, sums.as_slice())));
         }

@@ -27,6 +27,7 @@ use std::sync::{Arc, OnceLock};
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
+use super::log::Unlogged;
 use super::piece::{Buffer, Digests, Extent, Origin, Piece, Prealloc, SharedExtent};
 use super::ranges::{RangeMap, Span, len};
 use super::read::Cache;
@@ -85,6 +86,8 @@ pub struct FileChanges {
     /// Replay of a log has put pieces here that operations do not: reserved space and compressed data as the log has them. The
     /// layer is committed before any operation changes it, or never changed.
     pub(super) replayed: bool,
+    /// What of `pieces` the log does not have as it is.
+    pub(super) unlogged: Unlogged,
     /// The compressed extent that was read last, if one was.
     pub(super) cache: OnceLock<Arc<Cache>>,
 }
@@ -136,6 +139,7 @@ impl FileChanges {
 
     /// Removes what this layer holds of `span`, so that lower layers show again.
     pub(super) fn cut(&mut self, span: &Span) {
+        self.unlogged.note(span);
         for (span, _) in self.buffers.cut(span) {
             self.buffered -= len(&span);
         }
@@ -153,6 +157,7 @@ impl FileChanges {
 
     /// Takes the reserved space of this layer out of `span`: the caller puts something in its place.
     pub(super) fn take_prealloc(&mut self, span: &Span) {
+        self.unlogged.note(span);
         for (span, _) in self.prealloc.cut(span) {
             self.prealloc_bytes -= len(&span);
         }
@@ -280,6 +285,7 @@ impl FileChanges {
 
     /// Turns the new data inside `span` into shared ones, so that others can refer to them.
     pub(super) fn make_shared(&mut self, span: &Span) {
+        self.unlogged.note(span);
         for (span, piece) in self.pieces.cut(span) {
             let piece = match piece {
                 Piece::New { bytenr, prealloc: false } => self.shared_extent(bytenr, len(&span)),

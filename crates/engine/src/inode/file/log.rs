@@ -13,49 +13,120 @@ use super::ranges::{Span, len};
 use crate::error::Result;
 use crate::txn::Core;
 
+/// Places of change that are remembered; with more the file is logged as a whole again.
+const PLACES_MAX: usize = 64;
+
+/// Where a file differs from what the log has of it.
+#[derive(Debug, Default)]
+pub(super) enum Unlogged {
+    /// Perhaps everywhere.
+    #[default]
+    All,
+    /// In these places, in the order in which they changed; and where it ended then.
+    Places(Vec<Span>, u64),
+}
+
+impl Unlogged {
+    /// What is at `span` has changed.
+    pub fn note(&mut self, span: &Span) {
+        let Unlogged::Places(places, _) = self else { return };
+        if let Some(last) = places.last_mut()
+            && last.start <= span.end
+            && span.start <= last.end
+        {
+            *last = last.start.min(span.start)..last.end.max(span.end);
+        } else if places.len() < PLACES_MAX {
+            places.push(span.clone());
+        } else {
+            *self = Unlogged::All;
+        }
+    }
+}
+
 /// What is logged of a file's data.
 #[derive(Debug)]
 pub enum Logged {
-    /// Items by their offsets, and checksums by address.
-    Items(Vec<(u64, Vec<u8>)>, Vec<(u64, Vec<u8>)>),
+    /// This is.
+    Items(Items),
     /// Not these: they were cloned in this transaction, and others may name other parts of the same extents.
     Cloned,
     /// Not these: there are too many.
     Large,
 }
 
+/// Items of a file's data, and what they take the place of.
+#[derive(Debug, Default)]
+pub struct Items {
+    /// Where the log has nothing else: in order, disjoint, and no item reaches across their bounds.
+    pub places: Vec<Span>,
+    /// By their offsets.
+    pub items: Vec<(u64, Vec<u8>)>,
+    /// Checksums by address.
+    pub sums: Vec<(u64, Vec<u8>)>,
+}
+
 impl FileChanges {
-    /// What has changed, for the log of transaction `transid`; at most `most` items.
+    /// What has changed, for the log of transaction `transid`; at most `most` items. `again`: the log has had all of it before.
     pub fn log(
         &mut self,
         core: &Core,
         layers: Layers<'_>,
         transid: u64,
-        most: usize,
+        (again, most): (bool, usize),
     ) -> Result<Logged> {
+        let whole = || vec![0..u64::MAX];
         // What the last commit has behind the end of the file is cut off by replay, so the tree need not be asked.
         if let Some(content) = self.inline_content(Layers { in_tree: false, ..layers })? {
             let head = head(transid, content.len() as u64, 0, FileExtentHead::INLINE);
             let item = [head.as_bytes(), content].concat();
-            return Ok(Logged::Items(vec![(0, item)], Vec::new()));
+            self.unlogged = Unlogged::All;
+            let items = vec![(0, item)];
+            return Ok(Logged::Items(Items { places: whole(), items, ..Items::default() }));
         }
         self.flush(core, layers, true)?;
-        if self.pieces.iter().nth(most).is_some() {
-            return Ok(Logged::Large);
-        }
         let end = round_up(layers.size);
-        let (mut items, mut sums) = (Vec::new(), Vec::new());
-        for (span, piece) in self.pieces.iter() {
+        let unlogged = std::mem::replace(&mut self.unlogged, Unlogged::Places(Vec::new(), end));
+        let places = match unlogged {
+            Unlogged::Places(places, before) if again => self.places(places, before, end),
+            _ => whole(),
+        };
+        let mut logged = Items::default();
+        for (span, piece) in places.iter().flat_map(|place| self.pieces.overlapping(place)) {
             let Some(item) = item(&span, piece, transid, end) else { continue };
             if is_cloned(piece) {
                 return Ok(Logged::Cloned);
             }
-            items.push((span.start, item));
-            sums.extend(
-                self.written(&span, piece).and_then(|at| Some((at.start, self.digests_of(&at)?))),
-            );
+            if logged.items.len() >= most {
+                return Ok(Logged::Large);
+            }
+            logged.items.push((span.start, item));
+            let written = self.written(&span, piece);
+            logged.sums.extend(written.and_then(|at| Some((at.start, self.digests_of(&at)?))));
         }
-        Ok(Logged::Items(items, sums))
+        Ok(Logged::Items(Items { places, ..logged }))
+    }
+
+    /// The places with the whole pieces that they touch, in order and joined. A hole was logged up to where the file ended, so what is
+    /// between that and its end now has changed, too.
+    fn places(&self, mut places: Vec<Span>, before: u64, end: u64) -> Vec<Span> {
+        if before != end {
+            places.push(before.min(end)..before.max(end));
+        }
+        for place in &mut places {
+            let first = self.pieces.at(place.start.saturating_sub(1));
+            let last = self.pieces.at(place.end);
+            place.start = first.map_or(place.start, |(span, _)| span.start.min(place.start));
+            place.end = last.map_or(place.end, |(span, _)| span.end.max(place.end));
+        }
+        places.sort_unstable_by_key(|place| place.start);
+        let mut joined: Vec<Span> = Vec::with_capacity(places.len());
+        for place in places {
+            match joined.last_mut() {
+                Some(last) if place.start <= last.end => last.end = last.end.max(place.end),
+                _ => joined.push(place),
+            }
+        }
+        joined
     }
 
     /// Where the data of a piece are that no checksum tree knows.
