@@ -336,7 +336,9 @@ impl FileTree {
     }
 
     fn preallocated(&self, inode: &Inode) {
-        inode.write().attributes.flags |= inode_flags::PREALLOC;
+        let mut state = inode.write();
+        state.attributes.flags |= inode_flags::PREALLOC;
+        state.ends_plainly = false;
     }
 
     /// The first data or hole at or after `offset`; ENXIO behind the end of the file.

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_codec::crc32c::extref_hash;
-use buttress_ondisk::item::{FileExtentHead, InodeItem, file_type, inode_flags};
+use buttress_ondisk::item::{FileExtentHead, InodeItem, file_type};
 use buttress_ondisk::view::dir_entries;
 use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
@@ -427,9 +427,21 @@ impl Taker<'_, '_> {
         Ok(None)
     }
 
+    /// Whether the last commit has space behind the end of the file, which replay would cut off. That there is none is looked up once.
+    fn has_space_behind(&self, state: &mut State) -> Result<bool> {
+        stats::add(&self.op.core.counters.log_searches, 1);
+        let view = self.tree.view(self.op.core);
+        let (any, of_tree) = {
+            let (file, layers) = state.file_layers(self.ino, view);
+            file.space_behind(layers)?
+        };
+        state.ends_plainly = !any;
+        Ok(of_tree)
+    }
+
     /// The data of a file, as far as they have changed.
     fn data(&mut self, state: &mut State) -> Result<Option<Reason>> {
-        if state.on_disk && state.attributes.flags & inode_flags::PREALLOC != 0 {
+        if state.on_disk && !state.ends_plainly && self.has_space_behind(state)? {
             return Ok(Some(Reason::Prealloc));
         }
         if state.live.file.as_ref().is_none_or(|file| file.is_empty()) {

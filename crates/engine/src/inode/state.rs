@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use buttress_ondisk::item::inode_flags;
+
 use super::Inode;
 use super::attributes::Attributes;
 use super::entries::Entries;
@@ -77,6 +79,8 @@ pub struct State {
     pub logged_names: u64,
     /// It has changed since, and is on the list of those that have.
     pub relog: bool,
+    /// Known to have no space reserved behind its end.
+    pub ends_plainly: bool,
     /// The xattrs that the tree has of it, where they are known.
     pub stored: Option<Arc<StoredXattrs>>,
 }
@@ -99,6 +103,7 @@ impl State {
             retracted: Vec::new(),
             logged_names: 0,
             relog: false,
+            ends_plainly: attributes.flags & inode_flags::PREALLOC == 0,
             stored: None,
         }
     }

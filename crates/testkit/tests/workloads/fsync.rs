@@ -1,14 +1,18 @@
 //! fsync by the tree log: an image as a power cut right after it leaves it, replayed by the kernel.
 
+use std::sync::Arc;
+
 use buttress::{Allocate, Filesystem, New, Node, Options, Rename, SetXattr, Stats};
 use buttress_codec::ChecksumKind;
+use buttress_device::MemoryDevice;
+use buttress_mkfs::Environment;
 use buttress_testkit::facts::{Facts, diff, facts_of_dir};
 use buttress_testkit::oracle::{self, KernelMount};
 
 use crate::image::{Image, shape};
 use crate::judge::check;
 use crate::ours;
-use crate::tools::{bytes, content, mkdir, put_at, touch, truncate, write};
+use crate::tools::{Numbers, bytes, content, mkdir, put_at, touch, truncate, write};
 
 const MOUNT: &str = "noatime,subvolid=5";
 
@@ -202,6 +206,74 @@ fn other_shapes() {
                 case.fs.sync(file).unwrap();
             }
         });
+    }
+}
+
+/// A file of which parts change again and again, synced each time: what is replayed is what it was. The first commit is in the way of
+/// some, and the last ones are judged by the checkers and by Linux.
+#[test]
+fn parts_of_a_file_in_any_order() {
+    for seed in 0..6 {
+        let device = MemoryDevice::new(128 << 20);
+        buttress_mkfs::make(&device, &Default::default(), &mut Environment::seeded(seed)).unwrap();
+        let device = Arc::new(device);
+        let options = Options::read_write().background(false);
+        let fs = Filesystem::open_device(device.clone(), options.clone()).unwrap();
+        let node = touch(&fs, Node::ROOT, "file");
+        let (mut expect, mut numbers) = (Vec::new(), Numbers::new(seed));
+        for step in 0..150u32 {
+            change(&fs, node, &mut expect, &mut numbers, step);
+            if step == 30 {
+                fs.commit().unwrap();
+            }
+            if numbers.below(3) > 0 {
+                fs.sync(node).unwrap();
+                let copy = Arc::new(device.snapshot());
+                let replayed = Filesystem::open_device(copy, options.clone()).unwrap();
+                assert!(content(&replayed, node) == expect, "seed {seed}, step {step}");
+            }
+        }
+        assert!(fs.stats().log_writes > 50, "{:?}", fs.stats());
+        fs.sync(node).unwrap();
+        let (ours, theirs) = (Image::of(&device), Image::of(&device));
+        drop(ours.open());
+        check(&ours);
+        if oracle::root_or_skip() {
+            let mount = KernelMount::new(&theirs.path(), MOUNT).unwrap();
+            assert!(std::fs::read(mount.path().join("file")).unwrap() == expect, "seed {seed}");
+            mount.finish().unwrap();
+            check(&theirs);
+        }
+    }
+}
+
+/// One change of a file, and of what it is expected to hold.
+fn change(fs: &Filesystem, node: Node, expect: &mut Vec<u8>, numbers: &mut Numbers, step: u32) {
+    let at = numbers.below(300_000) as usize;
+    let len = 1 + numbers.below([200, 9000, 70_000][step as usize % 3]) as usize;
+    match numbers.below(8) {
+        0 => {
+            truncate(fs, node, at as u64);
+            expect.resize(at, 0);
+        }
+        1 if !expect.is_empty() => {
+            let at = at % expect.len();
+            let len = len.min(expect.len() - at);
+            fs.fallocate(node, Allocate::PunchHole, at as u64, len as u64).unwrap();
+            expect[at..at + len].fill(0);
+        }
+        2 => {
+            let reserve = Allocate::Reserve { keep_size: false };
+            fs.fallocate(node, reserve, at as u64, len as u64).unwrap();
+            expect.resize(expect.len().max(at + len), 0);
+        }
+        which => {
+            let at = if which < 5 { expect.len() } else { at };
+            let data = bytes(len, step);
+            write(fs, node, at as u64, &data);
+            expect.resize(expect.len().max(at + len), 0);
+            expect[at..at + len].copy_from_slice(&data);
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 use buttress_ondisk::item::{FileExtent, FileExtentHead, FileExtentTail};
 use zerocopy::IntoBytes;
 
-use super::changes::{FileChanges, round_up};
-use super::layers::Layers;
+use super::changes::{FILE_END, FileChanges, round_up};
+use super::layers::{Found, Layer, Layers, Mapped, Segments};
 use super::piece::{Extent, Origin, Piece};
 use super::ranges::{Span, len};
 use crate::error::Result;
@@ -104,6 +104,20 @@ impl FileChanges {
             logged.sums.extend(written.and_then(|at| Some((at.start, self.digests_of(&at)?))));
         }
         Ok(Logged::Items(Items { places, ..logged }))
+    }
+
+    /// Whether there is any space behind the end of the file, and whether some of it is of the last commit.
+    pub fn space_behind(&self, layers: Layers<'_>) -> Result<(bool, bool)> {
+        let mut behind = Segments::new(self, layers, round_up(layers.size)..FILE_END);
+        let mut any = false;
+        while let Some((_, found)) = behind.next()? {
+            match found {
+                Found::Extent(Mapped { layer: Layer::Tree, .. }) => return Ok((true, true)),
+                Found::Hole => {}
+                _ => any = true,
+            }
+        }
+        Ok((any, false))
     }
 
     /// The places with the whole pieces that they touch, in order and joined. A hole was logged up to where the file ended, so what is
