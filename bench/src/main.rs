@@ -9,6 +9,7 @@
 mod check;
 mod commits;
 mod create;
+mod dbench;
 mod everyday;
 mod fsync;
 mod image;
@@ -148,13 +149,14 @@ fn main() {
     }
     let scale = scale();
     let chosen =
-        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,8,9,10,11,12,13,14,15".to_owned());
+        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
             "1" => create::row(scale),
             "2" => leaves::row(scale),
             "3" => reflog::row(scale),
+            "7" => dbench::row(scale),
             "8" => fsync::row(scale),
             "9" => stream::row(scale),
             "10" => image::row(scale),
@@ -164,7 +166,7 @@ fn main() {
             "14" => commits::row(scale),
             "15" => latency::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3 and 8 to 15");
+                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 15");
                 std::process::exit(2);
             }
         };
