@@ -135,7 +135,7 @@ impl FileTree {
         let index = parent.add_entry(name, entry, beneath);
         parent.attributes.modified(op.now);
         op.step("an entry without its inode");
-        state.live.names.gain(dir.ino, index, name.bytes);
+        state.live.names.gain(dir.ino, index, name.bytes, beneath);
         Ok(self.adopt(ino, state))
     }
 
@@ -163,7 +163,7 @@ impl FileTree {
     pub fn create_top(&self, op: &Op<'_>, permissions: u32, uid: u32, gid: u32) -> Arc<Inode> {
         let new = NewInode { kind: NewKind::Directory, permissions, uid, gid };
         let mut state = State::created(new.attributes(op, None), op.transid);
-        state.live.names.gain(TOP, 0, b"..");
+        state.live.names.gain(TOP, 0, b"..", false);
         self.adopt(TOP, state)
     }
 

@@ -81,7 +81,7 @@ impl FileTree {
         parent.attributes.modified(op.now);
         op.step("an entry without its link");
         let state = locked.of(inode);
-        state.live.names.gain(dir.ino, index, name.bytes);
+        state.live.names.gain(dir.ino, index, name.bytes, beneath);
         if state.attributes.nlink == 0 {
             state.live.orphan = if state.orphan { Some(false) } else { None };
         }

@@ -318,13 +318,14 @@ impl Taker<'_, '_> {
 
     /// The names of an inode that this transaction has made.
     fn names(&mut self, state: &State) -> Result<Option<Reason>> {
-        // Replay takes a name from whoever had it in the last commit. That is what has happened, unless he lives on under another name,
-        // which the log does not have.
-        if self.tree.has_strays() {
-            return Ok(Some(Reason::Taken));
-        }
         let mut gained: Vec<&NameChange> =
             state.live.names.as_slice().iter().filter(|change| change.gained).collect();
+        // Replay takes a name from whoever had it in the last commit. That is what has happened, unless he lives on under another name,
+        // which the log does not have. And a path leads through directories where the last commit has them.
+        let is_taken = gained.iter().any(|change| change.taken) && self.tree.has_strays();
+        if is_taken || self.tree.has_moved_directories() {
+            return Ok(Some(Reason::Taken));
+        }
         gained.sort_by_key(|change| (change.parent, change.index));
         let max = super::item_len_max(self.op.core.blocks.nodesize());
         let mut rest: Vec<&NameChange> = Vec::new();

@@ -28,6 +28,8 @@ pub struct NameChange {
     pub name: Name,
     /// Gained, or lost.
     pub gained: bool,
+    /// Gained where layers below, or the tree, may have an entry of that name.
+    pub taken: bool,
 }
 
 impl NameChange {
@@ -70,8 +72,8 @@ impl Names {
     }
 
     /// The inode has a name more.
-    pub fn gain(&mut self, parent: u64, index: u64, name: &[u8]) {
-        self.push(NameChange { parent, index, name: Name::new(name), gained: true });
+    pub fn gain(&mut self, parent: u64, index: u64, name: &[u8], taken: bool) {
+        self.push(NameChange { parent, index, name: Name::new(name), gained: true, taken });
     }
 
     /// The inode has this name no more.
@@ -81,11 +83,21 @@ impl Names {
             Names::One(change) if gained(change) => *self = Names::None,
             Names::Many(many) => match many.iter().rposition(gained) {
                 Some(at) => drop(many.swap_remove(at)),
-                None => {
-                    self.push(NameChange { parent, index, name: Name::new(name), gained: false })
-                }
+                None => self.push(NameChange {
+                    parent,
+                    index,
+                    name: Name::new(name),
+                    gained: false,
+                    taken: false,
+                }),
             },
-            _ => self.push(NameChange { parent, index, name: Name::new(name), gained: false }),
+            _ => self.push(NameChange {
+                parent,
+                index,
+                name: Name::new(name),
+                gained: false,
+                taken: false,
+            }),
         }
     }
 

@@ -168,7 +168,7 @@ impl FileTree {
                 Some(other)
             }
         };
-        let moving = Moving { tree: self, op, view, source, target, moved, other };
+        let mut moving = Moving { tree: self, op, view, source, target, moved, other, taken: true };
         moving.check(&mut locked, mode)?;
         let whiteout = match mode {
             Rename::Whiteout { uid, gid } => Some((self.next_ino()?, uid, gid)),
@@ -235,11 +235,13 @@ struct Moving<'a> {
     target: End<'a>,
     moved: Standing,
     other: Option<Standing>,
+    /// Layers below or the tree may have an entry of the new name.
+    taken: bool,
 }
 
 impl Moving<'_> {
     /// All that can be refused is refused here, before anything changes.
-    fn check(&self, locked: &mut Locked<'_>, mode: Rename) -> Result<()> {
+    fn check(&mut self, locked: &mut Locked<'_>, mode: Rename) -> Result<()> {
         let exchange = mode == Rename::Exchange;
         let moved = [Some(&self.moved), self.other.as_ref()].into_iter().flatten();
         for inode in moved.filter_map(|standing| standing.inode.as_ref()) {
@@ -255,7 +257,7 @@ impl Moving<'_> {
             let (is_directory, size) = other.map_or((true, 0), |it| (it.is_directory(), it.size));
             may_replace(moves_directory, is_directory, size)?;
         }
-        self.room_at(locked, self.target, &self.moved)?;
+        self.taken = self.room_at(locked, self.target, &self.moved)?;
         if let Some(other) = self.other.as_ref().filter(|_| exchange) {
             self.room_at(locked, self.source, other)?;
         }
@@ -266,18 +268,19 @@ impl Moving<'_> {
         Ok(())
     }
 
-    fn room_at(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Result<()> {
+    /// Whether layers below or the tree may have an entry of the name.
+    fn room_at(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Result<bool> {
         let (ino, name) = (end.dir.ino, end.name);
         let parent = locked.of(end.dir);
-        parent.free_for(ino, &self.view, name, true)?;
+        let taken = parent.free_for(ino, &self.view, name, true)?;
         parent.know_next_index(ino, &self.view)?;
-        let Some(inode) = &standing.inode else { return Ok(()) };
+        let Some(inode) = &standing.inode else { return Ok(taken) };
         let state = locked.of(inode);
         if state.attributes.nlink > 1 {
             let extref = self.op.core.features.extref;
             state.room_for_name(inode.ino, &self.view, ino, name.bytes, extref)?;
         }
-        Ok(())
+        Ok(taken)
     }
 
     /// Answers the index that the entry of a subvolume has got. It cannot fail: half of a move would be two names, or none.
@@ -310,9 +313,9 @@ impl Moving<'_> {
         }
         self.leave(locked, *source, moved);
         op.step("nothing at the source");
-        let mut index = self.arrive(locked, *target, moved);
+        let mut index = self.arrive(locked, *target, moved, self.taken);
         if let Some(other) = exchanged {
-            index = index.or(self.arrive(locked, *source, other));
+            index = index.or(self.arrive(locked, *source, other, true));
         } else if let Some((ino, uid, gid)) = whiteout {
             self.whiteout(locked, ino, uid, gid);
         }
@@ -351,12 +354,18 @@ impl Moving<'_> {
     }
 
     /// Gives the name at `end` to what stood elsewhere; the index, if that is a subvolume.
-    fn arrive(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) -> Option<u64> {
-        let index = locked.of(end.dir).add_entry(end.name, standing.entry, true);
+    fn arrive(
+        &self,
+        locked: &mut Locked<'_>,
+        end: End<'_>,
+        standing: &Standing,
+        taken: bool,
+    ) -> Option<u64> {
+        let index = locked.of(end.dir).add_entry(end.name, standing.entry, taken);
         self.op.step("an entry without its inode");
         let Some(inode) = &standing.inode else { return Some(index) };
         let state = locked.of(inode);
-        state.live.names.gain(end.dir.ino, index, end.name.bytes);
+        state.live.names.gain(end.dir.ino, index, end.name.bytes, taken);
         state.attributes.ctime = self.op.now;
         None
     }
@@ -371,7 +380,7 @@ impl Moving<'_> {
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(name, entry, true);
         self.op.step("an entry without its inode");
-        state.live.names.gain(dir.ino, index, name.bytes);
+        state.live.names.gain(dir.ino, index, name.bytes, true);
         self.tree.adopt(ino, state);
     }
 }

@@ -226,7 +226,7 @@ impl FileTree {
         if let Some(index) = found {
             state.live.names.lose(parent, index, name.name);
         }
-        state.live.names.gain(parent, name.index, name.name);
+        state.live.names.gain(parent, name.index, name.name, true);
         Ok(())
     }
 

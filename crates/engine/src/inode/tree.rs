@@ -81,6 +81,8 @@ pub struct FileTree {
     pub(super) relog: Mutex<Vec<Arc<Inode>>>,
     /// Inodes of the last commit that have lost a name in the running transaction and still have one.
     strays: AtomicUsize,
+    /// Those of them that are directories.
+    moved: AtomicUsize,
     /// How often a name that is in the log was given to what may not be in it.
     tangles: AtomicUsize,
     /// Inodes of the transaction that is being committed.
@@ -129,6 +131,7 @@ impl FileTree {
             dirty: Mutex::default(),
             relog: Mutex::default(),
             strays: AtomicUsize::new(0),
+            moved: AtomicUsize::new(0),
             tangles: AtomicUsize::new(0),
             committing: Mutex::default(),
             changed: AtomicUsize::new(0),
@@ -358,7 +361,14 @@ impl FileTree {
     pub(super) fn note_lost_name(&self, state: &State) {
         if !state.live.created {
             self.strays.fetch_add(1, Ordering::Relaxed);
+            let directory = state.attributes.is_directory();
+            self.moved.fetch_add(usize::from(directory), Ordering::Relaxed);
         }
+    }
+
+    /// Whether a directory of the last commit is elsewhere now.
+    pub(super) fn has_moved_directories(&self) -> bool {
+        self.moved.load(Ordering::Relaxed) > 0
     }
 
     /// The name of a subvolume goes, which replay would not take away.
@@ -400,6 +410,7 @@ impl FileTree {
         let frozen = std::mem::take(&mut *self.dirty.lock());
         self.relog.lock().clear();
         self.strays.store(0, Ordering::Relaxed);
+        self.moved.store(0, Ordering::Relaxed);
         self.tangles.store(0, Ordering::Relaxed);
         let mut stale = self.stale_orphans.lock();
         stale[1] = std::mem::take(&mut stale[0]);
