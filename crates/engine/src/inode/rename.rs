@@ -300,7 +300,10 @@ impl Moving<'_> {
                 tree.note_handed_over(locked.of(inode), op.transid);
             }
         }
-        if let Some(other) = &self.other {
+        // One that is in the log as a whole comes with its new name when what it replaces goes.
+        let comes_along = exchanged.is_none()
+            && moved.inode.as_ref().is_some_and(|inode| locked.of(inode).is_logged_whole(op));
+        if let Some(other) = self.other.as_ref().filter(|_| !comes_along) {
             tree.note_handed_over(locked.of(target.dir), op.transid);
             if let Some(inode) = &other.inode {
                 tree.note_handed_over(locked.of(inode), op.transid);

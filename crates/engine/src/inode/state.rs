@@ -122,6 +122,11 @@ impl State {
         }
     }
 
+    /// Whether the transaction has made it, and its log has had all of it once.
+    pub fn is_logged_whole(&self, op: &Op<'_>) -> bool {
+        self.live.created && self.logged == op.transid && self.logged_whole.is_some()
+    }
+
     /// Refuses an inode that was deleted since it was found.
     pub fn alive(&self) -> Result<()> {
         if self.dead { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
