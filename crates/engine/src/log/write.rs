@@ -190,6 +190,10 @@ impl State {
             self.trees.entry(id).or_default().subvolume = Arc::downgrade(subvolume);
         }
         let root = self.merge_root(op, trees.keys())?;
+        // Where data and metadata share chunks, an operation beside this may have made the one that holds a block of it.
+        if !op.core.space.knows_all_chunks() {
+            return Ok(Some(Reason::Chunk));
+        }
         turn.publish(op.transid, self.blocks.new_blocks(), root)?;
         let counters = &op.core.counters;
         stats::add(&counters.log_writes, 1);
