@@ -14,6 +14,8 @@ mod convert;
 mod data;
 mod file;
 mod info;
+#[cfg(test)]
+mod log_tests;
 mod nodes;
 mod open;
 mod options;

@@ -124,6 +124,7 @@ impl Log {
         let refused = match done {
             Ok(refused) => refused,
             Err(Error::NoSpace) => Some(Reason::Room),
+            Err(_) if core.txn.check().is_err() => Some(Reason::Failed),
             Err(error) => {
                 core.warn(format!("a log could not be written, so an fsync is a commit: {error}"));
                 Some(Reason::Failed)
@@ -169,6 +170,7 @@ impl State {
                 trees.entry(*id).or_insert_with(|| (subvolume, Changes::default()));
             }
         }
+        op.core.env.step("a log has its inodes");
         for (subvolume, changes) in trees.values_mut() {
             if let Some(reason) = changes.take_relogged(op, subvolume)? {
                 return Ok(Some(reason));
@@ -178,6 +180,7 @@ impl State {
         if !op.core.space.knows_all_chunks() {
             return Ok(Some(Reason::Chunk));
         }
+        op.core.env.step("a log can be written");
         trees.retain(|_, (_, changes)| !changes.entries.is_empty());
         if trees.is_empty() {
             return Ok(None);
@@ -187,6 +190,10 @@ impl State {
             self.trees.entry(id).or_default().subvolume = Arc::downgrade(subvolume);
         }
         let root = self.merge_root(op, trees.keys())?;
+        // Where data and metadata share chunks, an operation beside this may have made the one that holds a block of it.
+        if !op.core.space.knows_all_chunks() {
+            return Ok(Some(Reason::Chunk));
+        }
         turn.publish(op.transid, self.blocks.new_blocks(), root)?;
         let counters = &op.core.counters;
         stats::add(&counters.log_writes, 1);
@@ -372,6 +379,7 @@ impl Changes {
             if let Some(reason) = self.take_names(op, subvolume, changed)? {
                 return Ok(Some(reason));
             }
+            op.core.env.step("a log has what changed");
         }
         Ok(Some(Reason::Large))
     }

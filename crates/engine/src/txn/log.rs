@@ -7,7 +7,8 @@
 //! are durable, with all data that they name, before a superblock names them. A crash leaves the last version or this one. Blocks that
 //! only an older version has serve the next one, after that superblock is durable. All of them are let go of by the commit of the
 //! transaction, as if the last commit had had them: nobody else gets them before that is durable, and its superblock names no log. So are
-//! data that a file has let go of meanwhile: a log may name them.
+//! data that a file has let go of meanwhile: a log may name them. Where a barrier or the superblock fails, nobody knows what is durable,
+//! and nothing is written any more.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -97,7 +98,17 @@ impl<'a> LogTurn<'a> {
             core.volume.write(run[0].bytenr(), &bytes)?;
         }
         core.env.step("a log is written");
-        Ok(core.volume.write_log_root(root.bytenr, root.level)?)
+        // An operation beside this one may have panicked, and left half of what it was about to whoever looked next.
+        core.txn.check()?;
+        let published = core.volume.write_log_root(root.bytenr, root.level).map_err(Error::from);
+        // What a failed barrier has lost the next one does not bring back, nor is it known which superblock is there now: no commit
+        // can be built upon that.
+        published.inspect_err(|error| {
+            core.txn.abort(error);
+            core.warn(format!(
+                "nothing more is written, as a log could not be made durable: {error}"
+            ));
+        })
     }
 }
 

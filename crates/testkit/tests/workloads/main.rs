@@ -8,6 +8,7 @@
 mod crashes;
 mod data;
 mod fsync;
+mod fsync_threads;
 mod image;
 mod judge;
 mod kernel;

@@ -1,0 +1,322 @@
+//! What others do while a log is written, and devices that fail meanwhile.
+
+use std::sync::{Arc, OnceLock};
+
+use buttress_device::testing::{FaultyDevice, OperationFault};
+use buttress_device::{BlockDevice, DeviceError, MemoryDevice, Op};
+use buttress_mkfs::Environment;
+use parking_lot::Mutex;
+
+use super::{Filesystem, New, Node, Options};
+use crate::env::Env;
+use crate::error::Errno;
+use crate::inode::Rename;
+
+fn formatted() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    buttress_mkfs::make(&*device, &Default::default(), &mut Environment::seeded(1)).unwrap();
+    device
+}
+
+fn options() -> Options {
+    Options::read_write().background(false).tree_log(true)
+}
+
+fn open(device: Arc<dyn BlockDevice>) -> Filesystem {
+    Filesystem::open_device(device, options()).unwrap()
+}
+
+type Action = Box<dyn FnOnce(&Filesystem) + Send>;
+
+/// A filesystem in which something is done once when a step is taken.
+struct Disturbed {
+    device: Arc<MemoryDevice>,
+    fs: Arc<OnceLock<Filesystem>>,
+    next: Arc<Mutex<Vec<(&'static str, Action)>>>,
+}
+
+impl Disturbed {
+    fn new() -> Disturbed {
+        Disturbed::on(formatted())
+    }
+
+    fn on(device: Arc<MemoryDevice>) -> Disturbed {
+        let (next, fs) = (
+            Arc::<Mutex<Vec<(&'static str, Action)>>>::default(),
+            Arc::new(OnceLock::<Filesystem>::new()),
+        );
+        let (of, todo) = (Arc::downgrade(&fs), next.clone());
+        let env = Env::system().watched(move |step| {
+            let action = todo.lock().pop_if(|(when, _)| *when == step);
+            let fs = of.upgrade();
+            if let Some(((_, action), fs)) = action.zip(fs.as_ref().and_then(|fs| fs.get())) {
+                action(fs);
+            }
+        });
+        fs.set(Filesystem::open_device(device.clone(), options().env(env)).unwrap()).unwrap();
+        Disturbed { device, fs, next }
+    }
+
+    fn fs(&self) -> &Filesystem {
+        self.fs.get().unwrap()
+    }
+
+    fn at(&self, step: &'static str, action: impl FnOnce(&Filesystem) + Send + 'static) {
+        self.next.lock().push((step, Box::new(action)));
+    }
+
+    /// As a power cut leaves it, with the log replayed.
+    fn replayed(&self) -> Filesystem {
+        assert!(self.next.lock().is_empty(), "not all was done");
+        let fs = open(Arc::new(self.device.snapshot()));
+        assert!(fs.warnings().is_empty(), "{:?}", fs.warnings());
+        fs
+    }
+}
+
+fn mkdir(fs: &Filesystem, dir: Node, name: &str) -> Node {
+    fs.create(dir, name.as_bytes(), &New::directory(0o755)).unwrap().node
+}
+
+fn touch(fs: &Filesystem, dir: Node, name: &str) -> Node {
+    fs.create(dir, name.as_bytes(), &New::file(0o644)).unwrap().node
+}
+
+fn names(fs: &Filesystem, dir: Node) -> Vec<String> {
+    let mut names = Vec::new();
+    fs.read_dir(dir, 0, &mut |entry| {
+        names.push(String::from_utf8(entry.name.to_vec()).unwrap());
+        true
+    })
+    .unwrap();
+    names.sort();
+    names
+}
+
+/// A directory is taken, and loses an entry before the log is written.
+#[test]
+fn an_entry_goes_while_its_directory_is_logged() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let dir = mkdir(fs, Node::ROOT, "dir");
+    fs.commit().unwrap();
+    (0..9).for_each(|number| _ = touch(fs, dir, &format!("file{number}")));
+    all.at("a log has its inodes", move |fs| _ = fs.unlink(dir, b"file3").unwrap());
+    fs.sync(dir).unwrap();
+    assert_eq!(fs.stats().log_writes, 1, "{:?}", fs.stats().log_refused);
+    let replayed = all.replayed();
+    let found = names(&replayed, dir);
+    assert!(found.len() == 8 && !found.contains(&"file3".into()), "{found:?}");
+}
+
+/// A directory that is in the log loses an entry, which the next version says; and moves while that is made.
+#[test]
+fn what_has_changed_moves_while_the_log_is_made() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let (from, to) = (mkdir(fs, Node::ROOT, "from"), mkdir(fs, Node::ROOT, "to"));
+    let other = touch(fs, Node::ROOT, "other");
+    fs.commit().unwrap();
+    let moved = mkdir(fs, from, "moved");
+    touch(fs, moved, "file");
+    fs.sync(moved).unwrap();
+    fs.unlink(moved, b"file").unwrap();
+    fs.write(other, 0, b"something").unwrap();
+    all.at("a log has what changed", move |fs| {
+        fs.rename(from, b"moved", to, b"moved", Rename::Replace).unwrap();
+    });
+    fs.sync(other).unwrap();
+    assert_eq!(fs.stats().log_writes, 2, "{:?}", fs.stats().log_refused);
+    let replayed = all.replayed();
+    assert_eq!((names(&replayed, from).len(), names(&replayed, to).len()), (0, 1));
+}
+
+/// The same of a file that has got another name, and goes altogether.
+#[test]
+fn what_has_changed_goes_while_the_log_is_made() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let dir = mkdir(fs, Node::ROOT, "dir");
+    let other = touch(fs, Node::ROOT, "other");
+    fs.commit().unwrap();
+    let file = touch(fs, dir, "file");
+    fs.write(file, 0, &[7; 9000]).unwrap();
+    fs.sync(file).unwrap();
+    fs.link(file, dir, b"again").unwrap();
+    fs.write(other, 0, b"something").unwrap();
+    all.at("a log has what changed", move |fs| {
+        fs.unlink(dir, b"file").unwrap();
+        fs.unlink(dir, b"again").unwrap();
+    });
+    fs.sync(other).unwrap();
+    assert_eq!(fs.stats().log_writes, 2, "{:?}", fs.stats().log_refused);
+    let replayed = all.replayed();
+    assert_eq!(names(&replayed, dir).len(), 0);
+    assert_eq!(replayed.attributes(file).map_err(|error| error.errno()).err(), Some(Errno::NOENT));
+}
+
+/// An operation ends in a panic with half of a rename done. No log says so.
+#[test]
+fn nothing_is_logged_after_a_panic() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let (from, to) = (mkdir(fs, Node::ROOT, "from"), mkdir(fs, Node::ROOT, "to"));
+    touch(fs, from, "file");
+    fs.commit().unwrap();
+    let new = touch(fs, to, "new");
+    all.at("nothing at the source", |_| panic!("planned"));
+    all.at("a log has its inodes", move |fs| {
+        let half = || fs.rename(from, b"file", to, b"file", Rename::Replace);
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(half)).is_err());
+    });
+    let synced = fs.sync(new);
+    assert!(synced.is_err());
+    assert_eq!(fs.stats().log_writes, 0);
+    assert_eq!(names(&all.replayed(), to).len(), 0);
+}
+
+/// Data and metadata share chunks, and somebody's data take a new one while the blocks of the log are placed.
+#[test]
+fn no_log_lies_in_a_chunk_that_is_new() {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let mixed = buttress_mkfs::Options { mixed: true, ..Default::default() };
+    buttress_mkfs::make(&*device, &mixed, &mut Environment::seeded(1)).unwrap();
+    let all = Disturbed::on(device);
+    let fs = all.fs();
+    let (file, other) = (touch(fs, Node::ROOT, "file"), touch(fs, Node::ROOT, "other"));
+    fs.commit().unwrap();
+    fs.write(file, 0, b"something").unwrap();
+    all.at("a log can be written", move |fs| {
+        (0..200).for_each(|at| _ = fs.write(other, at << 20, &[7; 1 << 20]).unwrap());
+    });
+    fs.sync(file).unwrap();
+    assert_eq!((fs.stats().log_writes, fs.stats().commits), (0, 2), "{:?}", fs.stats().log_refused);
+    all.replayed();
+}
+
+/// A device that forgets what it has not made durable when a barrier fails, and shows it all the same: what a file does on Linux.
+#[derive(Debug)]
+struct Forgetful {
+    shown: MemoryDevice,
+    durable: MemoryDevice,
+    pending: Mutex<Vec<(u64, Vec<u8>)>>,
+    /// Barriers before the one that fails.
+    barriers: Mutex<Option<u64>>,
+}
+
+impl BlockDevice for Forgetful {
+    fn name(&self) -> &str {
+        self.shown.name()
+    }
+
+    fn size(&self) -> u64 {
+        self.shown.size()
+    }
+
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
+    fn read_at(&self, offset: u64, buf: &mut [u8]) -> Result<(), DeviceError> {
+        self.shown.read_at(offset, buf)
+    }
+
+    fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
+        self.pending.lock().push((offset, data.to_vec()));
+        self.shown.write_at(offset, data)
+    }
+
+    fn barrier(&self) -> Result<(), DeviceError> {
+        let pending = std::mem::take(&mut *self.pending.lock());
+        let mut barriers = self.barriers.lock();
+        let left = barriers.take();
+        *barriers = left.and_then(|left| left.checked_sub(1));
+        if left == Some(0) {
+            let error = std::io::Error::other("planned");
+            return Err(DeviceError::io(self.name(), Op::Barrier, 0, 0, error));
+        }
+        pending.iter().try_for_each(|(at, data)| self.durable.write_at(*at, data))
+    }
+
+    fn discard(&self, _: u64, _: u64) -> Result<(), DeviceError> {
+        Ok(())
+    }
+}
+
+/// What a failed barrier has lost, the next one does not bring back: nobody may be told that it is durable.
+#[test]
+fn what_a_failed_barrier_has_lost_is_not_called_durable() {
+    for after in 0..2 {
+        let device = formatted();
+        let device = Arc::new(Forgetful {
+            shown: device.snapshot(),
+            durable: device.snapshot(),
+            pending: Mutex::default(),
+            barriers: Mutex::default(),
+        });
+        let fs = open(device.clone());
+        let file = touch(&fs, Node::ROOT, "file");
+        fs.commit().unwrap();
+        fs.write(file, 0, &[7; 50_000]).unwrap();
+        *device.barriers.lock() = Some(after);
+        let (first, second, last) = (fs.sync(file), fs.sync(file), fs.commit());
+        let done = [first.err(), second.err(), last.err()];
+        let told = done.iter().any(Option::is_none);
+        assert!(
+            done.iter().flatten().all(|error| error.to_string().contains("planned")),
+            "{done:?}"
+        );
+        let fs = open(Arc::new(device.durable.snapshot()));
+        let mut have = vec![0; 50_000];
+        let len = fs.read(file, 0, &mut have);
+        let whole = len.is_ok() && have.iter().all(|byte| *byte == 7);
+        assert!(whole || !told, "lost after barrier {after}: {done:?}, {len:?}");
+    }
+}
+
+/// Each write and each barrier of an fsync fails once, in part or only as it says. Whoever is told that his fsync is done has his data.
+#[test]
+fn each_write_of_an_fsync_may_fail() {
+    use buttress_device::testing::Effect;
+    for (op, effect) in [
+        (Op::Write, Effect::Nothing),
+        (Op::Write, Effect::Half),
+        (Op::Write, Effect::Whole),
+        (Op::Read, Effect::Nothing),
+        (Op::Barrier, Effect::Nothing),
+    ] {
+        for after in 0..40 {
+            let memory = formatted();
+            let device = Arc::new(FaultyDevice::new(memory.clone()));
+            let fs = open(device.clone());
+            let file = touch(&fs, Node::ROOT, "file");
+            fs.commit().unwrap();
+            for round in 1..4u8 {
+                if round == 2 {
+                    let fault =
+                        OperationFault { op: Some(op), after, effect, ..Default::default() };
+                    device.fail_operation(fault);
+                }
+                let content = vec![round; 30_000];
+                let new = touch(&fs, Node::ROOT, &format!("new{round}"));
+                let written = fs.write(file, 0, &content).and_then(|_| fs.write(new, 0, &content));
+                let synced = [fs.sync(file), fs.sync(new)];
+                if written.is_err() || synced.iter().any(Result::is_err) {
+                    break;
+                }
+                let fs = open(Arc::new(memory.snapshot()));
+                for node in [file, new] {
+                    let mut have = vec![0; 30_000];
+                    fs.read(node, 0, &mut have).unwrap();
+                    assert!(have == content, "{op:?} {effect:?} {after} {round}");
+                }
+            }
+            let failed = device.failed();
+            drop(fs);
+            drop(open(Arc::new(memory.snapshot())));
+            if failed == 0 {
+                break;
+            }
+        }
+    }
+}
