@@ -84,6 +84,9 @@ pub enum Unsupported {
     /// A replacement of a device that has begun.
     #[error("writing while a device is being replaced")]
     Replacement,
+    /// A log that waits for replay and does not fit into the memory that may be used.
+    #[error("replaying a log with so little memory (mount with a larger memory=)")]
+    LargeLog,
     /// More than one device.
     #[error("a filesystem on several devices")]
     SeveralDevices,

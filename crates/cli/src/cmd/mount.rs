@@ -274,7 +274,7 @@ fn umount_failure(directory: &Path, error: &MountError) -> Failure {
         MountError::Died { image } => {
             let what = "unmounted, but the last changes may be lost on";
             Failure::new(what, directory.display(), error).hint(format!(
-                "What was written after its last commit is lost; to see whether the rest is whole: buttress check {}",
+                "What was written after its last commit is lost, but for what was fsynced, which the next mount replays; to see whether it is whole: buttress check {}",
                 image.display()
             ))
         }

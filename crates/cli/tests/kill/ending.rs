@@ -151,7 +151,7 @@ fn who_takes_off_what_a_killed_daemon_left_is_told_of_the_loss() {
         let said = umount(program, words, path);
         let want = format!(
             "buttress: unmounted, but the last changes may be lost on {}: the process that served it has died\n  \
-             What was written after its last commit is lost; to see whether the rest is whole: buttress check {}\n",
+             What was written after its last commit is lost, but for what was fsynced, which the next mount replays; to see whether it is whole: buttress check {}\n",
             top.display(),
             image.display()
         );

@@ -320,3 +320,33 @@ fn each_write_of_an_fsync_may_fail() {
         }
     }
 }
+
+/// A file that is in the log loses its last name, which the next version says, and gets one again: all of it is logged anew.
+#[test]
+fn a_file_without_names_gets_one_again() {
+    for other_first in [false, true] {
+        let all = Disturbed::new();
+        let fs = all.fs();
+        let dir = mkdir(fs, Node::ROOT, "dir");
+        let other = touch(fs, Node::ROOT, "other");
+        fs.commit().unwrap();
+        let file = touch(fs, dir, "file");
+        fs.write(file, 0, &[7; 9000]).unwrap();
+        fs.sync(file).unwrap();
+        fs.hold(file).unwrap();
+        fs.unlink(dir, b"file").unwrap();
+        fs.write(other, 0, b"something").unwrap();
+        fs.sync(other).unwrap();
+        fs.link(file, dir, b"again").unwrap();
+        if other_first {
+            fs.write(other, 0, b"else").unwrap();
+            fs.sync(other).unwrap();
+            drop(all.replayed());
+        }
+        fs.sync(file).unwrap();
+        let replayed = all.replayed();
+        let mut have = vec![0; 9000];
+        assert_eq!(replayed.read(file, 0, &mut have).unwrap(), 9000);
+        assert!(have.iter().all(|byte| *byte == 7), "{other_first}: {:?}", fs.stats().log_refused);
+    }
+}

@@ -168,6 +168,11 @@ impl FileTree {
         let mut taker = Taker { tree: self, op, ino: inode.ino, entry: Entry::default() };
         taker.entry.ino = inode.ino;
         let taken = taker.take(state, extent)?;
+        if let Taken::Gone = taken {
+            // Should it get a name again, all of it is logged anew.
+            (state.logged, state.logged_whole) = (0, None);
+            state.retracted.clear();
+        }
         if let Taken::Entry = taken {
             state.logged = op.transid;
             state.logged_names = fingerprint(state);
@@ -177,7 +182,7 @@ impl FileTree {
             }
         }
         Ok(match taken {
-            Taken::Entry => Logged::Entry(taker.entry),
+            Taken::Entry | Taken::Gone => Logged::Entry(taker.entry),
             Taken::Nothing => Logged::Nothing,
             Taken::Commit(reason) => Logged::Commit(reason),
         })
@@ -215,6 +220,8 @@ fn fingerprint(state: &State) -> u64 {
 
 enum Taken {
     Entry,
+    /// The log has nothing of it any more.
+    Gone,
     Nothing,
     Commit(Reason),
 }
@@ -235,7 +242,7 @@ impl Taker<'_, '_> {
             // Nobody would find it. What the log has of it goes, or its names would be in the way of others.
             (true, _) if goes && state.logged == self.op.transid => {
                 self.clear(0, u8::MAX);
-                return Ok(Taken::Entry);
+                return Ok(Taken::Gone);
             }
             (true, _) if goes => return Ok(Taken::Nothing),
             (_, Extent::Names) => return self.names_again(state),

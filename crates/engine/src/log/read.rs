@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Unsupported};
 use crate::space::{Class, Range};
 use crate::tree::{Root, View};
 use crate::txn::{Core, root_of};
@@ -54,7 +54,7 @@ impl Walk<'_> {
             return wrong("a block of a log belongs to it twice");
         }
         if self.blocks.len() as u64 > self.most / node {
-            return wrong("the log is too large for the memory that may be used");
+            return Err(Error::Unsupported(Unsupported::LargeLog));
         }
         if let Some(lost) = block.lost().first() {
             return Err(Error::Corrupt(lost.why.clone()));
