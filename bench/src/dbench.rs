@@ -21,6 +21,8 @@ const LOAD: &str = "/usr/share/dbench/client.txt";
 const MOST: usize = 1 << 16;
 static DATA: [u8; MOST] = [5; MOST];
 
+type Measure<'a> = dyn Fn() -> Result<f64, String> + 'a;
+
 /// Megabytes per second, as dbench tells them.
 pub fn row(scale: Scale) -> Row {
     let mut row = Row::new(7, format!("dbench, {CLIENTS} clients"));
@@ -31,7 +33,7 @@ pub fn row(scale: Scale) -> Row {
             let mount = mounts::serve(what, IMAGE)?;
             run(mount.path())
         };
-        let sides: [(Side, &dyn Fn() -> Result<f64, String>); 4] = [
+        let sides: [(Side, &Measure<'_>); 4] = [
             (Side::Linux, &linux),
             (Side::Here, &here),
             (Side::Mounts, &|| served(Served::Ours)),

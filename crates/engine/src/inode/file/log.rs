@@ -74,7 +74,7 @@ impl FileChanges {
         transid: u64,
         (again, most): (bool, usize),
     ) -> Result<Logged> {
-        let whole = || vec![0..u64::MAX];
+        let whole = || Vec::from_iter(std::iter::once(0..u64::MAX));
         // What the last commit has behind the end of the file is cut off by replay, so the tree need not be asked.
         if let Some(content) = self.inline_content(Layers { in_tree: false, ..layers })? {
             let head = head(transid, content.len() as u64, 0, FileExtentHead::INLINE);
