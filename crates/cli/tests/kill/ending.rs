@@ -117,7 +117,7 @@ fn what_a_killed_daemon_left_is_taken_off_by_the_next_mount() {
     let (image, top) = (place.image(), place.mountpoint());
     let mut daemon = place.mount("commit=300");
     fs::write(top.join("file"), "kept").unwrap();
-    File::open(&top).unwrap().sync_all().unwrap();
+    File::open(top.join("file")).unwrap().sync_all().unwrap();
     daemon.kill();
     // The kernel still remembers how the top directory looks, and tells.
     buttress(&["mount"], &[&image, &top]);

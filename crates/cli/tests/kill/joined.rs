@@ -346,7 +346,7 @@ fn all_mounts_die_with_their_daemon() {
         let mut daemon = two.start("subvol=@,commit=300", "top");
         let home = two.mount("subvol=@home", "home");
         fs::write(home.join("file"), "kept").unwrap();
-        File::open(&home).unwrap().sync_all().unwrap();
+        File::open(home.join("file")).unwrap().sync_all().unwrap();
         fs::write(home.join("many"), vec![5; 24 << 20]).unwrap();
         daemon.kill().unwrap();
         daemon.wait().unwrap();

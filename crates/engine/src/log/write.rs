@@ -121,13 +121,14 @@ impl Log {
         };
         drop(op);
         // A log that could not be written is no reason to give up: a commit may be.
-        let refused = match done {
-            Ok(refused) => refused,
-            Err(Error::NoSpace) => Some(Reason::Room),
-            Err(_) if core.txn.check().is_err() => Some(Reason::Failed),
+        let (refused, fatal) = match done {
+            Ok(refused) => (refused, None),
+            Err(Error::NoSpace) => (Some(Reason::Room), None),
+            // Nothing is written any more: who has met the cause hears of it, and the others that there is one.
+            Err(error) if core.txn.check().is_err() => (Some(Reason::Failed), Some(error)),
             Err(error) => {
                 core.warn(format!("a log could not be written, so an fsync is a commit: {error}"));
-                Some(Reason::Failed)
+                (Some(Reason::Failed), None)
             }
         };
         if let Some(reason) = refused {
@@ -143,7 +144,7 @@ impl Log {
         for wanted in &wanted {
             *wanted.synced.lock() = Some(synced);
         }
-        Ok(())
+        fatal.map_or(Ok(()), Err)
     }
 }
 

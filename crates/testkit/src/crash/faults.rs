@@ -433,10 +433,10 @@ impl<'r> Run<'r> {
         Ok(End::Survived)
     }
 
-    /// A read that failed has not made an operation fail, but perhaps do the same with more commits (trees that cannot be read are not
-    /// packed, for example): transactions have other numbers than in the recording.
+    /// What failed has not made an operation fail, but perhaps do the same with more commits (trees that cannot be read are not packed, for
+    /// example, and where a log cannot be written an fsync is a commit): transactions have other numbers than in the recording.
     fn goes_another_way(&self) -> bool {
-        self.fault.op == READ && self.device.failed() > 0
+        (self.fault.op == READ || self.workload.config.tree_log) && self.device.failed() > 0
     }
 
     /// The disk holds what is there at this operation, whichever transaction it is.
