@@ -1,5 +1,5 @@
 # One door, the same for people and for machines: `make test`.
-.PHONY: help deps build demo test lint bench load crash brim long differential fuzz-smoke clean
+.PHONY: help deps build demo test lint bench load crash logs brim long differential fuzz-smoke clean
 
 help:
 	@echo "make demo   build, make an image, mount it, write, snapshot, check it"
@@ -46,6 +46,11 @@ crash: deps
 	target/release/crashrun --threads $$(nproc) --per-epoch 112
 	target/release/crashrun --threads $$(nproc) --enumerate --linux-every 200
 	target/release/crashrun --threads $$(nproc) --faults 1000000
+
+# What Linux leaves behind after an fsync, some thousand kinds of it: replayed by Linux and by us.
+logs: deps
+	cargo build --release -p buttress-testkit --bin logrun
+	target/release/logrun --threads $$(nproc)
 
 # Snapshots, scattered extents, clones and deletion where there is not a block to spare.
 brim: deps

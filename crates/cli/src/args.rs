@@ -51,8 +51,8 @@ Examples:
   buttress umount mnt/
 In /etc/fstab the type is fuse.buttress, with this program as /sbin/mount.fuse.buttress; as /sbin/umount.fuse.buttress it
 makes umount(8) wait for the last commit.
-What a file holds is durable when fsync(2) has returned; when `buttress umount`, `buttress filesystem sync` or, on a disk that
-root has mounted, sync(1) or umount(8) has. Without any of them a change is durable about a second after the last one, or
+What a file holds is durable when fsync(2) of it has returned; everything is when `buttress umount`, `buttress filesystem sync` or, on a disk
+that root has mounted, sync(1) or umount(8) has. Without any of them a change is durable about a second after the last one, or
 after some five seconds (-o commit=SECONDS).";
 
 const CHECK: &str = "\

@@ -10,7 +10,7 @@
 //! Where the kernel offers io_uring, [`rings`] take the readers' place, and one reader stays for the little that comes by
 //! /dev/fuse then.
 //!
-//! A request that waits long (an fsync is a whole commit) must not keep others from being read:
+//! A request that waits long (an fsync waits for barriers, or for a whole commit) must not keep others from being read:
 //! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
 //! there are as many large buffers as readers, however many threads wait.
 //!

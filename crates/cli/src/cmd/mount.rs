@@ -27,7 +27,8 @@ pub struct Mount {
     /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot,
     /// memory=BYTES (most that the mount's process may use, 32M or more; 512M), strictopen (immutable and append-only
     /// files cannot be opened for writing; without it each write to them is refused, and opening is faster), noio_uring
-    /// (requests come by /dev/fuse only) ...
+    /// (requests come by /dev/fuse only), notreelog (each fsync is a whole commit), nologreplay (with ro: the last commit,
+    /// without what waits in a log) ...
     #[arg(short, long, value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only: the same as -o ro

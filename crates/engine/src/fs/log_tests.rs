@@ -93,6 +93,17 @@ fn names(fs: &Filesystem, dir: Node) -> Vec<String> {
     names
 }
 
+/// A committed directory and file, and a new file in the directory that the log has as a whole.
+fn logged_file(fs: &Filesystem) -> (Node, Node, Node) {
+    let dir = mkdir(fs, Node::ROOT, "dir");
+    let other = touch(fs, Node::ROOT, "other");
+    fs.commit().unwrap();
+    let file = touch(fs, dir, "file");
+    fs.write(file, 0, &[7; 9000]).unwrap();
+    fs.sync(file).unwrap();
+    (dir, other, file)
+}
+
 /// A directory is taken, and loses an entry before the log is written.
 #[test]
 fn an_entry_goes_while_its_directory_is_logged() {
@@ -136,12 +147,7 @@ fn what_has_changed_moves_while_the_log_is_made() {
 fn what_has_changed_goes_while_the_log_is_made() {
     let all = Disturbed::new();
     let fs = all.fs();
-    let dir = mkdir(fs, Node::ROOT, "dir");
-    let other = touch(fs, Node::ROOT, "other");
-    fs.commit().unwrap();
-    let file = touch(fs, dir, "file");
-    fs.write(file, 0, &[7; 9000]).unwrap();
-    fs.sync(file).unwrap();
+    let (dir, other, file) = logged_file(fs);
     fs.link(file, dir, b"again").unwrap();
     fs.write(other, 0, b"something").unwrap();
     all.at("a log has what changed", move |fs| {
@@ -327,12 +333,7 @@ fn a_file_without_names_gets_one_again() {
     for other_first in [false, true] {
         let all = Disturbed::new();
         let fs = all.fs();
-        let dir = mkdir(fs, Node::ROOT, "dir");
-        let other = touch(fs, Node::ROOT, "other");
-        fs.commit().unwrap();
-        let file = touch(fs, dir, "file");
-        fs.write(file, 0, &[7; 9000]).unwrap();
-        fs.sync(file).unwrap();
+        let (dir, other, file) = logged_file(fs);
         fs.hold(file).unwrap();
         fs.unlink(dir, b"file").unwrap();
         fs.write(other, 0, b"something").unwrap();

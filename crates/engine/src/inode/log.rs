@@ -29,7 +29,7 @@ use crate::stats;
 use crate::tree::View;
 use crate::txn::Op;
 
-/// Items of one inode that are logged at most: each fsync takes all of them anew, and with more a commit costs less.
+/// Items of one inode that an fsync takes at most. A choice: with more of them a commit costs hardly more, and needs no replay.
 const ITEMS_MAX: usize = 1024;
 
 /// Names and values of the xattrs of an inode.

@@ -22,7 +22,7 @@ use crate::inode::{Inode, LogEntry, LogExtent, Logged, Reason};
 use crate::stats;
 use crate::subvol::Subvolume;
 use crate::tree::{Merge, Root};
-use crate::txn::{Core, LogTree, LogTurn, Op};
+use crate::txn::{Core, LogTree, LogTurn, Op, new_root_item};
 
 /// Tree blocks that a log has at most. It would never be read as a whole in the time of a few commits.
 const BLOCKS_MAX: usize = 512;
@@ -278,21 +278,16 @@ impl Tree {
     }
 }
 
-/// The root item of a log, as Linux makes them.
+/// The root item of a log.
 fn root_item(root: Root, nodesize: usize) -> RootItem {
-    let mut item = RootItem::default();
-    item.inode.generation = 1.into();
-    item.inode.size = 3.into();
-    item.inode.nlink = 1.into();
-    item.inode.nbytes = (nodesize as u64).into();
-    item.inode.mode = 0o40755.into();
-    item.generation = root.generation.into();
-    item.generation_v2 = root.generation.into();
-    item.bytenr = root.bytenr.into();
-    item.bytes_used = (nodesize as u64).into();
-    item.level = root.level;
-    item.refs = 1.into();
-    item
+    RootItem {
+        generation: root.generation.into(),
+        generation_v2: root.generation.into(),
+        bytenr: root.bytenr.into(),
+        bytes_used: (nodesize as u64).into(),
+        level: root.level,
+        ..new_root_item()
+    }
 }
 
 impl Changes {

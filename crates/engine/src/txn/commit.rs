@@ -241,20 +241,25 @@ impl<'a> Commit<'a> {
     }
 
     fn write_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
-        let (nodesize, csum) = (self.core.features.nodesize, self.core.features.csum);
-        let gate = self.core.volume.gate();
-        let mut bytes = Vec::with_capacity(run.len() * nodesize);
-        for block in run {
-            // A mistake of ours ends here, as an error, and never on the disk.
-            let generation = Some(self.transid);
-            gate.verify(block, &Expect { generation, ..Expect::at(block.bytenr()) })?;
-            let at = bytes.len();
-            bytes.extend_from_slice(block.as_bytes());
-            let digest = csum.digest(&bytes[at + 32..]);
-            bytes[at..at + 32].copy_from_slice(digest.as_field());
-        }
+        let bytes = sealed(self.core, self.transid, run)?;
         self.core.write_for_commit(run[0].bytenr(), &bytes)
     }
+}
+
+/// The bytes of new blocks, one after the other, with their checksums. A mistake of ours ends here, as an error, and never on the disk.
+pub(super) fn sealed(core: &Core, transid: u64, run: &[Arc<TreeBlock>]) -> Result<Vec<u8>> {
+    let (nodesize, csum) = (core.features.nodesize, core.features.csum);
+    let gate = core.volume.gate();
+    let mut bytes = Vec::with_capacity(run.len() * nodesize);
+    for block in run {
+        let generation = Some(transid);
+        gate.verify(block, &Expect { generation, ..Expect::at(block.bytenr()) })?;
+        let at = bytes.len();
+        bytes.extend_from_slice(block.as_bytes());
+        let digest = csum.digest(&bytes[at + 32..]);
+        bytes[at..at + 32].copy_from_slice(digest.as_field());
+    }
+    Ok(bytes)
 }
 
 /// Commits what `participant` has changed until now, if anything; answers the last durable transaction. `force` commits even

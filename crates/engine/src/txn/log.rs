@@ -14,9 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress_ondisk::build::Stamp;
-use buttress_ondisk::{Expect, TreeBlock, objectid};
+use buttress_ondisk::{TreeBlock, objectid};
 use parking_lot::Mutex;
 
+use super::commit::sealed;
 use super::exchange::NEW_BLOCK_FLAGS;
 use super::{Committing, Core, Op};
 use crate::error::{Error, Result};
@@ -81,21 +82,11 @@ impl<'a> LogTurn<'a> {
     /// Writes blocks, has all that was written so far durable, and then has the superblock name `root` as the log.
     pub fn publish(&self, transid: u64, blocks: &[Arc<TreeBlock>], root: Root) -> Result<()> {
         let core = self.core;
-        let (nodesize, csum, gate) =
-            (core.features.nodesize, core.features.csum, core.volume.gate());
-        let mut sorted: Vec<&Arc<TreeBlock>> = blocks.iter().collect();
-        sorted.sort_unstable_by_key(|block| block.bytenr());
-        for run in sorted.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
-            let mut bytes = Vec::with_capacity(run.len() * nodesize);
-            for block in run {
-                let expect = Expect { generation: Some(transid), ..Expect::at(block.bytenr()) };
-                gate.verify(block, &expect)?;
-                let at = bytes.len();
-                bytes.extend_from_slice(block.as_bytes());
-                let digest = csum.digest(&bytes[at + 32..]);
-                bytes[at..at + 32].copy_from_slice(digest.as_field());
-            }
-            core.volume.write(run[0].bytenr(), &bytes)?;
+        let nodesize = core.features.nodesize as u64;
+        let mut blocks = blocks.to_vec();
+        blocks.sort_unstable_by_key(|block| block.bytenr());
+        for run in blocks.chunk_by(|a, b| a.bytenr() + nodesize == b.bytenr()) {
+            core.volume.write(run[0].bytenr(), &sealed(core, transid, run)?)?;
         }
         core.env.step("a log is written");
         // An operation beside this one may have panicked, and left half of what it was about to whoever looked next.
@@ -123,6 +114,8 @@ pub struct LogTree {
     new: Vec<Arc<TreeBlock>>,
     /// All that were allocated.
     count: usize,
+    /// What the heads of all have in common: the filesystem, and its chunk tree.
+    ids: Option<[[u8; 16]; 2]>,
 }
 
 impl LogTree {
@@ -192,10 +185,12 @@ impl Exchange for LogExchange<'_> {
                 bytenr
             }
         };
-        let superblock = self.core.volume.superblock();
+        let volume = &self.core.volume;
+        let ids = || [volume.superblock().metadata_fsid(), volume.chunk_tree_uuid()];
+        let [fsid, chunk_tree_uuid] = *self.blocks.ids.get_or_insert_with(ids);
         Ok(Stamp {
-            fsid: superblock.metadata_fsid(),
-            chunk_tree_uuid: self.core.volume.chunk_tree_uuid(),
+            fsid,
+            chunk_tree_uuid,
             bytenr,
             generation: self.transid,
             owner: objectid::TREE_LOG,

@@ -33,6 +33,7 @@ pub use self::core::{Core, Features, Roots, root_of};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
+pub use self::settle::new_root_item;
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -463,7 +463,7 @@ fn change_uuid(merge: &mut Merge<'_>, changes: &[UuidChange]) -> Result<()> {
 }
 
 /// A root item for a tree that is not a subvolume, as mkfs makes them.
-fn new_root_item() -> RootItem {
+pub fn new_root_item() -> RootItem {
     let mut item = RootItem::default();
     item.inode.generation = 1.into();
     item.inode.size = 3.into();
