@@ -351,3 +351,23 @@ fn a_file_without_names_gets_one_again() {
         assert!(have.iter().all(|byte| *byte == 7), "{other_first}: {:?}", fs.stats().log_refused);
     }
 }
+
+/// A file without names that is in the log is synced, which takes it out, and gets a name again while the log is made.
+#[test]
+fn what_leaves_the_log_and_is_named_again_meanwhile() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let (dir, other, file) = logged_file(fs);
+    fs.hold(file).unwrap();
+    fs.unlink(dir, b"file").unwrap();
+    all.at("a log has its inodes", move |fs| drop(fs.link(file, dir, b"again").unwrap()));
+    fs.sync(file).unwrap();
+    let replayed = all.replayed();
+    assert!(names(&replayed, dir).len() <= 1);
+    fs.write(other, 0, b"something").unwrap();
+    fs.sync(file).unwrap();
+    let replayed = all.replayed();
+    let mut have = vec![0; 9000];
+    assert_eq!(replayed.read(file, 0, &mut have).unwrap(), 9000);
+    assert!(have.iter().all(|byte| *byte == 7));
+}

@@ -160,6 +160,8 @@ impl FileTree {
                 return Ok(Logged::Nothing);
             }
             Extent::Exists if is_logged => return Ok(Logged::Nothing),
+            // It has left the log since it was listed: names alone would lead to nothing.
+            Extent::Names if !is_logged => return Ok(Logged::Nothing),
             _ => {}
         }
         if self.is_tangled() {
@@ -213,8 +215,10 @@ fn is_file(state: &State) -> bool {
 fn fingerprint(state: &State) -> u64 {
     let names = state.live.names.as_slice().iter();
     names.fold(state.attributes.nlink.into(), |sum: u64, change| {
-        let (parent, index) = (change.parent, change.index.rotate_left(24));
-        sum.rotate_left(7) ^ parent ^ index ^ u64::from(change.gained)
+        let words = [change.parent, change.index, change.gained.into()];
+        words
+            .into_iter()
+            .fold(sum, |sum, word| (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15))
     })
 }
 
