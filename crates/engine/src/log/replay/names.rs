@@ -22,6 +22,11 @@ impl Replay<'_> {
     pub(super) fn inode(&mut self, ino: u64, item: &InodeItem) -> Result<()> {
         let is = |wanted| item.mode.get() & mode::TYPE_MASK == wanted;
         if let Some(inode) = self.tree.find(self.op, ino)? {
+            // No number is given again while the last commit has it.
+            if !is(inode.attributes_now().mode & mode::TYPE_MASK) {
+                let key = Key::new(ino, kind::INODE_ITEM, 0);
+                return Err(self.wrong("a log makes an inode what it is not", key));
+            }
             let log = self.log;
             self.tree.replay_lost_xattrs(self.op, &inode, |name, hash| {
                 let item = log.get(&Key::new(ino, kind::XATTR_ITEM, hash.into()))?;
@@ -113,8 +118,11 @@ impl Replay<'_> {
             return Ok(());
         }
         let ino = logged.location.objectid;
-        let wanted = Entry { location: Location::Inode(ino), file_type: logged.file_type };
         let target = self.tree.find(self.op, ino)?;
+        // The inode knows best of what kind it is.
+        let known = target.as_ref().map(|target| target.attributes_now().file_type());
+        let file_type = known.unwrap_or(logged.file_type);
+        let wanted = Entry { location: Location::Inode(ino), file_type };
         let named = self.tree.find_name(self.op, &dir, logged.name)?;
         let index = self.tree.find_index(self.op, &dir, key.offset)?;
         let at_index = index.filter(|(name, _)| name == logged.name).map(|(_, entry)| entry);
@@ -134,7 +142,7 @@ impl Replay<'_> {
         let name = LoggedName { index: key.offset, name: logged.name };
         self.tree.replay_entry(self.op, &dir, name, wanted)?;
         self.tree.replay_reference(self.op, &target, dir.ino, name)?;
-        if logged.file_type != file_type::DIRECTORY {
+        if file_type != file_type::DIRECTORY {
             self.linked.insert(ino);
         }
         Ok(())
