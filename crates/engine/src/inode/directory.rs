@@ -9,6 +9,7 @@ use buttress_ondisk::{Key, kind};
 
 use super::attributes::must_be_directory;
 use super::entries::{Entries, Known};
+use super::link::Link;
 use super::name::Hashed;
 use super::state::State;
 use super::tree::FileTree;
@@ -481,7 +482,7 @@ impl FileTree {
         let mut state = dir.write();
         state.touch(dir, self, op)?;
         state.remove_entry(name, index);
-        self.note_lost_subvolume();
+        self.note_lost_subvolume(Link { parent: dir.ino, index, name: name.bytes });
         state.attributes.modified(op.now);
         Ok(state.add_entry(name, Entry::of_subvolume(id), true))
     }
@@ -512,7 +513,7 @@ impl FileTree {
         let mut state = dir.write();
         state.touch(dir, self, op)?;
         state.remove_entry(name, index);
-        self.note_lost_subvolume();
+        self.note_lost_subvolume(Link { parent: dir.ino, index, name: name.bytes });
         state.attributes.modified(op.now);
         Ok(())
     }

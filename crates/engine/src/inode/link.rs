@@ -151,7 +151,8 @@ impl FileTree {
             let uncovers = parent.remove_entry(name, index);
             parent.attributes.modified(op.now);
             if uncovers {
-                self.note_handed_over(locked.of(&target), op.transid);
+                let was_logged = locked.of(&target).logged == op.transid;
+                self.note_uncovered(dir, locked.of(dir), was_logged);
             }
             drop(locked);
             return Ok(target);
@@ -276,9 +277,10 @@ impl FileTree {
         state.attributes.ctime = op.now;
         op.step("a name without its entry");
         if state.attributes.nlink == 0 {
+            self.note_last_name(inode.ino, state, link);
             self.nameless(op, inode, state);
         } else {
-            self.note_lost_name(state);
+            self.note_lost_name(state, link);
         }
     }
 }

@@ -117,14 +117,12 @@ impl Entry {
         self.items.extend(items);
         self.items.sort_by_key(|(key, _)| *key);
         self.gone.extend(gone);
-        let mut also = cleared;
-        also.retain(|(from, to)| !within(&self.cleared, from) || !within(&self.cleared, to));
-        match self.cleared.is_empty() {
-            true => self.cleared = also,
-            // One that has gone: nothing of it stays.
-            false if !also.is_empty() => self.cleared = also,
-            false => {}
-        }
+        // A range is in another one or apart from it.
+        self.cleared.retain(|(from, _)| !within(&cleared, from));
+        let also = cleared.iter().filter(|(from, _)| !within(&self.cleared, from));
+        let also: Vec<(Key, Key)> = also.copied().collect();
+        self.cleared.extend(also);
+        self.cleared.sort_unstable();
         self.gone.retain(|key| !within(&self.cleared, key));
         self.gone.sort_unstable();
         self.gone.dedup();
@@ -155,15 +153,17 @@ impl FileTree {
             state.relog = false;
         }
         let is_logged = state.logged == op.transid;
-        match extent {
+        let extent = match extent {
             Extent::Whole if is_logged && state.logged_whole == Some(state.attributes.sequence) => {
                 return Ok(Logged::Nothing);
             }
             Extent::Exists if is_logged => return Ok(Logged::Nothing),
+            // What it has lost is said beside it.
+            Extent::Names if !is_logged && state.uncovers => Extent::Exists,
             // It has left the log since it was listed: names alone would lead to nothing.
             Extent::Names if !is_logged => return Ok(Logged::Nothing),
-            _ => {}
-        }
+            _ => extent,
+        };
         if self.is_tangled() {
             return Ok(Logged::Commit(Reason::Taken));
         }
@@ -178,6 +178,7 @@ impl FileTree {
         if let Taken::Entry = taken {
             state.logged = op.transid;
             state.logged_names = fingerprint(state);
+            state.uncovers = false;
             if extent == Extent::Whole {
                 state.logged_whole = Some(state.attributes.sequence);
                 state.retracted.clear();
@@ -249,6 +250,10 @@ impl Taker<'_, '_> {
                 return Ok(Taken::Gone);
             }
             (true, _) if goes => return Ok(Taken::Nothing),
+            // It would be there again, with what it had in the last commit.
+            (false, Extent::Names) if goes && state.uncovers => {
+                return Ok(Taken::Commit(Reason::Taken));
+            }
             (_, Extent::Names) => return self.names_again(state),
             (false, _) if goes || renamed => return Ok(Taken::Commit(Reason::Names)),
             _ => {}
@@ -261,9 +266,12 @@ impl Taker<'_, '_> {
             return Ok(Taken::Commit(reason));
         }
         self.xattrs(state)?;
-        if extent == Extent::Whole
-            && let Some(reason) = self.entries(state)?
-        {
+        let entries = match extent {
+            Extent::Whole => self.entries(state)?,
+            Extent::Exists if state.uncovers => self.removed(state)?,
+            _ => None,
+        };
+        if let Some(reason) = entries {
             return Ok(Taken::Commit(reason));
         }
         if let Some(target) = &state.live.symlink {
@@ -302,7 +310,13 @@ impl Taker<'_, '_> {
                 return Ok(Taken::Commit(reason));
             }
         }
-        let same = !renamed && self.entry.gone.is_empty();
+        if state.uncovers {
+            self.clear(kind::DIR_LOG_INDEX, kind::DIR_LOG_INDEX);
+            if let Some(reason) = self.removed(state)? {
+                return Ok(Taken::Commit(reason));
+            }
+        }
+        let same = !renamed && !state.uncovers && self.entry.gone.is_empty();
         Ok(if same { Taken::Nothing } else { Taken::Entry })
     }
 
@@ -322,7 +336,9 @@ impl Taker<'_, '_> {
         if !whole {
             item.generation = 0.into();
             item.size = 0.into();
-            item.nbytes = 0.into();
+            if is_file(state) {
+                item.nbytes = 0.into();
+            }
         }
         item
     }
@@ -333,7 +349,10 @@ impl Taker<'_, '_> {
             state.live.names.as_slice().iter().filter(|change| change.gained).collect();
         // Replay takes a name from whoever had it in the last commit. That is what has happened, unless he lives on under another name,
         // which the log does not have. And a path leads through directories where the last commit has them.
-        let is_taken = gained.iter().any(|change| change.taken) && self.tree.has_strays();
+        let strays = self.tree.strays.lock();
+        let is_stray = |change: &NameChange| strays.has_name(change.parent, change.name.as_bytes());
+        let is_taken = gained.iter().any(|change| change.taken && is_stray(change));
+        drop(strays);
         if is_taken || self.tree.has_moved_directories() {
             return Ok(Some(Reason::Taken));
         }
@@ -416,17 +435,8 @@ impl Taker<'_, '_> {
         if entries.changes() > ITEMS_MAX {
             return Ok(Some(Reason::Large));
         }
-        let mut removed = entries.removed().peekable();
-        // Who has only moved would be deleted by replay.
-        if removed.peek().is_some() && self.tree.has_strays() {
-            return Ok(Some(Reason::Taken));
-        }
-        while let Some(first) = removed.next() {
-            let mut last = first;
-            while let Some(next) = removed.next_if(|next| last.checked_add(1) == Some(*next)) {
-                last = next;
-            }
-            self.put(kind::DIR_LOG_INDEX, first, last.to_le_bytes().to_vec());
+        if let Some(reason) = self.removed(state)? {
+            return Ok(Some(reason));
         }
         for added in entries.added() {
             let Location::Inode(ino) = added.location else { return Ok(Some(Reason::Subvolume)) };
@@ -435,6 +445,29 @@ impl Taker<'_, '_> {
             push_dir_item(&mut item, at, self.op.transid, added.file_type, name, &[]);
             self.put(kind::DIR_INDEX, added.index, item);
             self.entry.children.push(ino);
+        }
+        Ok(None)
+    }
+
+    /// The indexes of entries of the last commit that have gone from a directory, in ranges.
+    fn removed(&mut self, state: &State) -> Result<Option<Reason>> {
+        let Some(entries) = &state.live.entries else { return Ok(None) };
+        if entries.changes() > ITEMS_MAX {
+            return Ok(Some(Reason::Large));
+        }
+        // Who has only moved would be deleted by replay.
+        let strays = self.tree.strays.lock();
+        if entries.removed().any(|index| strays.has_index(self.ino, index)) {
+            return Ok(Some(Reason::Taken));
+        }
+        drop(strays);
+        let mut removed = entries.removed().peekable();
+        while let Some(first) = removed.next() {
+            let mut last = first;
+            while let Some(next) = removed.next_if(|next| last.checked_add(1) == Some(*next)) {
+                last = next;
+            }
+            self.put(kind::DIR_LOG_INDEX, first, last.to_le_bytes().to_vec());
         }
         Ok(None)
     }

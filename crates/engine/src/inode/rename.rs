@@ -341,18 +341,20 @@ impl Moving<'_> {
 
     /// Takes the name at `end` from what goes elsewhere.
     fn leave(&self, locked: &mut Locked<'_>, end: End<'_>, standing: &Standing) {
+        let link = Link { parent: end.dir.ino, index: standing.index, name: end.name.bytes };
         if let Some(inode) = &standing.inode {
             let state = locked.of(inode);
             state.note_change(inode, self.tree, self.op);
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
-            self.tree.note_lost_name(state);
+            self.tree.note_lost_name(state, link);
             self.op.step("an entry of nothing");
         } else {
-            self.tree.note_lost_subvolume();
+            self.tree.note_lost_subvolume(link);
         }
         let uncovers = locked.of(end.dir).remove_entry(end.name, standing.index);
         if uncovers && let Some(inode) = &standing.inode {
-            self.tree.note_handed_over(locked.of(inode), self.op.transid);
+            let was_logged = locked.of(inode).logged == self.op.transid;
+            self.tree.note_uncovered(end.dir, locked.of(end.dir), was_logged);
         }
     }
 

@@ -77,6 +77,9 @@ pub struct State {
     pub retracted: Vec<u64>,
     /// What tells its names apart from those that the log has.
     pub logged_names: u64,
+    /// The log has to say which of its entries have gone: one of the last commit would be found again under a name that the log gave
+    /// to another inode and takes away.
+    pub uncovers: bool,
     /// It has changed since, and is on the list of those that have.
     pub relog: bool,
     /// Known to have no space reserved behind its end.
@@ -102,6 +105,7 @@ impl State {
             logged_whole: None,
             retracted: Vec::new(),
             logged_names: 0,
+            uncovers: false,
             relog: false,
             ends_plainly: attributes.flags & inode_flags::PREALLOC == 0,
             stored: None,
@@ -165,7 +169,7 @@ impl State {
         }
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
-        (self.logged_whole, self.relog) = (None, false);
+        (self.logged_whole, self.relog, self.uncovers) = (None, false, false);
         self.retracted = Vec::new();
         if changes.created {
             self.stored = Some(Arc::default());

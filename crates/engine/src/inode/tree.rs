@@ -10,8 +10,10 @@ use parking_lot::Mutex;
 
 use super::attributes::Attributes;
 use super::file::{Cache, Layers};
+use super::link::Link;
 use super::state::State;
 use super::steps::Leaving;
+use super::strays::Strays;
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
 use crate::hash::Spread;
@@ -79,9 +81,8 @@ pub struct FileTree {
     dirty: Mutex<Vec<Listed>>,
     /// Those of them that are in the log and have changed since.
     pub(super) relog: Mutex<Vec<Arc<Inode>>>,
-    /// Inodes of the last commit that have lost a name in the running transaction and still have one.
-    strays: AtomicUsize,
-    /// Those of them that are directories.
+    pub(super) strays: Mutex<Strays>,
+    /// How many directories of the last commit are elsewhere now.
     moved: AtomicUsize,
     /// How often a name that is in the log was given to what may not be in it.
     tangles: AtomicUsize,
@@ -130,7 +131,7 @@ impl FileTree {
             next_ino: AtomicU64::new(next_ino),
             dirty: Mutex::default(),
             relog: Mutex::default(),
-            strays: AtomicUsize::new(0),
+            strays: Mutex::default(),
             moved: AtomicUsize::new(0),
             tangles: AtomicUsize::new(0),
             committing: Mutex::default(),
@@ -357,12 +358,22 @@ impl FileTree {
         self.relog.lock().push(inode.clone());
     }
 
-    /// An inode has lost a name, and may have another one.
-    pub(super) fn note_lost_name(&self, state: &State) {
+    /// An inode loses a name and lives on.
+    pub(super) fn note_lost_name(&self, state: &State, link: Link<'_>) {
         if !state.live.created {
-            self.strays.fetch_add(1, Ordering::Relaxed);
+            self.strays.lock().add(link.parent, link.index, link.name);
             let directory = state.attributes.is_directory();
             self.moved.fetch_add(usize::from(directory), Ordering::Relaxed);
+        }
+    }
+
+    /// An inode goes with its last name.
+    pub(super) fn note_last_name(&self, ino: u64, state: &State, link: Link<'_>) {
+        if !state.live.created && state.attributes.is_directory() {
+            let mut strays = self.strays.lock();
+            if strays.any_of(ino) {
+                strays.add(link.parent, link.index, link.name);
+            }
         }
     }
 
@@ -372,26 +383,31 @@ impl FileTree {
     }
 
     /// The name of a subvolume goes, which replay would not take away.
-    pub(super) fn note_lost_subvolume(&self) {
-        self.strays.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn note_lost_subvolume(&self, link: Link<'_>) {
+        self.strays.lock().add(link.parent, link.index, link.name);
     }
 
     /// An inode or a directory that is in the log gives a name to another inode at once. There was no moment without that name, but in a
-    /// log that has not both there would be: from now on it takes a commit. So it does where it loses a name that it has taken from an inode
-    /// of the last commit, which would have it again.
+    /// log that has not both there would be: from now on it takes a commit.
     pub(super) fn note_handed_over(&self, from: &State, transid: u64) {
         if from.logged == transid {
             self.tangles.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn is_tangled(&self) -> bool {
-        self.tangles.load(Ordering::Relaxed) > 0
+    /// A directory has lost an entry that had taken the place of one of the last commit, which would be there again if what it led to is in
+    /// the log (`was_logged`). So the log takes away from the directory what it has lost.
+    pub(super) fn note_uncovered(&self, dir: &Arc<Inode>, state: &mut State, was_logged: bool) {
+        if was_logged {
+            state.uncovers = true;
+            if !std::mem::replace(&mut state.relog, true) {
+                self.relog(dir);
+            }
+        }
     }
 
-    /// Whether an inode of the last commit has lost a name and still has one.
-    pub(super) fn has_strays(&self) -> bool {
-        self.strays.load(Ordering::Relaxed) > 0
+    pub(super) fn is_tangled(&self) -> bool {
+        self.tangles.load(Ordering::Relaxed) > 0
     }
 
     /// The orphan item of an inode that does not exist: the next commit removes it.
@@ -409,7 +425,7 @@ impl FileTree {
     pub fn freeze(&self) -> bool {
         let frozen = std::mem::take(&mut *self.dirty.lock());
         self.relog.lock().clear();
-        self.strays.store(0, Ordering::Relaxed);
+        self.strays.lock().clear();
         self.moved.store(0, Ordering::Relaxed);
         self.tangles.store(0, Ordering::Relaxed);
         let mut stale = self.stale_orphans.lock();
