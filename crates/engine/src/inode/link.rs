@@ -280,7 +280,7 @@ impl FileTree {
             self.note_last_name(inode.ino, state, link);
             self.nameless(op, inode, state);
         } else {
-            self.note_lost_name(state, link);
+            self.note_lost_name(inode.ino, state, link);
         }
     }
 }

@@ -62,7 +62,7 @@ pub use attributes::{Attributes, SetAttributes, mode};
 pub use create::{NewInode, NewKind};
 pub use directory::DirectoryEntry;
 pub use io::Source;
-pub use log::{Entry as LogEntry, Extent as LogExtent, Logged, Reason};
+pub use log::{Entry as LogEntry, Extent as LogExtent, Logged, Need as LogNeed, Reason};
 pub use name::Name;
 pub use rename::{End, Rename};
 pub use replay::{ListedEntry, LoggedName};

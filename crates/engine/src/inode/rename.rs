@@ -346,7 +346,7 @@ impl Moving<'_> {
             let state = locked.of(inode);
             state.note_change(inode, self.tree, self.op);
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
-            self.tree.note_lost_name(state, link);
+            self.tree.note_lost_name(inode.ino, state, link);
             self.op.step("an entry of nothing");
         } else {
             self.tree.note_lost_subvolume(link);

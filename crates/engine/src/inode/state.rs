@@ -75,6 +75,11 @@ pub struct State {
     pub logged_whole: Option<u64>,
     /// Indexes of entries that have gone since.
     pub retracted: Vec<u64>,
+    /// A name of it was given to another inode at once: there was no moment without that name, as there would be in a log that has the
+    /// names of this one alone.
+    pub handed_over: bool,
+    /// The log has its names, though the last commit has it.
+    pub names_in_log: bool,
     /// What tells its names apart from those that the log has.
     pub logged_names: u64,
     /// The log has to say which of its entries have gone: one of the last commit would be found again under a name that the log gave
@@ -104,6 +109,8 @@ impl State {
             logged: 0,
             logged_whole: None,
             retracted: Vec::new(),
+            handed_over: false,
+            names_in_log: false,
             logged_names: 0,
             uncovers: false,
             relog: false,
@@ -170,6 +177,7 @@ impl State {
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
         (self.logged_whole, self.relog, self.uncovers) = (None, false, false);
+        (self.names_in_log, self.handed_over) = (false, false);
         self.retracted = Vec::new();
         if changes.created {
             self.stored = Some(Arc::default());

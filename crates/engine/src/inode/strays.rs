@@ -1,31 +1,42 @@
 //! Names that the last commit has and the running transaction has taken from what lives on elsewhere.
 //!
 //! Replay takes a name from whoever had it in the last commit when the log gives it to another inode or says that it is gone, and deletes what
-//! has no name left. For what was unlinked that is right. What has moved would be lost, as no log has the new name of an inode of the last
-//! commit. So a log never takes one of these names away, nor that of a directory that has had one of them: it goes with all it has there.
+//! has no name left. For what was unlinked that is right. What has moved would be lost, unless the log has its new name. Of files it can have
+//! that; of subvolumes and directories not, nor of a directory that has gone with such a name in it: replay takes away all it has there.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::name::Hashed;
 
 /// So many are told apart at most; with more of them every name is taken for one.
 const MAX: usize = 4096;
 
+/// What had the name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stray {
+    /// This file.
+    File(u64),
+    /// Something of which the log cannot say where it is.
+    Other,
+}
+
 /// Those of one subvolume.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
-    /// Directory and hash of the name: what has the same one counts as well.
-    names: BTreeSet<(u64, u32)>,
-    /// Directory and index.
-    indexes: BTreeSet<(u64, u64)>,
+    /// By directory and hash of the name. Two of the same hash are not told apart.
+    names: BTreeMap<(u64, u32), Stray>,
+    /// By directory and index.
+    indexes: BTreeMap<(u64, u64), Stray>,
 }
 
 impl Strays {
     /// What had this name and index in `dir` lives on.
-    pub(super) fn add(&mut self, dir: u64, index: u64, name: &[u8]) {
+    pub(super) fn add(&mut self, (dir, index): (u64, u64), name: &[u8], stray: Stray) {
         if !self.too_many() {
-            self.names.insert((dir, Hashed::of(name).hash));
-            self.indexes.insert((dir, index));
+            let same = |old: &mut Stray| *old = if *old == stray { stray } else { Stray::Other };
+            let key = (dir, Hashed::of(name).hash);
+            self.names.entry(key).and_modify(same).or_insert(stray);
+            self.indexes.insert((dir, index), stray);
         }
     }
 
@@ -33,14 +44,18 @@ impl Strays {
         self.indexes.len() >= MAX
     }
 
-    /// Whether what had this name in `dir` may live on.
-    pub(super) fn has_name(&self, dir: u64, name: &[u8]) -> bool {
-        self.too_many() || self.names.contains(&(dir, Hashed::of(name).hash))
+    /// What had this name in `dir` and lives on.
+    pub(super) fn by_name(&self, dir: u64, name: &[u8]) -> Option<Stray> {
+        let any = || self.names.get(&(dir, Hashed::of(name).hash)).copied();
+        if self.too_many() { Some(Stray::Other) } else { any() }
     }
 
-    /// Whether what had this index in `dir` may live on.
-    pub(super) fn has_index(&self, dir: u64, index: u64) -> bool {
-        self.too_many() || self.indexes.contains(&(dir, index))
+    /// What had one of these indexes in `dir` and lives on.
+    pub(super) fn of(&self, dir: u64, indexes: impl Iterator<Item = u64>) -> Vec<Stray> {
+        match self.too_many() {
+            true => vec![Stray::Other],
+            false => indexes.filter_map(|at| self.indexes.get(&(dir, at)).copied()).collect(),
+        }
     }
 
     /// Whether anything that was in `dir` may live on.

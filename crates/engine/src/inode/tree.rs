@@ -13,7 +13,7 @@ use super::file::{Cache, Layers};
 use super::link::Link;
 use super::state::State;
 use super::steps::Leaving;
-use super::strays::Strays;
+use super::strays::{Stray, Strays};
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
 use crate::hash::Spread;
@@ -359,10 +359,11 @@ impl FileTree {
     }
 
     /// An inode loses a name and lives on.
-    pub(super) fn note_lost_name(&self, state: &State, link: Link<'_>) {
+    pub(super) fn note_lost_name(&self, ino: u64, state: &State, link: Link<'_>) {
         if !state.live.created {
-            self.strays.lock().add(link.parent, link.index, link.name);
             let directory = state.attributes.is_directory();
+            let stray = if directory { Stray::Other } else { Stray::File(ino) };
+            self.strays.lock().add((link.parent, link.index), link.name, stray);
             self.moved.fetch_add(usize::from(directory), Ordering::Relaxed);
         }
     }
@@ -372,7 +373,7 @@ impl FileTree {
         if !state.live.created && state.attributes.is_directory() {
             let mut strays = self.strays.lock();
             if strays.any_of(ino) {
-                strays.add(link.parent, link.index, link.name);
+                strays.add((link.parent, link.index), link.name, Stray::Other);
             }
         }
     }
@@ -384,12 +385,13 @@ impl FileTree {
 
     /// The name of a subvolume goes, which replay would not take away.
     pub(super) fn note_lost_subvolume(&self, link: Link<'_>) {
-        self.strays.lock().add(link.parent, link.index, link.name);
+        self.strays.lock().add((link.parent, link.index), link.name, Stray::Other);
     }
 
     /// An inode or a directory that is in the log gives a name to another inode at once. There was no moment without that name, but in a
     /// log that has not both there would be: from now on it takes a commit.
-    pub(super) fn note_handed_over(&self, from: &State, transid: u64) {
+    pub(super) fn note_handed_over(&self, from: &mut State, transid: u64) {
+        from.handed_over = true;
         if from.logged == transid {
             self.tangles.fetch_add(1, Ordering::Relaxed);
         }

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use crate::error::{Error, Result};
-use crate::inode::{Inode, LogEntry, LogExtent, Logged, Reason};
+use crate::inode::{Inode, LogEntry, LogExtent, LogNeed as Need, Logged, Reason};
 use crate::stats;
 use crate::subvol::Subvolume;
 use crate::tree::{Merge, Root};
@@ -28,8 +28,8 @@ use crate::txn::{Core, LogTree, LogTurn, Op, new_root_item};
 const BLOCKS_MAX: usize = 512;
 /// How often names are looked at again because some have changed meanwhile.
 const PASSES_MAX: usize = 16;
-/// Directories above each other that one transaction has made, at most.
-const DEPTH_MAX: usize = 256;
+/// Inodes that have to be in the log beside one, at most.
+const NEEDS_MAX: usize = 2048;
 
 /// What has become of an fsync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -306,57 +306,57 @@ impl Changes {
             Logged::Nothing => return Ok(None),
             Logged::Commit(reason) => return Ok(Some(reason)),
         };
-        let mut parents = entry.parents.clone();
-        let children = entry.children.clone();
+        let needs = entry.needs.clone();
         self.entries.insert(entry.ino, entry);
-        for ino in children {
-            let Some((child, is_new)) = subvolume.tree.named(op, ino)? else { continue };
-            if !is_new {
-                return Ok(Some(Reason::Names));
-            }
-            if let Some(reason) = self.take_existing(op, subvolume, &child, &mut parents)? {
-                return Ok(Some(reason));
-            }
-        }
-        self.take_parents(op, subvolume, parents)
+        self.take_needs(op, subvolume, needs)
     }
 
-    /// Takes directories that the transaction has made, and those above them.
-    fn take_parents(
+    /// Takes what has to be in the log beside an inode, what that needs, and so on.
+    fn take_needs(
         &mut self,
         op: &Op<'_>,
         subvolume: &Subvolume,
-        mut parents: Vec<u64>,
+        mut needs: Vec<Need>,
     ) -> Result<Option<Reason>> {
         let mut seen = BTreeSet::new();
-        while let Some(ino) = parents.pop() {
-            if !seen.insert(ino) || self.entries.contains_key(&ino) {
+        while let Some(need) = needs.pop() {
+            if !seen.insert(need) {
                 continue;
             }
-            if seen.len() > DEPTH_MAX {
+            if seen.len() > NEEDS_MAX {
                 return Ok(Some(Reason::Large));
             }
-            let Some((parent, is_new)) = subvolume.tree.named(op, ino)? else { continue };
-            if is_new
-                && let Some(reason) = self.take_existing(op, subvolume, &parent, &mut parents)?
-            {
+            let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino)) = need;
+            let Some((inode, is_new)) = subvolume.tree.named(op, ino)? else { continue };
+            let extent = match need {
+                Need::Directory(_) if !is_new => continue,
+                Need::Directory(_) => LogExtent::Exists,
+                Need::Entry(_) if is_new => LogExtent::Exists,
+                Need::Entry(_) => LogExtent::Named,
+                Need::Stray(_) => LogExtent::Alive,
+            };
+            if let Some(reason) = self.take_also(op, subvolume, (&inode, extent), &mut needs)? {
                 return Ok(Some(reason));
             }
         }
         Ok(None)
     }
 
-    fn take_existing(
+    /// Takes one more inode; what it needs is added.
+    fn take_also(
         &mut self,
         op: &Op<'_>,
         subvolume: &Subvolume,
-        inode: &Arc<Inode>,
-        parents: &mut Vec<u64>,
+        (inode, extent): (&Arc<Inode>, LogExtent),
+        needs: &mut Vec<Need>,
     ) -> Result<Option<Reason>> {
-        match subvolume.tree.log(op, inode, LogExtent::Exists)? {
+        match subvolume.tree.log(op, inode, extent)? {
             Logged::Entry(entry) => {
-                parents.extend(&entry.parents);
-                self.entries.insert(entry.ino, entry);
+                needs.extend(&entry.needs);
+                match self.entries.get_mut(&inode.ino) {
+                    Some(taken) => taken.rename(entry),
+                    None => drop(self.entries.insert(entry.ino, entry)),
+                }
                 Ok(None)
             }
             Logged::Nothing => Ok(None),
@@ -387,17 +387,12 @@ impl Changes {
         changed: Vec<Arc<Inode>>,
     ) -> Result<Option<Reason>> {
         for inode in changed {
-            let entry = match subvolume.tree.log(op, &inode, LogExtent::Names)? {
-                Logged::Entry(entry) => entry,
-                Logged::Nothing => continue,
-                Logged::Commit(reason) => return Ok(Some(reason)),
-            };
-            let parents = entry.parents.clone();
-            match self.entries.get_mut(&inode.ino) {
-                Some(taken) => taken.rename(entry),
-                None => drop(self.entries.insert(entry.ino, entry)),
+            let mut needs = Vec::new();
+            let what = (&inode, LogExtent::Names);
+            if let Some(reason) = self.take_also(op, subvolume, what, &mut needs)? {
+                return Ok(Some(reason));
             }
-            if let Some(reason) = self.take_parents(op, subvolume, parents)? {
+            if let Some(reason) = self.take_needs(op, subvolume, needs)? {
                 return Ok(Some(reason));
             }
         }
