@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--notreelog]`. `--notreelog`: fsyncs are commits. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog]`. `--notreelog`: fsyncs are commits. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -14,7 +14,7 @@ use std::time::Instant;
 use buttress_testkit::crash::enumerate;
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
-use buttress_testkit::crash::workloads::{Workload, all, fsyncs};
+use buttress_testkit::crash::workloads::{Workload, all, fsyncs, random_fsyncs};
 
 struct Arguments {
     plan: Plan,
@@ -26,6 +26,8 @@ struct Arguments {
     tree_log: bool,
     faults: usize,
     fault: Option<(String, u64)>,
+    /// So many random workloads with fsyncs instead, from `seed` on.
+    random: u64,
     enumerate: Option<enumerate::Plan>,
 }
 
@@ -58,6 +60,7 @@ fn arguments() -> Option<Arguments> {
     let threads = number(&mut given, "threads", 1)?.max(1);
     let workload = given.remove("workload");
     let fsyncs = given.remove("fsyncs").is_some();
+    let random = number(&mut given, "random", 0)? as u64;
     let faults = number(&mut given, "faults", 0)?;
     let fault = match given.remove("fault") {
         Some(text) => {
@@ -84,6 +87,7 @@ fn arguments() -> Option<Arguments> {
     };
     given.is_empty().then_some(Arguments {
         tree_log,
+        random,
         enumerate,
         plan,
         threads,
@@ -100,7 +104,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--strict] [--notreelog] [--whole-superblocks]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -112,6 +116,10 @@ fn main() -> ExitCode {
     let mut workloads = if arguments.fsyncs { Vec::new() } else { all() };
     if arguments.faults == 0 {
         workloads.extend(fsyncs());
+    }
+    if arguments.random > 0 {
+        let first = arguments.plan.seed;
+        workloads = random_fsyncs(first..first + arguments.random);
     }
     if let Some(name) = &arguments.workload {
         workloads.retain(|workload| workload.name == name);

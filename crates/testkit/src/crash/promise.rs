@@ -17,6 +17,7 @@
 //! * **An fsync of a directory** does the same with its entries: each as at that moment or later, those that are gone included,
 //!   and what they lead to exists, with the right type, not necessarily with its content. (A symbolic link has no
 //!   existence without its target.)
+//! * An fsync of the top directory of a subvolume says nothing of the name that the subvolume has.
 //! * An fsync of a file that has no name, and of what is gone, promises nothing, as no name leads to it after a crash. Its later
 //!   name promises no content without another fsync.
 //! * Times other than a file's own modification time are not promised: replaying changes those of directories.
@@ -154,6 +155,10 @@ impl<'r> Past<'r> {
         let to = led.get(moment).copied().flatten();
         moment >= self.since(name.0)
             && self.synced.iter().all(|(node, synced)| {
+                // The name of a subvolume is its parent's.
+                if node.subvolume != name.0.subvolume {
+                    return true;
+                }
                 let then = led.get(*synced).copied().flatten();
                 // What has the name when it is made durable has it from then on; what had it before has lost it.
                 moment >= *synced || then != Some(*node) && to != Some(*node)

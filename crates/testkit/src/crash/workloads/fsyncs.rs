@@ -126,6 +126,16 @@ fn of_programs() -> Vec<Workload> {
     ]
 }
 
+/// As many more random ones as are asked for, of other seeds.
+pub fn random_fsyncs(seeds: std::ops::Range<u64>) -> Vec<Workload> {
+    let of = |seed: u64| Workload {
+        name: format!("fsync: random {seed}").leak(),
+        config: small([4096, 16384, 65536][(seed % 3) as usize]),
+        script: Script::Synced(seed, 300, few()),
+    };
+    seeds.map(of).collect()
+}
+
 /// A bit of everything.
 fn of_seeds() -> Vec<Workload> {
     let of = |name, config, seed, count| {

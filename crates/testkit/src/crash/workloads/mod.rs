@@ -16,7 +16,7 @@ use crate::ops::rng::Rng;
 use crate::ops::run::Config;
 use crate::ops::{Op, parse_all};
 
-pub use fsyncs::fsyncs;
+pub use fsyncs::{fsyncs, random_fsyncs};
 pub use table::all;
 
 /// A sequence of operations on a filesystem of its own.
