@@ -81,6 +81,8 @@ pub enum Extent {
     Named,
     /// The same, if it would be left without a name: the log gives to others, or takes away, one that it had in the last commit.
     Alive,
+    /// Of a directory, the entries of the last commit that it has lost.
+    Lost,
 }
 
 /// What has to be in the log beside an inode.
@@ -92,6 +94,8 @@ pub enum Need {
     Entry(u64),
     /// What had a name in the last commit that the log gives to it or takes away, and lives on.
     Stray(u64),
+    /// A directory that had a name of it in the last commit, to which it must not come back.
+    Lost(u64),
 }
 
 /// What is logged of an inode.
@@ -154,6 +158,8 @@ impl FileTree {
         if state.transid != op.transid || !state.dirty {
             return Ok(Logged::Nothing);
         }
+        state.uncovers |= extent == Extent::Lost;
+        let extent = if extent == Extent::Lost { Extent::Names } else { extent };
         if extent == Extent::Names {
             state.relog = false;
         }
@@ -184,6 +190,7 @@ impl FileTree {
         if let Taken::Gone = taken {
             // Should it get a name again, all of it is logged anew.
             (state.logged, state.logged_whole, state.names_in_log) = (0, None, false);
+            state.lost_in.clear();
             state.retracted.clear();
         }
         if let Taken::Entry = taken {

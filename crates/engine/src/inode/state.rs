@@ -80,6 +80,8 @@ pub struct State {
     pub handed_over: bool,
     /// The log has its names, though the last commit has it.
     pub names_in_log: bool,
+    /// Directories in which replay takes names away that it had in the last commit.
+    pub lost_in: Vec<u64>,
     /// What tells its names apart from those that the log has.
     pub logged_names: u64,
     /// The log has to say which of its entries have gone: one of the last commit would be found again under a name that the log gave
@@ -111,6 +113,7 @@ impl State {
             retracted: Vec::new(),
             handed_over: false,
             names_in_log: false,
+            lost_in: Vec::new(),
             logged_names: 0,
             uncovers: false,
             relog: false,
@@ -178,6 +181,7 @@ impl State {
         let mut changes = std::mem::take(&mut self.live);
         (self.logged_whole, self.relog, self.uncovers) = (None, false, false);
         (self.names_in_log, self.handed_over) = (false, false);
+        self.lost_in = Vec::new();
         self.retracted = Vec::new();
         if changes.created {
             self.stored = Some(Arc::default());

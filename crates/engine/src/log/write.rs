@@ -326,14 +326,20 @@ impl Changes {
             if seen.len() > NEEDS_MAX {
                 return Ok(Some(Reason::Large));
             }
-            let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino)) = need;
-            let Some((inode, is_new)) = subvolume.tree.named(op, ino)? else { continue };
+            let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino) | Need::Lost(ino)) = need;
+            let Some((inode, is_new)) = subvolume.tree.named(op, ino)? else {
+                if let Need::Lost(_) = need {
+                    return Ok(Some(Reason::Taken));
+                }
+                continue;
+            };
             let extent = match need {
                 Need::Directory(_) if !is_new => continue,
                 Need::Directory(_) => LogExtent::Exists,
                 Need::Entry(_) if is_new => LogExtent::Exists,
                 Need::Entry(_) => LogExtent::Named,
                 Need::Stray(_) => LogExtent::Alive,
+                Need::Lost(_) => LogExtent::Lost,
             };
             if let Some(reason) = self.take_also(op, subvolume, (&inode, extent), &mut needs)? {
                 return Ok(Some(reason));

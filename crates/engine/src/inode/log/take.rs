@@ -76,8 +76,14 @@ impl Taker<'_, '_> {
             (false, Extent::Names) if goes && state.uncovers => {
                 return Ok(Taken::Commit(Reason::Taken));
             }
-            (_, Extent::Names | Extent::Named | Extent::Alive) => {
-                return self.names_again(state, extent != Extent::Names, goes);
+            // Its old names were taken away when it was in the log under new ones.
+            (false, _) if goes && state.names_in_log => {
+                self.clear(0, u8::MAX);
+                self.entry.needs.extend(state.lost_in.iter().copied().map(Need::Lost));
+                return Ok(Taken::Gone);
+            }
+            (_, Extent::Names | Extent::Named | Extent::Alive | Extent::Lost) => {
+                return self.names_again(state, extent != Extent::Names);
             }
             (false, _) if goes => return Ok(Taken::Commit(Reason::Names)),
             (false, _) if renamed && !self.knows_all_names(state)? => {
@@ -89,11 +95,10 @@ impl Taker<'_, '_> {
         self.clear(0, kind::EXTENT_DATA - 1);
         let item = self.item(state, extent);
         self.put(kind::INODE_ITEM, 0, item.as_bytes().to_vec());
-        state.names_in_log = created || renamed;
-        if state.names_in_log {
-            if let Some(reason) = self.names(state)? {
-                return Ok(Taken::Commit(reason));
-            }
+        if (created || renamed)
+            && let Some(reason) = self.names(state)?
+        {
+            return Ok(Taken::Commit(reason));
         }
         self.xattrs(state)?;
         let entries = match extent {
@@ -124,7 +129,7 @@ impl Taker<'_, '_> {
 
     /// The names of one that is in the log. An inode of the last commit is found by the names that it has there, with what the log has
     /// of it, unless they are given to others (`wanted`). Entries that have gone must not be in the log: what they led to is elsewhere now.
-    fn names_again(&mut self, state: &mut State, wanted: bool, goes: bool) -> Result<Taken> {
+    fn names_again(&mut self, state: &mut State, wanted: bool) -> Result<Taken> {
         let retracted = std::mem::take(&mut state.retracted);
         if retracted.len() > ITEMS_MAX {
             return Ok(Taken::Commit(Reason::Large));
@@ -141,14 +146,11 @@ impl Taker<'_, '_> {
         };
         if renamed {
             self.clear(kind::INODE_REF, kind::INODE_EXTREF);
-            state.names_in_log = !goes;
-            if !goes {
-                if !state.live.created && !self.knows_all_names(state)? {
-                    return Ok(Taken::Commit(Reason::Names));
-                }
-                if let Some(reason) = self.names(state)? {
-                    return Ok(Taken::Commit(reason));
-                }
+            if !state.live.created && !self.knows_all_names(state)? {
+                return Ok(Taken::Commit(Reason::Names));
+            }
+            if let Some(reason) = self.names(state)? {
+                return Ok(Taken::Commit(reason));
             }
         }
         if state.uncovers {
@@ -208,7 +210,13 @@ impl Taker<'_, '_> {
     }
 
     /// The names that an inode has gained: all names of one that this transaction has made.
-    fn names(&mut self, state: &State) -> Result<Option<Reason>> {
+    fn names(&mut self, state: &mut State) -> Result<Option<Reason>> {
+        state.names_in_log = true;
+        for lost in state.live.names.as_slice().iter().filter(|change| !change.gained) {
+            if !state.lost_in.contains(&lost.parent) {
+                state.lost_in.push(lost.parent);
+            }
+        }
         let mut gained: Vec<&NameChange> =
             state.live.names.as_slice().iter().filter(|change| change.gained).collect();
         // A path leads through directories where the last commit has them.
