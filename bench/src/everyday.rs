@@ -260,7 +260,8 @@ impl Sources {
     }
 }
 
-fn has(program: &str) -> bool {
+/// Whether a program is there.
+pub fn has(program: &str) -> bool {
     Command::new(program)
         .arg("--version")
         .stdout(Stdio::null())
@@ -269,7 +270,8 @@ fn has(program: &str) -> bool {
         .is_ok_and(|status| status.success())
 }
 
-fn sh(dir: &Path, script: &str, variables: &[(&str, String)]) -> Result<(), String> {
+/// Runs a script in `dir`; the first line of its complaint if it fails.
+pub fn sh(dir: &Path, script: &str, variables: &[(&str, String)]) -> Result<(), String> {
     let mut command = Command::new("sh");
     command
         .args(["-ec", script])

@@ -9,6 +9,7 @@
 mod check;
 mod commits;
 mod create;
+mod databases;
 mod dbench;
 mod everyday;
 mod fsync;
@@ -148,8 +149,8 @@ fn main() {
         };
     }
     let scale = scale();
-    let chosen =
-        std::env::var("BENCH_ROWS").unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15".to_owned());
+    let chosen = std::env::var("BENCH_ROWS")
+        .unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15,16".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -165,8 +166,9 @@ fn main() {
             "13" => everyday::row(scale),
             "14" => commits::row(scale),
             "15" => latency::row(scale),
+            "16" => databases::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 15");
+                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 16");
                 std::process::exit(2);
             }
         };

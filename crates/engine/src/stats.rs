@@ -44,6 +44,7 @@ pub struct Counters {
     pub(crate) data_bytes: AtomicU64,
     pub(crate) beyond: AtomicU64,
     pub(crate) log_writes: AtomicU64,
+    pub(crate) fsyncs: AtomicU64,
     pub(crate) log_syncs: AtomicU64,
     pub(crate) log_blocks: AtomicU64,
     pub(crate) log_searches: AtomicU64,
@@ -88,6 +89,8 @@ pub struct Stats {
     pub refs_folded: u64,
     /// Bytes of file content written, without what is in items.
     pub data_bytes: u64,
+    /// fsyncs of files and directories, those included that had nothing to do.
+    pub fsyncs: u64,
     /// fsyncs that a log made durable.
     pub log_syncs: u64,
     /// Logs written: fsyncs that wait at the same time share one, and its two barriers.
@@ -145,6 +148,7 @@ impl Stats {
             ("refs_logged", self.refs_logged),
             ("refs_folded", self.refs_folded),
             ("data_bytes_written", self.data_bytes),
+            ("fsyncs", self.fsyncs),
             ("log_syncs", self.log_syncs),
             ("log_writes", self.log_writes),
             ("log_blocks_written", self.log_blocks),
@@ -177,6 +181,7 @@ impl Stats {
             refs_logged: read(&counters.refs_logged),
             refs_folded: read(&counters.refs_folded),
             data_bytes: read(&counters.data_bytes),
+            fsyncs: read(&counters.fsyncs),
             log_syncs: read(&counters.log_syncs),
             log_writes: read(&counters.log_writes),
             log_blocks: read(&counters.log_blocks),

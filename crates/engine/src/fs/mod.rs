@@ -35,8 +35,9 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::hash::Spread;
-use crate::inode::Inode;
+use crate::inode::{Inode, Reason};
 use crate::log::{Log, Synced};
+use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
@@ -122,9 +123,9 @@ impl Inner {
         if transid <= self.core.txn.committed() {
             return self.core.check_writable();
         }
-        if self.options.tree_log
-            && let Synced::Done = self.log.sync(&self.core, subvolume, inode, transid)?
-        {
+        if !self.options.tree_log {
+            stats::add(&self.core.counters.log_refused[Reason::Off as usize], 1);
+        } else if let Synced::Done = self.log.sync(&self.core, subvolume, inode, transid)? {
             return Ok(());
         }
         txn::commit_covering(&self.core, &self.forest, transid, self.upkeep())
@@ -164,6 +165,7 @@ impl Filesystem {
             return Ok(());
         }
         inner.core.txn.note_asked();
+        stats::add(&inner.core.counters.fsyncs, 1);
         match inner.read(|op| inner.find(op, node)) {
             Ok((subvolume, inode)) => inner.sync(subvolume, inode),
             // It is gone, or never was one of its own: what it was may still be of use to somebody.
