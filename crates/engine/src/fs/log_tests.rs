@@ -1,5 +1,7 @@
 //! What others do while a log is written, and devices that fail meanwhile.
 
+mod moved;
+
 use std::sync::{Arc, OnceLock};
 
 use buttress_device::testing::{FaultyDevice, OperationFault};

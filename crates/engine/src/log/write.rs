@@ -326,7 +326,8 @@ impl Changes {
             if seen.len() > NEEDS_MAX {
                 return Ok(Some(Reason::Large));
             }
-            let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino) | Need::Lost(ino)) = need;
+            let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino) | Need::Lost(ino)) =
+                need;
             let Some((inode, is_new)) = subvolume.tree.named(op, ino)? else {
                 if let Need::Lost(_) = need {
                     return Ok(Some(Reason::Taken));
