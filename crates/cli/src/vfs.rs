@@ -4,6 +4,8 @@
 //! An unmounted one is asked through the library, a live one through its mount, where the running daemon answers. The
 //! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
 
+pub mod trees;
+
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 

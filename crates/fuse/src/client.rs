@@ -13,7 +13,9 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 use crate::mount::control::words::{PREFIX, Record};
-use crate::mount::control::{Facts, SpaceFacts, SubvolumeFacts};
+use crate::mount::control::{
+    Facts, FoundItem, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey, trees,
+};
 
 /// Most bytes of one attribute.
 const VALUE_BYTES_MAX: usize = 1 << 16;
@@ -129,6 +131,48 @@ pub fn set_default(path: &Path) -> Result<(), Errno> {
 /// Makes the subvolume with this id the default; 0 is the top level.
 pub fn set_default_by_id(path: &Path, id: u64) -> Result<(), Errno> {
     set(path, "default-id", id.to_string().as_bytes())
+}
+
+/// How the file at `path` is stored from an offset on (0, or where the last answer ended), and where to go on: what is written
+/// but not durable yet is left out.
+pub fn stored(path: &Path, from: u64) -> Result<StoredPart, Errno> {
+    trees::stored_part(&get(path, &format!("stored.{from}"))?).ok_or(Errno::PROTO)
+}
+
+/// All paths of inode `ino` inside the subvolume that `path` lies in; `..` for its top directory.
+pub fn paths_of_inode(path: &Path, ino: u64) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut all = Vec::new();
+    loop {
+        let answer = get(path, &format!("paths.{ino}.{}", all.len()))?;
+        let Some(answer) = answer.strip_suffix(&[0]) else { return Ok(all) };
+        all.extend(answer.split(|byte| *byte == 0).map(<[u8]>::to_vec));
+    }
+}
+
+/// Items of a tree (0: of the subvolume that `path` lies in) from `from` to `to`, both included, of leaves that transaction
+/// `since` or a later one wrote, until `each` answers `false`. What was done before is made durable first, and seen.
+pub fn search(
+    path: &Path,
+    tree: u64,
+    (mut from, to): (TreeKey, TreeKey),
+    since: u64,
+    each: &mut dyn FnMut(FoundItem<'_>) -> bool,
+) -> Result<(), Errno> {
+    loop {
+        let answer = get(path, &trees::Wanted { tree, from, to, since }.word())?;
+        let (mut rest, mut last) = (&answer[..], None);
+        while !rest.is_empty() {
+            let item = trees::take_item(&mut rest).ok_or(Errno::PROTO)?;
+            if !each(item) {
+                return Ok(());
+            }
+            last = Some(item.key);
+        }
+        match last.filter(|last| *last < to).and_then(TreeKey::next) {
+            Some(next) => from = next,
+            None => return Ok(()),
+        }
+    }
 }
 
 /// Facts about the filesystem.

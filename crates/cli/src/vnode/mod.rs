@@ -364,6 +364,14 @@ impl Vnode {
         }
     }
 
+    /// Asks something by its path on this machine, however long that is. EINVAL in an image.
+    pub fn by_path<T>(&self, ask: impl FnOnce(&Path) -> Result<T>) -> Result<T> {
+        match &self.at {
+            At::Host(place) => ask(&place.way()?),
+            At::Image(..) => Err(rustix::io::Errno::INVAL.into()),
+        }
+    }
+
     /// Image and node.
     pub fn image_node(&self) -> Option<(&Image, buttress::Node)> {
         match &self.at {

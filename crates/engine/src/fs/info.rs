@@ -1,5 +1,6 @@
 //! Facts about the filesystem as a whole, and a look at its trees.
 
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use buttress_codec::ChecksumKind;
@@ -137,10 +138,21 @@ impl Filesystem {
         tree: u64,
         from: Key,
         to: Key,
+        each: impl FnMut(Key, u64, &[u8]) -> bool,
+    ) -> Result<()> {
+        self.search_since(tree, from..=to, 0, each)
+    }
+
+    /// The same of the leaves that transaction `since` or a later one wrote; the others are not read.
+    pub fn search_since(
+        &self,
+        tree: u64,
+        keys: RangeInclusive<Key>,
+        since: u64,
         mut each: impl FnMut(Key, u64, &[u8]) -> bool,
     ) -> Result<()> {
-        let inner = self.inner();
-        let mut part = inner.search_part(tree, from, to)?;
+        let (inner, to) = (self.inner(), *keys.end());
+        let mut part = inner.search_part(tree, keys, since)?;
         let mut found = part.as_ref().ok_or(Error::User(Errno::NOENT))?;
         loop {
             for item in found {
@@ -151,7 +163,7 @@ impl Filesystem {
             let Some(last) = found.last().map(Item::key).filter(|last| *last < to) else {
                 return Ok(());
             };
-            part = inner.search_part(tree, last.next(), to)?;
+            part = inner.search_part(tree, last.next()..=to, since)?;
             let Some(next) = part.as_ref() else { return Ok(()) };
             found = next;
         }
@@ -163,10 +175,16 @@ const SEARCH_LEN: usize = 256;
 
 impl Inner {
     /// The next items of a tree, in the transaction that runs now; `None` when there is no such tree.
-    fn search_part(&self, tree: u64, from: Key, to: Key) -> Result<Option<Vec<Item>>> {
+    fn search_part(
+        &self,
+        tree: u64,
+        keys: RangeInclusive<Key>,
+        since: u64,
+    ) -> Result<Option<Vec<Item>>> {
         self.read(|op| {
             let Some(root) = self.tree(tree)? else { return Ok(None) };
-            let mut cursor = View::new(&op.core.blocks, tree, root).range(from, to);
+            let view = View::new(&op.core.blocks, tree, root);
+            let mut cursor = view.range_since(*keys.start(), *keys.end(), since);
             let mut found = Vec::new();
             while found.len() < SEARCH_LEN {
                 match cursor.next() {

@@ -14,6 +14,7 @@ mod convert;
 mod data;
 mod file;
 mod info;
+mod known;
 #[cfg(test)]
 mod log_tests;
 mod nodes;
@@ -46,7 +47,7 @@ pub use info::{DeviceInfo, Info};
 pub use options::Options;
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
 
-pub use crate::inode::file::{Mapping, Place, Seek};
+pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};
 pub use crate::space::{ClassUsage, Usage};
 pub use crate::subvol::SubvolumeInfo;

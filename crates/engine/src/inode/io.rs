@@ -84,13 +84,13 @@ fn must_be_file(state: &State) -> Result<()> {
 
 impl State {
     /// The live layer of the data, to look at. Of a file that nobody has changed, `nothing` does as well.
-    fn file_or<'a>(&'a self, nothing: &'a FileChanges) -> &'a FileChanges {
+    pub(super) fn file_or<'a>(&'a self, nothing: &'a FileChanges) -> &'a FileChanges {
         self.live.file.as_deref().unwrap_or(nothing)
     }
 }
 
 /// The state of a file to read from.
-fn readable(inode: &Inode) -> Result<RwLockReadGuard<'_, State>> {
+pub(super) fn readable(inode: &Inode) -> Result<RwLockReadGuard<'_, State>> {
     let state = inode.read();
     must_be_file(&state)?;
     Ok(state)

@@ -52,6 +52,7 @@ mod rename;
 mod replay;
 mod state;
 mod steps;
+mod stored;
 mod strays;
 #[cfg(test)]
 mod tests;

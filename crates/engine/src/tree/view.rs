@@ -150,7 +150,12 @@ impl<'a> View<'a> {
 
     /// The items from `from` to `to`, both included, in order.
     pub fn range(&self, from: Key, to: Key) -> Cursor<'a> {
-        Cursor { view: *self, path: Vec::new(), lost: 0, next: Some(from), to }
+        self.range_since(from, to, 0)
+    }
+
+    /// The same of leaves that transaction `since` or a later one wrote: subtrees that are older are not read.
+    pub fn range_since(&self, from: Key, to: Key, since: u64) -> Cursor<'a> {
+        Cursor { view: *self, path: Vec::new(), lost: 0, next: Some(from), to, since }
     }
 }
 
@@ -210,6 +215,8 @@ pub struct Cursor<'a> {
     /// Where to start, until the first call.
     next: Option<Key>,
     to: Key,
+    /// What is older is passed over.
+    since: u64,
 }
 
 impl Cursor<'_> {
@@ -251,6 +258,9 @@ impl Cursor<'_> {
             if block.is_leaf() {
                 return Ok(Some(Met::Item(Item { leaf: block, slot: at })));
             }
+            if block.child(at).generation < self.since {
+                continue;
+            }
             let child = self.view.child(&block, at)?;
             self.enter(child, 0, &Key::MIN);
         }
@@ -263,9 +273,16 @@ impl Cursor<'_> {
     }
 
     fn start(&mut self, from: &Key) -> Result<()> {
+        if self.view.root().generation < self.since {
+            return Ok(());
+        }
         let mut block = self.view.root_block()?;
         while !block.is_leaf() {
             let slot = block.child_for(from);
+            if block.child(slot).generation < self.since {
+                self.path.push((block, slot + 1));
+                return Ok(());
+            }
             let child = self.view.child(&block, slot)?;
             self.path.push((block, slot + 1));
             block = child;

@@ -10,7 +10,10 @@ use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, Sub
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 
-use super::control::{Control, DeviceFacts, Facts, FoundItem, SpaceFacts, SubvolumeFacts, TreeKey};
+use super::control::{
+    Control, DeviceFacts, Facts, FoundItem, SpaceFacts, StoredFacts, StoredPart, SubvolumeFacts,
+    TreeKey,
+};
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
@@ -486,7 +489,7 @@ impl Control for Engine {
         let key = |objectid| TreeKey { objectid, kind: kind::ROOT_ITEM, offset: 0 };
         let (from, to) = (key(from.max(objectid::FIRST_FREE)), key(objectid::LAST_FREE));
         let mut all = Vec::new();
-        self.search(objectid::ROOT_TREE, from, to, &mut |found| {
+        self.search(objectid::ROOT_TREE, from, to, 0, &mut |found| {
             let item = RootItem::read(found.data).filter(|_| found.key.kind == kind::ROOT_ITEM);
             all.extend(item.filter(|item| item.refs.get() == 0).map(|item| {
                 SubvolumeFacts {
@@ -581,11 +584,30 @@ impl Control for Engine {
         self.fs.set_attributes(*node, &change).map(drop).map_err(errno)
     }
 
+    fn stored(&self, node: &Self::Node, from: u64, most: usize) -> Answer<StoredPart> {
+        let (parts, next) = self.fs.stored_from(*node, from, most).map_err(errno)?;
+        let facts = |it: &buttress::Stored| {
+            let (bytenr, prealloc) = match it.place {
+                buttress::StoredIn::Item => (0, false),
+                buttress::StoredIn::Extent { bytenr, prealloc } => (bytenr, prealloc),
+            };
+            let buttress::Stored { start, len, compression, disk_len, ram_len, .. } = *it;
+            StoredFacts { start, len, compression, disk_len, ram_len, bytenr, prealloc }
+        };
+        Ok((parts.iter().map(facts).collect(), next))
+    }
+
+    fn paths(&self, wanted: Identity) -> Answer<Vec<Vec<u8>>> {
+        let node = buttress::Node { subvolume: wanted.subvolume, ino: wanted.ino };
+        self.fs.paths_in_subvolume(node).map_err(errno)
+    }
+
     fn search(
         &self,
         tree: u64,
         from: TreeKey,
         to: TreeKey,
+        since: u64,
         each: &mut dyn FnMut(FoundItem<'_>) -> bool,
     ) -> Answer<()> {
         let key = |key: TreeKey| Key::new(key.objectid, key.kind, key.offset);
@@ -596,7 +618,7 @@ impl Control for Engine {
             let key = TreeKey { objectid: key.objectid, kind: key.kind, offset: key.offset };
             each(FoundItem { key, transid, data })
         };
-        self.fs.search(tree, key(from), key(to), found).map_err(errno)
+        self.fs.search_since(tree, key(from)..=key(to), since, found).map_err(errno)
     }
 }
 

@@ -1,5 +1,6 @@
 //! `filesystem`: the filesystem as a whole.
 
+pub mod compsize;
 pub mod df;
 pub mod label;
 pub mod show;
@@ -29,6 +30,9 @@ pub enum Filesystem {
     Usage(usage::UsageArgs),
     /// Print how full it is
     Df(df::Df),
+    /// Print what compression and sharing save for files
+    #[command(name = "compsize")]
+    CompSize(compsize::CompSize),
     /// Print or set the label
     Label(label::Label),
     /// Make everything durable that was done before
@@ -59,6 +63,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
         Filesystem::Show(args) => show::run(args, globals, out),
         Filesystem::Usage(args) => usage::run(args, globals, out),
         Filesystem::Df(args) => df::run(args, globals, out),
+        Filesystem::CompSize(args) => compsize::run(args, globals, out),
         Filesystem::Label(args) => label::run(args, globals, out),
         Filesystem::Sync(args) => sync(args, globals),
         Filesystem::Stats(args) => stats(args, globals, out),

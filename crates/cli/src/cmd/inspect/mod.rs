@@ -2,6 +2,12 @@
 
 pub mod dump_super;
 pub mod dump_tree;
+pub mod inode_resolve;
+mod layout;
+pub mod list_chunks;
+pub mod rootid;
+pub mod subvolid_resolve;
+pub mod tree_stats;
 
 use std::io::Write;
 
@@ -17,6 +23,18 @@ pub enum Inspect {
     DumpSuper(dump_super::DumpSuper),
     /// Print trees
     DumpTree(dump_tree::DumpTree),
+    /// Print all paths of an inode of a subvolume
+    InodeResolve(inode_resolve::InodeResolve),
+    /// Print where chunks lie on the devices, and how full they are
+    ListChunks(list_chunks::ListChunks),
+    /// Print the id of the subvolume that holds a file
+    #[command(name = "rootid")]
+    RootId(rootid::RootId),
+    /// Print the path of a subvolume by its id
+    #[command(name = "subvolid-resolve")]
+    SubvolIdResolve(subvolid_resolve::SubvolIdResolve),
+    /// Print how large trees are and how they lie on the disk
+    TreeStats(tree_stats::TreeStats),
 }
 
 /// Does what was asked.
@@ -24,5 +42,10 @@ pub fn run(command: &Inspect, globals: &Globals, out: &mut dyn Write) -> Result<
     match command {
         Inspect::DumpSuper(args) => dump_super::run(args, globals, out),
         Inspect::DumpTree(args) => dump_tree::run(args, globals, out),
+        Inspect::InodeResolve(args) => inode_resolve::run(args, globals, out),
+        Inspect::ListChunks(args) => list_chunks::run(args, globals, out),
+        Inspect::RootId(args) => rootid::run(args, globals, out),
+        Inspect::SubvolIdResolve(args) => subvolid_resolve::run(args, globals, out),
+        Inspect::TreeStats(args) => tree_stats::run(args, globals, out),
     }
 }

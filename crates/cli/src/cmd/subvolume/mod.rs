@@ -3,9 +3,11 @@
 pub mod create;
 pub mod defaults;
 pub mod delete;
+pub mod find_new;
 pub mod list;
 pub mod show;
 pub mod snapshot;
+pub mod sync;
 
 use std::io::Write;
 
@@ -27,6 +29,10 @@ pub enum Subvolume {
     Show(show::Show),
     /// Make a snapshot
     Snapshot(snapshot::Snapshot),
+    /// Print the extents of a subvolume that are new since a transaction
+    FindNew(find_new::FindNew),
+    /// Wait until deleted subvolumes are gone
+    Sync(sync::Sync),
     /// Print the subvolume that a mount shows without subvol=
     GetDefault(defaults::GetDefault),
     /// Choose the subvolume that a mount shows without subvol=
@@ -41,6 +47,8 @@ pub fn run(command: &Subvolume, globals: &Globals, out: &mut dyn Write) -> Resul
         Subvolume::List(args) => list::run(args, globals, out),
         Subvolume::Show(args) => show::run(args, globals, out),
         Subvolume::Snapshot(args) => snapshot::run(args, globals, out),
+        Subvolume::FindNew(args) => find_new::run(args, globals, out),
+        Subvolume::Sync(args) => sync::run(args, globals, out),
         Subvolume::GetDefault(args) => defaults::get(args, globals, out),
         Subvolume::SetDefault(args) => defaults::set(args, globals, out),
     }

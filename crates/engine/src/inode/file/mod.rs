@@ -37,6 +37,7 @@ mod read;
 mod replay;
 mod seek;
 mod shape;
+mod stored;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -49,4 +50,5 @@ pub use read::{Cache, ReadPlan};
 pub use replay::{LoggedData, span_of};
 pub use seek::{Mapping, Place, Seek};
 pub use shape::{PARTS_MAX, Shared};
+pub use stored::{Part, Stored, StoredIn};
 pub use write::DIRECT_MIN;

@@ -18,9 +18,11 @@ mod facts;
 mod ioctl;
 mod search;
 mod subvolumes;
+pub(crate) mod trees;
 pub(crate) mod words;
 
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
+pub use trees::{StoredFacts, StoredPart};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -132,6 +134,20 @@ pub struct TreeKey {
     pub offset: u64,
 }
 
+impl TreeKey {
+    /// The key that follows; `None` behind the last one.
+    pub fn next(self) -> Option<TreeKey> {
+        let TreeKey { objectid, kind, offset } = self;
+        if let Some(offset) = offset.checked_add(1) {
+            return Some(TreeKey { offset, ..self });
+        }
+        match kind.checked_add(1) {
+            Some(kind) => Some(TreeKey { objectid, kind, offset: 0 }),
+            None => Some(TreeKey { objectid: objectid.checked_add(1)?, kind: 0, offset: 0 }),
+        }
+    }
+}
+
 /// An item found by a search.
 #[derive(Clone, Copy, Debug)]
 pub struct FoundItem<'a> {
@@ -218,12 +234,22 @@ pub trait Control: Store {
     fn set_flags(&self, node: &Self::Node, flags: u32) -> Answer<()> {
         Err(Errno::NOTTY)
     }
-    /// Items of a tree between two keys, both inclusive, until `each` returns false.
+    /// How a file is stored from an offset on, so many parts at most: 0 or where another answer ended.
+    fn stored(&self, node: &Self::Node, from: u64, most: usize) -> Answer<StoredPart> {
+        Err(Errno::NOTTY)
+    }
+    /// All paths of an inode inside its subvolume, without leading slash.
+    fn paths(&self, identity: Identity) -> Answer<Vec<Vec<u8>>> {
+        Err(Errno::NOTTY)
+    }
+    /// Items of a tree between two keys, both inclusive, of leaves that transaction `since` or a later one wrote, until `each`
+    /// returns false.
     fn search(
         &self,
         tree: u64,
         from: TreeKey,
         to: TreeKey,
+        since: u64,
         each: &mut dyn FnMut(FoundItem<'_>) -> bool,
     ) -> Answer<()> {
         Err(Errno::NOTTY)

@@ -24,7 +24,7 @@ impl<S: Control> Mount<S> {
         let from = tree_key(key.min_objectid, key.min_type, key.min_offset);
         let to = tree_key(key.max_objectid, key.max_type, key.max_offset);
         let transids = key.min_transid..=key.max_transid;
-        self.store.search(tree, from, to, &mut |item| {
+        self.store.search(tree, from, to, key.min_transid, &mut |item| {
             !transids.contains(&item.transid) || found.push(&item)
         })?;
         if found.count == 0 && found.too_big {

@@ -14,6 +14,9 @@
 //! | `default-id` | | makes a subvolume the default; value: id |
 //! | `path` | path inside the subvolume | |
 //! | `place.ID` | where subvolume ID is, as a path inside the subvolume that holds it | |
+//! | `paths.INO.PAST` | the paths of an inode of the same subvolume behind the first PAST ones, each with a zero byte behind it, as many as fit | |
+//! | `stored.FROM` | how this file is stored from offset FROM on: where to go on (`-` at the end); for each part start, length, compression, bytes on the disk, bytes of content, address, whether preallocated | |
+//! | `search.TREE.KEY.KEY.SINCE` | items of a tree (0: the one of this file) between two keys (three numbers each), of leaves of transaction SINCE or later: objectid, offset, transaction (8 bytes each), length (4), type, data | |
 //! | `options` | those of the mount that are the same for all mounts of the filesystem, separated by commas | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
@@ -43,7 +46,7 @@ use crate::protocol::channel::Request;
 /// What every control attribute's name begins with.
 pub(crate) const PREFIX: &str = "buttress.";
 /// Most bytes of records in one answer, below the kernel's limit of 64 KiB.
-const ANSWER_BYTES: usize = 60_000;
+pub(super) const ANSWER_BYTES: usize = 60_000;
 
 /// The rest of a control attribute's name.
 pub(in crate::mount) fn word(name: &OsStr) -> Option<&str> {
@@ -76,6 +79,12 @@ impl<S: Control> Mount<S> {
     pub(in crate::mount) fn get_word(&self, request: &Request<'_>, word: &str) -> Answer<Vec<u8>> {
         let node = self.node(request.nodeid())?;
         let identity = self.store.identity(&node);
+        if let Some(wanted) = word.strip_prefix("search.") {
+            return self.search_word(request, wanted);
+        }
+        if let Some(wanted) = word.strip_prefix("paths.") {
+            return self.paths_word(request, &node, wanted);
+        }
         let (word, number) = match word.rsplit_once('.') {
             Some((word, number)) => (word, Some(number.parse().map_err(|_| Errno::NODATA)?)),
             None => (word, None),
@@ -90,6 +99,7 @@ impl<S: Control> Mount<S> {
             }
             ("default", None) => self.store.default_subvolume()?.to_string().into_bytes(),
             ("path", None) => self.path_of(request, &node)?,
+            ("stored", Some(from)) => self.stored_word(request, &node, from)?,
             ("place", Some(id)) => self.place_of(request, id)?,
             ("settled", None) => Vec::new(),
             ("commit", None) => {
