@@ -40,13 +40,20 @@ pub fn write_json_of_operands(out: &mut dyn Write, name: &str, all: Vec<Value>) 
 #[derive(Debug)]
 pub struct JsonList {
     name: &'static str,
+    /// What stands before the list in an object, and the name that the list has there.
+    within: Option<(Value, &'static str)>,
     begun: bool,
 }
 
 impl JsonList {
     /// A list under its name; nothing is written yet.
     pub fn new(name: &'static str) -> JsonList {
-        JsonList { name, begun: false }
+        JsonList { name, within: None, begun: false }
+    }
+
+    /// A list under a name of its own within the object that has the name, behind all members of another object.
+    pub fn within(name: &'static str, object: Value, list: &'static str) -> JsonList {
+        JsonList { name, within: Some((object, list)), begun: false }
     }
 
     /// Writes an element.
@@ -62,16 +69,26 @@ impl JsonList {
 
     /// Writes the end, and the beginning where nothing was written; not after a failure before anything was.
     pub fn end(self, out: &mut dyn Write, failed: bool) -> io::Result<()> {
+        let close = if self.within.is_some() { "}" } else { "" };
         match (self.begun, failed) {
-            (true, _) => writeln!(out, "\n  ]\n}}"),
+            (true, _) => writeln!(out, "\n  ]{close}\n}}"),
             (false, true) => Ok(()),
-            (false, false) => writeln!(out, "{}]\n}}", self.head()),
+            (false, false) => writeln!(out, "{}]{close}\n}}", self.head()),
         }
     }
 
     fn head(&self) -> String {
         let header = json!({ "version": "1" });
-        format!("{{\n  \"__header\": {header},\n  {}: [", Value::from(self.name))
+        let before = match &self.within {
+            None => String::new(),
+            Some((object, list)) => {
+                let object = object.to_string();
+                let members = object.strip_suffix('}').unwrap_or(&object);
+                let comma = if members == "{" { "" } else { "," };
+                format!("{members}{comma}{}:", Value::from(*list))
+            }
+        };
+        format!("{{\n  \"__header\": {header},\n  {}: {before}[", Value::from(self.name))
     }
 }
 

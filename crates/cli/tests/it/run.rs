@@ -150,6 +150,11 @@ impl KernelMount {
         KernelMount::with(place, image, "loop,ro")
     }
 
+    /// Mounts so that reading changes nothing.
+    pub fn without_atime(place: &Place, image: &str) -> Option<KernelMount> {
+        KernelMount::with(place, image, "loop,noatime")
+    }
+
     fn with(place: &Place, image: &str, options: &str) -> Option<KernelMount> {
         if !rustix::process::geteuid().is_root() || !have_progs() {
             println!("skipped: the kernel mounts for root only");

@@ -1,5 +1,6 @@
 //! How the blocks of a tree lie on the disk, seen from who reads it from its first key to its last: where the next child is not just behind
-//! the one before, that is a seek; children behind each other are a cluster.
+//! the one before, that is a seek; children behind each other are a cluster, which counts when something
+//! else follows it in its node.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -62,7 +63,6 @@ impl Layout {
         let next = last.saturating_add(self.nodesize);
         if next == child {
             *cluster += self.nodesize;
-            self.cluster_max = self.cluster_max.max(*cluster);
         } else {
             let length = next.abs_diff(child);
             let direction = if *last < child { &mut self.forward } else { &mut self.backward };
@@ -73,6 +73,7 @@ impl Layout {
                 self.clusters += 1;
                 self.cluster_bytes = self.cluster_bytes.saturating_add(*cluster);
                 self.cluster_min = Some(self.cluster_min.unwrap_or(u64::MAX).min(*cluster));
+                self.cluster_max = self.cluster_max.max(*cluster);
             }
             *cluster = self.nodesize;
         }
@@ -154,7 +155,8 @@ fn groups(lengths: &BTreeMap<u64, u64>, tick: u64) -> Vec<(u64, u64, u64)> {
     let (mut groups, mut open) = (Vec::new(), None::<(u64, u64, u64)>);
     for (&length, &count) in lengths {
         open = match open {
-            None if count >= full => {
+            open if count >= full => {
+                groups.extend(open);
                 groups.push((length, length, count));
                 None
             }
@@ -179,6 +181,10 @@ mod tests {
         let lengths = [(1, 83), (2, 15), (3, 5), (4, 16), (5, 9), (6, 1), (7, 1)];
         let expected = [(1, 1, 83), (2, 4, 36), (6, 7, 2)];
         assert_eq!(groups(&lengths.into(), 11), expected);
+        assert_eq!(
+            groups(&[(8, 2), (12, 3), (16, 1)].into(), 1),
+            [(8, 8, 2), (12, 12, 3), (16, 16, 1)]
+        );
         assert_eq!(groups(&BTreeMap::new(), 1), []);
     }
 

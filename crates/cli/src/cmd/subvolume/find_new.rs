@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::args::Globals;
 use crate::cmd::files::session;
 use crate::error::Failure;
-use crate::output::{self, Format};
+use crate::output::{self, Format, JsonList};
 use crate::vfs::Vfs;
 use crate::vnode::{FileError, Target};
 
@@ -107,22 +107,23 @@ pub fn run(args: &FindNew, globals: &Globals, out: &mut dyn Write) -> Result<(),
         let subvolume = vfs.subvolume_at(&vnode)?;
         let refuse = |why: FileError| vnode.failure("cannot find what is new in", why);
         let marker = last_change(&vfs, subvolume).map_err(refuse)?;
-        let mut extents = Vec::new();
+        let object = json!({ "transid": marker });
+        let mut list = JsonList::within("subvolume-find-new", object, "extents");
         let mut names = Names { vfs: &vfs, subvolume, last: None };
-        each_new(&vfs, subvolume, args.since, refuse, &mut |found| {
+        let done = each_new(&vfs, subvolume, args.since, refuse, &mut |found| {
             let Some(path) = names.of(found.ino).map_err(refuse)? else { return Ok(()) };
             match globals.format {
                 Format::Text => found.write(path, out)?,
-                Format::Json => extents.push(found.json(path)),
+                Format::Json => list.push(out, found.json(path))?,
             }
             Ok(())
-        })?;
-        match globals.format {
-            Format::Text => writeln!(out, "transid marker was {marker}")?,
-            Format::Json => {
-                let value = json!({ "extents": extents, "transid": marker });
-                output::write_json(out, "subvolume-find-new", value)?;
-            }
+        });
+        if globals.format == Format::Json {
+            list.end(out, done.is_err())?;
+        }
+        done?;
+        if globals.format == Format::Text {
+            writeln!(out, "transid marker was {marker}")?;
         }
         Ok(())
     })

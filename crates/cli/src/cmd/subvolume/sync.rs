@@ -8,7 +8,7 @@ use std::io::Write;
 use std::time::Duration;
 
 use buttress_device::Access;
-use buttress_ondisk::objectid;
+use buttress_ondisk::{Key, kind, objectid};
 use clap::Args;
 use rustix::io::Errno;
 
@@ -18,7 +18,7 @@ use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::Vfs;
-use crate::vnode::Target;
+use crate::vnode::{FileError, Target};
 
 /// Arguments of `subvolume sync`.
 #[derive(Debug, Args)]
@@ -84,6 +84,17 @@ fn is_all_gone(target: &Target, args: &Sync, globals: &Globals) -> Result<bool, 
     })
 }
 
+/// Whether a subvolume is there, be it deleted.
+fn is_there(vfs: &Vfs, id: u64) -> Result<bool, FileError> {
+    let key = |offset| Key::new(id, kind::ROOT_ITEM, offset);
+    let mut there = false;
+    vfs.search(objectid::ROOT_TREE, key(0)..=key(u64::MAX), 0, &mut |_, _, _| {
+        there = true;
+        false
+    })?;
+    Ok(there)
+}
+
 /// What is waited for.
 struct Wait {
     /// In the order in which they were named.
@@ -133,8 +144,13 @@ impl Wait {
 
     /// Whether all are gone.
     fn is_over(&mut self, vfs: &Vfs) -> Result<bool, Failure> {
-        let deleted = vfs.deleted_subvolumes()?;
-        self.left.retain(|id| deleted.iter().any(|it| it.id == *id));
+        let mut gone = Vec::new();
+        for &id in &self.left {
+            let there =
+                is_there(vfs, id).map_err(|why| Failure::new("cannot ask", vfs.name(), why))?;
+            gone.extend((!there).then_some(id));
+        }
+        self.left.retain(|id| !gone.contains(id));
         Ok(self.left.is_empty())
     }
 
