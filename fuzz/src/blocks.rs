@@ -21,7 +21,15 @@ const LEVEL: usize = 100;
 /// A gate that knows all features, for blocks of `nodesize` bytes.
 pub fn gate(nodesize: u32, csum: ChecksumKind) -> Gate {
     let (metadata_fsid, sectorsize, generation_max) = ([7; 16], 4096, 1 << 20);
-    Gate { csum, metadata_fsid, nodesize, sectorsize, incompat: u64::MAX, metadump: false, generation_max }
+    Gate {
+        csum,
+        metadata_fsid,
+        nodesize,
+        sectorsize,
+        incompat: u64::MAX,
+        metadump: false,
+        generation_max,
+    }
 }
 
 /// Lets a block of the fuzzer's bytes through the gate and reads all that is in it. The first byte chooses the size, the

@@ -41,6 +41,10 @@ pub fn explore(fs: &Filesystem) -> Vec<(Node, Entry)> {
             items += 1;
             items < ITEMS_MAX
         });
+        let _ = fs.search_since(tree, Key::MIN..=Key::MAX, 8, |_, _, _| {
+            items += 1;
+            items < 2 * ITEMS_MAX
+        });
     }
     let (mut waiting, mut seen, mut found) = (vec![Node::ROOT], HashSet::new(), Vec::new());
     while let Some(dir) = waiting.pop() {
@@ -66,6 +70,12 @@ pub fn explore(fs: &Filesystem) -> Vec<(Node, Entry)> {
 
 fn look_at(fs: &Filesystem, node: Node) {
     let (_, attributes) = (fs.parent(node), fs.attributes(node));
+    let mut parts = 0;
+    let _ = fs.stored(node, |_| {
+        parts += 1;
+        parts < ITEMS_MAX
+    });
+    let _ = (fs.paths_in_subvolume(node), fs.first_path_in_subvolume(node));
     for name in fs.list_xattrs(node).unwrap_or_default() {
         let _ = fs.get_xattr(node, &name);
     }
@@ -150,7 +160,9 @@ fn one_change(
         _ => match what / 20 % 3 {
             0 => fs.commit().map(drop),
             1 => fs.clean(),
-            _ => fs.set_attributes(node, &Change { mode: Some(0o600), ..Change::default() }).map(drop),
+            _ => fs
+                .set_attributes(node, &Change { mode: Some(0o600), ..Change::default() })
+                .map(drop),
         },
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::live::Live;
 use crate::run::{KernelMount, Place, Said, have_progs};
@@ -237,100 +237,67 @@ fn number(line: &str, word: &str) -> u64 {
     words.nth(1).unwrap_or_else(|| panic!("no {word} in {line}")).parse().unwrap()
 }
 
+/// The trees that chunks and block groups are in, as dump-tree prints them.
+fn trees_of_chunks(place: &Place) -> [Said; 3] {
+    let line = |tree| format!("-q inspect-internal dump-tree -t {tree} disk.img");
+    ["chunk", "extent", "block_group"].map(|tree| place.run(&line(tree)))
+}
+
 /// `list-chunks` against what dump-tree says of the chunk tree and the block groups: not every version of btrfs-progs has the command.
 fn chunks_are_those_of_the_trees(place: &Place, target: &str) {
-    let dump = |tree: &str| place.ok(&format!("-q inspect-internal dump-tree -t {tree} disk.img"));
+    // Of a live mount the trees may change meanwhile.
+    for _ in 0..100 {
+        let before = trees_of_chunks(place);
+        let listed = place.json(&format!("-q inspect-internal list-chunks {target}"));
+        let sorted = format!("-q inspect-internal list-chunks --raw --sort lstart,pstart {target}");
+        let text = place.ok(&sorted);
+        let after = trees_of_chunks(place);
+        let same = before.iter().zip(&after).all(|(one, other)| one.out == other.out);
+        if same && before.iter().all(|said| said.code == 0) {
+            return chunks_are_those(&before.map(|said| said.text()), &listed, &text);
+        }
+    }
+    panic!("the trees never rest");
+}
+
+fn chunks_are_those([chunks, extents, groups]: &[String; 3], listed: &Value, sorted: &str) {
     let mut used = BTreeMap::new();
-    for text in [dump("extent"), dump("block_group")] {
+    for text in [extents, groups] {
         let lines: Vec<_> = text.lines().collect();
         for pair in lines.windows(2).filter(|pair| pair[0].contains(" BLOCK_GROUP_ITEM ")) {
-            let start: u64 = pair[0]
-                .split(['(', ' '])
-                .nth(4)
-                .unwrap()
-                .parse()
-                .unwrap_or_else(|_| panic!("{}", pair[0]));
+            let start: u64 = pair[0].split(['(', ' ']).nth(4).unwrap().parse().unwrap();
             used.insert(start, number(pair[1], "used"));
         }
     }
     let (mut wanted, mut chunk) = (Vec::new(), (0, 0));
-    for line in dump("chunk").lines() {
-        let line = line.trim();
-        if line.contains("CHUNK_ITEM ") {
-            let key = line.split_once("CHUNK_ITEM ").unwrap().1;
+    for line in chunks.lines().map(str::trim) {
+        if let Some((_, key)) = line.split_once("CHUNK_ITEM ") {
             chunk.0 = key.split(')').next().unwrap().parse().unwrap();
         } else if line.starts_with("length ") {
             chunk.1 = number(line, "length");
         } else if line.starts_with("stripe ") {
             let (lstart, length) = chunk;
-            wanted.push((
-                number(line, "devid"),
-                number(line, "offset"),
-                lstart,
-                length,
-                used[&lstart],
-            ));
+            let place = (number(line, "devid"), number(line, "offset"));
+            wanted.push((place, lstart, length, used[&lstart]));
         }
     }
     assert!(wanted.len() >= 2, "{wanted:?}");
     wanted.sort_unstable();
-    let by_logical = |mut all: Vec<(u64, u64, u64, u64, u64)>| {
-        all.sort_unstable_by_key(|it| (it.2, it.0, it.1));
-        all
-    };
-    let logical = by_logical(wanted.clone());
-    let listed = place.json(&format!("-q inspect-internal list-chunks {target}"));
+    let mut logical = wanted.clone();
+    logical.sort_unstable_by_key(|it| (it.1, it.0));
     let listed = listed.as_array().unwrap();
     assert_eq!(listed.len(), wanted.len());
     for (index, (ours, theirs)) in listed.iter().zip(&wanted).enumerate() {
-        let (devid, pstart, lstart, length, used) = *theirs;
-        assert_eq!(ours["devid"], devid);
-        assert_eq!(ours["pnumber"], index + 1);
-        assert_eq!(ours["pstart"], pstart);
-        assert_eq!((&ours["lstart"], &ours["length"]), (&lstart.into(), &length.into()));
-        assert_eq!(ours["used"], used, "{target}: {theirs:?}");
+        let ((devid, pstart), lstart, length, used) = *theirs;
         let lnumber = logical.iter().position(|it| it == theirs).unwrap() + 1;
-        assert_eq!(ours["lnumber"], lnumber);
+        let names = ["devid", "pstart", "lstart", "length", "used"];
+        let ours_of = |name: &str| ours[name].as_u64().unwrap();
+        assert_eq!(names.map(ours_of), [devid, pstart, lstart, length, used]);
+        assert_eq!((&ours["pnumber"], &ours["lnumber"]), (&(index + 1).into(), &lnumber.into()));
     }
-    let text =
-        place.ok(&format!("-q inspect-internal list-chunks --raw --sort lstart,pstart {target}"));
-    let starts: Vec<u64> = text
-        .lines()
-        .skip(2)
-        .map(|line| line.split_whitespace().nth(7).unwrap().parse().unwrap())
-        .collect();
-    assert_eq!(starts, logical.iter().map(|it| it.2).collect::<Vec<_>>());
-}
-
-/// Without a tool to compare with: what is known of what was made.
-#[test]
-fn extents_count_once_and_references_each() {
-    let place = Place::new();
-    place.ok("mkfs -q --size 300M disk.img");
-    std::fs::write(place.join("large"), vec![5; 50_000]).unwrap();
-    std::fs::write(place.join("small"), "inline").unwrap();
-    place.ok("cp large small disk.img:/");
-    place.ok("cp disk.img:/large disk.img:/clone");
-    let expected = "\
-Processed 3 files, 1 regular extents (2 refs), 1 inline.
-Type       Perc     Disk Usage   Uncompressed Referenced  
-TOTAL      100%     53254        53254        106502      
-none       100%     53254        53254        106502      
-";
-    assert_eq!(place.ok("filesystem compsize -b disk.img"), expected);
-    // Named twice, it is read twice, and its extents are where they were.
-    let twice = place.json("filesystem compsize disk.img:/large disk.img:/large");
-    assert_eq!(
-        (&twice["files"], &twice["regular_extents"], &twice["refs"]),
-        (&json!(2), &json!(1), &json!(2))
-    );
-    let listed = place.json("subvolume find-new disk.img: 0");
-    let paths: Vec<&Value> =
-        listed["extents"].as_array().unwrap().iter().map(|it| &it["path"]).collect();
-    assert_eq!(paths, ["large", "small", "clone"]);
-    let marker = listed["transid"].as_u64().unwrap();
-    let none = place.json(&format!("subvolume find-new disk.img: {}", marker + 1));
-    assert_eq!(none, json!({ "transid": marker, "extents": [] }));
+    let start = |line: &str| line.split_whitespace().nth(7).unwrap().parse().unwrap();
+    let starts: Vec<u64> = sorted.lines().skip(2).map(start).collect();
+    assert_eq!(starts, logical.iter().map(|it| it.1).collect::<Vec<_>>());
 }
 
 /// What an fsync has left in a log counts as it would after its replay, and reading replays nothing.
@@ -413,142 +380,4 @@ fn trees_are_counted_as_btrfs_progs_does() {
         "{stats}"
     );
     assert!(place.fails("inspect-internal tree-stats -t 999 disk.img").contains("there is none"));
-}
-
-/// An image with a subvolume that is deleted and not gone.
-fn between(place: &Place) -> u64 {
-    place.ok("mkfs -q --size 300M disk.img");
-    place.ok("subvolume create -q disk.img:/gone");
-    let id = place.ok("inspect-internal rootid disk.img:/gone").trim().parse().unwrap();
-    let options = buttress::Options::read_write().background(false);
-    let fs = buttress::Filesystem::open(place.join("disk.img"), options).unwrap();
-    let dir = fs.resolve("/gone").unwrap();
-    let file = buttress::New::of(buttress::FileKind::Regular, 0o644);
-    fs.create(dir, b"file", &file).unwrap();
-    fs.delete_subvolume(buttress::Node::ROOT, b"gone").unwrap();
-    fs.commit().unwrap();
-    std::fs::copy(place.join("disk.img"), place.join("between.img")).unwrap();
-    id
-}
-
-#[test]
-fn deleted_subvolumes_are_waited_for() {
-    let place = Place::new();
-    let id = between(&place);
-    std::fs::copy(place.join("between.img"), place.join("other.img")).unwrap();
-    assert!(!place.ok("subvolume list -d between.img").is_empty());
-    let expected = format!("Waiting for 1 subvolume\nSubvolume id {id} is gone (1/1)\n");
-    assert_eq!(place.ok("subvolume sync between.img"), expected);
-    assert_eq!(place.ok("subvolume list -d between.img"), "");
-    // Nothing is left to wait for, and what is not there is gone.
-    assert_eq!(place.ok("subvolume sync between.img"), "");
-    assert_eq!(place.ok(&format!("subvolume sync -s 5 between.img {id}")), expected);
-    assert_eq!(place.json(&format!("subvolume sync other.img {id}")), json!([id]));
-    assert_eq!(place.ok("subvolume list -d other.img"), "");
-    if have_progs() {
-        place.check("between.img");
-        place.check("other.img");
-    }
-    place.ok("subvolume create -q other.img:/stays");
-    let stays = place.ok("inspect-internal rootid other.img:/stays");
-    let said = place.fails(&format!("subvolume sync other.img {}", stays.trim()));
-    assert!(said.contains("it is not deleted"), "{said}");
-}
-
-#[test]
-fn deleted_subvolumes_of_a_live_mount_are_waited_for() {
-    let place = Place::new();
-    place.ok("mkfs -q --size 300M disk.img");
-    place.ok("subvolume create -q disk.img:/one");
-    let Some(live) = Live::of(&place, "") else { return };
-    std::fs::write(place.join("mnt/one/file"), vec![1; 100_000]).unwrap();
-    let id = place.ok("inspect-internal rootid mnt/one");
-    let id = id.trim();
-    place.ok("subvolume delete mnt/one");
-    let expected = format!("Waiting for 1 subvolume\nSubvolume id {id} is gone (1/1)\n");
-    assert_eq!(place.ok(&format!("subvolume sync mnt {id}")), expected);
-    assert_eq!(place.ok("subvolume list -d mnt"), "");
-    assert_eq!(place.ok("subvolume sync mnt"), "");
-    let said = place.run("subvolume sync mnt 5");
-    assert!(said.code == 2 && said.err.contains("out of range"), "{}", said.err);
-    live.end();
-}
-
-/// No such inode, no subvolume, no btrfs: exit code 1, as of the tools, and it is said what is wrong.
-#[test]
-fn what_is_not_there_is_refused() {
-    let place = Place::new();
-    place.ok("mkfs -q --size 300M disk.img");
-    place.ok("mkdir disk.img:/dir");
-    place.ok("ln -s dir disk.img:/link");
-    std::fs::write(place.join("file"), "").unwrap();
-    place.ok("cp file disk.img:/");
-    std::fs::create_dir(place.join("elsewhere")).unwrap();
-    let refused = |prefix: &str| {
-        for (line, why) in [
-            ("inspect-internal inode-resolve 999 @", "cannot resolve inode 999"),
-            ("inspect-internal inode-resolve 256 @missing", "No such file or directory"),
-            ("inspect-internal subvolid-resolve 999 @", "cannot resolve subvolume 999"),
-            ("inspect-internal subvolid-resolve 0 @", "No such file or directory"),
-            ("inspect-internal rootid @missing", "No such file or directory"),
-            ("subvolume find-new @dir 0", "it is not a subvolume"),
-            ("subvolume find-new @file 0", "it is not a subvolume"),
-            ("filesystem compsize @missing", "No such file or directory"),
-            ("filesystem compsize @link", "no files"),
-            ("filesystem compsize @file", "all empty"),
-            ("filesystem compsize @dir", "no files"),
-        ] {
-            let line = line.replace('@', prefix);
-            let said = place.fails(&line);
-            assert!(said.contains(why), "{line}: {said}");
-        }
-    };
-    refused("disk.img:/");
-    for line in [
-        "inspect-internal inode-resolve 256 elsewhere",
-        "inspect-internal subvolid-resolve 5 elsewhere",
-        "inspect-internal rootid elsewhere",
-        "inspect-internal list-chunks elsewhere",
-        "subvolume find-new elsewhere 0",
-        "subvolume sync elsewhere",
-        "filesystem compsize elsewhere",
-    ] {
-        let said = place.fails(line);
-        assert!(said.contains("neither a btrfs image nor on a live mount"), "{line}: {said}");
-    }
-    assert!(place.fails("inspect-internal tree-stats file").contains("cannot open"));
-    // Those that are there count, and those that are not are said.
-    std::fs::write(place.join("file"), "x").unwrap();
-    place.ok("cp file disk.img:/other");
-    let said = place.run("filesystem compsize disk.img:/missing disk.img:/other");
-    assert_eq!(said.code, 1);
-    assert!(said.text().starts_with("Processed 1 file,") && said.err.contains("missing"));
-    let Some(live) = Live::of(&place, "") else { return };
-    refused("mnt/");
-    live.end();
-}
-
-/// Below a directory that is no subvolume the paths begin with that of the subvolume, so that they lead to the file; and a live mount takes
-/// the numbers that it shows.
-#[test]
-fn paths_of_inodes_lead_there() {
-    let place = Place::new();
-    place.ok("mkfs -q --size 300M disk.img");
-    place.ok("mkdir disk.img:/dir");
-    place.ok("subvolume create -q disk.img:/dir/sv");
-    place.ok("mkdir disk.img:/dir/sv/deep");
-    std::fs::write(place.join("file"), "x").unwrap();
-    place.ok("cp file disk.img:/dir/sv/deep/file");
-    let resolved = place.ok("inspect-internal inode-resolve 258 disk.img:/dir/sv/deep");
-    assert_eq!(resolved, "disk.img:/dir/sv/deep/file\n");
-    assert_eq!(place.ok("inspect-internal inode-resolve 257 disk.img"), "disk.img:/dir\n");
-    let Some(live) = Live::of(&place, "") else { return };
-    let shown = place.join("mnt/dir/sv/deep/file").metadata().unwrap().ino();
-    for ino in [258, shown] {
-        let resolved = place.ok(&format!("inspect-internal inode-resolve {ino} mnt/dir/sv"));
-        assert_eq!(resolved, "mnt/dir/sv/deep/file\n");
-        let resolved = place.ok(&format!("inspect-internal inode-resolve {ino} mnt/dir/sv/deep"));
-        assert_eq!(std::fs::read(resolved.trim_end()).unwrap(), b"x");
-    }
-    live.end();
 }

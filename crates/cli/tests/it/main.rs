@@ -5,6 +5,7 @@
 mod below;
 mod check;
 mod clock;
+mod counted;
 mod device;
 mod files;
 mod full;

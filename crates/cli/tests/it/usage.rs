@@ -63,7 +63,7 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 20] = [
+const OPTIONS: [(&str, &str); 27] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",
@@ -100,6 +100,16 @@ const OPTIONS: [(&str, &str); 20] = [
          --hide-names --csum-headers --csum-items",
     ),
     ("inspect-internal dump-super", "-f --full -a --all -s= --super= -F --force --bytenr="),
+    ("inspect-internal inode-resolve", "-v --verbose"),
+    ("inspect-internal rootid", ""),
+    ("inspect-internal subvolid-resolve", ""),
+    ("inspect-internal tree-stats", "-b"),
+    (
+        "inspect-internal list-chunks",
+        "--sort= --raw --human-readable --iec --si --kbytes --mbytes --gbytes --tbytes",
+    ),
+    ("subvolume find-new", ""),
+    ("subvolume sync", "-s="),
     ("check", "-s= --super= --readonly --force --mode= --check-data-csum -p --progress"),
     ("version", ""),
     (
