@@ -1,11 +1,15 @@
 //! What lies below files, without a tool to compare with: what is counted, waited for, refused, and where paths lead.
 
-use std::os::unix::fs::MetadataExt;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::device::for_everybody;
 use crate::live::Live;
-use crate::run::{Place, have_progs};
+use crate::run::{Place, Said, have_progs};
 
 /// Without a tool to compare with: what is known of what was made.
 #[test]
@@ -172,6 +176,45 @@ fn paths_of_inodes_lead_there() {
         assert_eq!(resolved, "mnt/dir/sv/deep/file\n");
         let resolved = place.ok(&format!("inspect-internal inode-resolve {ino} mnt/dir/sv/deep"));
         assert_eq!(std::fs::read(resolved.trim_end()).unwrap(), b"x");
+    }
+    live.end();
+}
+
+/// Who may read a file may know how it is stored; trees, and names that he might not find, are the administrator's.
+#[test]
+fn an_ordinary_user_measures_what_he_can_read() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: needs root");
+        return;
+    }
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    let program = for_everybody(&place);
+    let Some(live) = Live::of(&place, "-o allow_other") else { return };
+    for (name, mode) in [("open", 0o644), ("closed", 0o600)] {
+        let path = place.join("mnt").join(name);
+        std::fs::write(&path, [7; 100]).unwrap();
+        std::fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
+    }
+    std::fs::set_permissions(place.join("mnt"), Permissions::from_mode(0o755)).unwrap();
+    let as_user = |line: &str| {
+        let mut command = Command::new(&program);
+        command.args(line.split(' ')).current_dir(place.path()).uid(1001).gid(1002);
+        Said::of(command.output().unwrap())
+    };
+    let said = as_user("filesystem compsize mnt");
+    assert!(said.code == 1 && said.err.contains("mnt/closed: Permission denied"), "{}", said.err);
+    assert!(said.text().contains(", 0 regular extents (0 refs), 1 inline."), "{}", said.text());
+    let said = as_user("inspect-internal rootid mnt/open");
+    assert_eq!((said.code, said.text().as_str()), (0, "5\n"), "{}", said.err);
+    for line in [
+        "inspect-internal inode-resolve 257 mnt",
+        "inspect-internal list-chunks mnt",
+        "subvolume find-new mnt 0",
+        "subvolume sync mnt",
+    ] {
+        let said = as_user(line);
+        assert!(said.code == 1 && said.err.contains("not permitted"), "{line}: {}", said.err);
     }
     live.end();
 }

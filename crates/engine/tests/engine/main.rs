@@ -7,6 +7,7 @@ mod basic;
 mod brim;
 mod faults;
 mod judge;
+mod known;
 mod large;
 mod memory;
 
