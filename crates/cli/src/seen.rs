@@ -85,4 +85,26 @@ mod tests {
         assert_eq!(many, 1);
         assert!(seen.insert(u64::MAX) && !seen.insert(u64::MAX));
     }
+
+    /// Bytes that it takes, about.
+    fn bytes(seen: &Seen) -> usize {
+        let of = |region: &Region| match region {
+            Region::Few(few) => 2 * few.capacity(),
+            Region::Many(bits) => size_of_val(&**bits),
+        };
+        seen.0.values().map(|region| of(region) + 64).sum()
+    }
+
+    #[test]
+    fn many_places_take_little_memory() {
+        const PLACES: u64 = 1_000_000;
+        // Over 16 TiB, over 1 TiB, and side by side.
+        for distance in [4096 * SECTOR, 256 * SECTOR, SECTOR] {
+            let mut seen = Seen::default();
+            assert!((0..PLACES).all(|place| seen.insert(place * distance)));
+            let regions = seen.0.len();
+            let most = 4 * PLACES as usize + 72 * regions;
+            assert!(bytes(&seen) <= most.min((8192 + 64) * regions), "{distance}");
+        }
+    }
 }

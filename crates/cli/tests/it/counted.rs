@@ -168,6 +168,12 @@ fn paths_of_inodes_lead_there() {
     place.ok("cp file disk.img:/dir/sv/deep/file");
     let resolved = place.ok("inspect-internal inode-resolve 258 disk.img:/dir/sv/deep");
     assert_eq!(resolved, "disk.img:/dir/sv/deep/file\n");
+    let resolved = place.json("inspect-internal inode-resolve 258 disk.img:/dir/sv");
+    assert_eq!(resolved, json!(["disk.img:/dir/sv/deep/file"]));
+    let id = place.json("inspect-internal rootid disk.img:/dir/sv/deep");
+    assert_eq!(id, 256);
+    let path = place.json("inspect-internal subvolid-resolve 256 disk.img");
+    assert_eq!(path, "dir/sv");
     assert_eq!(place.ok("inspect-internal inode-resolve 257 disk.img"), "disk.img:/dir\n");
     let Some(live) = Live::of(&place, "") else { return };
     let shown = place.join("mnt/dir/sv/deep/file").metadata().unwrap().ino();
