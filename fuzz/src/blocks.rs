@@ -21,15 +21,7 @@ const LEVEL: usize = 100;
 /// A gate that knows all features, for blocks of `nodesize` bytes.
 pub fn gate(nodesize: u32, csum: ChecksumKind) -> Gate {
     let (metadata_fsid, sectorsize, generation_max) = ([7; 16], 4096, 1 << 20);
-    Gate {
-        csum,
-        metadata_fsid,
-        nodesize,
-        sectorsize,
-        incompat: u64::MAX,
-        metadump: false,
-        generation_max,
-    }
+    Gate { csum, metadata_fsid, nodesize, sectorsize, incompat: u64::MAX, metadump: false, generation_max }
 }
 
 /// Lets a block of the fuzzer's bytes through the gate and reads all that is in it. The first byte chooses the size, the
@@ -54,7 +46,7 @@ pub fn try_block(data: &[u8], is_node: bool) {
         read(&block, &gate);
     }
     if let Ok(block) = gate.block(bytes, &Expect::at(BYTENR)) {
-        gate.verify(&block).expect("what the gate let through it lets through again");
+        gate.verify(&block, &Expect::at(BYTENR)).expect("what the gate let through it lets through again");
         read(&block, &gate);
     }
 }

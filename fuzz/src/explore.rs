@@ -160,9 +160,7 @@ fn one_change(
         _ => match what / 20 % 3 {
             0 => fs.commit().map(drop),
             1 => fs.clean(),
-            _ => fs
-                .set_attributes(node, &Change { mode: Some(0o600), ..Change::default() })
-                .map(drop),
+            _ => fs.set_attributes(node, &Change { mode: Some(0o600), ..Change::default() }).map(drop),
         },
     }
 }

@@ -75,8 +75,7 @@ impl Image {
     pub fn load(path: &PathBuf) -> Image {
         let device = Arc::new(MemoryDevice::load(path).expect("an image"));
         let options = buttress::Options::read_only().background(false);
-        let fs =
-            buttress::Filesystem::open_device(device.clone(), options).expect("a healthy image");
+        let fs = buttress::Filesystem::open_device(device.clone(), options).expect("a healthy image");
         let volume = fs.volume();
         let csum = volume.checksum_kind();
         let nodesize = volume.nodesize() as usize;
@@ -168,8 +167,7 @@ fn place(bytes: &[u8], is_super: bool, input: &mut Input<'_>) -> usize {
     if how < 96 {
         return head + usize::from(how) % 25;
     }
-    let number =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let number = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let (offset, size) = (number(head + 17) as usize, number(head + 21) as usize);
     let within = if size == 0 { 0 } else { usize::from(input.short()) % size };
     (101 + offset.saturating_add(within)).min(bytes.len() - 1)

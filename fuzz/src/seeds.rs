@@ -41,17 +41,14 @@ fn main() -> std::io::Result<()> {
         }
     }
     for kind in [CompressionKind::Zlib, CompressionKind::Lzo, CompressionKind::Zstd] {
-        for text in
-            ["a".repeat(9000), "some words of text ".repeat(300), format!("{kind:?}").repeat(20)]
-        {
+        for text in ["a".repeat(9000), "some words of text ".repeat(300), format!("{kind:?}").repeat(20)] {
             let packed = compress(Compression::with_default_level(kind), text.as_bytes(), 4096);
             let how = kind.to_u8().saturating_sub(1);
             add("decompress", [&[how, 0, 0x20], &packed.unwrap_or_default()[..]].concat());
         }
     }
     for seed in 0..32_u8 {
-        let tape: Vec<u8> =
-            (0..1500_u32).map(|at| (at * at * (7 + u32::from(seed)) >> 5) as u8).collect();
+        let tape: Vec<u8> = (0..1500_u32).map(|at| (at * at * (7 + u32::from(seed)) >> 5) as u8).collect();
         add("ops_model", [&[seed], &tape[..]].concat());
     }
     println!("{} images in {}", images().len(), directory().display());
@@ -75,8 +72,7 @@ fn write(dir: &PathBuf, files: Vec<Vec<u8>>) -> std::io::Result<()> {
 
 /// Items of a leaf, each as the target `items` reads one.
 fn items(leaf: &[u8]) -> Vec<Vec<u8>> {
-    let number =
-        |at: usize| u32::from_le_bytes([leaf[at], leaf[at + 1], leaf[at + 2], leaf[at + 3]]);
+    let number = |at: usize| u32::from_le_bytes([leaf[at], leaf[at + 1], leaf[at + 2], leaf[at + 3]]);
     let heads = (0..number(96) as usize).map(|slot| 101 + slot * 25);
     let tree = u64::from_le_bytes(leaf[88..96].try_into().unwrap_or_default());
     let owner = OWNERS.iter().position(|it| *it == tree).unwrap_or(4) as u8;
