@@ -6,7 +6,7 @@ use crate::inode::file::Stored;
 
 /// Parts of a file that are looked up before others may end the transaction.
 const PARTS: usize = 1024;
-/// Bytes of the longest path that is told: directories in each other may lead in circles.
+/// Bytes of the longest path that is told.
 const PATH_LEN_MAX: usize = 16 << 20;
 
 impl Filesystem {
@@ -82,18 +82,24 @@ impl Inner {
         })
     }
 
-    /// The path of a directory inside its subvolume, by the name that each directory knows of itself: none of those above is read.
+    /// The path of a directory inside its subvolume, by the name that each directory knows of itself: none of those above is read. LOOP where
+    /// they lead in a circle, which is known after twice its length, or up to a path longer than any.
     fn path_of_directory(&self, node: Node) -> Result<Vec<u8>> {
         let (mut names, mut at, mut len) = (Vec::new(), node, 0);
+        // One that was met, and after how many steps the next one is taken for it.
+        let (mut met, mut turn) = (node, 1);
         while !at.is_top() {
             let named = self.names_of(at)?.into_iter().next();
             let (above, name) = named.ok_or(Error::User(Errno::NOENT))?;
             len += name.len() + 1;
-            if len > PATH_LEN_MAX {
-                return Err(Error::User(Errno::LOOP));
-            }
             names.push(name);
             at.ino = above;
+            if len > PATH_LEN_MAX || at == met {
+                return Err(Error::User(Errno::LOOP));
+            }
+            if names.len() == turn {
+                (met, turn) = (at, turn * 2);
+            }
         }
         names.reverse();
         Ok(names.join(&b'/'))
