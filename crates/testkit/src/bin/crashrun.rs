@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         return enumerated(plan);
     }
     let mut workloads = if arguments.fsyncs { Vec::new() } else { all() };
-    if arguments.faults == 0 {
+    if arguments.faults == 0 || arguments.fsyncs {
         workloads.extend(fsyncs());
     }
     if arguments.random > 0 {

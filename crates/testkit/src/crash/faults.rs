@@ -22,7 +22,8 @@ use buttress_device::testing::{Effect, FaultyDevice, OperationFault, PANIC as DE
 use buttress_device::{MemoryDevice, Op as DeviceOp};
 
 use super::judge::examine;
-use super::record::{Recording, promises, record};
+use super::promise::{Rules, Span, Synced};
+use super::record::{Expected, Recording, promises, record_alone};
 use super::run::guarded;
 use super::workloads::Workload;
 use crate::ops::Op;
@@ -137,7 +138,7 @@ pub fn run(
     quiet();
     let began = Instant::now();
     let (mut tally, mut failures) = (FaultTally::default(), Vec::new());
-    match guarded(|| Ok((record(workload)?, counts(workload, false)?, counts(workload, true)?))) {
+    match guarded(|| Ok((record_alone(workload)?, counts(workload, false)?, counts(workload, true)?))) {
         Ok((recording, warm, cold)) => {
             let recording = Arc::new(recording);
             for fault in FAULTS {
@@ -278,6 +279,11 @@ struct Run<'r> {
     promised: u64,
     /// The operation under way, from 1; 0 is opening.
     number: usize,
+    /// Transactions of this run, and during which operation each became durable. Where there are logs, they may be others than in the
+    /// recording: where a log cannot be written an fsync is a commit.
+    commits: Vec<(u64, usize)>,
+    /// Operations that have made something durable, and what.
+    synced: Vec<(usize, Node)>,
 }
 
 impl<'r> Run<'r> {
@@ -303,7 +309,19 @@ impl<'r> Run<'r> {
             }),
         }
         let promised = recording.promised(0);
-        Ok(Run { workload, recording, fault, memory, device, clock, promised, number: 0 })
+        let (number, commits, synced) = (0, vec![(promised, 0)], Vec::new());
+        Ok(Run {
+            workload,
+            recording,
+            fault,
+            memory,
+            device,
+            clock,
+            promised,
+            number,
+            commits,
+            synced,
+        })
     }
 
     fn go(mut self) -> Result<End> {
@@ -335,9 +353,15 @@ impl<'r> Run<'r> {
             if self.device.failed() > failed && !may_be_unheard {
                 return fail(format!("operation {} ({op}) claims success", self.number));
             }
+            let transid = runner.fs().info().generation;
             if promises(&op, runner.counts.done > done) {
-                self.promised = runner.fs().info().generation;
+                self.promised = transid;
             }
+            if self.commits.last().is_some_and(|(last, _)| *last < transid) {
+                self.commits.push((transid, self.number));
+            }
+            let synced = self.recording.ops.get(self.number - 1).and_then(|it| it.synced);
+            self.synced.extend(synced.map(|node| (self.number, node)));
         }
         // Dropping it commits.
         self.number += 1;
@@ -445,6 +469,19 @@ impl<'r> Run<'r> {
         examine(&self.workload.config, &self.memory.snapshot(), expected).map(drop)
     }
 
+    /// What there may be of a transaction of this run, and what fsyncs have promised since.
+    fn expected(&self, transid: u64) -> Expected<'r> {
+        let known = self.commits.iter().find(|(known, _)| transid <= *known);
+        let number = known.map_or(self.number, |(_, number)| *number);
+        let first = number.saturating_sub(1);
+        let models = |last| self.recording.models.get(first..=last).unwrap_or_default();
+        let later = self.synced.iter().filter(|(at, _)| *at > first);
+        let synced = later.map(|(at, node)| Synced { moment: at - first, node: *node }).collect();
+        let moments = models(self.number.min(self.recording.models.len() - 1));
+        let span = Some(Span { moments, synced, rules: Rules::ours(false) });
+        Expected { models: models(number), span, ..self.recording.around(number) }
+    }
+
     /// The disk holds a version that was acknowledged or under way.
     fn judge_versions(&self) -> Result<()> {
         examine(&self.workload.config, &self.memory.snapshot(), |transid| {
@@ -453,6 +490,9 @@ impl<'r> Run<'r> {
                     "transaction {transid}, but {} was acknowledged",
                     self.promised
                 ));
+            }
+            if self.workload.config.tree_log {
+                return Ok(self.expected(transid));
             }
             match self.recording.version(transid) {
                 Some(version) if version.number <= self.number => {

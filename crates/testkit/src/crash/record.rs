@@ -84,10 +84,20 @@ pub struct Expected<'r> {
 
 /// Runs a workload.
 pub fn record(workload: &Workload) -> Result<Recording> {
+    record_beside(workload, true)
+}
+
+/// Runs a workload whose commits go on beside nothing.
+pub fn record_alone(workload: &Workload) -> Result<Recording> {
+    record_beside(workload, false)
+}
+
+fn record_beside(workload: &Workload, beside: bool) -> Result<Recording> {
     let device = Arc::new(RecordingDevice::new(&workload.config.make()?));
     let gate = Arc::new(GateDevice::new(device.clone()));
     let mut runner = Runner::over(gate.clone(), &workload.config)?;
     let mut recorder = Recorder::new(&runner, &device, &gate);
+    recorder.alone = !beside;
     let mut source = workload.source();
     while let Some(op) = source.next(runner.model()) {
         recorder.step(&mut runner, op)?;
@@ -128,6 +138,8 @@ struct Recorder<'a> {
     gate: &'a GateDevice,
     recording: Recording,
     transid: u64,
+    /// Commits go on beside nothing.
+    alone: bool,
     beside: Option<Beside>,
 }
 
@@ -166,7 +178,7 @@ impl<'a> Recorder<'a> {
             ops: Vec::new(),
             strict: false,
         };
-        Recorder { device, gate, recording, transid, beside: None }
+        Recorder { device, gate, recording, transid, alone: false, beside: None }
     }
 
     fn step(&mut self, runner: &mut Runner, op: Op) -> Result<()> {
@@ -180,8 +192,8 @@ impl<'a> Recorder<'a> {
         let (first, since) =
             self.beside.as_ref().map_or((number, began), |it| (it.number, it.began));
         let stepped_on = match op {
-            Op::Beside => self.begin(runner, number, began),
-            Op::Await => self.end(),
+            Op::Beside if !self.alone => self.begin(runner, number, began),
+            Op::Await if !self.alone => self.end(),
             _ => runner.step(&op),
         };
         stepped_on.map_err(|Failure(why)| Failure(format!("operation {number}: {why}")))?;
