@@ -138,7 +138,9 @@ pub fn run(
     quiet();
     let began = Instant::now();
     let (mut tally, mut failures) = (FaultTally::default(), Vec::new());
-    match guarded(|| Ok((record_alone(workload)?, counts(workload, false)?, counts(workload, true)?))) {
+    match guarded(|| {
+        Ok((record_alone(workload)?, counts(workload, false)?, counts(workload, true)?))
+    }) {
         Ok((recording, warm, cold)) => {
             let recording = Arc::new(recording);
             for fault in FAULTS {
@@ -371,7 +373,9 @@ impl<'r> Run<'r> {
         });
         self.device.heal();
         match dropped {
-            Ok(()) if self.goes_another_way() => self.judge_now()?,
+            Ok(()) if self.goes_another_way() && !self.workload.config.tree_log => {
+                self.judge_now()?
+            }
             Ok(()) => self.judge_versions()?,
             Err(failure) => {
                 self.is_clean(failure)?;
@@ -407,7 +411,9 @@ impl<'r> Run<'r> {
             return Ok(End::Unopened);
         };
         let aborted = match fs.commit() {
-            Ok(_) if self.fault.steps => return fail("a commit after a panic in a change"),
+            Ok(_) if self.fault.steps => {
+                return fail(format!("a commit after a panic in operation {}", self.number));
+            }
             Ok(transid) => {
                 drop(runner);
                 fs.close().map_err(|error| Failure(format!("close: {error}")))?;
@@ -472,12 +478,13 @@ impl<'r> Run<'r> {
     /// What there may be of a transaction of this run, and what fsyncs have promised since.
     fn expected(&self, transid: u64) -> Expected<'r> {
         let known = self.commits.iter().find(|(known, _)| transid <= *known);
-        let number = known.map_or(self.number, |(_, number)| *number);
+        let last = self.recording.models.len() - 1;
+        let number = known.map_or(self.number, |(_, number)| *number).min(last);
         let first = number.saturating_sub(1);
         let models = |last| self.recording.models.get(first..=last).unwrap_or_default();
         let later = self.synced.iter().filter(|(at, _)| *at > first);
         let synced = later.map(|(at, node)| Synced { moment: at - first, node: *node }).collect();
-        let moments = models(self.number.min(self.recording.models.len() - 1));
+        let moments = models(self.number.min(last));
         let span = Some(Span { moments, synced, rules: Rules::ours(false) });
         Expected { models: models(number), span, ..self.recording.around(number) }
     }
