@@ -11,6 +11,7 @@ mod apply;
 mod extent;
 mod fold;
 mod log;
+pub mod owners;
 mod packed;
 mod root_set;
 mod sharing;
