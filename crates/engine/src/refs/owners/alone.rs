@@ -9,6 +9,9 @@
 //! An extent that its file has in several pieces at the same place, because something in its middle was written anew, has one reference
 //! and is not shared by that. All leaves that hold pieces of it count, whichever of them was asked for. A deleted subvolume counts until it
 //! is dropped. It does not matter which bytes of the extent the others refer to.
+//!
+//! What is counted are references, not files, and that shows where a leaf refers by its address, as after a balance: however many files of
+//! a leaf have pieces of an extent, that is one reference, and Linux does not call it shared; nor is it here.
 
 use buttress_ondisk::view::InlineRef;
 

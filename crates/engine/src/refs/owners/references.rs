@@ -22,6 +22,8 @@ pub struct Head {
     pub generation: u64,
     /// The level, of a tree block.
     pub level: Option<u8>,
+    /// Whether the references to what a tree block refers to are by its address, not by its tree.
+    pub full: bool,
     /// Bytes, of data.
     pub len: u64,
     /// How many references it has.
@@ -64,6 +66,7 @@ impl Reading {
             self.head = Some(Head {
                 generation: head.generation.get(),
                 level: block.then_some(level),
+                full: head.flags.get() & extent_flags::FULL_BACKREF != 0,
                 len: if block { 0 } else { key.offset },
                 refs: head.refs.get(),
             });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
 use buttress_ondisk::{Key, TreeBlock, kind};
 
-use super::references::{Head, wrong};
+use super::references::{Head, Reading, wrong};
 use super::{Owners, contradicts};
 use crate::error::Result;
 use crate::tree::{Item, View};
@@ -51,7 +51,9 @@ impl<'a> Owners<'a> {
         if child.bytenr == bytenr { Ok(Some(parent.bytenr())) } else { Err(lost()) }
     }
 
-    /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for: items of tree `id`.
+    /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for: items of tree
+    /// `id`, in leaves whose references are by that tree. The tree may reach more pieces at the same place, in leaves of others and in leaves
+    /// that refer by their address.
     pub(super) fn each_piece(
         &mut self,
         id: u64,
@@ -65,14 +67,15 @@ impl<'a> Owners<'a> {
         let end = file.offset.wrapping_add(len.max(COMPRESSED_MAX));
         let from = Key::new(file.ino, kind::EXTENT_DATA, first);
         let mut items = tree.range(from, Key { offset: end, ..from });
-        let mut left = file.count;
+        let (mut left, mut last) = (file.count, None);
         while left > 0 {
             let Some(item) = items.next()? else {
                 let what = "a file does not refer to an extent as often as the extent tree says";
                 return Err(contradicts(id, what, format_args!("{from}, extent {bytenr}")));
             };
             let Some((at, skip)) = extent_of(item.data()) else { continue };
-            if at == bytenr && item.key().offset.wrapping_sub(skip) == file.offset {
+            let is_meant = at == bytenr && item.key().offset.wrapping_sub(skip) == file.offset;
+            if is_meant && self.refers_by(id, item.leaf(), &mut last)? {
                 left -= 1;
                 if each(self, &item)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -80,6 +83,28 @@ impl<'a> Owners<'a> {
             }
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether what a leaf refers to has references by this tree for it; `last` is the leaf that was asked about last, with the answer.
+    fn refers_by(
+        &mut self,
+        id: u64,
+        leaf: &TreeBlock,
+        last: &mut Option<(u64, bool)>,
+    ) -> Result<bool> {
+        if leaf.owner() != id {
+            return Ok(false);
+        }
+        if let Some((bytenr, answer)) = *last
+            && bytenr == leaf.bytenr()
+        {
+            return Ok(answer);
+        }
+        let (mut reading, mut refs) = (Reading::of(leaf.bytenr()), Vec::new());
+        self.extents.more(&mut reading, &mut refs, 1)?;
+        let answer = !reading.head()?.full;
+        *last = Some((leaf.bytenr(), answer));
+        Ok(answer)
     }
 }
 
