@@ -3,5 +3,6 @@
 
 mod corpus;
 mod graphs;
+mod hostile;
 mod judge;
 mod layouts;
