@@ -1,17 +1,18 @@
 //! Where a file's data are: FIEMAP, record for record as Linux answers it.
 //!
 //! **Which version.** Who shares an extent is known of the last commit ([`crate::refs::owners`]), so a filesystem that is written to
-//! commits first, if anything waits, and what it has then is what is told, by the committed tree alone. Linux comes to the same: filefrag asks for the
-//! file to be synced first. Where nothing can be committed (a log was replayed for who only reads; a commit has failed) the layers are told: what is in
-//! memory only is `delalloc` and `unknown`, and an extent that no commit knows is shared with nobody.
+//! commits first, if anything waits, and what it has then is what is told, by the committed tree alone. Linux comes to the same: filefrag
+//! asks for the file to be synced first. Where nothing can be committed (a log was replayed for who only reads; a commit has failed) the
+//! layers are told: what is in memory only is `delalloc` and `unknown`, and an extent that no commit knows is shared with nobody.
 //!
-//! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the rest is told
-//! as it is then. Memory is that of a part and of [`Options::owners_bytes`](super::Options::owners_bytes), however long the file is and however many snapshots there are. The extents of a part are
-//! resolved in the order of their addresses, each once, so the extent tree is gone through forwards.
+//! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the
+//! rest is told as it is then. Memory is that of a part and of [`Options::owners_bytes`](super::Options::owners_bytes), however long the
+//! file is and however many snapshots there are. The extents of a part are resolved in the order of their addresses, each once, so the
+//! extent tree is gone through forwards.
 //!
-//! **What a record is.** An extent item is told whole when any of it is in the range. Neighbours are one record when they are neighbours in the
-//! file and on the disk and have the same flags. Of a compressed extent the address is that of its start, whatever part of it the file has; inline data
-//! have none, and are as long as their sector. `last` has the record behind which there are only holes.
+//! **What a record is.** An extent item is told whole when any of it is in the range. Neighbours are one record when they are neighbours in
+//! the file and on the disk and have the same flags. Of a compressed extent the address is that of its start, whatever part of it the file
+//! has; inline data have none, and are as long as their sector. `last` has the record behind which there are only holes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -90,14 +91,21 @@ pub struct Fiemap {
 }
 
 impl Filesystem {
-    /// The extents of a regular file that `range` has something of, in order and without holes; see [`FileExtent`]. Space that is preallocated behind
-    /// the end of the file is among them. Commits first if anything waits for a commit. `OPNOTSUPP` for what is no regular file.
+    /// The extents of a regular file that `range` has something of, in order and without holes; see [`FileExtent`]. Space that is
+    /// preallocated behind the end of the file is among them. Commits first if anything waits for a commit. `OPNOTSUPP` for what is no
+    /// regular file.
     pub fn fiemap(&self, node: Node, range: Range<u64>) -> Result<Fiemap> {
-        if self.attributes(node)?.kind != FileKind::Regular {
-            return Err(Error::User(Errno::OPNOTSUPP));
-        }
+        let fiemap = self.fiemap_committed(node, range)?;
         if !self.is_read_only() {
             self.commit()?;
+        }
+        Ok(fiemap)
+    }
+
+    /// The same of the last commit: what waits for the next one is not told. For who goes on where an earlier call has ended.
+    pub fn fiemap_committed(&self, node: Node, range: Range<u64>) -> Result<Fiemap> {
+        if self.attributes(node)?.kind != FileKind::Regular {
+            return Err(Error::User(Errno::OPNOTSUPP));
         }
         let (open, ready) = (None, VecDeque::new());
         Ok(Fiemap { fs: self.clone(), node, rest: range, end: 0, open, ready })

@@ -46,19 +46,13 @@ enum Node {
 }
 
 /// All sets of trees that somebody has asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RootSets {
     /// By number less one.
     nodes: Vec<Node>,
     numbers: HashMap<Node, RootSet>,
     /// Unions, by their parts.
     unions: Vec<(RootSet, RootSet, RootSet)>,
-}
-
-impl Default for RootSets {
-    fn default() -> RootSets {
-        RootSets { nodes: Vec::new(), numbers: HashMap::new(), unions: Vec::new() }
-    }
 }
 
 impl RootSets {

@@ -547,7 +547,12 @@ impl Control for Engine {
     }
 
     fn fiemap(&self, node: &Self::Node, from: u64, most: usize) -> Answer<Vec<ExtentFacts>> {
-        let extents = self.fs.fiemap(*node, from..u64::MAX).map_err(errno)?;
+        // Who goes on needs no commit of his own.
+        let extents = match from {
+            0 => self.fs.fiemap(*node, from..u64::MAX),
+            _ => self.fs.fiemap_committed(*node, from..u64::MAX),
+        };
+        let extents = extents.map_err(errno)?;
         let facts = |one: buttress::FileExtent| ExtentFacts {
             logical: one.logical,
             physical: one.physical,

@@ -1,8 +1,8 @@
 //! Every image of the corpus: fiemap of each of its files is what the kernel says, and the resolver's answers are those of enumeration.
 
 use buttress::{Filesystem, Options};
-use buttress_testkit::corpus::{CorpusError, Expectation, build, specs};
-use buttress_testkit::oracle::{root_or_skip, skip};
+use buttress_testkit::corpus::{Capture, CorpusError, Expectation, build, specs};
+use buttress_testkit::oracle::{KernelMount, root_or_skip, skip, temp_dir};
 
 use crate::judge::{compare_kernel, compare_plain};
 
@@ -41,4 +41,32 @@ fn files_of_the_corpus_have_the_records_that_the_kernel_tells() {
         images >= 50 && records > 1000 || !part.is_empty(),
         "{images} images, {records} records"
     );
+}
+
+/// A log that waits: what it brings is in memory only, and its data are where the kernel finds them, too, when it has replayed the log.
+#[test]
+fn files_of_a_log_are_told_as_after_its_replay() {
+    if !root_or_skip() {
+        return;
+    }
+    let (mut images, mut records) = (0, 0);
+    for spec in specs() {
+        if spec.capture != Capture::Live || spec.expectation != Expectation::Readable {
+            continue;
+        }
+        let Ok(image) = build(spec.name) else { continue };
+        let fs = Filesystem::open(&image.path, Options::read_only()).unwrap();
+        if fs.volume().superblock().log_root.get() == 0 {
+            continue;
+        }
+        println!("{}", spec.name);
+        let dir = temp_dir().unwrap();
+        let copy = image.copy_to(dir.path()).unwrap();
+        KernelMount::new(&copy, "").unwrap().finish().unwrap();
+        let flags = compare_kernel(&fs, &copy, "");
+        images += 1;
+        records += flags.get(&0).copied().unwrap_or(0);
+    }
+    println!("{images} images, {records} records");
+    assert!(images > 0 && records > 0);
 }

@@ -110,6 +110,15 @@ fn prepare(top: &Path) {
         for number in 0..300 {
             std::fs::write(volume.join(format!("between{number}")), [7; 90]).unwrap();
         }
+        // References in items of their own.
+        let mut many = File::options();
+        many.read(true).write(true).create(true).truncate(true);
+        let source = many.open(volume.join("many")).unwrap();
+        source.write_all_at(&[7; 8192], 0).unwrap();
+        for number in 0..150 {
+            let clone = many.open(volume.join(format!("many{number}"))).unwrap();
+            rustix::fs::ioctl_ficlone(&clone, &source).unwrap();
+        }
     }
 }
 

@@ -6,3 +6,4 @@ mod graphs;
 mod hostile;
 mod judge;
 mod layouts;
+mod scale;

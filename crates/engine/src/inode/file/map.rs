@@ -4,7 +4,7 @@
 
 use buttress_ondisk::view::FileExtentItem;
 
-use super::changes::{FILE_END, FileChanges};
+use super::changes::{FILE_END, FileChanges, round_up};
 use super::layers::{Found, Layers, Segments, TreeWalk};
 use super::ranges::Span;
 use crate::error::Result;
@@ -75,12 +75,17 @@ fn content_of(body: &FileExtentItem<'_>) -> Option<Content> {
 }
 
 impl FileChanges {
-    /// The parts of `span` as all layers have them, `most` at most.
+    /// The parts that all layers together have in `span`, `most` at most: whole ones, so the file is gone through from its start.
     pub fn segments(&self, layers: Layers<'_>, span: Span, most: usize) -> Result<Vec<Segment>> {
-        let end = span.end.min(FILE_END);
-        let (mut segments, mut all) = (Segments::new(self, layers, span.start..end), Vec::new());
+        let (mut segments, mut all) = (Segments::new(self, layers, 0..FILE_END), Vec::new());
         while all.len() < most {
-            let Some((span, found)) = segments.next()? else { break };
+            let Some((part, found)) = segments.next()? else { break };
+            if part.start >= span.end {
+                break;
+            }
+            if part.end <= span.start {
+                continue;
+            }
             let content = match found {
                 Found::Hole => continue,
                 Found::Bytes(_) => Content::Buffered,
@@ -92,7 +97,8 @@ impl FileChanges {
                     prealloc: mapped.prealloc,
                 },
             };
-            all.push(Segment { span, content, leaf: None });
+            let part = part.start..round_up(part.end);
+            all.push(Segment { span: part, content, leaf: None });
         }
         Ok(all)
     }

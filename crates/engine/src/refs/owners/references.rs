@@ -87,7 +87,7 @@ impl Reading {
         }
         // One item has several references of files at most where somebody has made it so.
         let len = if key.kind == kind::EXTENT_DATA_REF { size_of::<ExtentDataRef>() } else { 0 };
-        let parts = if len > 0 { data.len() / len } else { 1 };
+        let parts = data.len().checked_div(len).unwrap_or(1);
         for number in skip..parts {
             if into.is_full() {
                 self.next = Some((key, number));
