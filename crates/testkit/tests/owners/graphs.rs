@@ -134,8 +134,7 @@ fn graph(seed: u64) -> [usize; 4] {
 
 #[test]
 fn random_graphs_are_resolved_as_by_enumeration() {
-    let count = std::env::var("BUTTRESS_GRAPHS").ok().and_then(|it| it.parse().ok()).unwrap_or(6);
-    for seed in 0..count {
+    for seed in 0..crate::number("BUTTRESS_GRAPHS", 6, 100) {
         let sums = graph(seed);
         assert!(sums.iter().all(|sum| *sum > 100), "{sums:?}");
     }

@@ -253,8 +253,7 @@ fn no_damage_ends_in_anything_but_answers_and_errors() {
         let found = ask_all(patient.device());
         sums = [sums[0] + found[0], sums[1] + found[1]];
     }
-    let count =
-        std::env::var("BUTTRESS_MUTATIONS").ok().and_then(|it| it.parse().ok()).unwrap_or(300);
+    let count = crate::number("BUTTRESS_MUTATIONS", 300, 20_000);
     // Nodes of 4 KiB, blocks shared below the root, references in items of their own.
     let healthy = [Base::Main, Base::Deep].map(|base| base.make().unwrap());
     let census = healthy.each_ref().map(|it| Census::of(&Patient::of(it).unwrap()).unwrap());

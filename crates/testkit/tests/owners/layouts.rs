@@ -127,8 +127,8 @@ fn random_layouts_have_the_records_that_the_kernel_tells() {
     if !root_or_skip() {
         return;
     }
-    let count = std::env::var("BUTTRESS_LAYOUTS").ok().and_then(|it| it.parse().ok()).unwrap_or(60);
-    let from = std::env::var("BUTTRESS_FIRST").ok().and_then(|it| it.parse().ok()).unwrap_or(0);
+    let count = crate::number("BUTTRESS_LAYOUTS", 60, 1000);
+    let from = crate::number("BUTTRESS_FIRST", 0, 0);
     let dir = temp_dir().unwrap();
     let image = dir.path().join("image");
     let (mut volumes, mut made) = (Vec::new(), 0);
