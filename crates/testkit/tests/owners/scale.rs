@@ -82,3 +82,34 @@ fn costs_follow_the_sum_of_extents_and_snapshots() {
     let most = 2 * alone.trees + 16 * nodes * (snapshots + 1);
     assert!(below.trees <= most, "{} blocks, {most} at most", below.trees);
 }
+
+/// Whoever is told of a long file keeps nobody from committing, and is told the rest as it is then.
+#[test]
+fn commits_go_on_between_the_parts() {
+    let device = Arc::new(MemoryDevice::new(4 << 30));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    buttress_mkfs::make(&*device, &Default::default(), &mut seed).unwrap();
+    let options = Options::read_write().background(false);
+    let fs = Filesystem::open_device(device, options).unwrap();
+    let file = fs.create(Node::ROOT, b"file", &New::file(0o644)).unwrap().node;
+    for number in 0..10_000 {
+        fs.write(file, number * 8192, &[7; 4096]).unwrap();
+    }
+    let mut extents = fs.fiemap(file, 0..u64::MAX).unwrap();
+    let shared = |flags: u32| flags & buttress::fiemap_flags::SHARED != 0;
+    let (mut before, mut after, mut last) = (0, 0, 0);
+    for number in 0.. {
+        let Some(one) = extents.next() else { break };
+        let one = one.unwrap();
+        assert!(one.logical == number * 8192 && one.length == 4096);
+        before += u64::from(!shared(one.flags));
+        after += u64::from(shared(one.flags));
+        last |= one.flags & buttress::fiemap_flags::LAST;
+        if number == 3000 {
+            fs.snapshot(5, Node::ROOT, b"snapshot", true).unwrap();
+        }
+    }
+    assert_eq!((before + after, last), (10_000, buttress::fiemap_flags::LAST));
+    // What was looked at already was in parts of some thousand.
+    assert!((3001..8000).contains(&before), "{before} before the snapshot, {after} after it");
+}
