@@ -12,8 +12,8 @@ use buttress_testkit::reach::{Piece, Reached, reached};
 /// The least memory: what is resolved is forgotten again and again.
 const LITTLE: u64 = 0;
 
-/// Asks everything of the last commit, of a filesystem in which nothing waits. Answers what was asked about: data extents and blocks, and how
-/// many of these are shared.
+/// Asks everything of the last commit, of a filesystem in which nothing waits. Answers what was asked about: data extents and blocks, and
+/// how many of these are shared.
 pub fn compare_plain(fs: &Filesystem) -> [usize; 4] {
     let plain = reached(fs.volume()).unwrap();
     for bytes in [1 << 20, LITTLE] {
@@ -87,7 +87,8 @@ impl Judge<'_> {
     }
 }
 
-/// Compares fiemap of every file that the kernel shows of an image, and of ranges of it. Answers how many records have each flag; 0 for all.
+/// Compares fiemap of every file that the kernel shows of an image, and of ranges of it. Answers how many records have each flag; 0 for
+/// all.
 pub fn compare_kernel(fs: &Filesystem, image: &Path, options: &str) -> BTreeMap<u32, usize> {
     let mount = KernelMount::read_only(image, options).unwrap();
     let mut files = Vec::new();

@@ -1,5 +1,5 @@
-//! Random layouts that the kernel has made: compression, preallocation, holes, clones within and between files, snapshots, deletions. Each is
-//! asked as the kernel has left it.
+//! Random layouts that the kernel has made: compression, preallocation, holes, clones within and between files, snapshots, deletions.
+//! Each is asked as the kernel has left it.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

@@ -15,8 +15,8 @@ use crate::error::Result;
 const BATCH: usize = 512;
 
 impl Owners<'_> {
-    /// The trees that reach the data extent or tree block at `bytenr`, deleted subvolumes that are not dropped yet among them. The set is in
-    /// [`Known::sets`](super::Known::sets) until the next question.
+    /// The trees that reach the data extent or tree block at `bytenr`, deleted subvolumes that are not dropped yet among them. The set
+    /// is in [`Known::sets`](super::Known::sets) until the next question.
     pub fn trees_of(&mut self, bytenr: u64) -> Result<RootSet> {
         self.known.begin();
         let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());

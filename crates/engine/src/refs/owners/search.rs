@@ -51,9 +51,9 @@ impl<'a> Owners<'a> {
         if child.bytenr == bytenr { Ok(Some(parent.bytenr())) } else { Err(lost()) }
     }
 
-    /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for: items of tree
-    /// `id`, in leaves whose references are by that tree. The tree may reach more pieces at the same place, in leaves of others and in leaves
-    /// that refer by their address.
+    /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for:
+    /// items of tree `id`, in leaves whose references are by that tree. The tree may reach more pieces at the same place, in leaves of
+    /// others and in leaves that refer by their address.
     pub(super) fn each_piece(
         &mut self,
         id: u64,
