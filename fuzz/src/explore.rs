@@ -16,6 +16,8 @@ use crate::input::Input;
 const NAMES_MAX: usize = 600;
 /// Items of a tree that are looked at.
 const ITEMS_MAX: usize = 20_000;
+/// Extents of one file.
+const EXTENTS_MAX: usize = 10_000;
 /// Reads of one file.
 const PARTS_MAX: usize = 12;
 /// Changes of one run.
@@ -80,6 +82,7 @@ fn look_at(fs: &Filesystem, node: Node) {
         let _ = fs.get_xattr(node, &name);
     }
     let _ = (fs.read_link(node), fs.extents(node, 0..u64::MAX));
+    let _ = fs.fiemap(node, 0..u64::MAX).map(|all| all.take(EXTENTS_MAX).count());
     let Ok(attributes) = attributes else { return };
     let mut buffer = vec![0; 32 << 10];
     let mut at = 0;

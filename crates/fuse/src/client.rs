@@ -12,6 +12,7 @@ use std::path::Path;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
+pub use crate::mount::control::ExtentFacts;
 use crate::mount::control::words::{PREFIX, Record};
 use crate::mount::control::{
     Facts, FoundItem, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey, trees,
@@ -173,6 +174,13 @@ pub fn search(
             None => return Ok(()),
         }
     }
+}
+
+/// The extents of the file at `path` from `from` on, as many as fit into an answer; none at its end. What only
+/// the kernel's pages have is not known there before an fsync(2) of the file.
+pub fn fiemap(path: &Path, from: u64) -> Result<Vec<ExtentFacts>, Errno> {
+    let records = Record::all(&get(path, &format!("fiemap.{from}"))?);
+    records.iter().map(|record| record.extent().ok_or(Errno::PROTO)).collect()
 }
 
 /// Facts about the filesystem.

@@ -16,3 +16,4 @@ pub mod mapped;
 pub mod model;
 pub mod ops;
 pub mod oracle;
+pub mod reach;

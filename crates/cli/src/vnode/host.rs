@@ -502,7 +502,7 @@ fn mount_of(file: &impl AsFd) -> Option<String> {
 }
 
 /// The path under which the system shows an open file.
-fn handle_path(file: &impl AsFd) -> PathBuf {
+pub(super) fn handle_path(file: &impl AsFd) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()).into()
 }
 

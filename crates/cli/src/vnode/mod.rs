@@ -4,6 +4,7 @@
 //! and their like are written once, for vnodes. Symbolic links are never followed here: who wants that finds the vnode with
 //! following, and gets what the link leads to.
 
+mod extents;
 mod guard;
 mod host;
 mod image;
@@ -24,6 +25,7 @@ pub use session::{Session, Target};
 
 use crate::error::{self, Failure};
 use crate::quote;
+use buttress::FileExtent;
 pub use buttress::Time;
 
 /// What a file is.
@@ -444,6 +446,17 @@ impl Vnode {
         match &self.at {
             At::Host(place) => place.read_link(),
             At::Image(image, node) => Ok(image.fs().read_link(*node)?),
+        }
+    }
+
+    /// Where the data of a regular file are: its extents, in order.
+    pub fn fiemap(&self) -> Result<Box<dyn Iterator<Item = Result<FileExtent>>>> {
+        match &self.at {
+            At::Host(place) => Ok(Box::new(extents::Extents::of(place.reader()?)?)),
+            At::Image(image, node) => {
+                let extents = image.fs().fiemap(*node, 0..u64::MAX)?;
+                Ok(Box::new(extents.map(|one| one.map_err(FileError::from))))
+            }
         }
     }
 

@@ -505,6 +505,7 @@ fn a_terminal_sees_no_escape_sequences() {
         "subvolume show disk.img",
         "inspect-internal dump-tree disk.img",
         "inspect-internal dump-super disk.img",
+        "inspect-internal fiemap -v disk.img:/*",
         "inspect-internal inode-resolve 257 disk.img",
         "inspect-internal subvolid-resolve 256 disk.img",
         "subvolume find-new disk.img 0",

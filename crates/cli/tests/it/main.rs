@@ -7,6 +7,7 @@ mod check;
 mod clock;
 mod counted;
 mod device;
+mod fiemap;
 mod files;
 mod full;
 mod hostile;

@@ -12,6 +12,7 @@ pub mod acl;
 mod beside;
 mod convert;
 mod data;
+pub mod fiemap;
 mod file;
 mod info;
 mod known;
@@ -38,10 +39,12 @@ use crate::error::{Error, Result};
 use crate::hash::Spread;
 use crate::inode::{Inode, Reason};
 use crate::log::{Log, Synced};
+use crate::refs::owners::Known;
 use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
+pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;
@@ -71,6 +74,8 @@ struct Inner {
     options: Options,
     warnings: Vec<String>,
     wake: Arc<worker::Wake>,
+    /// Who reaches which extents of the last commit, as far as it was asked.
+    owners: Mutex<Known>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

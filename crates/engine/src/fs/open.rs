@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
 use crate::log::replay::replay;
+use crate::refs::owners::Known;
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::Forest;
 use crate::tree::{Blocks, View};
@@ -59,11 +60,13 @@ impl Filesystem {
             }
         }
         let warnings = warnings.iter().map(ToString::to_string).collect();
+        let owners_bytes = options.owners_bytes;
         let inner = Inner {
             core,
             forest,
             options,
             warnings,
+            owners: Mutex::new(Known::new(owners_bytes)),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),

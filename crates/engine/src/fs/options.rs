@@ -18,6 +18,8 @@ const DROPPED_BLOCK: u64 = 64 << 10;
 /// Where free space lies may take this part of what is for tree blocks and what waits: at 512 MiB, half a terabyte in which it is in
 /// many pieces.
 const FREE_SPACE_SHARE: u64 = 16;
+/// Who reaches what, as far as it was asked, may take this part of the memory.
+const OWNERS_SHARE: u64 = 64;
 /// What threads write at once, together, is this part of the memory.
 const RUN_SHARE: u64 = 64;
 /// Bytes that one thread writes at once.
@@ -38,6 +40,7 @@ pub struct Options {
     pub(super) patience: Duration,
     pub(super) kept_max: usize,
     pub(super) inodes_max: usize,
+    pub(super) owners_bytes: u64,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
     pub(super) rescue: Rescue,
@@ -62,6 +65,7 @@ impl Options {
             patience: Duration::ZERO,
             kept_max: 0,
             inodes_max: 0,
+            owners_bytes: 0,
             background: true,
             mark_quota_inconsistent: false,
             rescue: Rescue::default(),
@@ -122,6 +126,7 @@ impl Options {
             kept_max: ((bytes / KEPT_SHARE) as usize).clamp(4, 64),
             drop_blocks_max: ((bytes / DROPPED_BLOCK) as usize).clamp(16, 4096),
             inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),
+            owners_bytes: bytes / OWNERS_SHARE,
             ..self
         }
     }
@@ -145,6 +150,12 @@ impl Options {
     /// Bytes of file data kept in memory before a commit is made.
     pub fn dirty_bytes_max(self, dirty_bytes_max: u64) -> Options {
         Options { dirty_bytes_max, ..self }
+    }
+
+    /// Bytes of memory for who reaches which extents ([`crate::Filesystem::fiemap`]), at most; 64 KiB at least.
+    /// [`Options::memory`] sets it.
+    pub fn owners_bytes(self, owners_bytes: u64) -> Options {
+        Options { owners_bytes, ..self }
     }
 
     /// Whether [`crate::Filesystem::sync`] writes a tree log where that is enough, which Linux knows as `treelog`; otherwise it commits.

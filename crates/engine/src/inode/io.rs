@@ -9,11 +9,14 @@ use parking_lot::RwLockReadGuard;
 
 use super::Inode;
 use super::attributes::{Attributes, mode, shown};
-use super::file::{Cache, FileChanges, INLINE_MAX, Layers, Mapping, Seek, Shared};
+use super::file::{
+    Cache, FileChanges, INLINE_MAX, Layers, Mapping, Seek, Segment, Shared, committed,
+};
 use super::state::State;
 use super::tree::FileTree;
 use crate::error::{Errno, Error, Result};
 use crate::space::Need;
+use crate::tree::View;
 use crate::txn::{Core, Op};
 
 /// The largest file: offsets are signed for everyone else.
@@ -366,6 +369,24 @@ impl FileTree {
         let (state, nothing) = (readable(inode)?, FileChanges::default());
         let layers = state.layers(inode.ino, self.view(op.core));
         state.file_or(&nothing).extents(layers, start, end)
+    }
+
+    /// Where the parts of a file are that `span` has something of, `most` at most: as the committed version `view` of the tree has them, or
+    /// else as the layers have them.
+    pub fn segments(
+        &self,
+        op: &Op<'_>,
+        inode: &Inode,
+        view: Option<View<'_>>,
+        span: std::ops::Range<u64>,
+        most: usize,
+    ) -> Result<Vec<Segment>> {
+        let (state, nothing) = (readable(inode)?, FileChanges::default());
+        let layers = state.layers(inode.ino, view.unwrap_or_else(|| self.view(op.core)));
+        match view {
+            Some(_) => committed(Layers { in_tree: true, frozen: None, ..layers }, span, most),
+            None => state.file_or(&nothing).segments(layers, span, most),
+        }
     }
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the

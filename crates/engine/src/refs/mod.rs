@@ -11,10 +11,13 @@ mod apply;
 mod extent;
 mod fold;
 mod log;
+pub mod owners;
 mod packed;
+mod root_set;
 mod sharing;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
 pub use log::{Record, RefLog, Target};
+pub use root_set::{RootSet, RootSets};
 pub use sharing::{Sharing, child_refs, may_be_shared};

@@ -11,8 +11,8 @@ use rustix::fs::IFlags;
 use rustix::io::Errno;
 
 use super::control::{
-    Control, DeviceFacts, Facts, FoundItem, SpaceFacts, StoredFacts, StoredPart, SubvolumeFacts,
-    TreeKey,
+    Control, DeviceFacts, ExtentFacts, Facts, FoundItem, SpaceFacts, StoredFacts, StoredPart,
+    SubvolumeFacts, TreeKey,
 };
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
@@ -544,6 +544,22 @@ impl Control for Engine {
             label: info.label,
             devices: info.devices.into_iter().map(device_facts).collect(),
         })
+    }
+
+    fn fiemap(&self, node: &Self::Node, from: u64, most: usize) -> Answer<Vec<ExtentFacts>> {
+        // Who goes on needs no commit of his own.
+        let extents = match from {
+            0 => self.fs.fiemap(*node, from..u64::MAX),
+            _ => self.fs.fiemap_committed(*node, from..u64::MAX),
+        };
+        let extents = extents.map_err(errno)?;
+        let facts = |one: buttress::FileExtent| ExtentFacts {
+            logical: one.logical,
+            physical: one.physical,
+            length: one.length,
+            flags: one.flags,
+        };
+        extents.take(most).map(|one| one.map(facts).map_err(errno)).collect()
     }
 
     fn stats(&self) -> Answer<Vec<(String, u64)>> {

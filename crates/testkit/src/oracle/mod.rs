@@ -5,6 +5,7 @@
 //! a test asks [`is_root`] first and says with [`skip`] why it does nothing.
 
 mod checker;
+mod fiemap;
 mod klog;
 mod loopdev;
 mod mount;
@@ -16,6 +17,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 pub use checker::{check_ours, our_report};
+pub use fiemap::{Question, Record, fiemap};
 pub use klog::KernelLog;
 pub use loopdev::LoopDevice;
 pub use mount::KernelMount;

@@ -197,6 +197,7 @@ fn look_at(fs: &Filesystem, node: Node) {
         let _ = fs.get_xattr(node, &name);
     }
     let _ = (fs.read_link(node), fs.extents(node, 0..u64::MAX));
+    let _ = fs.fiemap(node, 0..u64::MAX).map(|all| all.take(NAMES_MAX).count());
     let Ok(attributes) = attributes else { return };
     let mut buffer = vec![0; 64 << 10];
     let mut at = 0;

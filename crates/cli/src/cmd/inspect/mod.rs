@@ -2,6 +2,7 @@
 
 pub mod dump_super;
 pub mod dump_tree;
+pub mod fiemap;
 pub mod inode_resolve;
 mod layout;
 pub mod list_chunks;
@@ -35,6 +36,8 @@ pub enum Inspect {
     SubvolIdResolve(subvolid_resolve::SubvolIdResolve),
     /// Print how large trees are and how they lie on the disk
     TreeStats(tree_stats::TreeStats),
+    /// Tell where the data of files are, and what is shared
+    Fiemap(fiemap::Fiemap),
 }
 
 /// Does what was asked.
@@ -47,5 +50,6 @@ pub fn run(command: &Inspect, globals: &Globals, out: &mut dyn Write) -> Result<
         Inspect::RootId(args) => rootid::run(args, globals, out),
         Inspect::SubvolIdResolve(args) => subvolid_resolve::run(args, globals, out),
         Inspect::TreeStats(args) => tree_stats::run(args, globals, out),
+        Inspect::Fiemap(args) => fiemap::run(args, globals, out),
     }
 }

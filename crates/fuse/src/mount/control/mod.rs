@@ -123,6 +123,19 @@ pub struct SpaceFacts {
     pub used: u64,
 }
 
+/// A part of a file that is in one piece in the file and on the disk; see FIEMAP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExtentFacts {
+    /// Offset in the file, in bytes.
+    pub logical: u64,
+    /// Address on the filesystem's devices, in bytes; 0 where there is none.
+    pub physical: u64,
+    /// Bytes of the file.
+    pub length: u64,
+    /// The flags of Linux's `fiemap_extent`.
+    pub flags: u32,
+}
+
 /// A key of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TreeKey {
@@ -212,6 +225,10 @@ pub trait Control: Store {
     }
     /// One path of an inode inside its subvolume, without leading slash; empty for the top.
     fn path_in_subvolume(&self, identity: Identity) -> Answer<Vec<u8>> {
+        Err(Errno::NOTTY)
+    }
+    /// The extents of a regular file from an offset on, `most` at most.
+    fn fiemap(&self, node: &Self::Node, from: u64, most: usize) -> Answer<Vec<ExtentFacts>> {
         Err(Errno::NOTTY)
     }
     /// Facts about the filesystem.

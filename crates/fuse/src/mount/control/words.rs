@@ -17,6 +17,7 @@
 //! | `paths.INO.PAST` | the paths of an inode of the same subvolume behind the first PAST ones, each with a zero byte behind it, as many as fit | |
 //! | `stored.FROM` | how this file is stored from offset FROM on: where to go on (`-` at the end); for each part start, length, compression, bytes on the disk, bytes of content, address, whether preallocated | |
 //! | `search.TREE.KEY.KEY.SINCE` | items of a tree (0: the one of this file) between two keys (three numbers each), of leaves of transaction SINCE or later: objectid, offset, transaction (8 bytes each), length (4), type, data | |
+//! | `fiemap.OFFSET` | the extents of this file from OFFSET on, as many as fit | |
 //! | `options` | those of the mount that are the same for all mounts of the filesystem, separated by commas | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
@@ -35,9 +36,9 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{Control, DeviceFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
+use super::{Control, DeviceFacts, ExtentFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
 use crate::mount::caller::Caller;
-use crate::mount::permission::SEARCH;
+use crate::mount::permission::{READ, SEARCH};
 use crate::mount::store::{Answer, Time};
 use crate::nodes::{Identity, SUBVOLUME_TOP};
 use crate::protocol::abi::{GetxattrIn, SetxattrIn, opcode};
@@ -47,6 +48,9 @@ use crate::protocol::channel::Request;
 pub(crate) const PREFIX: &str = "buttress.";
 /// Most bytes of records in one answer, below the kernel's limit of 64 KiB.
 pub(super) const ANSWER_BYTES: usize = 60_000;
+
+/// Extents in one answer: each has four numbers.
+const EXTENTS_MAX: usize = 600;
 
 /// The rest of a control attribute's name.
 pub(in crate::mount) fn word(name: &OsStr) -> Option<&str> {
@@ -96,6 +100,11 @@ impl<S: Control> Mount<S> {
             ("deleted", Some(from)) => {
                 self.require_master(request)?;
                 records_that_fit(self.store.deleted_subvolumes(from)?.into_iter().map(Ok))?
+            }
+            ("fiemap", Some(from)) => {
+                self.may(&Caller::of(request), &node, READ)?;
+                let extents = self.store.fiemap(&node, from, EXTENTS_MAX)?;
+                extents.iter().flat_map(extent_record).collect()
             }
             ("default", None) => self.store.default_subvolume()?.to_string().into_bytes(),
             ("path", None) => self.path_of(request, &node)?,
@@ -333,6 +342,11 @@ fn space_record(space: &SpaceFacts) -> Vec<u8> {
         .end()
 }
 
+fn extent_record(extent: &ExtentFacts) -> Vec<u8> {
+    let ExtentFacts { logical, physical, length, flags } = *extent;
+    Writer::default().numbers("extent", &[logical, physical, length, flags.into()]).end()
+}
+
 /// One record as it was written.
 pub(crate) struct Record(Vec<(String, Vec<u8>)>);
 
@@ -429,6 +443,12 @@ impl Record {
         })
     }
 
+    /// Reads an extent.
+    pub(crate) fn extent(&self) -> Option<ExtentFacts> {
+        let [logical, physical, length, flags] = self.numbers("extent")?;
+        Some(ExtentFacts { logical, physical, length, flags: u32::try_from(flags).ok()? })
+    }
+
     /// Reads space of one kind.
     pub(crate) fn space(&self) -> Option<SpaceFacts> {
         Some(SpaceFacts {
@@ -480,6 +500,17 @@ mod tests {
         let records = Record::all(&answer.concat());
         let back: Vec<_> = records.iter().map(|record| record.subvolume().unwrap()).collect();
         assert_eq!(back, [facts, SubvolumeFacts::default()]);
+    }
+
+    #[test]
+    fn extents_come_back_and_as_many_as_are_asked_for_fit() {
+        let long = u64::MAX;
+        let extent = ExtentFacts { logical: long, physical: long, length: long, flags: u32::MAX };
+        let answer: Vec<u8> = vec![extent; EXTENTS_MAX].iter().flat_map(extent_record).collect();
+        assert!(answer.len() <= ANSWER_BYTES);
+        let records = Record::all(&answer);
+        assert_eq!(records.len(), EXTENTS_MAX);
+        assert!(records.iter().all(|record| record.extent() == Some(extent)));
     }
 
     #[test]

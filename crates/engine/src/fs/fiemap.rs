@@ -1,0 +1,268 @@
+//! Where a file's data are: FIEMAP, record for record as Linux answers it.
+//!
+//! **Which version.** Who shares an extent is known of the last commit ([`crate::refs::owners`]), so a filesystem that is written to
+//! commits first, if anything waits, and what it has then is what is told, by the committed tree alone. Linux comes to the same: filefrag
+//! asks for the file to be synced first. Where nothing can be committed (a log was replayed for who only reads; a commit has failed) the
+//! layers are told: what is in memory only is `delalloc` and `unknown`, and an extent that no commit knows is shared with nobody.
+//!
+//! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the
+//! rest is told as it is then. Memory is that of a part and of [`Options::owners_bytes`](super::Options::owners_bytes), however long the
+//! file is and however many snapshots there are. The extents of a part are resolved in the order of their addresses, each once, so the
+//! extent tree is gone through forwards.
+//!
+//! **What a record is.** An extent item is told whole when any of it is in the range. Neighbours are one record when they are neighbours in
+//! the file and on the disk and have the same flags. Of a compressed extent the address is that of its start, whatever part of it the file
+//! has; inline data have none, and are as long as their sector. `last` has the record behind which there are only holes.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use buttress_ondisk::{Key, kind};
+
+use super::types::{FileKind, Node};
+use super::{Filesystem, Inner};
+use crate::error::{Errno, Error, Result};
+use crate::inode::file::{Content, FILE_END, Segment};
+use crate::refs::owners::{Asker, Committed, Known, Owners};
+use crate::tree::View;
+use crate::txn::Op;
+
+/// Extents that are looked at together.
+const PART: usize = 2048;
+
+/// Flags of [`FileExtent`], with the numbers of Linux's `fiemap_extent`.
+pub mod fiemap_flags {
+    /// Nothing but holes comes behind it.
+    pub const LAST: u32 = 0x1;
+    /// It has no place on the disk yet.
+    pub const UNKNOWN: u32 = 0x2;
+    /// It is in memory, and gets its place with the next commit.
+    pub const DELALLOC: u32 = 0x4;
+    /// What is on the disk is not what the file reads as: compressed.
+    pub const ENCODED: u32 = 0x8;
+    /// Addresses and length may not be those of whole sectors.
+    pub const NOT_ALIGNED: u32 = 0x100;
+    /// The data are in the file's item.
+    pub const INLINE: u32 = 0x200;
+    /// Preallocated: it reads as zeros.
+    pub const UNWRITTEN: u32 = 0x800;
+    /// Other files or subvolumes reach the extent, too, or the file does at several places.
+    pub const SHARED: u32 = 0x2000;
+}
+
+/// A part of a file that is in one piece in the file and on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtent {
+    /// Offset in the file, in bytes.
+    pub logical: u64,
+    /// Logical address on the filesystem's devices, in bytes; 0 where there is none.
+    pub physical: u64,
+    /// Bytes of the file.
+    pub length: u64,
+    /// [`fiemap_flags`].
+    pub flags: u32,
+}
+
+impl FileExtent {
+    /// Where it ends in the file.
+    pub fn end(&self) -> u64 {
+        self.logical.saturating_add(self.length)
+    }
+
+    fn continues(&self, next: &FileExtent) -> bool {
+        self.end() == next.logical
+            && self.physical.checked_add(self.length) == Some(next.physical)
+            && self.flags == next.flags
+    }
+}
+
+/// The extents of a file, from [`Filesystem::fiemap`]. After an error there are no more.
+#[derive(Debug)]
+pub struct Fiemap {
+    fs: Filesystem,
+    node: Node,
+    /// What was not looked at yet.
+    rest: Range<u64>,
+    /// Where the last extent ends that is not a hole.
+    end: u64,
+    /// The last record so far, which the next one may continue.
+    open: Option<FileExtent>,
+    ready: VecDeque<FileExtent>,
+}
+
+impl Filesystem {
+    /// The extents of a regular file that `range` has something of, in order and without holes; see [`FileExtent`]. Space that is
+    /// preallocated behind the end of the file is among them. Commits first if anything waits for a commit. `OPNOTSUPP` for what is no
+    /// regular file.
+    pub fn fiemap(&self, node: Node, range: Range<u64>) -> Result<Fiemap> {
+        let fiemap = self.fiemap_committed(node, range)?;
+        if !self.is_read_only() {
+            self.commit()?;
+        }
+        Ok(fiemap)
+    }
+
+    /// The same of the last commit: what waits for the next one is not told. For who goes on where an earlier call has ended.
+    pub fn fiemap_committed(&self, node: Node, range: Range<u64>) -> Result<Fiemap> {
+        if self.attributes(node)?.kind != FileKind::Regular {
+            return Err(Error::User(Errno::OPNOTSUPP));
+        }
+        let (open, ready) = (None, VecDeque::new());
+        Ok(Fiemap { fs: self.clone(), node, rest: range, end: 0, open, ready })
+    }
+}
+
+impl Iterator for Fiemap {
+    type Item = Result<FileExtent>;
+
+    fn next(&mut self) -> Option<Result<FileExtent>> {
+        while self.ready.is_empty() && !self.rest.is_empty() {
+            if let Err(error) = self.part() {
+                (self.rest, self.open) = (0..0, None);
+                return Some(Err(error));
+            }
+        }
+        let next = self.ready.pop_front().or_else(|| self.open.take().map(|one| self.closed(one)));
+        next.map(Ok)
+    }
+}
+
+impl Fiemap {
+    /// Looks at the next extents.
+    fn part(&mut self) -> Result<()> {
+        let fs = self.fs.clone();
+        let inner = fs.inner();
+        inner.read(|op| {
+            let mut known = inner.owners.lock();
+            let mut source = Source::new(inner, op, self.node, &mut known)?;
+            self.end = source.end()?;
+            let segments = source.segments(self.rest.clone())?;
+            self.rest.start = match segments.last() {
+                Some(last) if segments.len() == PART => last.span.end,
+                _ => self.rest.end,
+            };
+            let shared = source.shared(&segments)?;
+            segments.iter().for_each(|segment| self.take(record(segment, &shared)));
+            Ok(())
+        })
+    }
+
+    fn take(&mut self, next: FileExtent) {
+        match &mut self.open {
+            Some(open) if open.continues(&next) => open.length += next.length,
+            open => {
+                if let Some(whole) = open.replace(next) {
+                    let whole = self.closed(whole);
+                    self.ready.push_back(whole);
+                }
+            }
+        }
+    }
+
+    /// A record that nothing continues.
+    fn closed(&self, record: FileExtent) -> FileExtent {
+        let last = if record.end() >= self.end { fiemap_flags::LAST } else { 0 };
+        FileExtent { flags: record.flags | last, ..record }
+    }
+}
+
+fn record(segment: &Segment, shared: &[u64]) -> FileExtent {
+    let (logical, length) = (segment.span.start, segment.span.end - segment.span.start);
+    let (physical, flags) = match segment.content {
+        Content::Buffered => (0, fiemap_flags::DELALLOC | fiemap_flags::UNKNOWN),
+        Content::Inline { compressed } => {
+            let encoded = if compressed { fiemap_flags::ENCODED } else { 0 };
+            (0, encoded | fiemap_flags::NOT_ALIGNED | fiemap_flags::INLINE)
+        }
+        Content::Extent { bytenr, offset, compressed, prealloc } => {
+            let skip = if compressed { 0 } else { offset };
+            let encoded = if compressed { fiemap_flags::ENCODED } else { 0 };
+            let unwritten = if prealloc { fiemap_flags::UNWRITTEN } else { 0 };
+            let is_shared = shared.binary_search(&bytenr).is_ok();
+            let shared = if is_shared { fiemap_flags::SHARED } else { 0 };
+            (bytenr.saturating_add(skip), encoded | unwritten | shared)
+        }
+    };
+    FileExtent { logical, physical, length, flags }
+}
+
+/// A file as it is during one part.
+struct Source<'a> {
+    inner: &'a Inner,
+    op: &'a Op<'a>,
+    node: Node,
+    owners: Owners<'a>,
+    /// The committed tree; nothing when the layers are told.
+    view: Option<View<'a>>,
+}
+
+impl<'a> Source<'a> {
+    fn new(
+        inner: &'a Inner,
+        op: &'a Op<'a>,
+        node: Node,
+        known: &'a mut Known,
+    ) -> Result<Source<'a>> {
+        let roots = op.core.roots();
+        let committed = Committed { root: roots.root, chunk: roots.chunk, extent: roots.extent };
+        let mut owners = Owners::new(&op.core.blocks, committed, known);
+        let waits = inner.subvolume(node.subvolume)?.tree.is_dirty();
+        let is_told = !waits || inner.core.check_writable().is_ok();
+        let view = if is_told { Some(owners.tree(node.subvolume)?) } else { None };
+        Ok(Source { inner, op, node, owners, view })
+    }
+
+    /// Up to as many as are looked at together.
+    fn segments(&self, span: Range<u64>) -> Result<Vec<Segment>> {
+        let (subvolume, inode) = self.inner.find(self.op, self.node)?;
+        subvolume.tree.segments(self.op, &inode, self.view, span, PART)
+    }
+
+    /// Where the last extent ends that is not a hole.
+    fn end(&self) -> Result<u64> {
+        let (mut end, first) = (0, Key::new(self.node.ino, kind::EXTENT_DATA, 0));
+        let Some(view) = self.view else {
+            // What is in memory only is not much.
+            let mut next = 0..FILE_END;
+            while let Some(last) = self.segments(next.clone())?.last() {
+                end = last.span.end;
+                next.start = end;
+            }
+            return Ok(end);
+        };
+        // Without the feature no-holes, the last items may be those of holes.
+        let mut to = Key { offset: u64::MAX, ..first };
+        while let Some(key) = view.last_in(&first, &to)?.map(|item| item.key()) {
+            if let Some(last) = self.segments(key.offset..key.offset.saturating_add(1))?.last() {
+                end = last.span.end;
+                break;
+            }
+            let Some(before) = key.offset.checked_sub(1) else { break };
+            to.offset = before;
+        }
+        Ok(end)
+    }
+
+    /// Those extents that are shared, by ascending addresses.
+    fn shared(&mut self, segments: &[Segment]) -> Result<Vec<u64>> {
+        let mut extents: Vec<(u64, Option<u64>)> = segments
+            .iter()
+            .filter_map(|segment| match segment.content {
+                Content::Extent { bytenr, .. } => Some((bytenr, segment.leaf)),
+                _ => None,
+            })
+            .collect();
+        extents.sort_unstable();
+        extents.dedup_by_key(|(bytenr, _)| *bytenr);
+        let (tree, ino) = (self.node.subvolume, self.node.ino);
+        let mut shared = Vec::new();
+        for (bytenr, leaf) in extents {
+            let asker = Asker { tree, ino, leaf };
+            let is_new = leaf.is_none() && !self.owners.is_known(bytenr)?;
+            if !is_new && self.owners.is_shared(bytenr, &asker)? {
+                shared.push(bytenr);
+            }
+        }
+        Ok(shared)
+    }
+}

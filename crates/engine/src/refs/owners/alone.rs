@@ -1,0 +1,126 @@
+//! Is it shared? Stops at the second owner.
+//!
+//! What Linux's fiemap calls shared, found by trying (6.18): a data extent that
+//!
+//! * has more than one reference: of another file, of another tree, or of the same file at another place (file minus extent offset),
+//!   even if all of them are of one file; or that has one reference, of another file;
+//! * or that is reached from a leaf which is shared: a block between it and the root of the tree has more than one reference.
+//!
+//! An extent that its file has in several pieces at the same place, because something in its middle was written anew, has one reference
+//! and is not shared by that. All leaves that hold pieces of it count, whichever of them was asked for. A deleted subvolume counts until it
+//! is dropped. It does not matter which bytes of the extent the others refer to.
+//!
+//! What is counted are references, not files, and that shows where a leaf refers by its address, as after a balance: however many files of
+//! a leaf have pieces of an extent, that is one reference, and Linux does not call it shared; nor is it here.
+
+use buttress_ondisk::view::InlineRef;
+
+use super::references::{Reading, wrong};
+use super::search::FileRef;
+use super::{Owners, on_unless};
+use crate::error::Result;
+
+/// The only tree that reaches a block; `None` when more than one reference leads to it or to a block above it.
+pub(super) type Alone = Option<u64>;
+
+/// Who asks whether an extent is shared.
+#[derive(Clone, Copy, Debug)]
+pub struct Asker {
+    /// The tree.
+    pub tree: u64,
+    /// The file.
+    pub ino: u64,
+    /// The leaf in which the file's item was met, if it was met in a committed tree.
+    pub leaf: Option<u64>,
+}
+
+impl Owners<'_> {
+    /// Whether others than the file that asks reach the data extent at `bytenr`, or it does at several places.
+    pub fn is_shared(&mut self, bytenr: u64, asker: &Asker) -> Result<bool> {
+        self.known.begin();
+        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
+        self.extents.more(&mut reading, &mut refs, 2)?;
+        let head = reading.head()?;
+        if head.level.is_some() {
+            return Err(wrong("a tree block where data should be", bytenr));
+        }
+        match refs.as_slice() {
+            [] => Err(wrong("an extent has no references", bytenr)),
+            [InlineRef::SharedData { parent, .. }] => self.is_leaf_shared(*parent, asker.tree),
+            [InlineRef::ExtentData { root, objectid, offset, count }] => {
+                if (*root, *objectid) != (asker.tree, asker.ino) {
+                    return Ok(true);
+                }
+                if let (Some(leaf), 1) = (asker.leaf, *count) {
+                    return self.is_leaf_shared(leaf, asker.tree);
+                }
+                let file = FileRef { ino: *objectid, offset: *offset, count: *count };
+                self.is_any_leaf_shared((bytenr, head.len), file, asker.tree)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// Whether the version has an extent at `bytenr` at all.
+    pub fn is_known(&mut self, bytenr: u64) -> Result<bool> {
+        self.extents.has(bytenr)
+    }
+
+    /// The only tree that reaches the tree block at `bytenr`, or `None` when it is shared.
+    pub fn only_tree_of(&mut self, bytenr: u64) -> Result<Option<u64>> {
+        self.known.begin();
+        self.alone(bytenr, None)
+    }
+
+    fn is_leaf_shared(&mut self, leaf: u64, tree: u64) -> Result<bool> {
+        Ok(self.alone(leaf, Some(0))? != Some(tree))
+    }
+
+    fn is_any_leaf_shared(&mut self, extent: (u64, u64), file: FileRef, tree: u64) -> Result<bool> {
+        let mut last = None;
+        let met = self.each_piece(tree, extent, file, |owners, item| {
+            let leaf = item.leaf().bytenr();
+            let is_new = last.replace(leaf) != Some(leaf);
+            Ok(on_unless(is_new && owners.is_leaf_shared(leaf, tree)?))
+        })?;
+        Ok(met.is_break())
+    }
+
+    /// The same as [`Owners::only_tree_of`], of a block that has this level.
+    fn alone(&mut self, bytenr: u64, level: Option<u8>) -> Result<Alone> {
+        let (mut at, mut wanted, mut below) = (bytenr, level, Vec::new());
+        let found = loop {
+            if let Some(found) = self.known.alone.get(at) {
+                break found;
+            }
+            let (mut reading, mut refs) = (Reading::of(at), Vec::new());
+            self.extents.more(&mut reading, &mut refs, 2)?;
+            let head = reading.head()?;
+            let level = level_of(at, head.level, wanted)?;
+            below.push(at);
+            let next = match refs.as_slice() {
+                [] => return Err(wrong("a tree block has no references", at)),
+                [InlineRef::TreeBlock { root }] => match self.parent_in(*root, at, &head)? {
+                    None => break Some(*root),
+                    Some(parent) => parent,
+                },
+                [InlineRef::SharedBlock { parent }] => *parent,
+                _ => break None,
+            };
+            (at, wanted) = (next, Some(level + 1));
+        };
+        for block in below {
+            self.known.alone.put(block, found);
+        }
+        Ok(found)
+    }
+}
+
+/// The level of a block that must be there, and must have this one.
+pub(super) fn level_of(bytenr: u64, level: Option<u8>, wanted: Option<u8>) -> Result<u8> {
+    match level {
+        Some(level) if wanted.is_none_or(|wanted| wanted == level) => Ok(level),
+        Some(_) => Err(wrong("a block is not one level above what refers to it", bytenr)),
+        None => Err(wrong("data where a tree block should be", bytenr)),
+    }
+}

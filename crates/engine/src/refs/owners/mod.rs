@@ -1,0 +1,115 @@
+//! Who reaches a data extent or a tree block: found upwards, through the extent tree, in one committed version.
+//!
+//! | question | answered by | how |
+//! |---|---|---|
+//! | is it shared? | [`Owners::is_shared`] | `alone`: stops at the second owner, and builds no set |
+//! | which trees reach it? | [`Owners::trees_of`] | `reach`: the union of the sets of what refers to it |
+//! | which files refer to it, and where? | [`Owners::each_place`] | `places`: up to the leaves, then what is in these |
+//!
+//! **A reference by a tree** (`TREE_BLOCK_REF`, `EXTENT_DATA_REF`) says that a block of the tree refers to the extent, not which one: the
+//! tree is searched from its root for the key, which leads there. It always does: a tree that gives up a block which others still
+//! reach has its references turned into references by the block's address (`FULL_BACKREF`) first. This holds of a subvolume that is
+//! dropped half way, too: what is gone of it has given up its references, and what is not is still below its root.
+//!
+//! **A reference by a block** (`SHARED_BLOCK_REF`, `SHARED_DATA_REF`) names the block. Each block is resolved once per version and kept
+//! ([`Known`]): a snapshot that shares a subtree costs one reference at its top, not one for each extent below. So neither time nor
+//! memory follow the product of extents and snapshots: what is read are the references of an extent and of the blocks above it.
+//!
+//! **Which version.** The last committed one, as the root tree has it: the extent tree describes no other. What the running and the
+//! committing transaction have changed is in layers of inodes and in the log of references, in no order in which it could be asked.
+//! Whoever wants to be told of it commits first; a commit folds the log into the extent tree anyway, and costs less than a second index of
+//! the log would with each operation. Blocks of the version must stay: the caller holds the gate, in bounded parts, and makes new `Owners`
+//! in each. [`Known`] forgets everything when the version is another one by then.
+//!
+//! **Hostile trees.** Levels ascend by one from each block to what refers to it, and are below 8: cycles and endless ways up are refused
+//! where they are met. What a search does not lead to, counts that are not met and blocks without references are errors with their
+//! address. Within one question each block is resolved once, whatever room there is to keep it, so no graph of references takes more
+//! time than it has references; its ancestors take some 24 bytes each until the question is answered.
+
+mod alone;
+mod known;
+mod places;
+mod reach;
+mod references;
+mod search;
+
+use std::ops::ControlFlow;
+
+use buttress_ondisk::item::RootItem;
+use buttress_ondisk::{Key, kind, objectid};
+
+pub use alone::Asker;
+pub use known::Known;
+pub use places::Place;
+
+use references::{Extents, wrong};
+
+use crate::error::{Error, Result};
+use crate::tree::{Blocks, Root, View};
+
+/// The trees of one committed version that are not found by a root item, and the extent tree.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed {
+    /// The root tree.
+    pub root: Root,
+    /// The chunk tree.
+    pub chunk: Root,
+    /// The extent tree.
+    pub extent: Root,
+}
+
+/// Answers who reaches what in one committed version. The caller sees to it that its blocks stay.
+#[derive(Debug)]
+pub struct Owners<'a> {
+    blocks: &'a Blocks,
+    committed: Committed,
+    extents: Extents<'a>,
+    known: &'a mut Known,
+}
+
+impl<'a> Owners<'a> {
+    /// Of this version. What `known` has of another one is forgotten.
+    pub fn new(blocks: &'a Blocks, committed: Committed, known: &'a mut Known) -> Owners<'a> {
+        known.is_of(committed.root);
+        let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
+        Owners { blocks, committed, extents: Extents::new(extents), known }
+    }
+
+    /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.
+    pub fn tree(&mut self, id: u64) -> Result<View<'a>> {
+        let root = match id {
+            objectid::ROOT_TREE => self.committed.root,
+            objectid::CHUNK_TREE => self.committed.chunk,
+            objectid::EXTENT_TREE => self.committed.extent,
+            _ => match self.known.trees.get(id) {
+                Some(root) => root,
+                None => {
+                    let root = self.find_tree(id)?;
+                    self.known.trees.put(id, root);
+                    root
+                }
+            },
+        };
+        Ok(View::new(self.blocks, id, root))
+    }
+
+    fn find_tree(&self, id: u64) -> Result<Root> {
+        let trees = View::new(self.blocks, objectid::ROOT_TREE, self.committed.root);
+        let from = Key::new(id, kind::ROOT_ITEM, 0);
+        let item = trees.last_in(&from, &Key { offset: u64::MAX, ..from })?;
+        let item = item.and_then(|item| RootItem::read(item.data()));
+        let item =
+            item.ok_or_else(|| wrong("a reference is of a tree that has no root item", id))?;
+        Ok(Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level })
+    }
+}
+
+/// Goes on unless it is done.
+fn on_unless(done: bool) -> ControlFlow<()> {
+    if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+}
+
+/// What was met in `tree` contradicts the extent tree.
+fn contradicts(tree: u64, what: &'static str, place: impl std::fmt::Display) -> Error {
+    Error::inconsistent(tree, what, place)
+}

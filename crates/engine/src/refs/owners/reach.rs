@@ -1,0 +1,123 @@
+//! Which trees reach it? The set of a block is the union of the sets of what refers to it.
+
+use std::ops::ControlFlow;
+
+use buttress_ondisk::view::InlineRef;
+
+use super::super::RootSet;
+use super::Owners;
+use super::alone::level_of;
+use super::references::{Reading, wrong};
+use super::search::FileRef;
+use crate::error::Result;
+
+/// References that are looked at together.
+const BATCH: usize = 512;
+
+impl Owners<'_> {
+    /// The trees that reach the data extent or tree block at `bytenr`, deleted subvolumes that are not dropped yet among them. The set
+    /// is in [`Known::sets`](super::Known::sets) until the next question.
+    pub fn trees_of(&mut self, bytenr: u64) -> Result<RootSet> {
+        self.known.begin();
+        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
+        self.extents.more(&mut reading, &mut refs, 1)?;
+        if reading.head()?.level.is_some() {
+            return self.trees_of_block(bytenr, None);
+        }
+        self.trees_of_data(bytenr)
+    }
+
+    /// The trees that reach the extent tree's data extent at `bytenr`.
+    fn trees_of_data(&mut self, bytenr: u64) -> Result<RootSet> {
+        let mut all = RootSet::EMPTY;
+        self.each_batch(bytenr, |owners, reading, refs| {
+            let len = reading.head()?.len;
+            for one in refs {
+                let some = match *one {
+                    InlineRef::SharedData { parent, .. } => {
+                        owners.trees_of_block(parent, Some(0))?
+                    }
+                    InlineRef::ExtentData { root, objectid, offset, count } => {
+                        let file = FileRef { ino: objectid, offset, count };
+                        owners.trees_of_pieces(root, (bytenr, len), file)?
+                    }
+                    _ => continue,
+                };
+                all = owners.known.sets.union(all, some);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(all)
+    }
+
+    fn trees_of_pieces(&mut self, tree: u64, extent: (u64, u64), file: FileRef) -> Result<RootSet> {
+        let (mut all, mut last) = (RootSet::EMPTY, None);
+        let _all_of_them = self.each_piece(tree, extent, file, |owners, item| {
+            let leaf = item.leaf().bytenr();
+            if last.replace(leaf) != Some(leaf) {
+                let some = owners.trees_of_block(leaf, Some(0))?;
+                all = owners.known.sets.union(all, some);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(all)
+    }
+
+    /// The trees that reach a tree block, which has this level. As deep as trees have levels: each step up is one level up.
+    pub(super) fn trees_of_block(&mut self, bytenr: u64, level: Option<u8>) -> Result<RootSet> {
+        if let Some(found) = self.known.reach.get(bytenr) {
+            return Ok(found);
+        }
+        let (mut all, mut roots) = (RootSet::EMPTY, Vec::new());
+        self.each_batch(bytenr, |owners, reading, refs| {
+            let head = reading.head()?;
+            let level = level_of(bytenr, head.level, level)?;
+            for one in refs {
+                let parent = match *one {
+                    InlineRef::SharedBlock { parent } => parent,
+                    // Nothing else of the tree is one level up: what the root item says will do.
+                    InlineRef::TreeBlock { root }
+                        if owners.tree(root)?.root().level == level + 1 =>
+                    {
+                        roots.push(root);
+                        continue;
+                    }
+                    InlineRef::TreeBlock { root } => match owners.parent_in(root, bytenr, &head)? {
+                        Some(parent) => parent,
+                        None => {
+                            roots.push(root);
+                            continue;
+                        }
+                    },
+                    _ => continue,
+                };
+                let some = owners.trees_of_block(parent, Some(level + 1))?;
+                all = owners.known.sets.union(all, some);
+            }
+            let some = owners.known.sets.of(&mut roots);
+            all = owners.known.sets.union(all, some);
+            roots.clear();
+            Ok(ControlFlow::Continue(()))
+        })?;
+        if all.is_empty() {
+            return Err(wrong("a tree block has no references", bytenr));
+        }
+        self.known.reach.put(bytenr, all);
+        Ok(all)
+    }
+
+    /// All references of an extent, some at a time, until `each` breaks.
+    pub(super) fn each_batch(
+        &mut self,
+        bytenr: u64,
+        mut each: impl FnMut(&mut Self, &Reading, &[InlineRef]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
+        loop {
+            self.extents.more(&mut reading, &mut refs, BATCH)?;
+            if refs.is_empty() || each(self, &reading, &refs)?.is_break() {
+                return Ok(());
+            }
+        }
+    }
+}

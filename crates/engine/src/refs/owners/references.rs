@@ -1,0 +1,249 @@
+//! What the extent tree records of one extent: its head, and its references, inline ones and those with items of their own.
+//!
+//! References are read some at a time ([`Extents::more`]): an extent may have millions. The leaf that was read last is kept. Who
+//! asks for extents in the order of their addresses goes forward in it, and from it to the next one.
+//!
+//! What holds: a tree block is referred to by trees and blocks, data by files and leaves (the gate sees to it within an item; items
+//! of their own are held against the head here). When all references are read, they are as many as the head says, or it is an error.
+
+use std::sync::Arc;
+
+use buttress_ondisk::item::{ExtentDataRef, extent_flags};
+use buttress_ondisk::view::{InlineRef, inline_refs, keyed_ref};
+use buttress_ondisk::{Key, TreeBlock, kind, objectid};
+
+use crate::error::{Error, Result};
+use crate::tree::View;
+
+/// What an extent item says before its references.
+#[derive(Clone, Copy, Debug)]
+pub struct Head {
+    /// The transaction that allocated it: a tree block has it as its generation.
+    pub generation: u64,
+    /// The level, of a tree block.
+    pub level: Option<u8>,
+    /// Whether the references to what a tree block refers to are by its address, not by its tree.
+    pub full: bool,
+    /// Bytes, of data.
+    pub len: u64,
+    /// How many references it has.
+    pub refs: u64,
+}
+
+/// How far the references of an extent are read.
+#[derive(Debug)]
+pub struct Reading {
+    bytenr: u64,
+    /// The item to go on with, and how many of its references are read.
+    next: Option<(Key, usize)>,
+    head: Option<Head>,
+    sum: u64,
+}
+
+impl Reading {
+    /// Nothing is read yet.
+    pub fn of(bytenr: u64) -> Reading {
+        let from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
+        Reading { bytenr, next: Some((from, 0)), head: None, sum: 0 }
+    }
+
+    /// The head: known once something was read.
+    pub fn head(&self) -> Result<Head> {
+        self.head.ok_or_else(|| wrong("an extent has no extent item", self.bytenr))
+    }
+
+    /// Takes references of an item, as many as there is room for; whether those were all.
+    fn take(&mut self, key: Key, data: &[u8], skip: usize, into: &mut Batch<'_>) -> Result<bool> {
+        if matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM) {
+            let Some((head, info, refs)) = inline_refs(&key, data) else {
+                return Err(wrong("an extent item is too short", key));
+            };
+            if skip == 0 && self.head.is_some() {
+                return Err(wrong("an extent has two extent items", key));
+            }
+            let block = head.flags.get() & extent_flags::TREE_BLOCK != 0;
+            let level = info.map_or(key.offset as u8, |info| info.level);
+            self.head = Some(Head {
+                generation: head.generation.get(),
+                level: block.then_some(level),
+                full: head.flags.get() & extent_flags::FULL_BACKREF != 0,
+                len: if block { 0 } else { key.offset },
+                refs: head.refs.get(),
+            });
+            for (number, one) in refs.enumerate().skip(skip) {
+                if matches!(one, InlineRef::Owner { .. }) {
+                    continue;
+                }
+                if into.is_full() {
+                    self.next = Some((key, number));
+                    return Ok(false);
+                }
+                self.add(one, into)?;
+            }
+            return Ok(true);
+        }
+        if self.head.is_none() {
+            return Err(wrong("references to an extent that has no extent item", key));
+        }
+        // One item has several references of files at most where somebody has made it so.
+        let len = if key.kind == kind::EXTENT_DATA_REF { size_of::<ExtentDataRef>() } else { 0 };
+        let parts = data.len().checked_div(len).unwrap_or(1);
+        for number in skip..parts {
+            if into.is_full() {
+                self.next = Some((key, number));
+                return Ok(false);
+            }
+            let one = keyed_ref(&key, data.get(number * len..).unwrap_or_default());
+            let Some(one) = one else { return Err(wrong("a reference is too short", key)) };
+            self.add(one, into)?;
+        }
+        Ok(true)
+    }
+
+    fn add(&mut self, one: InlineRef, into: &mut Batch<'_>) -> Result<()> {
+        let to_block = matches!(one, InlineRef::TreeBlock { .. } | InlineRef::SharedBlock { .. });
+        if self.head.is_some_and(|head| head.level.is_some() != to_block) {
+            return Err(wrong("a reference does not fit the kind of extent", self.bytenr));
+        }
+        self.sum = self.sum.saturating_add(one.count());
+        into.refs.push(one);
+        Ok(())
+    }
+}
+
+/// Room for some references.
+struct Batch<'b> {
+    refs: &'b mut Vec<InlineRef>,
+    most: usize,
+}
+
+impl Batch<'_> {
+    fn is_full(&self) -> bool {
+        self.refs.len() >= self.most
+    }
+}
+
+/// One version of the extent tree, and where in it somebody is.
+#[derive(Debug)]
+pub struct Extents<'a> {
+    view: View<'a>,
+    leaf: Option<Arc<TreeBlock>>,
+}
+
+impl<'a> Extents<'a> {
+    /// Reads `view`.
+    pub fn new(view: View<'a>) -> Extents<'a> {
+        Extents { view, leaf: None }
+    }
+
+    /// Whether there is an extent at `bytenr`.
+    pub fn has(&self, bytenr: u64) -> Result<bool> {
+        let to = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
+        let mut items = self.view.range(Key::new(bytenr, kind::EXTENT_ITEM, 0), to);
+        Ok(items.next()?.is_some())
+    }
+
+    /// Reads up to `most` more references into `refs`, in place of what is in it; none when all are read.
+    pub fn more(
+        &mut self,
+        reading: &mut Reading,
+        refs: &mut Vec<InlineRef>,
+        most: usize,
+    ) -> Result<()> {
+        refs.clear();
+        let mut batch = Batch { refs, most };
+        let Some((from, skip)) = reading.next.take() else { return Ok(()) };
+        let Some(from) = self.in_leaf(reading, from, skip, &mut batch)? else { return Ok(()) };
+        self.behind_leaf(reading, from, &mut batch)
+    }
+
+    /// Takes what the leaf that was read last has of it; answers from where to go on in the tree, and with how many references of
+    /// that item passed over, unless that was all.
+    fn in_leaf(
+        &self,
+        reading: &mut Reading,
+        from: Key,
+        skip: usize,
+        batch: &mut Batch<'_>,
+    ) -> Result<Option<(Key, usize)>> {
+        let whole = self.leaf.as_ref().filter(|leaf| leaf.lost().is_empty());
+        let Some(leaf) = whole else { return Ok(Some((from, skip))) };
+        if leaf.span().is_none_or(|(first, last)| from < first || last < from) {
+            return Ok(Some((from, skip)));
+        }
+        let mut skip = skip;
+        let slot = leaf.search(&from).unwrap_or_else(|slot| slot);
+        for slot in slot..leaf.len() {
+            let (key, data) = leaf.item(slot);
+            if key.objectid != reading.bytenr || key.kind > kind::SHARED_DATA_REF {
+                return finish(reading).map(|()| None);
+            }
+            if !is_of(&key, reading.bytenr) {
+                continue;
+            }
+            if !reading.take(key, data, std::mem::take(&mut skip), batch)? {
+                return Ok(None);
+            }
+        }
+        let last = leaf.span().map_or(from, |(_, last)| last);
+        Ok(Some((after(&last), 0)))
+    }
+
+    /// Takes what comes in the tree from a key on.
+    fn behind_leaf(
+        &mut self,
+        reading: &mut Reading,
+        (from, skip): (Key, usize),
+        batch: &mut Batch<'_>,
+    ) -> Result<()> {
+        let mut skip = skip;
+        let last = Key::new(reading.bytenr, kind::SHARED_DATA_REF, u64::MAX);
+        let mut items = self.view.range(from, last);
+        while let Some(item) = items.next()? {
+            if self.leaf.as_ref().is_none_or(|leaf| !Arc::ptr_eq(leaf, item.leaf())) {
+                self.leaf = Some(item.leaf().clone());
+            }
+            if !is_of(&item.key(), reading.bytenr) {
+                continue;
+            }
+            if !reading.take(item.key(), item.data(), std::mem::take(&mut skip), batch)? {
+                return Ok(());
+            }
+        }
+        finish(reading)
+    }
+}
+
+/// All references are read.
+fn finish(reading: &Reading) -> Result<()> {
+    if reading.head()?.refs != reading.sum {
+        return Err(wrong("an extent does not have as many references as it says", reading.bytenr));
+    }
+    Ok(())
+}
+
+/// Whether an item is the extent item at `bytenr`, or a reference to it.
+fn is_of(key: &Key, bytenr: u64) -> bool {
+    let known = matches!(
+        key.kind,
+        kind::EXTENT_ITEM
+            | kind::METADATA_ITEM
+            | kind::TREE_BLOCK_REF
+            | kind::EXTENT_DATA_REF
+            | kind::SHARED_BLOCK_REF
+            | kind::SHARED_DATA_REF
+    );
+    key.objectid == bytenr && known
+}
+
+fn after(key: &Key) -> Key {
+    match key.offset.checked_add(1) {
+        Some(offset) => Key { offset, ..*key },
+        None => Key { kind: key.kind.saturating_add(1), offset: 0, ..*key },
+    }
+}
+
+/// The extent tree, or what it leads to, contradicts itself.
+pub fn wrong(what: &'static str, place: impl std::fmt::Display) -> Error {
+    Error::inconsistent(objectid::EXTENT_TREE, what, place)
+}

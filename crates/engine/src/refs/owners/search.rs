@@ -1,0 +1,120 @@
+//! From a reference by a tree to the block that refers: the tree is searched for the key.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
+use buttress_ondisk::{Key, TreeBlock, kind};
+
+use super::references::{Head, Reading, wrong};
+use super::{Owners, contradicts};
+use crate::error::Result;
+use crate::tree::{Item, View};
+
+/// The longest content that a compressed extent holds.
+const COMPRESSED_MAX: u64 = 128 << 10;
+
+/// A reference by a file: (file minus extent offset), and how many pieces of the file it stands for.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRef {
+    pub ino: u64,
+    pub offset: u64,
+    pub count: u32,
+}
+
+impl<'a> Owners<'a> {
+    /// The block at `bytenr`, which the extent tree describes so, whatever tree it is of.
+    pub(super) fn block(&self, bytenr: u64, head: &Head) -> Result<Arc<TreeBlock>> {
+        let level = head.level.ok_or_else(|| wrong("data where a tree block should be", bytenr))?;
+        self.blocks.read(bytenr, level, head.generation, 0)
+    }
+
+    /// The address of the block of tree `id` that refers to the block at `bytenr`; `None` when that is the tree's root.
+    pub(super) fn parent_in(&mut self, id: u64, bytenr: u64, head: &Head) -> Result<Option<u64>> {
+        let tree = self.tree(id)?;
+        let (root, level) = (tree.root(), head.level.unwrap_or(0));
+        if root.level == level && root.bytenr == bytenr {
+            return Ok(None);
+        }
+        let block = self.block(bytenr, head)?;
+        let lost =
+            || contradicts(id, "the tree does not lead to a block that it refers to", bytenr);
+        let (key, _) = block.span().ok_or_else(lost)?;
+        if root.level <= level {
+            return Err(lost());
+        }
+        let mut parent = tree.root_block()?;
+        while parent.level() > level + 1 {
+            parent = tree.child(&parent, parent.child_for(&key))?;
+        }
+        let child = parent.child(parent.child_for(&key));
+        if child.bytenr == bytenr { Ok(Some(parent.bytenr())) } else { Err(lost()) }
+    }
+
+    /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for:
+    /// items of tree `id`, in leaves whose references are by that tree. The tree may reach more pieces at the same place, in leaves of
+    /// others and in leaves that refer by their address.
+    pub(super) fn each_piece(
+        &mut self,
+        id: u64,
+        (bytenr, len): (u64, u64),
+        file: FileRef,
+        mut each: impl FnMut(&mut Self, &Item) -> Result<ControlFlow<()>>,
+    ) -> Result<ControlFlow<()>> {
+        let tree: View<'a> = self.tree(id)?;
+        // A file may start in the middle of an extent: then the difference is below zero.
+        let first = if file.offset > i64::MAX as u64 { 0 } else { file.offset };
+        let end = file.offset.wrapping_add(len.max(COMPRESSED_MAX));
+        let from = Key::new(file.ino, kind::EXTENT_DATA, first);
+        let mut items = tree.range(from, Key { offset: end, ..from });
+        let (mut left, mut last) = (file.count, None);
+        while left > 0 {
+            let Some(item) = items.next()? else {
+                let what = "a file does not refer to an extent as often as the extent tree says";
+                return Err(contradicts(id, what, format_args!("{from}, extent {bytenr}")));
+            };
+            let Some((at, skip)) = extent_of(item.data()) else { continue };
+            let is_meant = at == bytenr && item.key().offset.wrapping_sub(skip) == file.offset;
+            if is_meant && self.refers_by(id, item.leaf(), &mut last)? {
+                left -= 1;
+                if each(self, &item)?.is_break() {
+                    return Ok(ControlFlow::Break(()));
+                }
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// Whether what a leaf refers to has references by this tree for it; `last` is the leaf that was asked about last, with the answer.
+    fn refers_by(
+        &mut self,
+        id: u64,
+        leaf: &TreeBlock,
+        last: &mut Option<(u64, bool)>,
+    ) -> Result<bool> {
+        if leaf.owner() != id {
+            return Ok(false);
+        }
+        if let Some((bytenr, answer)) = *last
+            && bytenr == leaf.bytenr()
+        {
+            return Ok(answer);
+        }
+        let (mut reading, mut refs) = (Reading::of(leaf.bytenr()), Vec::new());
+        self.extents.more(&mut reading, &mut refs, 1)?;
+        let answer = !reading.head()?.full;
+        *last = Some((leaf.bytenr(), answer));
+        Ok(answer)
+    }
+}
+
+/// The extent that an `EXTENT_DATA` item refers to, and where in its content the piece starts.
+pub fn extent_of(data: &[u8]) -> Option<(u64, u64)> {
+    let (head, rest) = split::<FileExtentHead>(data)?;
+    if head.kind == FileExtentHead::INLINE {
+        return None;
+    }
+    let tail = FileExtentTail::of(rest)?;
+    let at = tail.disk_bytenr.get();
+    (at != 0).then(|| (at, tail.offset.get()))
+}
