@@ -12,9 +12,11 @@ mod extent;
 mod fold;
 mod log;
 mod packed;
+mod root_set;
 mod sharing;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
 pub use log::{Record, RefLog, Target};
+pub use root_set::{RootSet, RootSets};
 pub use sharing::{Sharing, child_refs, may_be_shared};
