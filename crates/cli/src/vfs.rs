@@ -9,6 +9,7 @@ pub mod trees;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
+use buttress::{Bytes, Share};
 use buttress_fuse::client;
 use buttress_fuse::mount::control::SubvolumeFacts;
 use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
@@ -147,6 +148,22 @@ impl Info {
     }
 }
 
+/// Hears what a long command does, how much of it is done, and how much there is.
+pub type Told<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
+
+/// What subvolumes take.
+#[derive(Clone, Debug, Default)]
+pub struct Costs {
+    /// Each subvolume by its id.
+    pub shares: Vec<(u64, Share)>,
+    /// What all take together, each thing once.
+    pub total: Bytes,
+    /// What of it several refer to, each thing once.
+    pub shared: Bytes,
+    /// What would be free without those asked about.
+    pub freed: Bytes,
+}
+
 /// A filesystem.
 #[derive(Clone, Debug)]
 pub enum Vfs {
@@ -213,6 +230,15 @@ impl Vfs {
                 let all = client::deleted_subvolumes(path).map_err(|errno| refuse(errno.into()))?;
                 Ok(all.iter().map(|it| live_subvolume(it, DELETED.to_vec())).collect())
             }
+        }
+    }
+
+    /// What subvolumes take, and what would be free without those in `ids`.
+    pub fn subvolume_costs(&self, ids: &[u64], told: Told<'_>) -> Result<Costs, Failure> {
+        let refuse = |why: FileError| self.failure("cannot tell what subvolumes take in", why);
+        match self {
+            Vfs::Image(image) => image_costs(image, ids, told).map_err(|e| refuse(e.into())),
+            Vfs::Live(_) => Err(refuse(Errno::OPNOTSUPP.into())),
         }
     }
 
@@ -510,6 +536,23 @@ fn live_subvolume(it: &SubvolumeFacts, path: Vec<u8>) -> Subvolume {
         received_uuid: Uuid::from_bytes(it.received_uuid),
         read_only: it.read_only,
     }
+}
+
+fn image_costs(image: &Image, ids: &[u64], told: Told<'_>) -> buttress::Result<Costs> {
+    let costs = image.fs().subvolume_costs(|at| {
+        let what = match at.stage {
+            buttress::Stage::Nodes => "reading subvolumes",
+            buttress::Stage::Extents => "reading extents",
+        };
+        told(what, at.done, at.total);
+        true
+    })?;
+    Ok(Costs {
+        shares: costs.subvolumes().map(|(id, share)| (id, *share)).collect(),
+        total: costs.total(),
+        shared: costs.shared(),
+        freed: costs.freed_by(ids),
+    })
 }
 
 fn image_info(image: &Image) -> Info {

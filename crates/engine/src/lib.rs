@@ -20,9 +20,9 @@ pub mod txn;
 pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
-    Allocate, Attributes, Change, ClassUsage, DeviceInfo, Entry, File, FileKind, Filesystem, Info,
-    Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, Stored, StoredIn,
-    SubvolumeInfo, Times, Usage, acl,
+    Allocate, Attributes, Bytes, Change, ClassUsage, Costs, DeviceInfo, Entry, File, FileKind,
+    Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Progress, Rename, Seek,
+    SetXattr, Share, Stage, Stored, StoredIn, SubvolumeInfo, Times, Usage, acl,
 };
 pub use stats::Stats;
 

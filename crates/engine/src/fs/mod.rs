@@ -11,6 +11,7 @@ pub mod acl;
 #[cfg(test)]
 mod beside;
 mod convert;
+mod costs;
 mod data;
 mod file;
 mod info;
@@ -46,6 +47,8 @@ pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
+
+pub use crate::refs::usage::{Bytes, Costs, Progress, Share, Stage};
 
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};

@@ -14,6 +14,7 @@ mod log;
 mod packed;
 mod root_set;
 mod sharing;
+pub mod usage;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
