@@ -20,9 +20,9 @@ pub mod txn;
 pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
-    Allocate, Attributes, Bytes, Change, ClassUsage, Costs, DeviceInfo, Entry, File, FileKind,
-    Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Progress, Rename, Seek,
-    SetXattr, Share, Stage, Stored, StoredIn, SubvolumeInfo, Times, Usage, acl,
+    Allocate, Attributes, Bytes, Change, ClassUsage, Costs, Counting, DeviceInfo, Entry, File,
+    FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Progress,
+    Rename, Seek, SetXattr, Stored, StoredIn, Share, Stage, SubvolumeInfo, Times, Usage, acl,
 };
 pub use stats::Stats;
 

@@ -43,6 +43,7 @@ use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
+pub use costs::Counting;
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;

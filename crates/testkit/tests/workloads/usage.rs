@@ -261,6 +261,27 @@ fn of_compressed_data() {
     random("16384", "no-holes", ",compress-force=lzo", 48);
 }
 
+/// A balance counts references by block, and moves what several share.
+#[test]
+fn of_what_was_balanced() {
+    if !oracle::root_or_skip() {
+        return;
+    }
+    let image = Image::by_progs(2 << 30, &["-n", "4096"]);
+    let mut kernel = Kernel::new(&image, "", 50);
+    for round in 0..3 {
+        for _ in 0..250 {
+            kernel.step();
+        }
+        if round < 2 {
+            btrfs(&["balance", "start", "--full-balance"], kernel.mount.path());
+        }
+    }
+    kernel.mount.finish().unwrap();
+    compare(&image);
+    delete_some(&image, 50);
+}
+
 /// A subvolume that is deleted and dropped only in part: what is left of it counts for what others share with it.
 #[test]
 fn of_what_is_half_dropped() {

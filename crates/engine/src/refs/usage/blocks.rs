@@ -168,7 +168,7 @@ impl Levels {
         let mut levels = Levels {
             window: (0, u64::MAX),
             // Between two orders a list has twice as many.
-            leaves_max: (room / 2).max(UNSORTED / 2),
+            leaves_max: (room / 2).max(1),
             level: LEVELS - 1,
             ..Levels::default()
         };
