@@ -9,8 +9,7 @@ pub mod trees;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use buttress::{Bytes, Share};
-use buttress_fuse::client;
+use buttress_fuse::client::{self, SubvolumeCosts};
 use buttress_fuse::mount::control::SubvolumeFacts;
 use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
 use buttress_ondisk::{Key, kind, objectid};
@@ -151,19 +150,6 @@ impl Info {
 /// Hears what a long command does, how much of it is done, and how much there is.
 pub type Told<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
 
-/// What subvolumes take.
-#[derive(Clone, Debug, Default)]
-pub struct Costs {
-    /// Each subvolume by its id.
-    pub shares: Vec<(u64, Share)>,
-    /// What all take together, each thing once.
-    pub total: Bytes,
-    /// What of it several refer to, each thing once.
-    pub shared: Bytes,
-    /// What would be free without those asked about.
-    pub freed: Bytes,
-}
-
 /// A filesystem.
 #[derive(Clone, Debug)]
 pub enum Vfs {
@@ -234,11 +220,19 @@ impl Vfs {
     }
 
     /// What subvolumes take, and what would be free without those in `ids`.
-    pub fn subvolume_costs(&self, ids: &[u64], told: Told<'_>) -> Result<Costs, Failure> {
+    pub fn subvolume_costs(&self, ids: &[u64], told: Told<'_>) -> Result<SubvolumeCosts, Failure> {
         let refuse = |why: FileError| self.failure("cannot tell what subvolumes take in", why);
         match self {
             Vfs::Image(image) => image_costs(image, ids, told).map_err(|e| refuse(e.into())),
-            Vfs::Live(_) => Err(refuse(Errno::OPNOTSUPP.into())),
+            Vfs::Live(path) => {
+                let costs = client::subvolume_costs(path, ids, &mut |at| say(told, at));
+                costs.map_err(|errno| match errno {
+                    Errno::BUSY => refuse(errno.into()).hint(
+                        "It changes faster than it can be counted; try again when less is written.",
+                    ),
+                    _ => refuse(errno.into()),
+                })
+            }
         }
     }
 
@@ -538,21 +532,25 @@ fn live_subvolume(it: &SubvolumeFacts, path: Vec<u8>) -> Subvolume {
     }
 }
 
-fn image_costs(image: &Image, ids: &[u64], told: Told<'_>) -> buttress::Result<Costs> {
+fn image_costs(image: &Image, ids: &[u64], told: Told<'_>) -> buttress::Result<SubvolumeCosts> {
     let costs = image.fs().subvolume_costs(|at| {
-        let what = match at.stage {
-            buttress::Stage::Nodes => "reading subvolumes",
-            buttress::Stage::Extents => "reading extents",
-        };
-        told(what, at.done, at.total);
+        say(told, at);
         true
     })?;
-    Ok(Costs {
+    Ok(SubvolumeCosts {
         shares: costs.subvolumes().map(|(id, share)| (id, *share)).collect(),
         total: costs.total(),
         shared: costs.shared(),
         freed: costs.freed_by(ids),
     })
+}
+
+fn say(told: Told<'_>, at: buttress::Progress) {
+    let what = match at.stage {
+        buttress::Stage::Nodes => "reading subvolumes",
+        buttress::Stage::Extents => "reading extents",
+    };
+    told(what, at.done, at.total);
 }
 
 fn image_info(image: &Image) -> Info {

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use buttress::{Bytes, Share};
 use buttress_device::Access;
+use buttress_fuse::client::SubvolumeCosts;
 use buttress_ondisk::objectid;
 use clap::Args;
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::{UnitArgs, Units};
-use crate::vfs::{Costs, Subvolume, Vfs};
+use crate::vfs::{Subvolume, Vfs};
 use crate::vnode::Target;
 
 /// What stands for the path of the top level, as in btrfs-progs.
@@ -89,7 +90,7 @@ fn chosen(vfs: &Vfs, known: &[Subvolume], name: &OsStr) -> Result<u64, Failure> 
     }
 }
 
-fn rows(known: &[Subvolume], costs: &Costs) -> Vec<Row> {
+fn rows(known: &[Subvolume], costs: &SubvolumeCosts) -> Vec<Row> {
     let path = |id: u64, share: &Share| match known.iter().find(|it| it.id == id) {
         Some(_) if id == objectid::FS_TREE => TOP_LEVEL.to_vec(),
         Some(it) => it.path.clone(),
@@ -103,7 +104,7 @@ fn rows(known: &[Subvolume], costs: &Costs) -> Vec<Row> {
 fn text(
     rows: &[Row],
     ids: &[u64],
-    costs: &Costs,
+    costs: &SubvolumeCosts,
     units: Units,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -147,7 +148,7 @@ fn bytes(it: &Bytes) -> Value {
     json!({ "data": it.data, "metadata": it.metadata })
 }
 
-fn json(rows: &[Row], ids: &[u64], costs: &Costs) -> Value {
+fn json(rows: &[Row], ids: &[u64], costs: &SubvolumeCosts) -> Value {
     let row = |row: &Row| {
         json!({
             "ID": row.id,
