@@ -140,6 +140,11 @@ impl Naive {
     }
 }
 
+/// Compares what was counted in the last commit.
+pub fn same(fs: &Filesystem, costs: &Costs) -> std::result::Result<(), String> {
+    Naive::of(fs).map_err(|error| error.to_string())?.same(costs)
+}
+
 /// Compares what the engine says of all subvolumes, and of some sets of them, with what a walk finds. Nothing may change meanwhile.
 pub fn compare(fs: &Filesystem) -> std::result::Result<(), String> {
     let costs = fs.subvolume_costs(|_| true).map_err(|error| error.to_string())?;

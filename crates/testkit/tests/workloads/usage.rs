@@ -7,15 +7,16 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use buttress::{Bytes, Filesystem, Node, Options};
+use buttress::{Bytes, Errno, Filesystem, Node, Options, Owner};
+use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::oracle::{self, KernelMount, run};
 use buttress_testkit::usage;
 use rustix::fs::{FallocateFlags, copy_file_range, fallocate};
 
-use crate::image::Image;
-use crate::tools::{Numbers, bytes};
+use crate::image::{Image, shape};
+use crate::tools::{Numbers, bytes, put_at};
 
 /// Commits are ours, and nothing is dropped meanwhile that was deleted.
 const MOUNT: &str = "noatime,subvolid=5,commit=300";
@@ -280,6 +281,44 @@ fn of_what_was_balanced() {
     kernel.mount.finish().unwrap();
     compare(&image);
     delete_some(&image, 50);
+}
+
+/// Commits between the steps of a count: the answer is that of one version, or that there is none.
+#[test]
+fn commits_meanwhile() {
+    let image = Image::by_us(1 << 30, shape(4096, ChecksumKind::Crc32c));
+    let fs = image.open_with(Options::read_write().background(false));
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    for number in 0..20_000_u32 {
+        put_at(&fs, Node::top(work), number.to_string().as_bytes(), &bytes(2500, number)).unwrap();
+        if number % 5000 == 4999 {
+            fs.snapshot(work, Node::ROOT, format!("s{number}").as_bytes(), true).unwrap();
+        }
+    }
+    let mut change = 0;
+    let mut commit = || {
+        change += 1;
+        put_at(&fs, Node::top(work), format!("more{change}").as_bytes(), &bytes(2500, 1)).unwrap();
+        fs.delete_subvolume(Node::ROOT, b"s4999").unwrap_or_default();
+        fs.commit().unwrap();
+    };
+    let mut counting = fs.count_subvolumes().unwrap();
+    for _ in 0..3 {
+        assert!(counting.step(&fs).unwrap());
+        commit();
+    }
+    while counting.step(&fs).unwrap() {}
+    usage::same(&fs, &counting.costs()).unwrap();
+    let mut counting = fs.count_subvolumes().unwrap();
+    let why = loop {
+        commit();
+        match counting.step(&fs) {
+            Ok(more) => assert!(more),
+            Err(why) => break why,
+        }
+    };
+    assert_eq!(why.errno(), Errno::BUSY);
+    usage::compare(&fs).unwrap();
 }
 
 /// A subvolume that is deleted and dropped only in part: what is left of it counts for what others share with it.
