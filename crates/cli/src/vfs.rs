@@ -545,10 +545,10 @@ fn image_costs(image: &Image, ids: &[u64], told: Told<'_>) -> buttress::Result<S
     })
 }
 
-fn say(told: Told<'_>, at: buttress::Progress) {
+fn say(told: Told<'_>, at: buttress::costs::Progress) {
     let what = match at.stage {
-        buttress::Stage::Nodes => "reading subvolumes",
-        buttress::Stage::Extents => "reading extents",
+        buttress::costs::Stage::Nodes => "reading subvolumes",
+        buttress::costs::Stage::Extents => "reading extents",
     };
     told(what, at.done, at.total);
 }

@@ -20,10 +20,11 @@ pub mod txn;
 pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
-    Allocate, Attributes, Bytes, Change, ClassUsage, Costs, Counting, DeviceInfo, Entry, File,
-    FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Progress,
-    Rename, Seek, SetXattr, Stored, StoredIn, Share, Stage, SubvolumeInfo, Times, Usage, acl,
+    Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, File, FileKind,
+    Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, Stored, StoredIn,
+    SubvolumeInfo, Times, Usage, acl,
 };
+pub use refs::usage as costs;
 pub use stats::Stats;
 
 pub use buttress_device as device;

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use buttress::costs::{Bytes, Costs};
 use buttress::ondisk::item::RootItem;
 use buttress::ondisk::{Key, TreeBlock, kind, objectid};
 use buttress::refs::{Target, child_refs};
 use buttress::tree::{Root, View};
-use buttress::{Bytes, Costs, Error, Filesystem, Result};
+use buttress::{Error, Filesystem, Result};
 
 /// Bytes that a leaf takes, twice.
 const LEAF_BYTES: u64 = 32;

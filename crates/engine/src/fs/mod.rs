@@ -49,8 +49,6 @@ pub use info::{DeviceInfo, Info};
 pub use options::Options;
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
 
-pub use crate::refs::usage::{Bytes, Costs, Progress, Share, Stage};
-
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};
 pub use crate::space::{ClassUsage, Usage};

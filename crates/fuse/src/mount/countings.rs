@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use buttress::{Bytes, Costs, Counting, Error, Filesystem, Progress, Result, Share};
+use buttress::costs::{Bytes, Costs, Progress, Share};
+use buttress::{Counting, Error, Filesystem, Result};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 

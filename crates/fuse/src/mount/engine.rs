@@ -3,13 +3,11 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use buttress::costs::{Bytes, Progress, Share};
 use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
-use buttress::{
-    Bytes, Change, Env, Error, FileKind, Filesystem, New, Owner, Progress, Rename, Share,
-    SubvolumeInfo,
-};
+use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 

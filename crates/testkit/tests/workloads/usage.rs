@@ -7,7 +7,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use buttress::{Bytes, Errno, Filesystem, Node, Options, Owner};
+use buttress::costs::Bytes;
+use buttress::{Errno, Filesystem, Node, Options, Owner};
 use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
@@ -196,7 +197,8 @@ fn delete_some(image: &Image, seed: u64) {
     // The cleaner goes on after each commit.
     let mount = KernelMount::new(&copy.path(), "noatime,subvolid=5,commit=1").unwrap();
     let wait = || btrfs(&["subvolume", "sync"], mount.path());
-    (wait(), btrfs_sync(mount.path()));
+    wait();
+    btrfs_sync(mount.path());
     let before = data_used(&mount);
     let (all, free, chosen) = {
         // Read beside the kernel, which has nothing to write.
@@ -212,7 +214,8 @@ fn delete_some(image: &Image, seed: u64) {
         let path = mount.path().join(std::str::from_utf8(&volume.name).unwrap());
         btrfs(&["-q", "subvolume", "delete"], &path);
     }
-    (wait(), btrfs_sync(mount.path()));
+    wait();
+    btrfs_sync(mount.path());
     assert_eq!(before - data_used(&mount), free.data, "{chosen:?}");
     mount.finish().unwrap();
     let left = copy.open_read_only().subvolume_costs(|_| true).unwrap().total();

@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 
-use buttress::{Bytes, Share};
+use buttress::costs::{Bytes, Share};
 use buttress_device::Access;
 use buttress_fuse::client::SubvolumeCosts;
 use buttress_ondisk::objectid;

@@ -1,6 +1,6 @@
 //! What subvolumes take, in words: a pass that goes on with each request ([`crate::mount::countings`]), and its results.
 
-use buttress::{Bytes, Progress, Share, Stage};
+use buttress::costs::{Bytes, Progress, Share, Stage};
 use rustix::io::Errno;
 
 use super::words::{ANSWER_BYTES, Record, Writer};

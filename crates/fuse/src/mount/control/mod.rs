@@ -30,7 +30,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use buttress::{Bytes, Progress, Share};
+use buttress::costs::{Bytes, Progress, Share};
 use rustix::io::Errno;
 
 use super::caller::{self, Caller, Capability};
