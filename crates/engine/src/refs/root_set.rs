@@ -46,7 +46,7 @@ enum Node {
 }
 
 /// All sets of trees that somebody has asked for.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct RootSets {
     /// By number less one.
     nodes: Vec<Node>,
@@ -55,16 +55,33 @@ pub struct RootSets {
     unions: Vec<(RootSet, RootSet, RootSet)>,
 }
 
-impl Default for RootSets {
-    fn default() -> RootSets {
-        RootSets { nodes: Vec::new(), numbers: HashMap::new(), unions: Vec::new() }
-    }
-}
-
 impl RootSets {
     /// The set of one tree.
     pub fn single(&mut self, tree: u64) -> RootSet {
         self.word(tree / WORD, 1 << (tree % WORD))
+    }
+
+    /// The set of these trees, which are sorted for it.
+    pub fn of(&mut self, trees: &mut [u64]) -> RootSet {
+        trees.sort_unstable();
+        let words = trees.chunk_by(|one, other| one / WORD == other / WORD);
+        let mut sets: Vec<RootSet> = words
+            .map(|trees| {
+                let bits = trees.iter().fold(0, |bits, tree| bits | 1 << (tree % WORD));
+                self.word(trees.first().map_or(0, |tree| tree / WORD), bits)
+            })
+            .collect();
+        // Neighbours are united first: that leaves no nodes behind that nobody uses.
+        while sets.len() > 1 {
+            sets = sets
+                .chunks(2)
+                .map(|pair| match *pair {
+                    [one, other] => self.union(one, other),
+                    _ => pair.first().copied().unwrap_or_default(),
+                })
+                .collect();
+        }
+        sets.first().copied().unwrap_or_default()
     }
 
     /// The trees of either set.
@@ -338,6 +355,8 @@ mod tests {
             assert_eq!(sets.contains(found, tree), wanted.contains(&tree));
             assert_eq!(sets.is_subset(*one, found), some.is_subset(&wanted));
             assert_eq!(made(&mut sets, &wanted), found, "one form only");
+            let mut trees: Vec<u64> = wanted.iter().copied().rev().collect();
+            assert_eq!(sets.of(&mut trees), found);
             for (trees, set) in &known {
                 assert_eq!(*trees == wanted, *set == found);
             }

@@ -21,6 +21,8 @@ use crate::tools::{Numbers, bytes, put_at};
 
 /// Commits are ours, and nothing is dropped meanwhile that was deleted.
 const MOUNT: &str = "noatime,subvolid=5,commit=300";
+/// The cleaner goes on after each commit.
+const DROPPING: &str = "noatime,subvolid=5,commit=1";
 /// Files that a subvolume has at most.
 const FILES: u64 = 60;
 
@@ -148,10 +150,28 @@ fn btrfs_sync(path: &Path) {
     btrfs(&["filesystem", "sync"], path);
 }
 
-/// What Linux counts in a copy of an image: referenced and exclusive bytes by subvolume. The copy is what it has counted.
-fn counted_by_linux(image: &Image) -> (Image, BTreeMap<u64, (u64, u64)>) {
+type Counts = BTreeMap<u64, (u64, u64)>;
+
+/// What Linux counts in a copy of an image: referenced and exclusive bytes by subvolume. The copy is what it has counted. What is deleted
+/// stays so meanwhile; but what is half dropped Linux goes on with at once, so there it counts when all of that is gone.
+fn counted_by_linux(image: &Image) -> (Image, Counts) {
+    let before = deleted(image);
+    if before.values().any(|(key, _)| *key != Key::MIN) {
+        return count_by_linux(image, true);
+    }
+    let (copy, counts) = count_by_linux(image, false);
+    assert_eq!(deleted(&copy), before);
+    (copy, counts)
+}
+
+fn count_by_linux(image: &Image, dropped: bool) -> (Image, Counts) {
     let copy = image.copy();
-    let mount = KernelMount::new(&copy.path(), MOUNT).unwrap();
+    let options = if dropped { DROPPING } else { MOUNT };
+    let mount = KernelMount::new(&copy.path(), options).unwrap();
+    if dropped {
+        btrfs(&["subvolume", "sync"], mount.path());
+        btrfs_sync(mount.path());
+    }
     btrfs(&["quota", "enable"], mount.path());
     btrfs(&["quota", "rescan", "-w"], mount.path());
     btrfs_sync(mount.path());
@@ -167,7 +187,7 @@ fn counted_by_linux(image: &Image) -> (Image, BTreeMap<u64, (u64, u64)>) {
 }
 
 /// The same as we see it, without what is deleted: that has no quota any more.
-fn counted_by_us(fs: &Filesystem) -> BTreeMap<u64, (u64, u64)> {
+fn counted_by_us(fs: &Filesystem) -> Counts {
     let costs = fs.subvolume_costs(|_| true).unwrap();
     let alive = costs.subvolumes().filter(|(_, share)| !share.deleted);
     alive.map(|(id, share)| (id, (share.referenced.sum(), share.exclusive.sum()))).collect()
@@ -175,6 +195,7 @@ fn counted_by_us(fs: &Filesystem) -> BTreeMap<u64, (u64, u64)> {
 
 /// Has Linux count an image and compares, with a walk over all trees, too.
 fn compare(image: &Image) {
+    usage::compare(&image.open_read_only()).unwrap();
     let (counted, theirs) = counted_by_linux(image);
     let fs = counted.open_read_only();
     usage::compare(&fs).unwrap();
@@ -194,8 +215,7 @@ fn data_used(mount: &KernelMount) -> u64 {
 /// Has Linux delete subvolumes of a copy of an image, and compares what is free then with what we have said.
 fn delete_some(image: &Image, seed: u64) {
     let copy = image.copy();
-    // The cleaner goes on after each commit.
-    let mount = KernelMount::new(&copy.path(), "noatime,subvolid=5,commit=1").unwrap();
+    let mount = KernelMount::new(&copy.path(), DROPPING).unwrap();
     let wait = || btrfs(&["subvolume", "sync"], mount.path());
     wait();
     btrfs_sync(mount.path());
@@ -232,7 +252,9 @@ fn random(nodesize: &str, features: &str, options: &str, seed: u64) {
     for _ in 0..700 {
         kernel.step();
     }
+    kernel.delete();
     kernel.mount.finish().unwrap();
+    assert!(!deleted(&image).is_empty(), "nobody has begun to drop it");
     compare(&image);
     delete_some(&image, seed);
 }
@@ -324,7 +346,7 @@ fn commits_meanwhile() {
     usage::compare(&fs).unwrap();
 }
 
-/// A subvolume that is deleted and dropped only in part: what is left of it counts for what others share with it.
+/// Subvolumes that are deleted, and dropped only in part: what is left of them counts for what others share with them.
 #[test]
 fn of_what_is_half_dropped() {
     if !oracle::root_or_skip() {
@@ -358,17 +380,23 @@ fn of_what_is_half_dropped() {
 }
 
 /// How many subvolumes are dropped in part.
-fn half_dropped(image: &Image) -> u32 {
-    let (from, mut count) = (Key::new(objectid::FIRST_FREE, 0, 0), 0);
+fn half_dropped(image: &Image) -> usize {
+    deleted(image).values().filter(|(key, _)| *key != Key::MIN).count()
+}
+
+/// Deleted subvolumes, and where what is left of them begins.
+fn deleted(image: &Image) -> BTreeMap<u64, (Key, u8)> {
+    let (from, mut found) = (Key::new(objectid::FIRST_FREE, 0, 0), BTreeMap::new());
     let to = Key::new(objectid::LAST_FREE, u8::MAX, u64::MAX);
     image
         .open_read_only()
         .search(objectid::ROOT_TREE, from, to, |key, _, data| {
             let root = RootItem::read(data).filter(|_| key.kind == kind::ROOT_ITEM);
-            let begun = root.is_some_and(|root| Key::from(root.drop_progress) != Key::MIN);
-            count += u32::from(begun);
+            if let Some(root) = root.filter(|root| root.refs.get() == 0) {
+                found.insert(key.objectid, (root.drop_progress.into(), root.drop_level));
+            }
             true
         })
         .unwrap();
-    count
+    found
 }

@@ -184,6 +184,14 @@ impl Levels {
         levels
     }
 
+    /// All sets that it has.
+    pub(super) fn sets(&mut self) -> impl Iterator<Item = &mut RootSet> {
+        let nodes = self.nodes.iter_mut().flat_map(|list| &mut list.all).map(|node| &mut node.it);
+        let first = self.first.iter_mut().flat_map(|(leaves, _)| leaves);
+        let leaves = first.chain(&mut self.leaves.all).chain(&mut self.root_leaves);
+        nodes.chain(leaves).map(|one| &mut one.set)
+    }
+
     /// Nodes read, and nodes known.
     pub(super) fn progress(&self) -> (u64, u64) {
         let known = self.nodes.iter().map(|list| list.all.len() as u64).sum();

@@ -80,6 +80,15 @@ impl Extents {
         Extents { root, next: Key::MIN, open: None, met: 0, lookup, due: [0, 0], mixed: None }
     }
 
+    /// All sets that it has.
+    pub(super) fn sets(&mut self) -> impl Iterator<Item = &mut RootSet> {
+        self.lookup.upwards.forget();
+        let reached = &mut self.lookup.reached;
+        let blocks = reached.leaves.iter_mut().chain(&mut reached.nodes).map(|one| &mut one.set);
+        let open = self.open.iter_mut().map(|open| &mut open.set);
+        blocks.chain(open).chain(&mut self.mixed)
+    }
+
     /// Where it is.
     pub(super) fn at(&self) -> u64 {
         self.next.objectid

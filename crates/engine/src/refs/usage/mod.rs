@@ -14,7 +14,7 @@
 //! These are the numbers that Linux's quotas have after a rescan, to the byte; the tests compare them.
 //!
 //! Cost: nodes of the trees, the extent tree, some leaves. Memory: sixteen bytes for each leaf and some forty for each node, whoever
-//! shares them, and some hundred for each set of trees that occurs. A filesystem with 10 GiB of tree blocks takes about 10 MiB. Where the leaves have no room
+//! shares them, and some hundred for each set of trees that occurs, less where sets are alike. A filesystem with 10 GiB of tree blocks takes about 10 MiB. Where the leaves have no room
 //! in what was given, they are counted in several rounds over the nodes, each for a range of addresses. The first
 //! range is remembered; who reaches a leaf beyond it is found upwards, through the extent tree ([`upwards`]).
 //!
@@ -81,11 +81,32 @@ struct Shared {
     trees: Spread<u64, Tree>,
     sets: RootSets,
     costs: Spread<RootSet, Bytes>,
+    /// Bytes that the sets take before those that nobody has any more are given up.
+    sets_max: u64,
     nodesize: u64,
     /// The end of the address space in use.
     end: u64,
     /// Blocks may have references of trees that are not counted: a balance has left its trees behind.
     others: bool,
+}
+
+impl Shared {
+    /// Keeps those of the sets that somebody has, under other numbers. Sets that came up on the way to others are many only where trees share
+    /// in ways that snapshots never make.
+    fn sweep<'a>(&mut self, held: impl Iterator<Item = &'a mut RootSet>) {
+        let before = std::mem::take(&mut self.sets);
+        let mut renamed: Spread<RootSet, RootSet> = Spread::default();
+        let mut rename = |set: RootSet, sets: &mut RootSets| {
+            *renamed.entry(set).or_insert_with(|| {
+                let mut trees: Vec<u64> = before.trees(set).collect();
+                sets.of(&mut trees)
+            })
+        };
+        held.for_each(|set| *set = rename(*set, &mut self.sets));
+        let costs = std::mem::take(&mut self.costs).into_iter();
+        self.costs = costs.map(|(set, bytes)| (rename(set, &mut self.sets), bytes)).collect();
+        self.sets_max = self.sets_max.max(self.sets.bytes().saturating_mul(2));
+    }
 }
 
 #[derive(Debug)]
@@ -123,6 +144,7 @@ impl Pass {
             trees: of.trees.iter().map(|tree| (tree.id, *tree)).collect(),
             sets: RootSets::default(),
             costs: Spread::default(),
+            sets_max: memory,
             nodesize: blocks.nodesize() as u64,
             end: of.end,
             others: of.others,
@@ -133,6 +155,13 @@ impl Pass {
 
     /// Goes on for about so many blocks; whether there is more to do. After an error it must not be used again.
     pub fn step(&mut self, blocks: &Blocks, budget: usize) -> Result<bool> {
+        if self.shared.sets.bytes() > self.shared.sets_max {
+            match &mut self.state {
+                State::Nodes(levels) => self.shared.sweep(levels.sets()),
+                State::Extents(extents) => self.shared.sweep(extents.sets()),
+                State::Done => {}
+            }
+        }
         match &mut self.state {
             State::Nodes(levels) => {
                 if !levels.step(&mut self.shared, blocks, budget)? {

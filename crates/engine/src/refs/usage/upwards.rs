@@ -21,6 +21,11 @@ pub(super) struct Upwards {
 }
 
 impl Upwards {
+    /// Forgets what it remembers: sets get other numbers.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
     /// The trees that reach the leaf at `bytenr`, none when no subvolume does.
     pub fn leaf(
         &mut self,
