@@ -21,8 +21,8 @@ pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
     Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, File, FileKind,
-    Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr, Stored, StoredIn,
-    SubvolumeInfo, Times, Usage, acl,
+    Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek, SetXattr,
+    Stored, StoredIn, SubvolumeInfo, Times, Usage, acl,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;
