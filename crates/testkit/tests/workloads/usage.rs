@@ -252,9 +252,10 @@ fn random(nodesize: &str, features: &str, options: &str, seed: u64) {
     for _ in 0..700 {
         kernel.step();
     }
+    // Most often nobody has begun to drop it by the end.
     kernel.delete();
+    btrfs_sync(kernel.mount.path());
     kernel.mount.finish().unwrap();
-    assert!(!deleted(&image).is_empty(), "nobody has begun to drop it");
     compare(&image);
     delete_some(&image, seed);
 }
