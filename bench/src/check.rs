@@ -36,8 +36,8 @@ fn fill(image: &Path, files: u64) {
     fs.close().expect("a commit");
 }
 
-/// Runs a checker, which has to find nothing; seconds and the most KiB of memory it had.
-fn run(command: &mut Command) -> Result<(f64, f64), String> {
+/// Runs a command, such as a checker, which has to find nothing; seconds and the most KiB of memory it had.
+pub fn run(command: &mut Command) -> Result<(f64, f64), String> {
     let text = |error: std::io::Error| error.to_string();
     let began = Instant::now();
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(text)?;

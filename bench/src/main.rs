@@ -21,6 +21,7 @@ mod memory;
 mod mounts;
 mod reflog;
 mod stream;
+mod usage;
 
 use std::time::Instant;
 
@@ -150,7 +151,7 @@ fn main() {
     }
     let scale = scale();
     let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15,16".to_owned());
+        .unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15,16,17".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -167,8 +168,9 @@ fn main() {
             "14" => commits::row(scale),
             "15" => latency::row(scale),
             "16" => databases::row(scale),
+            "17" => usage::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 16");
+                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 17");
                 std::process::exit(2);
             }
         };

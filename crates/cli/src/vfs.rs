@@ -9,7 +9,7 @@ pub mod trees;
 use std::fmt::Display;
 use std::path::{Path, PathBuf};
 
-use buttress_fuse::client;
+use buttress_fuse::client::{self, SubvolumeCosts};
 use buttress_fuse::mount::control::SubvolumeFacts;
 use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
 use buttress_ondisk::{Key, kind, objectid};
@@ -147,6 +147,9 @@ impl Info {
     }
 }
 
+/// Hears what a long command does, how much of it is done, and how much there is.
+pub type Told<'a> = &'a mut dyn FnMut(&'static str, u64, u64);
+
 /// A filesystem.
 #[derive(Clone, Debug)]
 pub enum Vfs {
@@ -212,6 +215,23 @@ impl Vfs {
             Vfs::Live(path) => {
                 let all = client::deleted_subvolumes(path).map_err(|errno| refuse(errno.into()))?;
                 Ok(all.iter().map(|it| live_subvolume(it, DELETED.to_vec())).collect())
+            }
+        }
+    }
+
+    /// What subvolumes take, and what would be free without those in `ids`.
+    pub fn subvolume_costs(&self, ids: &[u64], told: Told<'_>) -> Result<SubvolumeCosts, Failure> {
+        let refuse = |why: FileError| self.failure("cannot tell what subvolumes take in", why);
+        match self {
+            Vfs::Image(image) => image_costs(image, ids, told).map_err(|e| refuse(e.into())),
+            Vfs::Live(path) => {
+                let costs = client::subvolume_costs(path, ids, &mut |at| say(told, at));
+                costs.map_err(|errno| match errno {
+                    Errno::BUSY => refuse(errno.into()).hint(
+                        "It changes faster than it can be counted; try again when less is written.",
+                    ),
+                    _ => refuse(errno.into()),
+                })
             }
         }
     }
@@ -510,6 +530,27 @@ fn live_subvolume(it: &SubvolumeFacts, path: Vec<u8>) -> Subvolume {
         received_uuid: Uuid::from_bytes(it.received_uuid),
         read_only: it.read_only,
     }
+}
+
+fn image_costs(image: &Image, ids: &[u64], told: Told<'_>) -> buttress::Result<SubvolumeCosts> {
+    let costs = image.fs().subvolume_costs(|at| {
+        say(told, at);
+        true
+    })?;
+    Ok(SubvolumeCosts {
+        shares: costs.subvolumes().map(|(id, share)| (id, *share)).collect(),
+        total: costs.total(),
+        shared: costs.shared(),
+        freed: costs.freed_by(ids),
+    })
+}
+
+fn say(told: Told<'_>, at: buttress::costs::Progress) {
+    let what = match at.stage {
+        buttress::costs::Stage::Nodes => "reading subvolumes",
+        buttress::costs::Stage::Extents => "reading extents",
+    };
+    told(what, at.done, at.total);
 }
 
 fn image_info(image: &Image) -> Info {

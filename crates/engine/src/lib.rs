@@ -20,10 +20,11 @@ pub mod txn;
 pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
-    Allocate, Attributes, Change, ClassUsage, DeviceInfo, Entry, Fiemap, File, FileExtent,
-    FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place, Rename, Seek,
-    SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage, acl, fiemap_flags,
+    Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, Fiemap, File,
+    FileExtent, FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place,
+    Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage, acl, fiemap_flags,
 };
+pub use refs::usage as costs;
 pub use stats::Stats;
 
 pub use buttress_device as device;

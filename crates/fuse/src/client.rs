@@ -9,6 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use buttress::costs::{Bytes, Progress, Share};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
@@ -198,6 +199,55 @@ pub fn spaces(path: &Path) -> Result<Vec<SpaceFacts>, Errno> {
 pub fn stats(path: &Path) -> Result<Vec<(String, u64)>, Errno> {
     let records = Record::all(&get(path, "stats")?);
     records.first().and_then(Record::figures).ok_or(Errno::PROTO)
+}
+
+/// What subvolumes take.
+#[derive(Clone, Debug, Default)]
+pub struct SubvolumeCosts {
+    /// Each of them, by its id.
+    pub shares: Vec<(u64, Share)>,
+    /// What all take together, each thing once.
+    pub total: Bytes,
+    /// What of it several refer to, each thing once.
+    pub shared: Bytes,
+    /// What would be free without those asked about.
+    pub freed: Bytes,
+}
+
+/// Has the process behind the mount commit, and count what subvolumes take, and what would be free without those in `ids`.
+/// `told` hears how far it is. EBUSY where commits come faster than it can count, ECANCELED where others have too much counted
+/// at the same time.
+pub fn subvolume_costs(
+    path: &Path,
+    ids: &[u64],
+    told: &mut dyn FnMut(Progress),
+) -> Result<SubvolumeCosts, Errno> {
+    commit(path)?;
+    let number = String::from_utf8(get(path, "count")?).map_err(|_| Errno::PROTO)?;
+    let first = |answer: Vec<u8>| Record::all(&answer).into_iter().next().ok_or(Errno::PROTO);
+    loop {
+        let answer = first(get(path, &format!("count.{number}"))?)?;
+        match answer.progress().ok_or(Errno::PROTO)? {
+            Some(progress) => told(progress),
+            None => break,
+        }
+    }
+    let mut shares: Vec<(u64, Share)> = Vec::new();
+    loop {
+        let from = shares.last().map_or(0, |(id, _)| id.saturating_add(1));
+        let records = Record::all(&get(path, &format!("costs-{number}.{from}"))?);
+        if records.is_empty() {
+            break;
+        }
+        for record in records {
+            shares.push(record.share().ok_or(Errno::PROTO)?);
+        }
+    }
+    ids.iter().try_for_each(|id| get(path, &format!("asked-{number}.{id}")).map(drop))?;
+    let sums = first(get(path, &format!("sums.{number}"))?)?;
+    let [total, shared, freed] = sums.sums().ok_or(Errno::PROTO)?;
+    get(path, &format!("counted.{number}"))?;
+    Ok(SubvolumeCosts { shares, total, shared, freed })
 }
 
 /// Renames the filesystem.

@@ -99,6 +99,18 @@ impl Progress {
         progress
     }
 
+    /// Of work in parts, which says how far it is by [`Progress::at`].
+    pub fn of_parts(globals: &Globals) -> Progress {
+        Progress::of(globals, "{spinner} {msg}: {percent}% {wide_bar} {elapsed}")
+    }
+
+    /// How far a part is.
+    pub fn at(&self, what: &'static str, done: u64, total: u64) {
+        self.bar.set_message(what);
+        self.bar.set_length(total.max(done));
+        self.bar.set_position(done);
+    }
+
     fn of(globals: &Globals, template: &str) -> Progress {
         let bar = ProgressBar::no_length();
         if globals.quiet || !io::stderr().is_terminal() {

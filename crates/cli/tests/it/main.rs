@@ -5,6 +5,7 @@
 mod below;
 mod check;
 mod clock;
+mod costs;
 mod counted;
 mod device;
 mod fiemap;

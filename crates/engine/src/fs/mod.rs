@@ -11,6 +11,7 @@ pub mod acl;
 #[cfg(test)]
 mod beside;
 mod convert;
+mod costs;
 mod data;
 pub mod fiemap;
 mod file;
@@ -44,6 +45,7 @@ use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
+pub use costs::Counting;
 pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};

@@ -15,6 +15,7 @@ pub mod owners;
 mod packed;
 mod root_set;
 mod sharing;
+pub mod usage;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;

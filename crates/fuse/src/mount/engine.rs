@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
+use buttress::costs::{Bytes, Progress, Share};
 use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
@@ -14,6 +15,7 @@ use super::control::{
     Control, DeviceFacts, ExtentFacts, Facts, FoundItem, SpaceFacts, StoredFacts, StoredPart,
     SubvolumeFacts, TreeKey,
 };
+use super::countings::Countings;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
@@ -51,13 +53,14 @@ pub struct Engine {
     fs: Filesystem,
     clock: Env,
     sector: u32,
+    countings: Countings,
 }
 
 impl Engine {
     /// Serves `fs`; other clones of it go on to work.
     pub fn new(fs: Filesystem) -> Self {
         let sector = fs.info().sectorsize;
-        Self { fs, clock: Env::system(), sector }
+        Self { fs, clock: Env::system(), sector, countings: Countings::default() }
     }
 
     fn time(&self, time: SetTime) -> buttress::Time {
@@ -564,6 +567,30 @@ impl Control for Engine {
 
     fn stats(&self) -> Answer<Vec<(String, u64)>> {
         Ok(self.fs.stats().figures())
+    }
+
+    fn count_subvolumes(&self) -> Answer<u64> {
+        self.countings.begin(&self.fs).map_err(errno)
+    }
+
+    fn count_on(&self, counting: u64) -> Answer<Option<Progress>> {
+        self.countings.go_on(&self.fs, counting).map_err(errno)
+    }
+
+    fn costs(&self, counting: u64, from: u64, count: usize) -> Answer<Vec<(u64, Share)>> {
+        self.countings.costs(counting, from, count).map_err(errno)
+    }
+
+    fn ask_about(&self, counting: u64, id: u64) -> Answer<()> {
+        self.countings.ask(counting, id).map_err(errno)
+    }
+
+    fn cost_sums(&self, counting: u64) -> Answer<[Bytes; 3]> {
+        self.countings.sums(counting).map_err(errno)
+    }
+
+    fn end_counting(&self, counting: u64) {
+        self.countings.end(counting);
     }
 
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {

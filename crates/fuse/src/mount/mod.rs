@@ -19,6 +19,7 @@ pub mod acl;
 mod attributes;
 mod caller;
 pub mod control;
+mod countings;
 mod data;
 pub mod engine;
 mod lists;

@@ -399,6 +399,7 @@ impl Runner {
         }
         self.model.close();
         self.fs = Some(engine("open", open(&disk, &self.config, &self.clock))?);
+        crate::usage::compare(self.fs()).or_else(fail)?;
         self.compare()
     }
 

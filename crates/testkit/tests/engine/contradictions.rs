@@ -4,12 +4,18 @@
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
-use buttress::ondisk::item::{DirItem, FileExtent, FreeSpaceHeader, InodeRef, RootItem};
+use buttress::ondisk::item::{
+    DirItem, ExtentItem, FileExtent, FreeSpaceHeader, InodeRef, RootItem,
+};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Allocate, Filesystem, New, Node, OpenMode, Options, Owner, Rename};
 use buttress_testkit::corpus::build;
 use buttress_testkit::damage::{Patient, TOP};
 use buttress_testkit::oracle::root_or_skip;
+
+const EXTENTS: u64 = objectid::EXTENT_TREE;
+/// Where the tree stands in the first reference of an extent item, when that is one by tree.
+const INLINE_ROOT: usize = size_of::<ExtentItem>() + 1;
 
 /// A filesystem of our own in memory, ready to be damaged.
 fn made(fill: impl FnOnce(&Filesystem)) -> Patient {
@@ -265,4 +271,84 @@ fn a_free_space_cache_that_leads_elsewhere_is_left_alone() {
     assert!(fs.core().root_view().get(&dir).unwrap().is_some());
     let warnings = fs.warnings();
     assert!(warnings.iter().any(|it| it.contains("cache")), "{warnings:?}");
+}
+
+/// An image with a subvolume of some leaves and a snapshot of it, and the address of a leaf that both have.
+fn shared() -> (Patient, u64) {
+    let patient = made(|fs| {
+        let sub = fs.create_subvolume(Node::ROOT, b"sub", Owner::default()).unwrap();
+        for number in 0..2000 {
+            let node = file(fs, Node::top(sub), &format!("file number {number}"));
+            if number % 100 == 0 {
+                fs.write(node, 0, &[7; 8192]).unwrap();
+            }
+        }
+        fs.snapshot(sub, Node::ROOT, b"snapshot", true).unwrap();
+        file(fs, Node::top(sub), "another");
+    });
+    let sub = patient.named(TOP, "sub").unwrap();
+    let middle = patient.entry(sub, kind::DIR_INDEX, "file number 1000").unwrap();
+    let leaf = patient.path(sub, &middle).unwrap().pop().unwrap().block.bytenr();
+    (patient, leaf)
+}
+
+/// What subvolumes take is counted by what the extent tree says, which has to agree with what the trees say.
+#[test]
+fn what_subvolumes_take_is_not_told_by_lies() {
+    type Lie = fn(&Patient, Key, Key);
+    let lies: [(Lie, &str, bool); 6] = [
+        (
+            |p, leaf, _| p.edit(EXTENTS, leaf, |it: &mut ExtentItem| it.refs = 1.into()).unwrap(),
+            "more inline references than references",
+            true,
+        ),
+        (
+            |p, leaf, _| p.edit(EXTENTS, leaf, |it: &mut ExtentItem| it.refs = 3.into()).unwrap(),
+            "not as many references as blocks lead to it",
+            true,
+        ),
+        (|p, leaf, _| drop(p.remove(EXTENTS, leaf).unwrap()), "no extent item", true),
+        (
+            |p, _, data| p.edit(EXTENTS, data, |it: &mut ExtentItem| it.refs = 9.into()).unwrap(),
+            "do not add up",
+            false,
+        ),
+        (
+            |p, _, data| {
+                let tree = |bytes: &mut Vec<u8>| bytes[INLINE_ROOT] = 99;
+                p.rewrite(EXTENTS, data, tree).unwrap();
+            },
+            "a tree that is not there",
+            false,
+        ),
+        (
+            |p, _, data| {
+                let count = |bytes: &mut Vec<u8>| {
+                    let last = bytes.len() - 4;
+                    bytes[last] += 1;
+                };
+                p.rewrite(EXTENTS, data, count).unwrap();
+            },
+            "more inline references than references",
+            false,
+        ),
+    ];
+    for (lie, wanted, of_leaf) in lies {
+        let (patient, leaf) = shared();
+        let item = |at: u64, of: u8| {
+            let is = |key: &Key, data: &[u8]| {
+                let by_tree = data.get(INLINE_ROOT - 1) == Some(&kind::EXTENT_DATA_REF);
+                key.kind == of && (at == key.objectid || at == 0 && by_tree)
+            };
+            patient.find(EXTENTS, is).unwrap().0
+        };
+        let (leaf, data) = (item(leaf, kind::METADATA_ITEM), item(0, kind::EXTENT_ITEM));
+        lie(&patient, leaf, data);
+        let fs = Filesystem::open_device(patient.device().clone(), Options::read_only()).unwrap();
+        let why = fs.subvolume_costs(|_| true).unwrap_err().to_string();
+        let place = if of_leaf { leaf } else { data };
+        // The gate names the leaf of the extent tree.
+        let placed = why.contains("slot=") || why.contains(&place.objectid.to_string());
+        assert!(why.contains(wanted) && placed, "{why}");
+    }
 }

@@ -164,6 +164,7 @@ fn tree_blocks(fs: &Filesystem) -> Vec<u64> {
 /// Looks at everything, whatever comes; errors are answers, too.
 fn explore(fs: &Filesystem) {
     let _ = (fs.usage(), fs.info(), fs.default_subvolume());
+    let _ = fs.subvolume_costs(|_| true).map(|costs| costs.freed_by(&[256, 257]));
     for volume in fs.subvolumes().unwrap_or_default() {
         let _ = (fs.subvolume_info(volume.id), fs.subvolume_path(volume.id));
     }

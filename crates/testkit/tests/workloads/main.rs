@@ -22,4 +22,5 @@ mod threads;
 mod tools;
 mod trees;
 mod turns;
+mod usage;
 mod xattrs;

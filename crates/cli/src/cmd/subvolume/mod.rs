@@ -8,6 +8,7 @@ pub mod list;
 pub mod show;
 pub mod snapshot;
 pub mod sync;
+pub mod usage;
 
 use std::io::Write;
 
@@ -33,6 +34,8 @@ pub enum Subvolume {
     FindNew(find_new::FindNew),
     /// Wait until deleted subvolumes are gone
     Sync(sync::Sync),
+    /// Print what each subvolume refers to, what only it has, and what deleting some would free
+    Usage(usage::UsageArgs),
     /// Print the subvolume that a mount shows without subvol=
     GetDefault(defaults::GetDefault),
     /// Choose the subvolume that a mount shows without subvol=
@@ -49,6 +52,7 @@ pub fn run(command: &Subvolume, globals: &Globals, out: &mut dyn Write) -> Resul
         Subvolume::Snapshot(args) => snapshot::run(args, globals, out),
         Subvolume::FindNew(args) => find_new::run(args, globals, out),
         Subvolume::Sync(args) => sync::run(args, globals, out),
+        Subvolume::Usage(args) => usage::run(args, globals, out),
         Subvolume::GetDefault(args) => defaults::get(args, globals, out),
         Subvolume::SetDefault(args) => defaults::set(args, globals, out),
     }

@@ -14,6 +14,7 @@
 //! anybody has mounted of it, so it is asked which of its directories the caller sees mounted, and what lies below those.
 
 mod abi;
+mod counting;
 mod facts;
 mod ioctl;
 mod search;
@@ -29,6 +30,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use buttress::costs::{Bytes, Progress, Share};
 use rustix::io::Errno;
 
 use super::caller::{self, Caller, Capability};
@@ -243,6 +245,29 @@ pub trait Control: Store {
     fn stats(&self) -> Answer<Vec<(String, u64)>> {
         Err(Errno::NOTTY)
     }
+    /// Begins to count what subvolumes take; the number of the counting. It may take the place of an older one.
+    fn count_subvolumes(&self) -> Answer<u64> {
+        Err(Errno::NOTTY)
+    }
+    /// Goes on with a counting for a moment; how far it is, `None` at its end. ECANCELED where another has taken its place,
+    /// EBUSY where commits come faster than it can count.
+    fn count_on(&self, counting: u64) -> Answer<Option<Progress>> {
+        Err(Errno::NOTTY)
+    }
+    /// What subvolumes from `from` on take, `count` of them at most, by ascending ids.
+    fn costs(&self, counting: u64, from: u64, count: usize) -> Answer<Vec<(u64, Share)>> {
+        Err(Errno::NOTTY)
+    }
+    /// Asks what would be free without subvolume `id`, and the others that were asked about.
+    fn ask_about(&self, counting: u64, id: u64) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// What all subvolumes take together, what several share, and what would be free without those asked about.
+    fn cost_sums(&self, counting: u64) -> Answer<[Bytes; 3]> {
+        Err(Errno::NOTTY)
+    }
+    /// A counting is of no use any more.
+    fn end_counting(&self, counting: u64) {}
     /// Renames the filesystem.
     fn set_label(&self, label: &[u8]) -> Answer<()> {
         Err(Errno::NOTTY)

@@ -21,6 +21,7 @@
 //! | `options` | those of the mount that are the same for all mounts of the filesystem, separated by commas | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
+//! | `count`, `count.N`, `costs-N.ID`, `asked-N.ID`, `sums.N`, `counted.N` | what subvolumes take, see `counting` | |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -126,7 +127,7 @@ impl<S: Control> Mount<S> {
                 stats_record(&figures)
             }
             ("spaces", None) => self.store.spaces()?.iter().flat_map(space_record).collect(),
-            _ => return Err(Errno::NODATA),
+            _ => return self.counting_word(request, word, number),
         };
         Ok(text)
     }
@@ -247,7 +248,7 @@ fn records_that_fit(all: impl Iterator<Item = Answer<SubvolumeFacts>>) -> Answer
 
 /// Writes lines of a record.
 #[derive(Default)]
-struct Writer(Vec<u8>);
+pub(super) struct Writer(Vec<u8>);
 
 impl Writer {
     fn bytes(&mut self, key: &str, value: &[u8]) -> &mut Self {
@@ -264,7 +265,7 @@ impl Writer {
         self
     }
 
-    fn show(&mut self, key: &str, value: impl std::fmt::Display) -> &mut Self {
+    pub(super) fn show(&mut self, key: &str, value: impl std::fmt::Display) -> &mut Self {
         self.bytes(key, value.to_string().as_bytes())
     }
 
@@ -272,12 +273,12 @@ impl Writer {
         self.show(key, format_args!("{:032x}", u128::from_be_bytes(*value)))
     }
 
-    fn numbers(&mut self, key: &str, values: &[u64]) -> &mut Self {
+    pub(super) fn numbers(&mut self, key: &str, values: &[u64]) -> &mut Self {
         let words: Vec<String> = values.iter().map(u64::to_string).collect();
         self.show(key, words.join(" "))
     }
 
-    fn end(&mut self) -> Vec<u8> {
+    pub(super) fn end(&mut self) -> Vec<u8> {
         self.0.push(b'\n');
         std::mem::take(&mut self.0)
     }
@@ -373,11 +374,11 @@ impl Record {
         self.0.iter().find(|(known, _)| known == key).map(|(_, value)| value.as_slice())
     }
 
-    fn text(&self, key: &str) -> Option<&str> {
+    pub(super) fn text(&self, key: &str) -> Option<&str> {
         std::str::from_utf8(self.bytes(key)?).ok()
     }
 
-    fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
+    pub(super) fn number<T: std::str::FromStr>(&self, key: &str) -> Option<T> {
         self.text(key)?.parse().ok()
     }
 
@@ -385,7 +386,7 @@ impl Record {
         Some(u128::from_str_radix(self.text(key)?, 16).ok()?.to_be_bytes())
     }
 
-    fn numbers<const N: usize>(&self, key: &str) -> Option<[u64; N]> {
+    pub(super) fn numbers<const N: usize>(&self, key: &str) -> Option<[u64; N]> {
         let words: Option<Vec<u64>> =
             self.text(key)?.split(' ').map(|word| word.parse().ok()).collect();
         words?.try_into().ok()

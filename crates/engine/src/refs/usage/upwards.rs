@@ -1,0 +1,104 @@
+//! Who reaches a leaf that there was no room to remember: whoever reaches the nodes that lead to it, of which the extent tree knows.
+
+use buttress_ondisk::item::extent_flags;
+use buttress_ondisk::view::{InlineRef, inline_refs, keyed_ref};
+use buttress_ondisk::{Key, kind, objectid};
+
+use super::blocks::{Reached, contradiction, set_of};
+use super::extents::Context;
+use super::owned::Owned;
+use crate::error::{Error, Result};
+use crate::hash::Spread;
+use crate::refs::root_set::RootSet;
+
+/// Leaves that are remembered at most.
+const REMEMBERED: usize = 1 << 16;
+
+/// Finds who reaches leaves.
+#[derive(Debug, Default)]
+pub(super) struct Upwards {
+    known: Spread<u64, RootSet>,
+}
+
+impl Upwards {
+    /// Forgets what it remembers: sets get other numbers.
+    pub fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    /// The trees that reach the leaf at `bytenr`, none when no subvolume does.
+    pub fn leaf(
+        &mut self,
+        cx: &mut Context<'_>,
+        owned: &mut Owned,
+        nodes: &[Reached],
+        bytenr: u64,
+    ) -> Result<RootSet> {
+        if let Some(known) = self.known.get(&bytenr) {
+            return Ok(*known);
+        }
+        let (refs, generation) = references(cx, bytenr)?;
+        let mut set = RootSet::EMPTY;
+        for one in refs {
+            let more = match one {
+                InlineRef::SharedBlock { parent } => set_of(nodes, parent).unwrap_or_default(),
+                InlineRef::TreeBlock { root } => {
+                    by_tree(cx, owned, nodes, (bytenr, generation), root)?
+                }
+                _ => RootSet::EMPTY,
+            };
+            set = cx.shared.sets.union(set, more);
+        }
+        if self.known.len() >= REMEMBERED {
+            self.known.clear();
+        }
+        self.known.insert(bytenr, set);
+        Ok(set)
+    }
+}
+
+/// The trees that reach the node that leads to a leaf in tree `root`.
+fn by_tree(
+    cx: &mut Context<'_>,
+    owned: &mut Owned,
+    nodes: &[Reached],
+    (bytenr, generation): (u64, u64),
+    root: u64,
+) -> Result<RootSet> {
+    if !objectid::is_subvolume(root) {
+        return Ok(RootSet::EMPTY);
+    }
+    let Some(tree) = cx.shared.trees.get(&root).copied() else {
+        return Err(contradiction("a reference of a tree that is not there", bytenr));
+    };
+    let leaf = cx.blocks.read(bytenr, 0, generation, objectid::FS_TREE)?;
+    let first = leaf.span().map_or(Key::MIN, |(first, _)| first);
+    let below = owned.leaf(cx, &tree, &first)?;
+    if below.bytenr != bytenr {
+        return Err(contradiction("a reference of a tree that does not have it", bytenr));
+    }
+    match below.node {
+        Some((node, _)) => Ok(set_of(nodes, node.bytenr()).unwrap_or_default()),
+        None => Ok(cx.shared.sets.single(root)),
+    }
+}
+
+/// The references to a leaf, and its generation.
+fn references(cx: &Context<'_>, bytenr: u64) -> Result<(Vec<InlineRef>, u64)> {
+    let missing =
+        || Error::inconsistent(objectid::EXTENT_TREE, "a tree block has no extent item", bytenr);
+    let from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
+    let mut items = cx.extents.range(from, Key::new(bytenr, kind::SHARED_BLOCK_REF, u64::MAX));
+    let item = items.next()?.ok_or_else(missing)?;
+    let (head, _, inline) = inline_refs(&item.key(), item.data()).ok_or_else(missing)?;
+    let is_block =
+        item.key().kind == kind::METADATA_ITEM || head.flags.get() & extent_flags::TREE_BLOCK != 0;
+    if !is_block {
+        return Err(missing());
+    }
+    let mut all: Vec<InlineRef> = inline.collect();
+    while let Some(item) = items.next()? {
+        all.extend(keyed_ref(&item.key(), item.data()));
+    }
+    Ok((all, head.generation.get()))
+}
