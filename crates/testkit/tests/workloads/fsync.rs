@@ -285,6 +285,7 @@ fn what_takes_a_commit() {
     let dir = mkdir(&fs, Node::ROOT, "dir");
     let old = touch(&fs, dir, "old");
     write(&fs, old, 0, &bytes(100_000, 1));
+    mkdir(&fs, Node::ROOT, "moves");
     fs.commit().unwrap();
     let counted = |what: &str, work: &dyn Fn() -> Node| {
         let node = work();
@@ -296,12 +297,16 @@ fn what_takes_a_commit() {
         assert_eq!(now.commits, last.commits + 1, "{what}");
     };
     counted("names", &|| {
-        fs.rename(dir, b"old", dir, b"older", Rename::Replace).unwrap();
+        fs.rename(dir, b"old", Node::ROOT, b"older", Rename::Replace).unwrap();
+        old
+    });
+    counted("names", &|| {
+        fs.link(old, dir, b"linked").unwrap();
         old
     });
     counted("taken", &|| {
-        fs.rename(dir, b"older", dir, b"oldest", Rename::Replace).unwrap();
-        touch(&fs, dir, "older")
+        fs.rename(Node::ROOT, b"moves", dir, b"moved", Rename::Replace).unwrap();
+        touch(&fs, Node::ROOT, "moves")
     });
     counted("clone", &|| {
         let source = touch(&fs, dir, "source");
