@@ -1,6 +1,7 @@
 //! What others do while a log is written, and devices that fail meanwhile.
 
 mod moved;
+mod raced;
 
 use std::sync::{Arc, OnceLock};
 

@@ -75,8 +75,8 @@ pub struct State {
     pub logged_whole: Option<u64>,
     /// Indexes of entries that have gone since.
     pub retracted: Vec<u64>,
-    /// A name of it was given to another inode at once: there was no moment without that name, as there would be in a log that has the
-    /// names of this one alone.
+    /// A name of it, or of a directory one in it, was given to another inode at once: there was no moment without that name, as there would
+    /// be in a log that has the names or losses of this one alone.
     pub handed_over: bool,
     /// The log has its names, though the last commit has it.
     pub names_in_log: bool,

@@ -326,6 +326,7 @@ impl Changes {
             if seen.len() > NEEDS_MAX {
                 return Ok(Some(Reason::Large));
             }
+            op.core.env.step("a log takes one more");
             let (Need::Directory(ino) | Need::Entry(ino) | Need::Stray(ino) | Need::Lost(ino)) =
                 need;
             let Some((inode, is_new)) = subvolume.tree.named(op, ino)? else {

@@ -103,7 +103,7 @@ impl Taker<'_, '_> {
         self.xattrs(state)?;
         let entries = match extent {
             Extent::Whole => self.entries(state)?,
-            Extent::Exists if state.uncovers => self.removed(state)?,
+            Extent::Exists if state.uncovers => self.lost(state)?,
             _ => None,
         };
         if let Some(reason) = entries {
@@ -155,7 +155,7 @@ impl Taker<'_, '_> {
         }
         if state.uncovers {
             self.clear(kind::DIR_LOG_INDEX, kind::DIR_LOG_INDEX);
-            if let Some(reason) = self.removed(state)? {
+            if let Some(reason) = self.lost(state)? {
                 return Ok(Taken::Commit(reason));
             }
         }
@@ -321,6 +321,11 @@ impl Taker<'_, '_> {
             self.entry.needs.push(Need::Entry(ino));
         }
         Ok(None)
+    }
+
+    /// What a directory has lost, without what it has got. A name that it has given to another inode at once would lead nowhere.
+    fn lost(&mut self, state: &State) -> Result<Option<Reason>> {
+        if state.handed_over { Ok(Some(Reason::Taken)) } else { self.removed(state) }
     }
 
     /// The indexes of entries of the last commit that have gone from a directory, in ranges.

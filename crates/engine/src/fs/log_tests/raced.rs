@@ -1,0 +1,293 @@
+//! Names change at random, also between the steps of a log that is being made: what is found after a crash was there at some moment.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, limit: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 20) as usize % limit
+    }
+}
+
+/// Where the names lead: by directory and name.
+type Places = BTreeMap<(u64, String), Node>;
+
+fn places(fs: &Filesystem, dirs: &[Node]) -> Places {
+    let mut all = Places::new();
+    for dir in dirs {
+        for name in names(fs, *dir) {
+            let to = fs.lookup(*dir, name.as_bytes()).unwrap().unwrap().node;
+            all.insert((dir.ino, name), to);
+        }
+    }
+    all
+}
+
+struct Raced {
+    dice: Dice,
+    dirs: Vec<Node>,
+    held: Vec<Node>,
+    moments: Vec<Places>,
+    told: Vec<String>,
+}
+
+impl Raced {
+    fn name(&mut self) -> (Node, &'static str) {
+        let dir = self.dirs[[0, 0, 0, 1, 2][self.dice.below(5)]];
+        (dir, NAMES[self.dice.below(NAMES.len())])
+    }
+
+    /// Something is done; what is refused was nothing.
+    fn act(&mut self, fs: &Filesystem) {
+        let ((dir, name), (to, other)) = (self.name(), self.name());
+        let to = if self.dice.below(4) > 0 { dir } else { to };
+        let mut word;
+        let was = fs.lookup(dir, name.as_bytes()).unwrap().map(|it| it.node);
+        let mode = match self.dice.below(24) {
+            0 => Some(Rename::Exchange),
+            1 => Some(Rename::Whiteout { uid: 0, gid: 0 }),
+            2..10 => Some(Rename::Replace),
+            10 => Some(Rename::NoReplace),
+            _ => None,
+        };
+        if let Some(mode) = mode {
+            word = "rename";
+            let done = fs.rename(dir, name.as_bytes(), to, other.as_bytes(), mode);
+            self.told.push(format!(
+                "{word} {mode:?} {}/{name} {}/{other} {:?}",
+                dir.ino,
+                to.ino,
+                done.is_ok()
+            ));
+        } else {
+            let done = match self.dice.below(14) {
+                0..6 => {
+                    word = "create";
+                    let new = match self.dice.below(4) {
+                        0 => New::symlink("target"),
+                        _ => New::file(0o644),
+                    };
+                    fs.create(dir, name.as_bytes(), &new).map(drop)
+                }
+                6..9 => {
+                    word = "unlink";
+                    if let Some(node) = was.filter(|_| self.dice.below(3) == 0) {
+                        word = "unlink held";
+                        fs.hold(node).unwrap();
+                        self.held.push(node);
+                    }
+                    fs.unlink(dir, name.as_bytes()).map(drop)
+                }
+                9..11 => {
+                    word = "link";
+                    was.map_or(Ok(()), |it| fs.link(it, to, other.as_bytes()).map(drop))
+                }
+                11 => {
+                    word = "link held";
+                    self.held
+                        .last()
+                        .map_or(Ok(()), |it| fs.link(*it, to, other.as_bytes()).map(drop))
+                }
+                12 => {
+                    word = "mkdir";
+                    fs.create(dir, name.as_bytes(), &New::directory(0o755)).map(drop)
+                }
+                _ => {
+                    word = "rmdir";
+                    fs.rmdir(dir, name.as_bytes()).map(drop)
+                }
+            };
+            self.told.push(format!(
+                "{word} {}/{name} ({}/{other}) {:?}",
+                dir.ino,
+                to.ino,
+                done.is_ok()
+            ));
+        }
+        self.moments.push(places(fs, &self.dirs));
+    }
+
+    /// What is found after a crash, of a filesystem in which `synced` was made durable at a moment.
+    fn check(&self, found: &Filesystem, synced: &[(Node, usize)]) -> Result<(), String> {
+        let now = places(found, &self.dirs);
+        let nodes: std::collections::BTreeSet<u64> =
+            self.moments.iter().flat_map(|it| it.values().map(|node| node.ino)).collect();
+        let since =
+            |ino: u64| synced.iter().filter(|it| it.0.ino == ino).map(|it| it.1).max().unwrap_or(0);
+        for dir in &self.dirs {
+            for name in NAMES {
+                let key = (dir.ino, name.to_owned());
+                let led: Vec<Option<u64>> =
+                    self.moments.iter().map(|it| it.get(&key).map(|it| it.ino)).collect();
+                let is = now.get(&key).map(|it| it.ino);
+                let may = |at: usize| {
+                    at >= since(dir.ino)
+                        && synced.iter().all(|(node, moment)| {
+                            at >= *moment
+                                || led[*moment] != Some(node.ino) && led[at] != Some(node.ino)
+                        })
+                };
+                let left = || {
+                    synced.iter().any(|(node, moment)| {
+                        led[*moment] != Some(node.ino)
+                            && led[..*moment]
+                                .iter()
+                                .rposition(|it| *it == Some(node.ino))
+                                .is_some_and(|had| since(dir.ino) <= had)
+                    })
+                };
+                if !(0..led.len()).any(|at| led[at] == is && may(at)) && !(is.is_none() && left()) {
+                    return Err(format!("{}/{name} leads to {is:?}", dir.ino));
+                }
+            }
+        }
+        for ino in nodes {
+            let has = |it: &Places| it.values().filter(|node| node.ino == ino).count();
+            let stayed = self.moments[since(ino)..].iter().all(|it| has(it) > 0);
+            if stayed && has(&now) == 0 {
+                return Err(format!("{ino} is lost"));
+            }
+        }
+        for node in now.values() {
+            let nlink =
+                found.attributes(*node).map_err(|error| format!("{node:?} {error:?}"))?.nlink
+                    as usize;
+            let names = now.values().filter(|it| it.ino == node.ino).count();
+            let is_directory = found.attributes(*node).unwrap().mode & 0o170_000 == 0o040_000;
+            if names != nlink && !is_directory {
+                return Err(format!("{node:?} has {nlink} links and {names} names"));
+            }
+        }
+        Ok(())
+    }
+}
+
+const STEPS: [&str; 5] = [
+    "a log has its inodes",
+    "a log can be written",
+    "a log has what changed",
+    "a log is written",
+    "a log takes one more",
+];
+
+fn run(seed: u64) -> Result<[u64; 2], String> {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let dirs = vec![Node::ROOT, mkdir(fs, Node::ROOT, "one"), mkdir(fs, Node::ROOT, "two")];
+    let mut dice = Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    (0..9).for_each(|_| _ = dice.below(2));
+    let raced = Raced { dice, dirs: dirs.clone(), held: vec![], moments: vec![], told: vec![] };
+    let raced = Arc::new(Mutex::new(raced));
+    for dir in &dirs {
+        for name in NAMES.iter().take(4) {
+            touch(fs, *dir, name);
+        }
+    }
+    fs.link(fs.lookup(dirs[0], b"a").unwrap().unwrap().node, dirs[0], b"e").unwrap();
+    fs.link(fs.lookup(dirs[0], b"b").unwrap().unwrap().node, dirs[1], b"e").unwrap();
+    let (mut synced, mut commits) = (Vec::new(), 0);
+    let start = |raced: &mut Raced| {
+        raced.moments = vec![places(fs, &raced.dirs)];
+        raced.told.push("commit".into());
+    };
+    let mut before = fs.commit().unwrap();
+    start(&mut raced.lock());
+    for _ in 0..40 {
+        let count = raced.lock().dice.below(4);
+        (0..count).for_each(|_| raced.lock().act(fs));
+        let node = {
+            let mut raced = raced.lock();
+            let (dir, name) = raced.name();
+            let node = match raced.dice.below(4) {
+                0 => dir,
+                _ => fs.lookup(dir, name.as_bytes()).unwrap().map_or(dir, |it| it.node),
+            };
+            let many = raced.dice.below(5);
+            raced.told.push(format!("sync {}", node.ino));
+            for _ in 0..many {
+                let step = STEPS[raced.dice.below(STEPS.len())];
+                all.at(step, |_| ());
+            }
+            node
+        };
+        let mut next = all.next.lock();
+        for (step, action) in next.iter_mut() {
+            let (raced, step) = (raced.clone(), *step);
+            *action = Box::new(move |fs| {
+                let mut raced = raced.lock();
+                raced.told.push(format!("  at: {step}"));
+                for _ in 0..=raced.dice.below(3) {
+                    raced.act(fs);
+                }
+            });
+        }
+        drop(next);
+        let moment = raced.lock().moments.len() - 1;
+        fs.sync(node).unwrap();
+        all.next.lock().clear();
+        let now = fs.info().generation;
+        let mut raced = raced.lock();
+        if now != before {
+            (before, commits) = (now, commits + 1);
+            raced.moments.drain(..moment);
+            raced.told.push(format!("a commit {:?}", fs.stats().log_refused));
+            synced = vec![(node, 0)];
+        } else {
+            synced.push((node, moment));
+        }
+        let there = |it: &(Node, usize)| {
+            raced.dirs.contains(&it.0)
+                || raced.moments[it.1].values().any(|node| node.ino == it.0.ino)
+        };
+        synced.retain(there);
+        let found = all.replayed();
+        raced.check(&found, &synced).map_err(|error| {
+            let from = raced
+                .told
+                .iter()
+                .rposition(|it| it.starts_with("a commit") || it == "commit")
+                .unwrap_or(0);
+            let from = raced.told[..from]
+                .iter()
+                .rposition(|it| it.starts_with("sync") || it == "commit")
+                .unwrap_or(0);
+            format!(
+                "{error}\n{}\n{:?} to {:?}",
+                raced.told[from..].join("\n"),
+                raced.moments[0].iter().map(|it| (&it.0.0, &it.0.1, it.1.ino)).collect::<Vec<_>>(),
+                places(&found, &raced.dirs)
+                    .iter()
+                    .map(|it| (it.0.0, it.0.1.clone(), it.1.ino))
+                    .collect::<Vec<_>>()
+            )
+        })?;
+    }
+    Ok([fs.stats().log_writes, commits])
+}
+
+#[test]
+fn names_change_while_logs_are_made() {
+    let of =
+        |name: &str, or: u64| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(or);
+    let (from, count) = (of("SEED", 0), of("COUNT", 20));
+    let (mut failed, mut sum) = (0, [0; 2]);
+    for seed in from..from + count {
+        match run(seed) {
+            Ok([logs, commits]) => sum = [sum[0] + logs, sum[1] + commits],
+            Err(error) => {
+                println!("FAILED seed {seed}: {error}\n");
+                failed += 1;
+            }
+        }
+    }
+    println!("{sum:?}");
+    assert_eq!(failed, 0);
+}
