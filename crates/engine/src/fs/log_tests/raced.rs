@@ -144,7 +144,8 @@ impl Raced {
                                 .is_some_and(|had| since(dir.ino) <= had)
                     })
                 };
-                if !(0..led.len()).any(|at| led[at] == is && may(at)) && !(is.is_none() && left()) {
+                let was = (0..led.len()).any(|at| led[at] == is && may(at));
+                if !was && (is.is_some() || !left()) {
                     return Err(format!("{}/{name} leads to {is:?}", dir.ino));
                 }
             }
