@@ -10,7 +10,7 @@ use buttress_device::{BlockDevice, DeviceError, MemoryDevice, Op};
 use buttress_mkfs::Environment;
 use parking_lot::Mutex;
 
-use super::{Filesystem, New, Node, Options};
+use super::{Allocate, Filesystem, New, Node, Options};
 use crate::env::Env;
 use crate::error::Errno;
 use crate::inode::Rename;
@@ -162,6 +162,70 @@ fn what_has_changed_goes_while_the_log_is_made() {
     let replayed = all.replayed();
     assert_eq!(names(&replayed, dir).len(), 0);
     assert_eq!(replayed.attributes(file).map_err(|error| error.errno()).err(), Some(Errno::NOENT));
+}
+
+/// Two wait with the same file, and it changes while the log takes what they wait for: the second time it is said what has changed since.
+#[test]
+fn two_wait_with_one_file() {
+    let all = Disturbed::new();
+    let fs = all.fs();
+    let (file, other) = (touch(fs, Node::ROOT, "file"), touch(fs, Node::ROOT, "other"));
+    fs.commit().unwrap();
+    for round in 1..3u8 {
+        fs.write(file, 0, &[round; 50_000]).unwrap();
+        fs.write(file, 1 << 20, &[round; 50_000]).unwrap();
+        fs.write(other, 0, &[round; 9]).unwrap();
+        std::thread::scope(|scope| {
+            let (told, both) = std::sync::mpsc::channel();
+            all.at("a log takes one that waits", move |fs| {
+                fs.write(file, 1 << 20, b"more").unwrap();
+            });
+            all.at("a log takes one that waits", |_| ());
+            // Both wait once the log of the other file is being written.
+            let cell = all.fs.clone();
+            all.at("a log can be written", move |_| {
+                for _ in 0..2 {
+                    let (cell, told) = (cell.clone(), told.clone());
+                    std::thread::spawn(move || told.send(cell.get().unwrap().sync(file)));
+                }
+                let log = &cell.get().unwrap().handle.inner.log;
+                while log.waiting() < 2 {
+                    std::thread::yield_now();
+                }
+            });
+            all.at("a log takes one that waits", |_| ());
+            scope.spawn(|| fs.sync(other).unwrap());
+            assert!(both.iter().take(2).all(|synced| synced.is_ok()));
+        });
+        let replayed = all.replayed();
+        for (at, from) in [(0, 0), (1 << 20, 4)] {
+            let mut have = vec![0; 50_000];
+            replayed.read(file, at, &mut have).unwrap();
+            assert!(have[from..].iter().all(|byte| *byte == round), "{round} at {at}");
+        }
+    }
+}
+
+/// What the log says of a file is that it exists, and the last commit has space reserved behind its end, which replay would cut off.
+#[test]
+fn space_behind_the_end_stays() {
+    let all = Disturbed::new();
+    let (fs, top) = (all.fs(), Node::ROOT);
+    let file = touch(fs, top, "reserved");
+    fs.write(file, 0, &[1; 9000]).unwrap();
+    fs.fallocate(file, Allocate::Reserve { keep_size: true }, 0, 1 << 20).unwrap();
+    fs.commit().unwrap();
+    let end = |fs: &Filesystem| {
+        let extents = fs.fiemap_committed(file, 0..u64::MAX).unwrap();
+        extents.map(|extent| extent.unwrap()).map(|it| it.logical + it.length).max()
+    };
+    assert_eq!(end(fs), Some(1 << 20));
+    fs.rename(top, b"reserved", top, b"moved", Rename::Replace).unwrap();
+    let new = touch(fs, top, "reserved");
+    fs.sync(new).unwrap();
+    let replayed = all.replayed();
+    assert_eq!(names(&replayed, top), ["moved", "reserved"]);
+    assert_eq!(end(&replayed), Some(1 << 20));
 }
 
 /// An operation ends in a panic with half of a rename done. No log says so.

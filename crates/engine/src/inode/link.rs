@@ -213,6 +213,7 @@ impl FileTree {
         parent.free_for(dir.ino, &view, name, true)?;
         parent.know_next_index(dir.ino, &view)?;
         parent.touch(dir, self, op)?;
+        locked.of(target).note_change(target, self, op);
         let link = Link { parent: dir.ino, index: old, name: name.bytes };
         self.note_handed_over(locked.of(dir), op.transid);
         self.note_handed_over(locked.of(target), op.transid);

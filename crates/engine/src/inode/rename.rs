@@ -293,6 +293,11 @@ impl Moving<'_> {
         let Moving { tree, op, source, target, moved, .. } = self;
         locked.of(source.dir).note_change(source.dir, tree, op);
         locked.of(target.dir).note_change(target.dir, tree, op);
+        // The first change in a transaction forgets what was noted of the last one.
+        let other = self.other.as_ref().and_then(|other| other.inode.as_ref());
+        for inode in moved.inode.iter().chain(other) {
+            locked.of(inode).note_change(inode, tree, op);
+        }
         let exchanged = self.other.as_ref().filter(|_| mode == Rename::Exchange);
         if whiteout.is_some() || exchanged.is_some() {
             tree.note_handed_over(locked.of(source.dir), op.transid);
@@ -344,7 +349,6 @@ impl Moving<'_> {
         let link = Link { parent: end.dir.ino, index: standing.index, name: end.name.bytes };
         if let Some(inode) = &standing.inode {
             let state = locked.of(inode);
-            state.note_change(inode, self.tree, self.op);
             state.live.names.lose(end.dir.ino, standing.index, end.name.bytes);
             self.tree.note_lost_name(inode.ino, state, link);
             self.op.step("an entry of nothing");

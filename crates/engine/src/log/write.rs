@@ -79,9 +79,17 @@ pub struct Log {
 #[derive(Debug, Default)]
 struct Changes {
     entries: BTreeMap<u64, LogEntry>,
+    /// Those of which all is in `entries` that has changed.
+    whole: BTreeSet<u64>,
 }
 
 impl Log {
+    /// How many wait.
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.lock().len()
+    }
+
     /// Has the log make an inode durable that transaction `transid` has changed; what came of it.
     pub fn sync(
         &self,
@@ -158,6 +166,7 @@ impl State {
     ) -> Result<Option<Reason>> {
         let mut trees: BTreeMap<u64, (Arc<Subvolume>, Changes)> = BTreeMap::new();
         for wanted in wanted {
+            op.core.env.step("a log takes one that waits");
             let subvolume = &wanted.subvolume;
             let (_, changes) = trees
                 .entry(subvolume.id)
@@ -291,7 +300,8 @@ fn root_item(root: Root, nodesize: usize) -> RootItem {
 }
 
 impl Changes {
-    /// Takes an inode, and all that it needs to be found.
+    /// Takes an inode, and all that it needs to be found. Once: whoever waits has changed it before, and what has changed since the last
+    /// time would take the place of what had changed before that.
     fn take(
         &mut self,
         op: &Op<'_>,
@@ -301,12 +311,16 @@ impl Changes {
         if subvolume.tree.root().is_none() || subvolume.is_dead() {
             return Ok(Some(Reason::Subvolume));
         }
+        if self.whole.contains(&inode.ino) {
+            return Ok(None);
+        }
         let entry = match subvolume.tree.log(op, inode, LogExtent::Whole)? {
             Logged::Entry(entry) => entry,
             Logged::Nothing => return Ok(None),
             Logged::Commit(reason) => return Ok(Some(reason)),
         };
         let needs = entry.needs.clone();
+        self.whole.insert(entry.ino);
         self.entries.insert(entry.ino, entry);
         self.take_needs(op, subvolume, needs)
     }
@@ -318,12 +332,14 @@ impl Changes {
         subvolume: &Subvolume,
         mut needs: Vec<Need>,
     ) -> Result<Option<Reason>> {
-        let mut seen = BTreeSet::new();
+        let (mut seen, mut taken) = (BTreeSet::new(), 0);
         while let Some(need) = needs.pop() {
-            if !seen.insert(need) {
+            // One that had a name left may have lost that one, too, since it was asked.
+            if !seen.insert(need) && !matches!(need, Need::Stray(_)) {
                 continue;
             }
-            if seen.len() > NEEDS_MAX {
+            taken += 1;
+            if taken > NEEDS_MAX {
                 return Ok(Some(Reason::Large));
             }
             op.core.env.step("a log takes one more");

@@ -156,3 +156,47 @@ fn a_directory_that_goes_takes_nothing_along() {
     assert_eq!(names(&replayed, top), ["dir", "file"]);
     assert_eq!(byte_of(&replayed, top, "file"), Some(1));
 }
+
+/// A file has lost one of its names and loses the other, to another file, while the log takes what it needs: both are needed then.
+#[test]
+fn what_has_another_name_loses_that_too_meanwhile() {
+    let all = Disturbed::new();
+    let (fs, top) = (all.fs(), Node::ROOT);
+    let dir = mkdir(fs, top, "dir");
+    let taker = committed(fs, top, "taker", 2);
+    let file = committed(fs, top, "one", 1);
+    fs.link(file, top, b"two").unwrap();
+    fs.commit().unwrap();
+    replace(fs, top, "taker", dir, "taker");
+    replace(fs, top, "one", dir, "one");
+    all.at("a log takes one more", move |fs| {
+        replace(fs, top, "two", top, "three");
+        replace(fs, dir, "taker", top, "two");
+    });
+    all.at("a log takes one more", |_| ());
+    fs.sync(top).unwrap();
+    let replayed = all.replayed();
+    assert!(replayed.attributes(file).is_ok() && replayed.attributes(taker).is_ok());
+    let found = [(top, "two"), (top, "three"), (dir, "one")];
+    let found = found.iter().filter(|(dir, name)| byte_of(&replayed, *dir, name) == Some(1));
+    assert!(found.count() > 0);
+}
+
+/// Two files of the last commit change places, as the first thing that happens to them.
+#[test]
+fn an_exchange_is_a_commit_whichever_end_is_durable() {
+    for (ends, others) in [("a", "b"), ("b", "a")] {
+        let all = Disturbed::new();
+        let (fs, top) = (all.fs(), Node::ROOT);
+        let files = [committed(fs, top, "a", 1), committed(fs, top, "b", 2)];
+        fs.commit().unwrap();
+        fs.rename(top, b"a", top, b"b", Rename::Exchange).unwrap();
+        let file = files[usize::from(ends == "b")];
+        fs.sync(file).unwrap();
+        assert_eq!(fs.stats().log_writes, 0);
+        let replayed = all.replayed();
+        let now = u8::from(ends == "b") + 1;
+        assert_eq!(byte_of(&replayed, top, others), Some(now));
+        assert_eq!(byte_of(&replayed, top, ends), Some(3 - now));
+    }
+}

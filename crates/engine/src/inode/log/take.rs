@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_codec::crc32c::extref_hash;
-use buttress_ondisk::item::{FileExtentHead, InodeItem, file_type};
+use buttress_ondisk::item::{FileExtentHead, InodeItem, file_type, inode_flags};
 use buttress_ondisk::view::{dir_entries, inode_refs};
 use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
@@ -13,7 +13,7 @@ use super::{Entry, Extent, ITEMS_MAX, Need, Reason, StoredXattrs};
 use crate::error::Result;
 use crate::inode::attributes::mode;
 use crate::inode::emit::{push_extref, push_ref};
-use crate::inode::file::Logged as LoggedData;
+use crate::inode::file::{FileChanges, Layers, Logged as LoggedData};
 use crate::inode::name::{Hashed, Name};
 use crate::inode::names::{EXTREF_LEN, NameChange, REF_LEN};
 use crate::inode::state::State;
@@ -119,6 +119,10 @@ impl Taker<'_, '_> {
             self.put(kind::EXTENT_DATA, 0, [head.as_bytes(), target].concat());
         }
         if extent == Extent::Exists || !is_file(state) {
+            let reserves = state.attributes.flags & inode_flags::PREALLOC != 0;
+            if reserves && is_file(state) && state.on_disk && self.had_space_behind(state)? {
+                return Ok(Taken::Commit(Reason::Prealloc));
+            }
             self.clear(kind::EXTENT_DATA, u8::MAX);
         } else if let Some(reason) = self.data(state)? {
             return Ok(Taken::Commit(reason));
@@ -370,6 +374,16 @@ impl Taker<'_, '_> {
         };
         state.ends_plainly = !any;
         Ok(of_tree)
+    }
+
+    /// The same behind the end that the file had in the last commit: where replay cuts it if the log says that it exists, and no more.
+    fn had_space_behind(&self, state: &State) -> Result<bool> {
+        stats::add(&self.op.core.counters.log_searches, 2);
+        let view = self.tree.view(self.op.core);
+        let Some(item) = view.get(&Key::new(self.ino, kind::INODE_ITEM, 0))? else { return Ok(true) };
+        let size = InodeItem::of(item.data()).map_or(0, |item| item.size.get());
+        let layers = Layers { size, ..state.layers(self.ino, view) };
+        Ok(FileChanges::default().space_behind(layers)?.1)
     }
 
     /// The data of a file, as far as they have changed.
