@@ -2,6 +2,7 @@
 
 mod moved;
 mod raced;
+mod raced_data;
 
 use std::sync::{Arc, OnceLock};
 

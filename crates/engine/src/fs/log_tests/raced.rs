@@ -6,10 +6,21 @@ use super::*;
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-struct Dice(u64);
+pub(super) struct Dice(u64);
+
+/// A number that the environment gives.
+pub(super) fn of_environment(name: &str, or: u64) -> u64 {
+    std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(or)
+}
 
 impl Dice {
-    fn below(&mut self, limit: usize) -> usize {
+    pub(super) fn new(seed: u64) -> Dice {
+        let mut dice = Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..9).for_each(|_| _ = dice.below(2));
+        dice
+    }
+
+    pub(super) fn below(&mut self, limit: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -183,8 +194,7 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
     let all = Disturbed::new();
     let fs = all.fs();
     let dirs = vec![Node::ROOT, mkdir(fs, Node::ROOT, "one"), mkdir(fs, Node::ROOT, "two")];
-    let mut dice = Dice((seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-    (0..9).for_each(|_| _ = dice.below(2));
+    let dice = Dice::new(seed);
     let raced = Raced { dice, dirs: dirs.clone(), held: vec![], moments: vec![], told: vec![] };
     let raced = Arc::new(Mutex::new(raced));
     for dir in &dirs {
@@ -276,9 +286,7 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
 
 #[test]
 fn names_change_while_logs_are_made() {
-    let of =
-        |name: &str, or: u64| std::env::var(name).ok().and_then(|it| it.parse().ok()).unwrap_or(or);
-    let (from, count) = (of("SEED", 0), of("COUNT", 20));
+    let (from, count) = (of_environment("SEED", 0), of_environment("COUNT", 20));
     let (mut failed, mut sum) = (0, [0; 2]);
     for seed in from..from + count {
         match run(seed) {

@@ -380,7 +380,9 @@ impl Taker<'_, '_> {
     fn had_space_behind(&self, state: &State) -> Result<bool> {
         stats::add(&self.op.core.counters.log_searches, 2);
         let view = self.tree.view(self.op.core);
-        let Some(item) = view.get(&Key::new(self.ino, kind::INODE_ITEM, 0))? else { return Ok(true) };
+        let Some(item) = view.get(&Key::new(self.ino, kind::INODE_ITEM, 0))? else {
+            return Ok(true);
+        };
         let size = InodeItem::of(item.data()).map_or(0, |item| item.size.get());
         let layers = Layers { size, ..state.layers(self.ino, view) };
         Ok(FileChanges::default().space_behind(layers)?.1)
