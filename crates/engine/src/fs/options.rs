@@ -9,6 +9,8 @@ use crate::txn::WaitingMax;
 
 const MEMORY: u64 = 512 << 20;
 const MEMORY_MIN: u64 = 12 << 20;
+/// What is not less where there is little memory: stacks, what the allocator keeps, and what a busy machine lets threads do between two looks.
+const MEMORY_FIXED: u64 = 3 << 19;
 /// An inode takes about 600 bytes; a tenth of the memory is for them.
 const INODE_SHARE: u64 = 8 << 10;
 /// A decompressed extent has 128 KiB; a 64th of the memory is for them.
@@ -109,13 +111,13 @@ impl Options {
         Options { patience, ..self }
     }
 
-    /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it are for tree
-    /// blocks and for what waits for a commit: of these, what waits may take three quarters, where free space lies a sixteenth, and the
+    /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Three quarters of it, but for a small
+    /// part that is the same for all, are for tree blocks and for what waits for a commit: of these, what waits may take three quarters, where free space lies a sixteenth, and the
     /// cache of blocks has the rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files
     /// that are held come on top, with some 30 bytes each: who holds many says so with [`crate::Filesystem::use_elsewhere`].
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(MEMORY_MIN);
-        let room = bytes / 4 * 3;
+        let room = (bytes - MEMORY_FIXED) / 4 * 3;
         let run = bytes / RUN_SHARE / crate::threads::count() as u64;
         Options {
             cache_bytes: room,

@@ -413,11 +413,13 @@ impl<'a> Merge<'a> {
         Ok(begun.filter(|leaf| leaf.dirty).map(|leaf| leaf.block))
     }
 
-    /// Leaves the blocks that end before `key`.
+    /// Leaves the blocks that end before `key`, and nodes of which all was taken over: what comes next may be before their bound.
     fn leave_before(&mut self, key: &Key) -> Result<()> {
-        while self.path.len() > 1
-            && self.path.last().is_some_and(|level| level.bound.is_some_and(|bound| bound <= *key))
-        {
+        let is_behind = |level: &Level| {
+            let all_passed = !level.block.is_leaf() && level.slot >= level.block.len();
+            all_passed || level.bound.is_some_and(|bound| bound <= *key)
+        };
+        while self.path.len() > 1 && self.path.last().is_some_and(is_behind) {
             self.leave()?;
         }
         Ok(())

@@ -204,7 +204,8 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                     let Some(old) = old else { continue };
                     let to = Key::new(key.objectid + rng.next(keys / 4 + 2), 2, 0);
                     let view = View::new(&blocks, 5, old);
-                    let most = 1 + rng.next(9) as usize;
+                    let most = [9, 9, 500][rng.next(3) as usize];
+                    let most = 1 + rng.next(most) as usize;
                     let odd = rng.next(2) == 0;
                     let may_cut = |key: &Key| odd || key.objectid.is_multiple_of(2);
                     let changes =
@@ -222,6 +223,9 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
                             Ok(())
                         };
                         merge.take_over(stretch.remake(&blocks, 5, change).unwrap()).unwrap();
+                        if rng.next(3) == 0 {
+                            look_before(merge, model, rng, stretch.to());
+                        }
                     }
                 }
                 _ => {
@@ -232,6 +236,27 @@ fn random_round(bench: &mut Bench, rng: &mut Rng, keys: u64, changes: u64) {
             }
         }
     });
+}
+
+/// What is next may be before the key that a stretch ends with, behind its items: who deletes an inode begins before its first item.
+fn look_before(merge: &mut Merge<'_>, model: &mut Model, rng: &mut Rng, to: Key) {
+    let key = match to {
+        Key { offset: 0, kind: 0, objectid } => Key::new(objectid - 1, u8::MAX, u64::MAX),
+        Key { offset: 0, kind, objectid } => Key::new(objectid, kind - 1, u64::MAX),
+        Key { offset, .. } => Key { offset: offset - 1, ..to },
+    };
+    if model.contains_key(&key) {
+        return;
+    }
+    match rng.next(4) {
+        0 => assert_eq!(merge.find(&key).unwrap(), None),
+        1 => assert!(!merge.delete(&key).unwrap()),
+        2 => merge.delete_range(key, key, |key, _| panic!("{key}")).unwrap(),
+        _ => {
+            merge.put(key, &[1; 9]).unwrap();
+            model.insert(key, vec![1; 9]);
+        }
+    }
 }
 
 /// Changes some keys from `from` to before `to`, or nothing, or deletes all.
@@ -276,6 +301,41 @@ fn draft(items: &[(Key, Vec<u8>)]) -> Draft {
     let fill =
         |merge: &mut Merge<'_>| items.iter().try_for_each(|(key, data)| merge.put(*key, data));
     Draft::fill(&BLOCKS, 5, fill).unwrap()
+}
+
+/// Each stretch ends where its node does, and what is next begins before the next node's first key.
+#[test]
+fn a_node_of_which_all_is_taken_over_is_left() {
+    for seed in 0..8 {
+        let (mut bench, mut rng) = (Bench::new(), Rng(seed));
+        bench.merge(|merge, model| {
+            for ino in 1..4000 {
+                let (key, data) = (Key::new(ino, 1, 0), vec![7; 1500]);
+                merge.put(key, &data).unwrap();
+                model.insert(key, data);
+            }
+        });
+        let (blocks, root) = (bench.blocks.clone(), bench.root.unwrap());
+        assert!(root.level >= 2);
+        let view = View::new(&blocks, 5, root);
+        let wanted = Wanted {
+            keys: (Key::MIN, Key::MAX),
+            most: usize::MAX,
+            changes: &|_, _| true,
+            may_cut: &|_| true,
+        };
+        let stretches = Stretch::all(&view, &wanted).unwrap();
+        assert!(stretches.len() > 3);
+        bench.merge(|merge, model| {
+            for stretch in &stretches {
+                let key = stretch.from();
+                let change = |merge: &mut Merge<'_>| merge.put(key, &[2; 1500]);
+                merge.take_over(stretch.remake(&blocks, 5, change).unwrap()).unwrap();
+                model.insert(key, vec![2; 1500]);
+                look_before(merge, model, &mut rng, stretch.to());
+            }
+        });
+    }
 }
 
 #[test]
