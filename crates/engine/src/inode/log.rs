@@ -2,8 +2,8 @@
 //!
 //! No tree is searched: what the layers do not say has not changed, and replay leaves it as the last commit has it. Only two things have
 //! to be said as a whole. Replay removes xattrs that the log does not have, so all of them are in it: those of an inode of the last
-//! commit are looked up once, unless it is known to have none. And it cuts a file behind its logged size, so files of the last commit
-//! with space reserved behind their end are not logged at all.
+//! commit are looked up once, unless it is known to have none. And it cuts a file behind its logged size, or behind the one of the last
+//! commit where the log only says that it exists, so files of the last commit with space reserved behind their end are not logged at all.
 //!
 //! A log that says too little, or what replay would misread, is worse than none. So everything that is not plainly one of the cases below
 //! is refused with a [`Reason`], and the transaction is committed instead.
