@@ -67,7 +67,10 @@ fn start(
         Served::Fuse2fs => Command::new("fuse2fs"),
     };
     match what {
-        Served::Ours => drop(command.arg("mount").arg("--foreground").arg(image).arg(&path)),
+        // Servers of databases run as users of their own.
+        Served::Ours => {
+            command.args(["mount", "--foreground", "-o", "allow_other"]).arg(image).arg(&path);
+        }
         Served::Null => drop(command.arg(&path)),
         Served::Fuse2fs => {
             let file = std::fs::File::create(image).map_err(|error| error.to_string())?;

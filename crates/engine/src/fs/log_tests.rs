@@ -3,6 +3,7 @@
 mod moved;
 mod raced;
 mod raced_data;
+mod settling;
 
 use std::sync::{Arc, OnceLock};
 

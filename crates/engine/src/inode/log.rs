@@ -151,6 +151,18 @@ pub enum Logged {
 }
 
 impl FileTree {
+    /// Writes what is buffered of a file that is going to be logged. Who waits for the log does so himself, beside the others: the turn to
+    /// write a log is one thread's, and what it writes of files all others wait for.
+    pub fn flush_for_log(&self, op: &Op<'_>, inode: &Inode) -> Result<()> {
+        let mut state = inode.write();
+        let is_wanted = state.transid == op.transid && state.attributes.nlink > 0;
+        if !is_wanted || state.live.file.as_ref().is_none_or(|file| file.is_empty()) {
+            return Ok(());
+        }
+        let (file, layers) = state.file_layers(inode.ino, self.view(op.core));
+        file.flush_for_log(op.core, layers)
+    }
+
     /// What is to be logged of an inode, as it is now. What is buffered of it is written. The operation belongs to the turn to write logs.
     pub fn log(&self, op: &Op<'_>, inode: &Arc<Inode>, extent: Extent) -> Result<Logged> {
         let mut state = inode.write();
@@ -158,6 +170,8 @@ impl FileTree {
         if state.transid != op.transid || !state.dirty {
             return Ok(Logged::Nothing);
         }
+        // The last transaction may be durable without having settled all of its inodes.
+        state.settle();
         state.uncovers |= extent == Extent::Lost;
         let extent = if extent == Extent::Lost { Extent::Names } else { extent };
         if extent == Extent::Names {

@@ -172,6 +172,15 @@ impl State {
         op.step("an inode is listed");
     }
 
+    /// Drops the frozen layer, which the tree has now; whether the inode stays.
+    pub fn settle(&mut self) -> bool {
+        let stays = self.frozen.as_ref().is_some_and(|frozen| !frozen.changes.deleted);
+        if stays {
+            (self.frozen, self.on_disk) = (None, true);
+        }
+        stays
+    }
+
     /// Moves `live` to `frozen`.
     pub fn rotate(&mut self) {
         if !std::mem::take(&mut self.dirty) {

@@ -487,9 +487,13 @@ impl FileTree {
         self.stale_orphans.lock()[1].clone()
     }
 
-    /// Step 4: `root` is durable. It is stored first, then the layers it contains are dropped.
-    pub fn published(&self, root: Root) {
+    /// Step 4: `root` is durable, and what is read from now on. It has what the frozen layers have, which go after.
+    pub fn publish(&self, root: Root) {
         *self.root.lock() = Some(root);
+    }
+
+    /// Step 5: the layers that the tree contains are dropped.
+    pub fn settle(&self) {
         self.stale_orphans.lock()[1].clear();
         let inodes = std::mem::take(&mut self.committing.lock().inodes);
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
@@ -511,9 +515,11 @@ impl FileTree {
     /// The tree holds the frozen layer of an inode.
     fn settled(&self, inode: &Inode) {
         let mut state = inode.write();
-        let frozen = state.frozen.take();
-        let deleted = frozen.as_ref().is_some_and(|frozen| frozen.changes.deleted);
-        state.on_disk |= !deleted;
+        // A log that was faster has done so with one that stays.
+        if state.settle() {
+            return;
+        }
+        let deleted = state.frozen.take().is_some();
         drop(state);
         if deleted {
             self.forget(inode.ino);

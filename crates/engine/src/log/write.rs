@@ -99,6 +99,9 @@ impl Log {
         transid: u64,
     ) -> Result<Synced> {
         core.check_writable()?;
+        let flushed = core.txn.join(core).and_then(|op| subvolume.tree.flush_for_log(&op, &inode));
+        // Whoever has the turn meets it again, and knows what then.
+        let _met_again = flushed;
         let wanted = Arc::new(Wanted { subvolume, inode, synced: Mutex::default() });
         self.waiting.lock().push(wanted.clone());
         let is_done = |ended| ended >= transid || wanted.synced.lock().is_some();

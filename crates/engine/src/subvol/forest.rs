@@ -406,11 +406,17 @@ impl Participant for Forest {
             (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
     }
 
-    fn published(&self, core: &Core) {
+    fn published(&self) {
+        for (subvolume, root) in &self.frozen.lock().roots {
+            subvolume.tree.publish(*root);
+        }
+    }
+
+    fn settled(&self, core: &Core) {
         let frozen = std::mem::take(&mut *self.frozen.lock());
-        for (subvolume, root) in frozen.roots {
-            subvolume.tree.published(root);
-            core.env.step("a subvolume is published");
+        for (subvolume, _) in frozen.roots {
+            subvolume.tree.settle();
+            core.env.step("a subvolume is settled");
             subvolume.state.lock().frozen = None;
         }
         drop(frozen.subvolumes);

@@ -242,8 +242,12 @@ impl Participant for Meanwhile<'_> {
         self.forest.superblock(superblock);
     }
 
-    fn published(&self, core: &Core) {
-        self.forest.published(core);
+    fn published(&self) {
+        self.forest.published();
+    }
+
+    fn settled(&self, core: &Core) {
+        self.forest.settled(core);
     }
 }
 

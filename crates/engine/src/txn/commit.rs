@@ -33,8 +33,10 @@ pub trait Participant: Sync {
     fn merge(&self, commit: &Commit<'_>) -> Result<()>;
     /// Changes members of the superblock that belong to it.
     fn superblock(&self, superblock: &mut Superblock);
-    /// The transaction is durable.
-    fn published(&self, core: &Core);
+    /// The transaction is durable: its trees are the ones to read.
+    fn published(&self);
+    /// What those trees have is dropped. A log may be written meanwhile.
+    fn settled(&self, core: &Core);
 }
 
 /// What a commit does besides writing what has changed: it drops deleted subvolumes.
@@ -288,7 +290,7 @@ pub fn commit_covering(
     upkeep: Upkeep,
 ) -> Result<()> {
     core.check_writable()?;
-    let turn = core.txn.begin_commit(Some(transid));
+    let turn = core.txn.begin_to_make_durable(transid);
     core.txn.check()?;
     match turn {
         Some(_turn) => commit_alone(core, participant, false, upkeep).map(drop),
@@ -385,11 +387,13 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
             core.warn(warning);
         }
         step("trees are published");
+        participant.published();
+        stats::add(&core.counters.beyond, core.space.committed());
         core.txn.durable(transid);
-        participant.published(core);
+        step("logs can be written");
+        participant.settled(core);
         step("layers are dropped");
         commit.forget_left_behind();
-        stats::add(&core.counters.beyond, core.space.committed());
         step("space is free");
         core.waiting.settled();
         core.share_memory();

@@ -1,7 +1,7 @@
 //! What a log needs of transactions: the turn, blocks, and the superblock that names it.
 //!
-//! A log belongs to the running transaction and is read beside the last commit. It is written while no commit is under way, by
-//! whoever has the turn to commit; so the transaction cannot end meanwhile, and operations go on.
+//! A log belongs to the running transaction and is read beside the last commit. It is written while none is under way that is
+//! not durable, by whoever has the turn; so the transaction cannot end meanwhile, and operations go on.
 //!
 //! Crash argument: a version of the log has its blocks where neither the last commit nor the last version of the log has any, and they
 //! are durable, with all data that they name, before a superblock names them. A crash leaves the last version or this one. Blocks that
@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 
 use super::commit::sealed;
 use super::exchange::NEW_BLOCK_FLAGS;
-use super::{Committing, Core, Op};
+use super::{Core, Logging, Op};
 use crate::error::{Error, Result};
 use crate::space::{Range, Space};
 use crate::tree::{Exchange, Root};
@@ -60,17 +60,17 @@ impl LogSpace {
     }
 }
 
-/// The turn to write a log: no commit is under way, and none begins.
+/// The turn to write a log: no commit is under way, but for what follows after its transaction is durable, and none begins.
 #[derive(Debug)]
 pub struct LogTurn<'a> {
     core: &'a Core,
-    _turn: Committing<'a>,
+    _turn: Logging<'a>,
 }
 
 impl<'a> LogTurn<'a> {
     /// Waits for it; `None` when `done` says so, of the last transaction that is durable.
     pub fn wait(core: &'a Core, done: impl Fn(u64) -> bool) -> Option<LogTurn<'a>> {
-        core.txn.begin_unless(done).map(|turn| LogTurn { core, _turn: turn })
+        core.txn.begin_log(done).map(|turn| LogTurn { core, _turn: turn })
     }
 
     /// Joins the running transaction: from here on, data that files let go of are kept.

@@ -65,11 +65,16 @@ pub struct Transactions {
 /// Who has asked for something to be durable is expected to do so again, for so long.
 const ASKS_AGAIN: u64 = 1000;
 
-/// Whose turn it is to commit: one at a time.
+/// Whose turn it is to commit or to write a log: one at a time.
 #[derive(Debug, Default)]
 struct Turn {
-    /// Somebody commits.
+    /// Somebody commits, or writes a log.
     taken: bool,
+    /// The last transaction is durable and its trees are there for all to read; whoever has committed it drops its layers. No commit
+    /// begins, but a log may be written.
+    settling: bool,
+    /// The last transaction that is durable.
+    durable: u64,
     /// The last transaction of which the commit has ended, and well.
     ended: u64,
     /// How often it was taken.
@@ -89,8 +94,23 @@ struct Committing<'a> {
 impl Drop for Committing<'_> {
     fn drop(&mut self) {
         let mut turn = self.txn.turn.lock();
-        (turn.taken, turn.ended) = (false, self.txn.committed());
+        // Who has settled has passed it on already.
+        turn.taken &= turn.settling;
+        (turn.settling, turn.ended) = (false, turn.durable);
         drop(turn);
+        self.txn.ended.notify_all();
+    }
+}
+
+/// The turn of whoever writes a log; passed on when it is dropped.
+#[derive(Debug)]
+struct Logging<'a> {
+    txn: &'a Transactions,
+}
+
+impl Drop for Logging<'_> {
+    fn drop(&mut self) {
+        self.txn.turn.lock().taken = false;
         self.txn.ended.notify_all();
     }
 }
@@ -195,7 +215,7 @@ impl Transactions {
             gate: RwLock::new(()),
             running: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
-            turn: Mutex::new(Turn { ended: committed, ..Turn::default() }),
+            turn: Mutex::new(Turn { durable: committed, ended: committed, ..Turn::default() }),
             ended: Condvar::default(),
             aborted: OnceLock::new(),
             opened: Instant::now(),
@@ -270,19 +290,41 @@ impl Transactions {
     /// Waits for the turn to commit; `None` when others have committed transaction `covered` meanwhile: whoever waits shares the
     /// next commit with all who wait, and does not stand in line behind those that come later.
     fn begin_commit(&self, covered: Option<u64>) -> Option<Committing<'_>> {
-        self.begin_unless(|ended| covered.is_some_and(|transid| ended >= transid))
+        self.take_turn(
+            |turn| covered.is_some_and(|transid| turn.ended >= transid),
+            |turn| !turn.taken && !turn.settling,
+        )?;
+        Some(Committing { txn: self })
     }
 
-    /// The same; `None` when `done` says so of the last transaction that has been committed.
-    fn begin_unless(&self, done: impl Fn(u64) -> bool) -> Option<Committing<'_>> {
+    /// The same; `None` as soon as `covered` is durable: for whoever wants nothing else of it.
+    fn begin_to_make_durable(&self, covered: u64) -> Option<Committing<'_>> {
+        let is_free = |turn: &Turn| !turn.taken && !turn.settling;
+        self.take_turn(|turn| turn.durable >= covered, is_free)?;
+        Some(Committing { txn: self })
+    }
+
+    /// Waits for the turn to write a log; `None` when `done` says so of the last transaction that is durable.
+    fn begin_log(&self, done: impl Fn(u64) -> bool) -> Option<Logging<'_>> {
+        self.take_turn(|turn| done(turn.durable), |turn| !turn.taken)?;
+        Some(Logging { txn: self })
+    }
+
+    /// Takes the turn as soon as it is free; `None` where the caller is done before.
+    fn take_turn(
+        &self,
+        is_done: impl Fn(&Turn) -> bool,
+        is_free: impl Fn(&Turn) -> bool,
+    ) -> Option<()> {
         let mut turn = self.turn.lock();
         turn.waiting += 1;
         let taken = loop {
-            if done(turn.ended) {
+            if is_done(&turn) {
                 break None;
             }
-            if !turn.taken && !turn.promised {
-                break Some(self.take(&mut turn));
+            if is_free(&turn) && !turn.promised {
+                turn.take();
+                break Some(());
             }
             turn = wait(&self.ended, turn);
         };
@@ -300,18 +342,14 @@ impl Transactions {
         let before = turn.count;
         loop {
             let others_went = turn.count > before;
-            if !turn.taken && (others_went || turn.waiting == 0) {
+            if !turn.taken && !turn.settling && (others_went || turn.waiting == 0) {
                 turn.promised = false;
-                return self.take(&mut turn);
+                turn.take();
+                return Committing { txn: self };
             }
             turn.promised |= others_went;
             turn = wait(&self.ended, turn);
         }
-    }
-
-    fn take(&self, turn: &mut Turn) -> Committing<'_> {
-        (turn.taken, turn.count) = (true, turn.count + 1);
-        Committing { txn: self }
     }
 
     /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs. Refuses when an operation
@@ -332,8 +370,20 @@ impl Transactions {
         Ok(())
     }
 
+    /// The transaction being committed is durable, and its trees are there for all to read. Who waited for that goes on, and a log may be
+    /// written while the committer, which has the turn, drops what the trees have now.
     fn durable(&self, transid: u64) {
         self.committed.store(transid, Ordering::Release);
+        let mut turn = self.turn.lock();
+        (turn.taken, turn.settling, turn.durable) = (false, true, transid);
+        drop(turn);
+        self.ended.notify_all();
+    }
+}
+
+impl Turn {
+    fn take(&mut self) {
+        (self.taken, self.count) = (true, self.count + 1);
     }
 }
 

@@ -47,6 +47,8 @@ struct Raced {
     dirs: Vec<Node>,
     held: Vec<Node>,
     moments: Vec<Places>,
+    /// What was made durable by others while a commit dropped its layers, and at which moment they began.
+    beside: Vec<(Node, usize, std::thread::JoinHandle<()>)>,
     told: Vec<String>,
 }
 
@@ -54,6 +56,15 @@ impl Raced {
     fn name(&mut self) -> (Node, &'static str) {
         let dir = self.dirs[[0, 0, 0, 1, 2][self.dice.below(5)]];
         (dir, NAMES[self.dice.below(NAMES.len())])
+    }
+
+    /// A directory, or what one of the names leads to.
+    fn node(&mut self, fs: &Filesystem) -> Node {
+        let (dir, name) = self.name();
+        match self.dice.below(4) {
+            0 => dir,
+            _ => fs.lookup(dir, name.as_bytes()).unwrap().map_or(dir, |it| it.node),
+        }
     }
 
     /// Something is done; what is refused was nothing.
@@ -182,7 +193,10 @@ impl Raced {
     }
 }
 
-const STEPS: [&str; 5] = [
+/// The first two are of commits, and in the second one others write a log.
+const STEPS: [&str; 7] = [
+    "prepare",
+    settling::STEP,
     "a log has its inodes",
     "a log can be written",
     "a log has what changed",
@@ -195,7 +209,14 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
     let fs = all.fs();
     let dirs = vec![Node::ROOT, mkdir(fs, Node::ROOT, "one"), mkdir(fs, Node::ROOT, "two")];
     let dice = Dice::new(seed);
-    let raced = Raced { dice, dirs: dirs.clone(), held: vec![], moments: vec![], told: vec![] };
+    let raced = Raced {
+        dice,
+        dirs: dirs.clone(),
+        held: vec![],
+        moments: vec![],
+        beside: vec![],
+        told: vec![],
+    };
     let raced = Arc::new(Mutex::new(raced));
     for dir in &dirs {
         for name in NAMES.iter().take(4) {
@@ -216,11 +237,7 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         (0..count).for_each(|_| raced.lock().act(fs));
         let node = {
             let mut raced = raced.lock();
-            let (dir, name) = raced.name();
-            let node = match raced.dice.below(4) {
-                0 => dir,
-                _ => fs.lookup(dir, name.as_bytes()).unwrap().map_or(dir, |it| it.node),
-            };
+            let node = raced.node(fs);
             let many = raced.dice.below(5);
             raced.told.push(format!("sync {}", node.ino));
             for _ in 0..many {
@@ -231,18 +248,34 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         };
         let mut next = all.next.lock();
         for (step, action) in next.iter_mut() {
-            let (raced, step) = (raced.clone(), *step);
+            let (raced, of_beside, step) = (raced.clone(), raced.clone(), *step);
             *action = Box::new(move |fs| {
                 let mut raced = raced.lock();
                 raced.told.push(format!("  at: {step}"));
                 for _ in 0..=raced.dice.below(3) {
                     raced.act(fs);
                 }
+                if step != settling::STEP {
+                    return;
+                }
+                let (node, moment) = (raced.node(fs), raced.moments.len() - 1);
+                raced.told.push(format!("  sync {} beside", node.ino));
+                drop(raced);
+                let thread = settling::sync_beside(fs, node);
+                of_beside.lock().beside.push((node, moment, thread));
             });
         }
         drop(next);
         let moment = raced.lock().moments.len() - 1;
         fs.sync(node).unwrap();
+        let beside = std::mem::take(&mut raced.lock().beside);
+        let beside: Vec<(Node, usize)> = beside
+            .into_iter()
+            .map(|(node, moment, thread)| {
+                thread.join().unwrap();
+                (node, moment)
+            })
+            .collect();
         all.next.lock().clear();
         let now = fs.info().generation;
         let mut raced = raced.lock();
@@ -251,6 +284,7 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
             raced.moments.drain(..moment);
             raced.told.push(format!("a commit {:?}", fs.stats().log_refused));
             synced = vec![(node, 0)];
+            synced.extend(beside.into_iter().map(|(node, at)| (node, at - moment)));
         } else {
             synced.push((node, moment));
         }

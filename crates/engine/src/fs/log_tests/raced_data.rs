@@ -27,6 +27,8 @@ struct Raced {
     files: Vec<Node>,
     /// What each of them had, from the last commit on.
     moments: Vec<Vec<Content>>,
+    /// What was made durable by others while a commit dropped its layers, and at which moment they began.
+    beside: Vec<(usize, usize, std::thread::JoinHandle<()>)>,
     byte: u8,
     told: Vec<String>,
 }
@@ -111,6 +113,41 @@ impl Raced {
     }
 }
 
+/// A commit, while which files change and are made durable; since which moment what they have may be found.
+fn commit(all: &Disturbed, raced: &Arc<Mutex<Raced>>) -> [Option<usize>; FILES] {
+    let frozen = Arc::new(Mutex::new([0; FILES]));
+    let (of_step, at_freeze) = (raced.clone(), frozen.clone());
+    all.at(settling::STEP, move |fs| {
+        let mut raced = of_step.lock();
+        (0..raced.dice.below(4)).for_each(|_| raced.act(fs));
+        let file = raced.dice.below(FILES);
+        let (node, moment) = (raced.files[file], raced.moments[file].len() - 1);
+        raced.told.push(format!("  sync {} beside", node.ino));
+        drop(raced);
+        let thread = settling::sync_beside(fs, node);
+        let mut raced = of_step.lock();
+        raced.beside.push((file, moment, thread));
+        (0..raced.dice.below(4)).for_each(|_| raced.act(fs));
+    });
+    let of_step = raced.clone();
+    all.at("prepare", move |fs| {
+        let mut raced = of_step.lock();
+        *at_freeze.lock() = std::array::from_fn(|file| raced.moments[file].len() - 1);
+        (0..raced.dice.below(4)).for_each(|_| raced.act(fs));
+    });
+    all.fs().commit().unwrap();
+    let beside = std::mem::take(&mut raced.lock().beside);
+    let mut since = *frozen.lock();
+    for (file, moment, thread) in beside {
+        thread.join().unwrap();
+        since[file] = since[file].max(moment);
+    }
+    all.next.lock().clear();
+    let mut raced = raced.lock();
+    raced.told.push("commit".into());
+    since.map(Some)
+}
+
 fn run(seed: u64) -> Result<[u64; 3], String> {
     let all = Disturbed::new();
     let fs = all.fs();
@@ -124,17 +161,14 @@ fn run(seed: u64) -> Result<[u64; 3], String> {
         fs.commit().unwrap();
         since = [Some(0); FILES];
     }
-    let raced = Raced { dice, files: files.clone(), moments, byte: 0, told: Vec::new() };
+    let raced =
+        Raced { dice, files: files.clone(), moments, beside: vec![], byte: 0, told: vec![] };
     let raced = Arc::new(Mutex::new(raced));
     for _ in 0..12 {
         let count = raced.lock().dice.below(6);
         (0..count).for_each(|_| raced.lock().act(fs));
-        if raced.lock().dice.below(8) == 0 {
-            fs.commit().unwrap();
-            let mut raced = raced.lock();
-            raced.moments.iter_mut().for_each(|it| drop(it.drain(..it.len() - 1)));
-            raced.told.push("commit".into());
-            since = [Some(0); FILES];
+        if raced.lock().dice.below(4) == 0 {
+            since = commit(&all, &raced);
         }
         let many = raced.lock().dice.below(8);
         for _ in 0..many {

@@ -66,6 +66,14 @@ pub struct Items {
 }
 
 impl FileChanges {
+    /// Writes what is buffered, unless it goes into an item: what [`FileChanges::log`] would do in the turn of one for all.
+    pub fn flush_for_log(&mut self, core: &Core, layers: Layers<'_>) -> Result<()> {
+        if self.buffers.is_empty() || self.inline_content(layers)?.is_some() {
+            return Ok(());
+        }
+        self.flush(core, layers, true)
+    }
+
     /// What has changed, for the log of transaction `transid`; at most `most` items. `again`: the log has had all of it before.
     pub fn log(
         &mut self,

@@ -52,7 +52,8 @@ fn what_is_written_is_read_before_during_and_after_commits() {
     assert_eq!(read(&lab, &file), model);
     resize(&lab, &file, 150_000);
     model.truncate(150_000);
-    lab.tree.published(root);
+    lab.tree.publish(root);
+    lab.tree.settle();
     assert_eq!(read(&lab, &file), model);
     lab.commit();
     assert_eq!(read(&lab, &file), model);
@@ -177,7 +178,8 @@ fn a_clone_of_what_the_commit_has_not_placed_is_promised_room() {
     lab.op(|op| lab.tree.clone_range(op, source, &b, 0, 0)).unwrap();
     assert!(promisable(&lab) + data.len() as u64 <= before + 4096);
     let root = lab.emit(transid);
-    lab.tree.published(root);
+    lab.tree.publish(root);
+    lab.tree.settle();
     lab.commit();
     assert_eq!(read(&lab, &b), data);
 }

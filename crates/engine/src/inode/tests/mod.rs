@@ -120,7 +120,8 @@ impl Lab {
     fn commit(&self) {
         let transid = self.freeze();
         let root = self.emit(transid);
-        self.tree.published(root);
+        self.tree.publish(root);
+        self.tree.settle();
     }
 
     /// As after a crash: what was not committed is lost.

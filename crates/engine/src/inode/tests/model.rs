@@ -313,7 +313,8 @@ impl Run {
         self.steps(30);
         let root = self.lab.emit(transid);
         self.steps(30);
-        self.lab.tree.published(root);
+        self.lab.tree.publish(root);
+        self.lab.tree.settle();
         self.compare();
         let facts = Facts::of(&self.lab.view());
         facts.check();

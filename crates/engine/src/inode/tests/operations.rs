@@ -38,7 +38,8 @@ fn entries_are_listed_by_index_across_layers() {
     assert_eq!(list(&lab, &top), expect);
     let root = lab.emit(transid);
     assert_eq!(list(&lab, &top), expect);
-    lab.tree.published(root);
+    lab.tree.publish(root);
+    lab.tree.settle();
     assert_eq!(list(&lab, &top), expect);
     let facts = Facts::of(&lab.view());
     facts.check();
@@ -253,7 +254,8 @@ fn xattrs_are_layered_and_limited() {
     );
     assert_eq!(set(b"user.c", b"4", SetXattr::Create), None);
     let root = lab.emit(transid);
-    lab.tree.published(root);
+    lab.tree.publish(root);
+    lab.tree.settle();
     assert_eq!(get(b"user.a").unwrap(), b"3");
     let listed = lab.op(|op| lab.tree.xattrs(op, &file)).unwrap();
     let listed: Vec<&[u8]> = listed.iter().map(|name| name.as_bytes()).collect();

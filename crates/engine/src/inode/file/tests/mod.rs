@@ -412,9 +412,12 @@ impl Participant for Fixture {
 
     fn superblock(&self, _superblock: &mut Superblock) {}
 
-    fn published(&self, _core: &Core) {
+    fn published(&self) {
         *self.root.lock() = self.merged.lock().take().expect("merged");
         self.interrupt();
+    }
+
+    fn settled(&self, _core: &Core) {
         for file in self.files.lock().iter_mut() {
             file.frozen = None;
             file.on_disk = true;
