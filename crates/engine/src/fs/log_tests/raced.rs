@@ -204,6 +204,10 @@ const STEPS: [&str; 7] = [
     "a log takes one more",
 ];
 
+fn next_beside(raced: &Mutex<Raced>) -> Option<(Node, usize, std::thread::JoinHandle<()>)> {
+    raced.lock().beside.pop()
+}
+
 fn run(seed: u64) -> Result<[u64; 2], String> {
     let all = Disturbed::new();
     let fs = all.fs();
@@ -268,14 +272,12 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         drop(next);
         let moment = raced.lock().moments.len() - 1;
         fs.sync(node).unwrap();
-        let beside = std::mem::take(&mut raced.lock().beside);
-        let beside: Vec<(Node, usize)> = beside
-            .into_iter()
-            .map(|(node, moment, thread)| {
-                thread.join().unwrap();
-                (node, moment)
-            })
-            .collect();
+        let mut beside: Vec<(Node, usize)> = Vec::new();
+        // One that makes a commit may meet another one.
+        while let Some((node, at, thread)) = next_beside(&raced) {
+            thread.join().unwrap();
+            beside.push((node, at));
+        }
         all.next.lock().clear();
         let now = fs.info().generation;
         let mut raced = raced.lock();
