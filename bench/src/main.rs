@@ -12,6 +12,7 @@ mod create;
 mod databases;
 mod dbench;
 mod everyday;
+mod fiemap;
 mod fsync;
 mod image;
 mod latency;
@@ -151,13 +152,14 @@ fn main() {
     }
     let scale = scale();
     let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,7,8,9,10,11,12,13,14,15,16,17".to_owned());
+        .unwrap_or_else(|_| "1,2,3,4,7,8,9,10,11,12,13,14,15,16,17".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
             "1" => create::row(scale),
             "2" => leaves::row(scale),
             "3" => reflog::row(scale),
+            "4" => fiemap::row(scale),
             "7" => dbench::row(scale),
             "8" => fsync::row(scale),
             "9" => stream::row(scale),
@@ -170,7 +172,7 @@ fn main() {
             "16" => databases::row(scale),
             "17" => usage::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1, 2, 3 and 7 to 17");
+                eprintln!("there is no row {other}; there are 1 to 4 and 7 to 17");
                 std::process::exit(2);
             }
         };
