@@ -142,7 +142,7 @@ impl Fiemap {
                 _ => self.rest.end,
             };
             let shared = source.shared(&segments)?;
-            segments.iter().for_each(|segment| self.take(record(segment, &shared)));
+            segments.iter().zip(shared).for_each(|(one, shared)| self.take(record(one, shared)));
             Ok(())
         })
     }
@@ -166,7 +166,7 @@ impl Fiemap {
     }
 }
 
-fn record(segment: &Segment, shared: &[u64]) -> FileExtent {
+fn record(segment: &Segment, is_shared: bool) -> FileExtent {
     let (logical, length) = (segment.span.start, segment.span.end - segment.span.start);
     let (physical, flags) = match segment.content {
         Content::Buffered => (0, fiemap_flags::DELALLOC | fiemap_flags::UNKNOWN),
@@ -178,7 +178,6 @@ fn record(segment: &Segment, shared: &[u64]) -> FileExtent {
             let skip = if compressed { 0 } else { offset };
             let encoded = if compressed { fiemap_flags::ENCODED } else { 0 };
             let unwritten = if prealloc { fiemap_flags::UNWRITTEN } else { 0 };
-            let is_shared = shared.binary_search(&bytenr).is_ok();
             let shared = if is_shared { fiemap_flags::SHARED } else { 0 };
             (bytenr.saturating_add(skip), encoded | unwritten | shared)
         }
@@ -243,24 +242,22 @@ impl<'a> Source<'a> {
         Ok(end)
     }
 
-    /// Those extents that are shared, by ascending addresses.
-    fn shared(&mut self, segments: &[Segment]) -> Result<Vec<u64>> {
-        let mut extents: Vec<(u64, Option<u64>)> = segments
-            .iter()
-            .filter_map(|segment| match segment.content {
-                Content::Extent { bytenr, .. } => Some((bytenr, segment.leaf)),
-                _ => None,
-            })
-            .collect();
+    /// Which of them are in extents that are shared. These are asked for in the order of their addresses.
+    fn shared(&mut self, segments: &[Segment]) -> Result<Vec<bool>> {
+        let place = |(at, segment): (usize, &Segment)| match segment.content {
+            Content::Extent { bytenr, .. } => Some((bytenr, segment.leaf, at)),
+            _ => None,
+        };
+        let mut extents: Vec<_> = segments.iter().enumerate().filter_map(place).collect();
         extents.sort_unstable();
-        extents.dedup_by_key(|(bytenr, _)| *bytenr);
         let (tree, ino) = (self.node.subvolume, self.node.ino);
-        let mut shared = Vec::new();
-        for (bytenr, leaf) in extents {
+        let mut shared = vec![false; segments.len()];
+        for pieces in extents.chunk_by(|a, b| a.0 == b.0) {
+            let (bytenr, leaf, _) = pieces[0];
             let asker = Asker { tree, ino, leaf };
             let is_new = leaf.is_none() && !self.owners.is_known(bytenr)?;
             if !is_new && self.owners.is_shared(bytenr, &asker)? {
-                shared.push(bytenr);
+                pieces.iter().for_each(|(_, _, at)| shared[*at] = true);
             }
         }
         Ok(shared)

@@ -38,21 +38,38 @@ impl Owners<'_> {
     /// Whether others than the file that asks reach the data extent at `bytenr`, or it does at several places.
     pub fn is_shared(&mut self, bytenr: u64, asker: &Asker) -> Result<bool> {
         self.known.begin();
-        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
-        self.extents.more(&mut reading, &mut refs, 2)?;
-        let head = reading.head()?;
+        // Then it does not matter what else leads to it, and the leaf has others of the file, too.
+        if let Some(leaf) = asker.leaf
+            && self.is_leaf_shared(leaf, asker.tree)?
+        {
+            return Ok(true);
+        }
+        let (mut reading, mut refs) = (Reading::of(bytenr), std::mem::take(&mut self.refs));
+        let done = self.extents.more(&mut reading, &mut refs, 2);
+        let shared = done.and_then(|()| self.is_shared_by(&reading, &refs, asker));
+        self.refs = refs;
+        shared
+    }
+
+    fn is_shared_by(
+        &mut self,
+        reading: &Reading,
+        refs: &[InlineRef],
+        asker: &Asker,
+    ) -> Result<bool> {
+        let (bytenr, head) = (reading.bytenr(), reading.head()?);
         if head.level.is_some() {
             return Err(wrong("a tree block where data should be", bytenr));
         }
-        match refs.as_slice() {
+        match refs {
             [] => Err(wrong("an extent has no references", bytenr)),
             [InlineRef::SharedData { parent, .. }] => self.is_leaf_shared(*parent, asker.tree),
             [InlineRef::ExtentData { root, objectid, offset, count }] => {
                 if (*root, *objectid) != (asker.tree, asker.ino) {
                     return Ok(true);
                 }
-                if let (Some(leaf), 1) = (asker.leaf, *count) {
-                    return self.is_leaf_shared(leaf, asker.tree);
+                if asker.leaf.is_some() && *count == 1 {
+                    return Ok(false);
                 }
                 let file = FileRef { ino: *objectid, offset: *offset, count: *count };
                 self.is_any_leaf_shared((bytenr, head.len), file, asker.tree)

@@ -36,6 +36,7 @@ mod search;
 use std::ops::ControlFlow;
 
 use buttress_ondisk::item::RootItem;
+use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, kind, objectid};
 
 pub use alone::Asker;
@@ -65,6 +66,8 @@ pub struct Owners<'a> {
     committed: Committed,
     extents: Extents<'a>,
     known: &'a mut Known,
+    /// Room for references, used again.
+    refs: Vec<InlineRef>,
 }
 
 impl<'a> Owners<'a> {
@@ -72,7 +75,7 @@ impl<'a> Owners<'a> {
     pub fn new(blocks: &'a Blocks, committed: Committed, known: &'a mut Known) -> Owners<'a> {
         known.is_of(committed.root);
         let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
-        Owners { blocks, committed, extents: Extents::new(extents), known }
+        Owners { blocks, committed, extents: Extents::new(extents), known, refs: Vec::new() }
     }
 
     /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.

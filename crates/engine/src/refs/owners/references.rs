@@ -47,6 +47,11 @@ impl Reading {
         Reading { bytenr, next: Some((from, 0)), head: None, sum: 0 }
     }
 
+    /// The extent.
+    pub fn bytenr(&self) -> u64 {
+        self.bytenr
+    }
+
     /// The head: known once something was read.
     pub fn head(&self) -> Result<Head> {
         self.head.ok_or_else(|| wrong("an extent has no extent item", self.bytenr))
@@ -128,12 +133,14 @@ impl Batch<'_> {
 pub struct Extents<'a> {
     view: View<'a>,
     leaf: Option<Arc<TreeBlock>>,
+    /// Behind what was taken of the leaf last.
+    slot: usize,
 }
 
 impl<'a> Extents<'a> {
     /// Reads `view`.
     pub fn new(view: View<'a>) -> Extents<'a> {
-        Extents { view, leaf: None }
+        Extents { view, leaf: None, slot: 0 }
     }
 
     /// Whether there is an extent at `bytenr`.
@@ -160,7 +167,7 @@ impl<'a> Extents<'a> {
     /// Takes what the leaf that was read last has of it; answers from where to go on in the tree, and with how many references of
     /// that item passed over, unless that was all.
     fn in_leaf(
-        &self,
+        &mut self,
         reading: &mut Reading,
         from: Key,
         skip: usize,
@@ -172,9 +179,9 @@ impl<'a> Extents<'a> {
             return Ok(Some((from, skip)));
         }
         let mut skip = skip;
-        let slot = leaf.search(&from).unwrap_or_else(|slot| slot);
-        for slot in slot..leaf.len() {
+        for slot in first_from(leaf, &from, self.slot)..leaf.len() {
             let (key, data) = leaf.item(slot);
+            self.slot = slot;
             if key.objectid != reading.bytenr || key.kind > kind::SHARED_DATA_REF {
                 return finish(reading).map(|()| None);
             }
@@ -212,6 +219,16 @@ impl<'a> Extents<'a> {
         }
         finish(reading)
     }
+}
+
+/// The first slot of a leaf whose key is not below `from`: most often the one that was come to last, or the one behind it.
+fn first_from(leaf: &TreeBlock, from: &Key, last: usize) -> usize {
+    let is_it = |slot: &usize| {
+        (*slot < leaf.len() && leaf.key(*slot) >= *from)
+            && slot.checked_sub(1).is_none_or(|before| leaf.key(before) < *from)
+    };
+    let near = (last..=last.saturating_add(1)).find(is_it);
+    near.unwrap_or_else(|| leaf.search(from).unwrap_or_else(|slot| slot))
 }
 
 /// All references are read.
