@@ -216,7 +216,7 @@ mod tests {
             (number >> 33) % bound
         };
         let (mut entries, mut open) = (Vec::new(), vec![Sums::default()]);
-        let mut close = |open: &mut Vec<Sums>, entries: &mut Vec<Entry>| {
+        let close = |open: &mut Vec<Sums>, entries: &mut Vec<Entry>| {
             let sums = open.pop().unwrap_or_default();
             if let Some(above) = open.last_mut() {
                 above.add(sums);
@@ -231,7 +231,8 @@ mod tests {
                 1 if open.len() > 1 => close(&mut open, &mut entries),
                 _ => {}
             }
-            let total = 4096 * below(1 << below(12));
+            let most = 1 << below(12);
+            let total = 4096 * below(most);
             let sums = Sums { total, shared: total.min(4096 * below(20)) };
             open.last_mut().unwrap().add(sums);
             let label = Label::Named(What::File, format!("file {file}").into());

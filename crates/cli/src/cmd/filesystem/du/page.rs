@@ -204,7 +204,9 @@ mod tests {
         for part in [POLICY, DATA, "<style>", "</style>", "<script>"] {
             assert_eq!(TEMPLATE.matches(part).count(), 1, "{part}");
         }
-        for part in ["http:", "https:", "src=", "href=", "url(", "import", "innerHTML", "eval("] {
+        for part in
+            ["http:", "https:", "src=", "href=", "url(", "@import", "import(", "innerHTML", "eval("]
+        {
             assert!(!TEMPLATE.contains(part), "{part}");
         }
         assert!(within("script").len() > 1000 && within("style").len() > 1000);
