@@ -22,6 +22,7 @@ mod error;
 mod interrupted;
 mod output;
 mod quote;
+mod ranges;
 mod seen;
 mod units;
 mod vfs;

@@ -104,6 +104,20 @@ impl Progress {
         Progress::of(globals, "{spinner} {msg}: {percent}% {wide_bar} {elapsed}")
     }
 
+    /// Of work on files or the like, of which each is told by [`Progress::one`].
+    pub fn counted(globals: &Globals, what: &'static str) -> Progress {
+        let progress = Progress::of(globals, "{spinner} {human_pos} {msg} in {elapsed}");
+        progress.bar.set_message(what);
+        progress
+    }
+
+    /// One more is done.
+    pub fn one(&self) {
+        if !self.bar.is_hidden() {
+            self.bar.inc(1);
+        }
+    }
+
     /// How far a part is.
     pub fn at(&self, what: &'static str, done: u64, total: u64) {
         self.bar.set_message(what);

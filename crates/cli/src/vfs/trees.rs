@@ -11,8 +11,8 @@ use buttress_fuse::mount::control::{FoundItem, StoredFacts, TreeKey};
 use buttress_ondisk::Key;
 use rustix::io::Errno;
 
-use super::Vfs;
-use crate::vnode::{FileError, Vnode};
+use super::{TOP, Vfs};
+use crate::vnode::{Facts, FileError, Vnode};
 
 /// Subvolumes in each other: more than any path has.
 const NAMES_MAX: usize = 4096;
@@ -161,6 +161,15 @@ pub fn subvolume_of(vnode: &Vnode) -> Result<u64, FileError> {
     match vnode.image_node() {
         Some((_, node)) => Ok(node.subvolume),
         None => vnode.by_path(|path| Ok(client::subvolume(path)?.id)),
+    }
+}
+
+/// Whether a directory of an image or live mount is the top of a subvolume, by its number.
+pub fn is_top(vnode: &Vnode, facts: &Facts) -> bool {
+    match vnode.image_node() {
+        Some((_, node)) => node.is_top(),
+        // Numbers that are made up are no others cut short.
+        None => facts.ino >> 63 == 0 && facts.ino & ((1 << SHOWN_BITS) - 1) == TOP,
     }
 }
 

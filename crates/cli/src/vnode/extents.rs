@@ -20,13 +20,17 @@ pub(super) struct Extents {
 impl Extents {
     /// Of a regular file on a live mount. Its pages are written first.
     pub fn of(file: File) -> Result<Extents> {
-        if !client::is_live(&handle_path(&file)) {
-            let text = "it is on no mount of buttress; `filefrag` tells what other filesystems say";
-            let errno = Errno::OPNOTSUPP.raw_os_error();
-            return Err(FileError { errno, text: text.to_owned() });
-        }
         file.sync_data()?;
-        Ok(Extents { file, next: Some(0), ready: Vec::new().into_iter() })
+        let mut extents = Extents { file, next: None, ready: Vec::new().into_iter() };
+        match extents.more(0) {
+            Err(_) if !client::is_live(&handle_path(&extents.file)) => {
+                let text =
+                    "it is on no mount of buttress; `filefrag` tells what other filesystems say";
+                let errno = Errno::OPNOTSUPP.raw_os_error();
+                Err(FileError { errno, text: text.to_owned() })
+            }
+            begun => begun.map(|()| extents),
+        }
     }
 
     fn more(&mut self, from: u64) -> Result<()> {

@@ -253,7 +253,7 @@ impl io::Read for InOrder {
 /// What is in a directory.
 #[derive(Debug)]
 pub struct Listed {
-    /// Names and what they stand for, sorted by name.
+    /// Names and what they stand for.
     pub entries: Vec<(Vec<u8>, Vnode)>,
     /// Why the list is not whole, where damage hides something.
     pub passed: Vec<FileError>,
@@ -416,14 +416,20 @@ impl Vnode {
 
     /// The names in this directory and what they stand for, sorted by name.
     pub fn list(&self) -> Result<Listed> {
-        let (mut names, passed) = match &self.at {
+        let mut listed = self.list_in_order()?;
+        listed.entries.sort_by(|(one, _), (other, _)| one.cmp(other));
+        Ok(listed)
+    }
+
+    /// The same in the order of the directory: on btrfs the one in which the names were made.
+    pub fn list_in_order(&self) -> Result<Listed> {
+        let (names, passed): (Names, _) = match &self.at {
             At::Host(place) => {
                 let names = place.list()?.into_iter().map(|(name, at)| (name, At::Host(at)));
                 (names.collect(), Vec::new())
             }
             At::Image(image, node) => image.list(*node)?,
         };
-        names.sort_by(|(one, _), (other, _)| one.cmp(other));
         let vnode = |(name, at): (Vec<u8>, At)| {
             let vnode = Vnode { name: self.name.entry(&name), at };
             (name, vnode)

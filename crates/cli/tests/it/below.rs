@@ -21,14 +21,14 @@ fn have_compsize() -> bool {
 }
 
 /// Runs a tool in a directory.
-fn tool(directory: &Path, line: &str) -> Said {
+pub fn tool(directory: &Path, line: &str) -> Said {
     let mut words = line.split_whitespace();
     let mut command = Command::new(words.next().unwrap());
     Said::of(command.args(words).current_dir(directory).env("TZ", "UTC").output().unwrap())
 }
 
 /// Runs a tool, which must succeed; its output.
-fn said(directory: &Path, line: &str) -> String {
+pub fn said(directory: &Path, line: &str) -> String {
     let said = tool(directory, line);
     assert_eq!(said.code, 0, "{line}: {}", said.err);
     said.text()
@@ -93,7 +93,7 @@ fn fill(top: &Path) {
 }
 
 /// A filesystem that the kernel has made, and mounted.
-fn made_by_kernel(options: &str) -> Option<(Place, KernelMount)> {
+pub fn made_by_kernel(options: &str) -> Option<(Place, KernelMount)> {
     if !have_progs() {
         return None;
     }
@@ -112,7 +112,7 @@ fn made_by_kernel(options: &str) -> Option<(Place, KernelMount)> {
 }
 
 /// Fails with the first line that differs.
-fn same_lines(what: &str, ours: &str, theirs: &str) {
+pub fn same_lines(what: &str, ours: &str, theirs: &str) {
     for (ours, theirs) in ours.lines().zip(theirs.lines()) {
         assert_eq!(ours, theirs, "{what}");
     }
@@ -138,7 +138,7 @@ const SIZES: [&str; 7] = [
 ];
 
 /// The same line about a place below the kernel's mount, and about one of ours.
-fn lines(line: &str, prefix: &str) -> (String, String) {
+pub fn lines(line: &str, prefix: &str) -> (String, String) {
     let each = |prefix: &str| {
         let words = line.split(' ').map(|word| match word.strip_prefix('@') {
             Some(path) => on(prefix, path),
@@ -264,7 +264,9 @@ fn chunks_are_those([chunks, extents, groups]: &[String; 3], listed: &Value, sor
     let mut used = BTreeMap::new();
     for text in [extents, groups] {
         let lines: Vec<_> = text.lines().collect();
-        for pair in lines.windows(2).filter(|pair| pair[0].contains(" BLOCK_GROUP_ITEM ")) {
+        // The key may also be the first one of a block that a node leads to.
+        let is_item = |line: &str| line.contains("item ") && line.contains(" BLOCK_GROUP_ITEM ");
+        for pair in lines.windows(2).filter(|pair| is_item(pair[0])) {
             let start: u64 = pair[0].split(['(', ' ']).nth(4).unwrap().parse().unwrap();
             used.insert(start, number(pair[1], "used"));
         }

@@ -121,6 +121,7 @@ fn what_is_not_there_is_refused() {
             ("subvolume find-new @dir 0", "it is not a subvolume"),
             ("subvolume find-new @file 0", "it is not a subvolume"),
             ("filesystem compsize @missing", "No such file or directory"),
+            ("filesystem du @missing", "No such file or directory"),
             ("filesystem compsize @link", "no files"),
             ("filesystem compsize @file", "all empty"),
             ("filesystem compsize @dir", "no files"),
@@ -139,6 +140,7 @@ fn what_is_not_there_is_refused() {
         "subvolume find-new elsewhere 0",
         "subvolume sync elsewhere",
         "filesystem compsize elsewhere",
+        "filesystem du elsewhere",
     ] {
         let said = place.fails(line);
         assert!(said.contains("neither a btrfs image nor on a live mount"), "{line}: {said}");

@@ -510,6 +510,7 @@ fn a_terminal_sees_no_escape_sequences() {
         "inspect-internal subvolid-resolve 256 disk.img",
         "subvolume find-new disk.img 0",
         "filesystem compsize disk.img",
+        "filesystem du disk.img",
         "property get disk.img",
         "cp -rv disk.img:/ out",
         "rm -rv out",

@@ -8,6 +8,7 @@ mod clock;
 mod costs;
 mod counted;
 mod device;
+mod du;
 mod fiemap;
 mod files;
 mod full;

@@ -2,6 +2,7 @@
 
 pub mod compsize;
 pub mod df;
+pub mod du;
 pub mod label;
 pub mod show;
 pub mod usage;
@@ -33,6 +34,8 @@ pub enum Filesystem {
     /// Print what compression and sharing save for files
     #[command(name = "compsize")]
     CompSize(compsize::CompSize),
+    /// Print what files and directories take, and what of it only they have
+    Du(du::Du),
     /// Print or set the label
     Label(label::Label),
     /// Make everything durable that was done before
@@ -64,6 +67,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
         Filesystem::Usage(args) => usage::run(args, globals, out),
         Filesystem::Df(args) => df::run(args, globals, out),
         Filesystem::CompSize(args) => compsize::run(args, globals, out),
+        Filesystem::Du(args) => du::run(args, globals, out),
         Filesystem::Label(args) => label::run(args, globals, out),
         Filesystem::Sync(args) => sync(args, globals),
         Filesystem::Stats(args) => stats(args, globals, out),
