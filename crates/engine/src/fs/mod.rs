@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod paths;
 mod rename;
+mod resolve;
 mod run;
 mod subvolumes;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner,
 
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};
+pub use crate::refs::owners::{Referrer, Referrers, Wanted as WantedReferrers};
 pub use crate::space::{ClassUsage, Usage};
 pub use crate::subvol::SubvolumeInfo;
 
