@@ -74,11 +74,7 @@ impl LogicalResolve {
 }
 
 /// Prints the files.
-pub fn run(
-    args: &LogicalResolve,
-    globals: &Globals,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+pub fn run(args: &LogicalResolve, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let mut failures = Failures::new(globals);
     session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
@@ -155,7 +151,8 @@ impl<'a> Paths<'a> {
         session: &mut Session<'_>,
     ) -> Result<Paths<'a>, Failure> {
         let own = vfs.subvolume_of(vnode)?;
-        let name = vfs.top_above(vnode).map_err(|why| vnode.failure("cannot find the top above", why))?;
+        let name =
+            vfs.top_above(vnode).map_err(|why| vnode.failure("cannot find the top above", why))?;
         let top = session.find(&Target::any(OsStr::from_bytes(&name), globals), true)?;
         let (subvolumes, _hidden) = vfs.subvolumes_past()?;
         let mut known = HashMap::new();
