@@ -211,8 +211,8 @@ impl Owners<'_> {
             }
         };
         let (key, data) = (item.key(), item.data());
-        let (head, ..) = inline_refs(&key, data)
-            .ok_or_else(|| wrong("an extent item is too short", key))?;
+        let (head, ..) =
+            inline_refs(&key, data).ok_or_else(|| wrong("an extent item is too short", key))?;
         let is_data =
             key.kind == kind::EXTENT_ITEM && head.flags.get() & extent_flags::TREE_BLOCK == 0;
         let inside = logical.checked_sub(key.objectid).is_some_and(|at| at < key.offset);

@@ -231,7 +231,8 @@ pub(crate) fn take_referrers(answer: &[u8]) -> Option<ReferrersPart> {
     let numbers: Vec<u64> = numbers.iter().copied().map(u64::from_le_bytes).collect();
     let ([generation, total, left_out], rest) = numbers.split_first_chunk::<3>()?;
     let (files, []) = rest.as_chunks::<3>() else { return None };
-    let file = |[tree, ino, offset]: &[u64; 3]| Referrer { tree: *tree, ino: *ino, offset: *offset };
+    let file =
+        |[tree, ino, offset]: &[u64; 3]| Referrer { tree: *tree, ino: *ino, offset: *offset };
     let found = files.iter().map(file).collect();
     Some(ReferrersPart { generation: *generation, total: *total, left_out: *left_out, found })
 }
