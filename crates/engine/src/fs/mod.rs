@@ -80,6 +80,8 @@ struct Inner {
     wake: Arc<worker::Wake>,
     /// Who reaches which extents of the last commit, as far as it was asked.
     owners: Mutex<Known>,
+    /// Whose turn it is to ask which files refer to data: what that takes is there once.
+    resolving: Mutex<()>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

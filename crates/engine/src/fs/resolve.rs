@@ -8,11 +8,17 @@ use super::Filesystem;
 use crate::error::{Errno, Error, Result};
 use crate::refs::owners::{Committed, Referrers, Resolving, Wanted};
 
+/// Bytes that an answer takes while it is looked for and put in order.
+const ANSWER_BYTES: u64 = 88;
+/// What answers may take, as a multiple of what is kept of who reaches what, and how many there may always be: those of the buffer that
+/// btrfs-progs has for them.
+const ANSWERS_FACTOR: u64 = 8;
+const ANSWERS_MIN: u64 = 2730;
 /// How often it begins anew because a commit was faster.
 const TRIES: u32 = 8;
 
 impl Filesystem {
-    /// The files that refer to the data at a logical address, in the order of Linux. `ENOENT` where no data extent has it, `EBUSY` when
+    /// The files that refer to the data at a logical address, in the order of Linux; fewer than are wanted where memory is little. `ENOENT` where no data extent has it, `EBUSY` when
     /// commits keep coming faster than it can be answered.
     pub fn referrers(&self, wanted: Wanted) -> Result<Referrers> {
         if !self.is_read_only() {
@@ -24,6 +30,10 @@ impl Filesystem {
     /// The same of the last commit, and which that is: what waits for the next one is not told.
     pub fn referrers_committed(&self, wanted: Wanted) -> Result<(Referrers, u64)> {
         let inner = self.inner();
+        let _alone = inner.resolving.lock();
+        let room = inner.options.owners_bytes.saturating_mul(ANSWERS_FACTOR) / ANSWER_BYTES;
+        let room = usize::try_from(room.max(ANSWERS_MIN)).unwrap_or(usize::MAX);
+        let wanted = Wanted { most: wanted.most.min(room), ..wanted };
         let begin = || Resolving::new(wanted, inner.options.owners_bytes);
         let (mut resolving, mut version, mut tries) = (begin(), None, TRIES);
         loop {

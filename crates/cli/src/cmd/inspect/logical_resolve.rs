@@ -3,6 +3,7 @@
 //! Text, order and limit are those of btrfs-progs: answers as many as a buffer of Linux has room for, and the paths of the subvolume that
 //! TARGET is in. Of other subvolumes btrfs-progs knows where they are mounted, or says that they are not; here they are reached
 //! with `--all`, by the paths that they have below TARGET's. A deleted subvolume ends btrfs-progs; here it has its line, too.
+//! What there is no room for btrfs-progs leaves out in silence; here its number is a warning. It is of the last commit, also where a log waits.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -95,7 +96,7 @@ pub fn run(args: &LogicalResolve, globals: &Globals, out: &mut dyn Write) -> Res
         }
         out.flush()?;
         if all.left_out > 0 {
-            let text = format!("{} more have no room: -s BUFSIZE makes it", all.left_out);
+            let text = format!("{} more have no room; a larger -s BUFSIZE makes it", all.left_out);
             device::warn(globals, Path::new(&vfs.name()), &text);
         }
         Ok(())

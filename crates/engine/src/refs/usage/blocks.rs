@@ -15,9 +15,9 @@ use crate::tree::Blocks;
 const LEVELS: usize = 8;
 /// Entries of a list before it is first put in order.
 const UNSORTED: usize = 1 << 16;
-/// How many nodes may be remembered at least, and how many for each leaf for which there is room: there are a hundred times as many leaves.
-const NODES_MIN: usize = 1 << 18;
-const NODES_FACTOR: usize = 2;
+/// How many nodes may be remembered at least; beside that as many as have room where the leaves have it, of which there are a hundred times
+/// as many.
+const NODES_MIN: usize = 1 << 16;
 
 /// A block, and who reaches it.
 #[derive(Clone, Copy, Debug)]
@@ -171,12 +171,13 @@ pub(super) fn set_of(all: &[Reached], bytenr: u64) -> Option<RootSet> {
 
 impl Levels {
     pub(super) fn new(trees: &[Tree], sets: &mut RootSets, memory: u64) -> Levels {
-        let room = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<Reached>();
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+        let room = memory / size_of::<Reached>();
         let mut levels = Levels {
             window: (0, u64::MAX),
             // Between two orders a list has twice as many.
             leaves_max: (room / 2).max(1),
-            nodes_max: NODES_MIN.saturating_add(room.saturating_mul(NODES_FACTOR)),
+            nodes_max: NODES_MIN.saturating_add(memory / size_of::<Node>()),
             level: LEVELS - 1,
             ..Levels::default()
         };
