@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buttress::ondisk::Key;
 use buttress::{
     Allocate, Change, Entry, FileKind, Filesystem, New, Node, Options, Owner, Rename, Result, Seek,
-    SetXattr,
+    SetXattr, WantedReferrers,
 };
 use buttress_device::BlockDevice;
 
@@ -18,6 +18,8 @@ const NAMES_MAX: usize = 600;
 const ITEMS_MAX: usize = 20_000;
 /// Extents of one file.
 const EXTENTS_MAX: usize = 10_000;
+/// Extents of one file that are asked who refers to them.
+const REFERRERS_MAX: usize = 20;
 /// Reads of one file.
 const PARTS_MAX: usize = 12;
 /// Changes of one run.
@@ -83,7 +85,13 @@ fn look_at(fs: &Filesystem, node: Node) {
         let _ = fs.get_xattr(node, &name);
     }
     let _ = (fs.read_link(node), fs.extents(node, 0..u64::MAX));
-    let _ = fs.fiemap(node, 0..u64::MAX).map(|all| all.take(EXTENTS_MAX).count());
+    let extents = fs.fiemap(node, 0..u64::MAX).into_iter().flat_map(|all| all.take(EXTENTS_MAX));
+    let extents: Vec<u64> = extents.flatten().map(|one| one.physical).collect();
+    for logical in extents.into_iter().take(REFERRERS_MAX) {
+        for whole in [false, true] {
+            let _ = fs.referrers(WantedReferrers { logical, whole, most: ITEMS_MAX });
+        }
+    }
     let Ok(attributes) = attributes else { return };
     let mut buffer = vec![0; 32 << 10];
     let mut at = 0;

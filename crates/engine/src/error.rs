@@ -64,6 +64,14 @@ pub enum Error {
          nologreplay`) shows the last commit, and `buttress rescue zero-log` gives up what the log has"
     )]
     Log(Arc<Error>),
+    /// What is asked takes more memory than may be used for it.
+    #[error("there is not enough memory for {what} ({place}); a larger memory= gives it more")]
+    Memory {
+        /// What takes it.
+        what: &'static str,
+        /// Where.
+        place: String,
+    },
     /// Something that exists on the disk, or was asked for, and is not supported yet.
     #[error("{0} is not supported")]
     Unsupported(Unsupported),
@@ -150,6 +158,11 @@ impl Error {
         Error::Inconsistent { tree, what, key: key.to_string() }
     }
 
+    /// No memory for something, which was met at a place.
+    pub fn memory(what: &'static str, place: impl std::fmt::Display) -> Error {
+        Error::Memory { what, place: place.to_string() }
+    }
+
     /// The number a system call would give.
     pub fn errno(&self) -> Errno {
         match self {
@@ -159,6 +172,7 @@ impl Error {
             Error::Volume(error) if error.is_full() => Errno::NOSPC,
             Error::Volume(_) | Error::Data { .. } => Errno::IO,
             Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
+            Error::Memory { .. } => Errno::NOMEM,
             Error::Log(why) => why.errno(),
             Error::Unsupported(_) => Errno::OPNOTSUPP,
         }

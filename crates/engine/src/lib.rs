@@ -22,7 +22,8 @@ pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
     Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, Fiemap, File,
     FileExtent, FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place,
-    Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage, acl, fiemap_flags,
+    Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage,
+    WantedReferrers, acl, fiemap_flags,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;

@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use buttress::costs::{Bytes, Progress, Share};
+use buttress::{Referrers, WantedReferrers};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
@@ -19,6 +20,8 @@ use crate::mount::control::{
     Facts, FoundItem, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey, trees,
 };
 
+/// How often all is asked for again because a commit came in between.
+const REFERRERS_TRIES: u32 = 8;
 /// Most bytes of one attribute.
 const VALUE_BYTES_MAX: usize = 1 << 16;
 
@@ -148,6 +151,39 @@ pub fn paths_of_inode(path: &Path, ino: u64) -> Result<Vec<Vec<u8>>, Errno> {
         let answer = get(path, &format!("paths.{ino}.{}", all.len()))?;
         let Some(answer) = answer.strip_suffix(&[0]) else { return Ok(all) };
         all.extend(answer.split(|byte| *byte == 0).map(<[u8]>::to_vec));
+    }
+}
+
+/// The files that refer to the data at a logical address, in the last commit, which is made first; and how many there are besides. `EBUSY`
+/// where commits come faster than they can be told.
+pub fn referrers(path: &Path, wanted: &WantedReferrers) -> Result<Referrers, Errno> {
+    for _ in 0..REFERRERS_TRIES {
+        if let Some(all) = referrers_of_one_commit(path, wanted)? {
+            return Ok(all);
+        }
+    }
+    Err(Errno::BUSY)
+}
+
+/// `None` when a commit came between two answers.
+fn referrers_of_one_commit(
+    path: &Path,
+    wanted: &WantedReferrers,
+) -> Result<Option<Referrers>, Errno> {
+    let (mut found, mut first) = (Vec::new(), None);
+    loop {
+        let answer = get(path, &trees::referrers_word(wanted, found.len()))?;
+        let part = trees::take_referrers(&answer).ok_or(Errno::PROTO)?;
+        let (generation, total, left_out) = (part.generation, part.total, part.left_out);
+        if *first.get_or_insert(generation) != generation {
+            return Ok(None);
+        }
+        let some = !part.found.is_empty();
+        found.extend(part.found);
+        // A mount that does not go on must not keep anybody for ever.
+        if !some || found.len() as u64 >= total {
+            return Ok(Some(Referrers { found, left_out }));
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
-use buttress::{Node, Stored, StoredIn};
+use buttress::{Node, Referrers, Stored, StoredIn, WantedReferrers};
 use buttress_fuse::client;
 use buttress_fuse::mount::control::{FoundItem, StoredFacts, TreeKey};
 use buttress_ondisk::Key;
@@ -41,6 +41,14 @@ impl Vfs {
                 };
                 Ok(client::search(path, tree, keys, since, &mut found)?)
             }
+        }
+    }
+
+    /// The files that refer to the data at a logical address, in the order of Linux.
+    pub fn referrers(&self, wanted: &WantedReferrers) -> Result<Referrers, FileError> {
+        match self {
+            Vfs::Image(image) => Ok(image.fs().referrers(*wanted)?),
+            Vfs::Live(path) => Ok(client::referrers(path, wanted)?),
         }
     }
 

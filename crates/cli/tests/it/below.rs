@@ -264,8 +264,10 @@ fn chunks_are_those([chunks, extents, groups]: &[String; 3], listed: &Value, sor
     let mut used = BTreeMap::new();
     for text in [extents, groups] {
         let lines: Vec<_> = text.lines().collect();
-        // The key may also be the first one of a block that a node leads to.
-        let is_item = |line: &str| line.contains("item ") && line.contains(" BLOCK_GROUP_ITEM ");
+        // A node that leads to such an item has its key, too.
+        let is_item = |line: &str| {
+            line.contains(" BLOCK_GROUP_ITEM ") && line.trim_start().starts_with("item ")
+        };
         for pair in lines.windows(2).filter(|pair| is_item(pair[0])) {
             let start: u64 = pair[0].split(['(', ' ']).nth(4).unwrap().parse().unwrap();
             used.insert(start, number(pair[1], "used"));

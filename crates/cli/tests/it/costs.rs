@@ -115,3 +115,49 @@ fn a_live_mount_counts_what_was_just_written() {
     live.end();
     assert_eq!(there, place.json(&format!("subvolume usage disk.img {words}")));
 }
+
+#[test]
+fn a_list_has_it_beside_the_columns_of_btrfs_progs() {
+    let place = image();
+    let usage = place.json("subvolume usage disk.img");
+    let sum = |it: &Value| it["data"].as_u64().unwrap() + it["metadata"].as_u64().unwrap();
+    let columns = |path: &str| {
+        let row = row(&usage, path);
+        let (referenced, exclusive) = (sum(&row["referenced"]), sum(&row["exclusive"]));
+        format!("referenced {referenced} exclusive {exclusive} path {path}")
+    };
+    let plain = place.ok("subvolume list -c disk.img");
+    let text = place.ok("subvolume list --usage -c disk.img");
+    assert_eq!(plain.lines().count(), 3);
+    for (line, plain) in text.lines().zip(plain.lines()) {
+        let (before, path) = plain.split_once("path ").unwrap();
+        assert_eq!(line, format!("{before}{}", columns(path)));
+    }
+    let table = place.ok("subvolume list -t --usage disk.img");
+    let head = "ID\tgen\ttop level\treferenced\texclusive\tpath\t";
+    assert_eq!(table.lines().next(), Some(head));
+    let (list, plain) =
+        (place.json("subvolume list --usage disk.img"), place.json("subvolume list disk.img"));
+    for (one, plain) in list.as_array().unwrap().iter().zip(plain.as_array().unwrap()) {
+        let row = row(&usage, one["path"].as_str().unwrap());
+        assert_eq!(
+            (&one["referenced"], &one["exclusive"]),
+            (&row["referenced"], &row["exclusive"])
+        );
+        let mut one = one.clone();
+        one.as_object_mut()
+            .unwrap()
+            .retain(|name, _| !["referenced", "exclusive"].contains(&&**name));
+        assert_eq!(one, *plain);
+    }
+    let Some(live) = Live::of(&place, "") else { return };
+    assert_eq!(place.ok("subvolume list --usage -c mnt"), text);
+    // One that is deleted has something, too, while somebody has its files.
+    let held = std::fs::File::open(place.join("mnt/dir/second/b")).unwrap();
+    place.ok("subvolume delete -q mnt/dir/second");
+    let deleted = place.ok("subvolume list -d --usage mnt");
+    let columns = columns("dir/second").replace("dir/second", "DELETED");
+    assert!(deleted.trim_end().ends_with(&columns), "{deleted}");
+    drop(held);
+    live.end();
+}

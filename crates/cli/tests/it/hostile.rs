@@ -502,6 +502,8 @@ fn a_terminal_sees_no_escape_sequences() {
         "filesystem label disk.img",
         "filesystem show disk.img",
         "subvolume list disk.img",
+        "subvolume list --usage disk.img",
+        "subvolume usage disk.img",
         "subvolume show disk.img",
         "inspect-internal dump-tree disk.img",
         "inspect-internal dump-super disk.img",

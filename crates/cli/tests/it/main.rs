@@ -16,6 +16,7 @@ mod hostile;
 mod inspect;
 mod interrupted;
 mod live;
+mod logical;
 mod mkfs;
 mod modes;
 mod moving;

@@ -63,7 +63,7 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 27] = [
+const OPTIONS: [(&str, &str); 28] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",
@@ -101,6 +101,7 @@ const OPTIONS: [(&str, &str); 27] = [
     ),
     ("inspect-internal dump-super", "-f --full -a --all -s= --super= -F --force --bytenr="),
     ("inspect-internal inode-resolve", "-v --verbose"),
+    ("inspect-internal logical-resolve", "-P -o -s= -v --verbose"),
     ("inspect-internal rootid", ""),
     ("inspect-internal subvolid-resolve", ""),
     ("inspect-internal tree-stats", "-b"),

@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod paths;
 mod rename;
+mod resolve;
 mod run;
 mod subvolumes;
 #[cfg(test)]
@@ -54,6 +55,7 @@ pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner,
 
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};
+pub use crate::refs::owners::{Referrer, Referrers, Wanted as WantedReferrers};
 pub use crate::space::{ClassUsage, Usage};
 pub use crate::subvol::SubvolumeInfo;
 
@@ -78,6 +80,8 @@ struct Inner {
     wake: Arc<worker::Wake>,
     /// Who reaches which extents of the last commit, as far as it was asked.
     owners: Mutex<Known>,
+    /// Whose turn it is to ask which files refer to data: what that takes is there once.
+    resolving: Mutex<()>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

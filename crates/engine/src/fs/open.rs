@@ -67,6 +67,7 @@ impl Filesystem {
             options,
             warnings,
             owners: Mutex::new(Known::new(owners_bytes)),
+            resolving: Mutex::default(),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),

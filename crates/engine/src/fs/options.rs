@@ -155,8 +155,8 @@ impl Options {
         Options { dirty_bytes_max, ..self }
     }
 
-    /// Bytes of memory for who reaches which extents ([`crate::Filesystem::fiemap`]), at most; 64 KiB at least.
-    /// [`Options::memory`] sets it.
+    /// Bytes of memory for who reaches which extents ([`crate::Filesystem::fiemap`]), at most; 64 KiB at least. While one question is
+    /// answered it may be four times as many, 4 MiB at least; one that takes more is refused. [`Options::memory`] sets it.
     pub fn owners_bytes(self, owners_bytes: u64) -> Options {
         Options { owners_bytes, ..self }
     }

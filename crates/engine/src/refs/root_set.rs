@@ -13,6 +13,10 @@
 //!
 //! Memory grows with the nodes, some hundred bytes each ([`RootSets::bytes`]), and is given back only with the whole table
 //! ([`RootSets::clear`]): whoever owns it forgets all numbers of sets with it.
+//!
+//! **Bounded** ([`RootSets::bounded`]): snapshots share blocks in few ways; trees that somebody has made up may in as many ways as they have
+//! blocks. A table that is full makes no new nodes and says so ([`RootSets::is_full`]). What it answers then is wrong: whoever has asked
+//! looks before he uses it, and ends with an error.
 
 use std::collections::HashMap;
 
@@ -46,16 +50,35 @@ enum Node {
 }
 
 /// All sets of trees that somebody has asked for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RootSets {
     /// By number less one.
     nodes: Vec<Node>,
     numbers: HashMap<Node, RootSet>,
     /// Unions, by their parts.
     unions: Vec<(RootSet, RootSet, RootSet)>,
+    bytes_max: u64,
+    is_full: bool,
+}
+
+impl Default for RootSets {
+    fn default() -> RootSets {
+        RootSets::bounded(u64::MAX)
+    }
 }
 
 impl RootSets {
+    /// None yet, and so many bytes of memory for them.
+    pub fn bounded(bytes_max: u64) -> RootSets {
+        let (nodes, unions) = (Vec::new(), Vec::new());
+        RootSets { nodes, numbers: HashMap::new(), unions, bytes_max, is_full: false }
+    }
+
+    /// Whether there was no room for a set: what was answered since is wrong.
+    pub fn is_full(&self) -> bool {
+        self.is_full
+    }
+
     /// The set of one tree.
     pub fn single(&mut self, tree: u64) -> RootSet {
         self.word(tree / WORD, 1 << (tree % WORD))
@@ -189,9 +212,14 @@ impl RootSets {
         self.nodes.len() as u64 * NODE_BYTES + remembered as u64
     }
 
+    /// Bytes of memory that it may take.
+    pub fn bytes_max(&self) -> u64 {
+        self.bytes_max
+    }
+
     /// Forgets all sets: their numbers mean nothing any more, but for [`RootSet::EMPTY`].
     pub fn clear(&mut self) {
-        *self = RootSets::default();
+        *self = RootSets::bounded(self.bytes_max);
     }
 
     fn node(&self, set: RootSet) -> Option<Node> {
@@ -199,12 +227,18 @@ impl RootSets {
     }
 
     fn number(&mut self, node: Node) -> RootSet {
-        let next = RootSet(self.nodes.len() as u32 + 1);
-        let number = *self.numbers.entry(node).or_insert(next);
-        if number == next {
-            self.nodes.push(node);
+        if let Some(known) = self.numbers.get(&node) {
+            return *known;
         }
-        number
+        let next = u32::try_from(self.nodes.len() + 1).ok();
+        let Some(next) = next.filter(|_| self.bytes() < self.bytes_max) else {
+            self.is_full = true;
+            return RootSet::EMPTY;
+        };
+        let next = RootSet(next);
+        self.nodes.push(node);
+        self.numbers.insert(node, next);
+        next
     }
 
     fn word(&mut self, word: u64, bits: u64) -> RootSet {
@@ -381,5 +415,26 @@ mod tests {
         assert_eq!(sets.union(all, all), all);
         assert_eq!(sets.without(all, 10_256), all);
         assert_eq!(sets.nodes.len(), before);
+    }
+
+    /// Whatever is asked, it takes no more memory than it may; and it says that it was too much.
+    #[test]
+    fn a_table_that_is_full_says_so_and_does_not_grow() {
+        let room = 1 << 20;
+        let (mut sets, mut at) = (RootSets::bounded(room), 3);
+        let mut known = vec![RootSet::EMPTY];
+        for _ in 0..100_000 {
+            let (a, b) = (some_id(&mut at) as usize, some_id(&mut at) as usize);
+            let single = sets.single(some_id(&mut at));
+            let both = sets.union(known[a % known.len()], known[b % known.len()]);
+            let more = sets.union(both, single);
+            known.push(more);
+            assert!(sets.bytes() <= room + NODE_BYTES, "{}", sets.bytes());
+        }
+        assert!(sets.is_full());
+        sets.clear();
+        assert!(!sets.is_full());
+        let one = sets.single(256);
+        assert_eq!(sets.only(one), Some(256));
     }
 }

@@ -7,7 +7,10 @@ use buttress::costs::{Bytes, Progress, Share};
 use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
-use buttress::{Change, Env, Error, FileKind, Filesystem, New, Owner, Rename, SubvolumeInfo};
+use buttress::{
+    Change, Env, Error, FileKind, Filesystem, New, Owner, Referrers, Rename, SubvolumeInfo,
+    WantedReferrers,
+};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 
@@ -638,6 +641,13 @@ impl Control for Engine {
             StoredFacts { start, len, compression, disk_len, ram_len, bytenr, prealloc }
         };
         Ok((parts.iter().map(facts).collect(), next))
+    }
+
+    fn referrers(&self, wanted: WantedReferrers, fresh: bool) -> Answer<(Referrers, u64)> {
+        if fresh {
+            self.fs.commit().map_err(errno)?;
+        }
+        self.fs.referrers_committed(wanted).map_err(errno)
     }
 
     fn paths(&self, wanted: Identity) -> Answer<Vec<Vec<u8>>> {

@@ -17,7 +17,7 @@ use buttress::device::{BlockDevice, DeviceError, MemoryDevice, OverlayDevice};
 use buttress::ondisk::{Key, kind};
 use buttress::{
     Allocate, Change, Entry, Errno, FileKind, Filesystem, New, Node, Options, Owner, Rename,
-    Result, Seek, SetXattr,
+    Result, Seek, SetXattr, WantedReferrers,
 };
 use buttress_testkit::corpus::crc32c;
 use buttress_testkit::facts::{Facts, facts_of_library};
@@ -38,6 +38,8 @@ const READS_FACTOR: u64 = 20;
 const NAMES_MAX: usize = 1000;
 /// Reads of one file.
 const PARTS_MAX: usize = 40;
+/// Extents of one file that are asked who refers to them.
+const REFERRERS_MAX: usize = 8;
 /// Bytes that the whole test may need at its peak.
 const MEMORY_MAX: u64 = 512 << 20;
 /// Set in the environment of the process that does the work.
@@ -198,7 +200,14 @@ fn look_at(fs: &Filesystem, node: Node) {
         let _ = fs.get_xattr(node, &name);
     }
     let _ = (fs.read_link(node), fs.extents(node, 0..u64::MAX));
-    let _ = fs.fiemap(node, 0..u64::MAX).map(|all| all.take(NAMES_MAX).count());
+    let _ = fs.stored(node, |_| true);
+    let extents = fs.fiemap(node, 0..u64::MAX).into_iter().flat_map(|all| all.take(NAMES_MAX));
+    for one in extents.flatten().take(REFERRERS_MAX) {
+        for whole in [false, true] {
+            let wanted = WantedReferrers { logical: one.physical, whole, most: NAMES_MAX };
+            let _ = fs.referrers(wanted);
+        }
+    }
     let Ok(attributes) = attributes else { return };
     let mut buffer = vec![0; 64 << 10];
     let mut at = 0;

@@ -10,7 +10,7 @@ use buttress::ondisk::item::{ExtentDataRef, ExtentInlineRef, ExtentItem};
 use buttress::ondisk::view::{InlineRef, inline_refs};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::refs::owners::{Asker, Committed, Known, Owners};
-use buttress::{Filesystem, New, Node, Options};
+use buttress::{Errno, Filesystem, New, Node, Options, WantedReferrers};
 use buttress_testkit::damage::mutation::{Census, mutate};
 use buttress_testkit::damage::{Base, Patient, kinds};
 use buttress_testkit::ops::rng::Rng;
@@ -226,6 +226,13 @@ fn ask_all(device: &Arc<MemoryDevice>) -> [usize; 2] {
             note(owners.each_place(*at, |_| ControlFlow::Continue(())).is_ok());
         }
     });
+    for at in &extents {
+        for whole in [false, true] {
+            let wanted = WantedReferrers { logical: *at + 1, whole, most: 1000 };
+            note(fs.referrers(wanted).is_ok());
+        }
+    }
+    note(fs.subvolume_costs(|_| true).is_ok());
     for subvolume in fs.subvolumes().unwrap_or_default() {
         for ino in 256..400 {
             let node = Node { subvolume: subvolume.id, ino };
@@ -236,6 +243,57 @@ fn ask_all(device: &Arc<MemoryDevice>) -> [usize; 2] {
         }
     }
     [answers, errors]
+}
+
+/// An extent that many leaves refer to, each of which other snapshots reach: what its address is, and that of one which one leaf refers to.
+fn tangled() -> (Filesystem, [u64; 2]) {
+    let device = Arc::new(MemoryDevice::new(1 << 30));
+    let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
+    buttress_mkfs::make(&*device, &options, &mut buttress_mkfs::Environment::seeded(1)).unwrap();
+    let fs = Filesystem::open_device(device, Options::read_write().background(false)).unwrap();
+    let file = |name: &[u8]| fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node;
+    let [one, many, other] = [&b"one"[..], b"many", b"other"].map(file);
+    fs.write(one, 0, &[7; 4096]).unwrap();
+    fs.write(other, 0, &[7; 4096]).unwrap();
+    for number in 0..3000 {
+        fs.clone_range(one, 0, 4096, many, number * 8192).unwrap();
+    }
+    let mut rng = Rng::new(1);
+    for number in 0..24 {
+        fs.snapshot(5, Node::ROOT, format!("snapshot{number}").as_bytes(), false).unwrap();
+        for _ in 0..20 {
+            fs.write(many, rng.below(3000) * 8192, &[number; 4096]).unwrap();
+        }
+    }
+    fs.commit().unwrap();
+    let at = |node| fs.fiemap(node, 0..1).unwrap().next().unwrap().unwrap().physical;
+    let addresses = [at(one), at(other)];
+    (fs, addresses)
+}
+
+/// Which trees share what may be made up in as many ways as there are blocks: that is bounded, and said.
+#[test]
+fn more_sets_of_trees_than_there_is_memory_for_are_refused() {
+    let (fs, [tangled, plain]) = tangled();
+    let roots = fs.core().roots();
+    let committed = Committed { root: roots.root, chunk: roots.chunk, extent: roots.extent };
+    let ask = |known: &mut Known, at| {
+        let mut owners = Owners::new(&fs.core().blocks, committed, known);
+        let found = owners.trees_of(at);
+        found.map(|set| known.sets().len(set))
+    };
+    let mut roomy = Known::new(1 << 20);
+    assert_eq!(ask(&mut roomy, tangled).unwrap(), 25);
+    // The table of unions takes most of it.
+    let most = 200 << 10;
+    let mut known = Known::within(0, most);
+    let error = ask(&mut known, tangled).unwrap_err();
+    assert_eq!(error.errno(), Errno::NOMEM);
+    let said = error.to_string();
+    assert!(said.contains("who reaches an extent (block ") && said.contains("memory="), "{said}");
+    assert!(known.bytes() < 2 * most, "{}", known.bytes());
+    // What takes less has its answer, also after that.
+    assert_eq!(ask(&mut known, plain).unwrap(), 25);
 }
 
 #[test]

@@ -6,6 +6,7 @@ pub mod fiemap;
 pub mod inode_resolve;
 mod layout;
 pub mod list_chunks;
+pub mod logical_resolve;
 pub mod rootid;
 pub mod subvolid_resolve;
 pub mod tree_stats;
@@ -28,6 +29,8 @@ pub enum Inspect {
     InodeResolve(inode_resolve::InodeResolve),
     /// Print where chunks lie on the devices, and how full they are
     ListChunks(list_chunks::ListChunks),
+    /// Print the files that refer to the data at an address
+    LogicalResolve(logical_resolve::LogicalResolve),
     /// Print the id of the subvolume that holds a file
     #[command(name = "rootid")]
     RootId(rootid::RootId),
@@ -47,6 +50,7 @@ pub fn run(command: &Inspect, globals: &Globals, out: &mut dyn Write) -> Result<
         Inspect::DumpTree(args) => dump_tree::run(args, globals, out),
         Inspect::InodeResolve(args) => inode_resolve::run(args, globals, out),
         Inspect::ListChunks(args) => list_chunks::run(args, globals, out),
+        Inspect::LogicalResolve(args) => logical_resolve::run(args, globals, out),
         Inspect::RootId(args) => rootid::run(args, globals, out),
         Inspect::SubvolIdResolve(args) => subvolid_resolve::run(args, globals, out),
         Inspect::TreeStats(args) => tree_stats::run(args, globals, out),

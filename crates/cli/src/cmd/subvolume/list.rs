@@ -1,9 +1,12 @@
-//! `subvolume list`, with the columns of btrfs-progs.
+//! `subvolume list`, with the columns of btrfs-progs, and with `--usage` those of `subvolume usage` beside them: bytes of data and of tree
+//! blocks together.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::Write;
 
+use buttress::costs::{Bytes, Share};
 use buttress_device::Access;
 use buttress_ondisk::objectid;
 use clap::Args;
@@ -12,6 +15,7 @@ use uuid::Uuid;
 
 use crate::args::Globals;
 use crate::clock::Zone;
+use crate::cmd::copy::Progress;
 use crate::cmd::files::{Failures, session};
 use crate::error::Failure;
 use crate::output::{self, Format};
@@ -49,6 +53,9 @@ pub struct List {
     /// Print the uuid of what it was received from
     #[arg(short = 'R', help_heading = "Columns")]
     received_uuid: bool,
+    /// Print what it refers to, and what only it refers to: bytes of data and metadata together. `subvolume usage` has them apart
+    #[arg(long, help_heading = "Columns")]
+    usage: bool,
     /// Only snapshots
     #[arg(short = 's', help_heading = "Filters")]
     snapshots: bool,
@@ -139,30 +146,42 @@ impl SortKey {
     }
 }
 
+/// What subvolumes take, by their ids; nothing where nobody has asked for it.
+type Shares = HashMap<u64, Share>;
+
 /// Lists subvolumes.
 pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let ((mut all, passed), here) = session(globals, Access::ReadOnly, |session| {
+    let ((mut all, passed), here, shares) = session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
         let vfs = Vfs::of(&vnode)?;
         let all = match args.deleted {
             true => (vfs.deleted_subvolumes()?, Vec::new()),
             false => vfs.subvolumes_past()?,
         };
-        Ok((all, vfs.subvolume_of(&vnode)?))
+        let shares = if args.usage { shares(&vfs, globals)? } else { Shares::new() };
+        Ok((all, vfs.subvolume_of(&vnode)?, shares))
     })?;
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
     all.sort_by(|one, other| {
         let orders = args.sort.iter().map(|key| key.compare(one, other));
         orders.fold(Ordering::Equal, Ordering::then)
     });
-    print(&all, args, here, globals, out)?;
+    print(&all, &shares, args, here, globals, out)?;
     let mut failures = Failures::new(globals);
     passed.into_iter().try_for_each(|failure| failures.note(Err(failure), out))?;
     failures.end()
 }
 
+fn shares(vfs: &Vfs, globals: &Globals) -> Result<Shares, Failure> {
+    let progress = Progress::of_parts(globals);
+    let costs = vfs.subvolume_costs(&[], &mut |what, done, total| progress.at(what, done, total));
+    progress.finish();
+    Ok(costs?.shares.into_iter().collect())
+}
+
 fn print(
     all: &[Subvolume],
+    shares: &Shares,
     args: &List,
     here: u64,
     globals: &Globals,
@@ -170,10 +189,12 @@ fn print(
 ) -> Result<(), Failure> {
     let zone = Zone::local();
     if globals.format == Format::Json {
-        let list: Vec<_> = all.iter().map(|it| json(it, &zone)).collect();
+        let share = |it: &Subvolume| args.usage.then(|| shares.get(&it.id));
+        let list: Vec<_> = all.iter().map(|it| with_share(json(it, &zone), share(it))).collect();
         return Ok(output::write_json(out, "subvolume-list", list.into())?);
     }
-    let rows: Vec<Row<'_>> = all.iter().map(|it| columns(it, args, here, &zone)).collect();
+    let row = |it: &Subvolume| columns(it, shares.get(&it.id), args, here, &zone);
+    let rows: Vec<Row<'_>> = all.iter().map(row).collect();
     match args.table {
         true => table(&rows, args, out),
         false => lines(&rows, out),
@@ -193,7 +214,13 @@ fn wanted(it: &Subvolume, args: &List, here: u64) -> bool {
 type Row<'a> = Vec<(&'a str, Vec<u8>)>;
 
 /// The columns asked for.
-fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Row<'a> {
+fn columns<'a>(
+    it: &Subvolume,
+    share: Option<&Share>,
+    args: &List,
+    here: u64,
+    zone: &Zone,
+) -> Row<'a> {
     let [made, ..] = it.transids;
     let [otime, ..] = it.times;
     let uuid = |uuid: Uuid| match uuid.is_nil() {
@@ -216,9 +243,16 @@ fn columns<'a>(it: &Subvolume, args: &List, here: u64, zone: &Zone) -> Row<'a> {
         (args.parent_uuid, "parent_uuid", uuid(it.parent_uuid).into()),
         (args.received_uuid, "received_uuid", uuid(it.received_uuid).into()),
         (args.uuid, "uuid", uuid(it.uuid).into()),
+        (args.usage, "referenced", bytes(share.map(|it| it.referenced.sum()))),
+        (args.usage, "exclusive", bytes(share.map(|it| it.exclusive.sum()))),
         (true, "path", path),
     ];
     all.into_iter().filter(|(shown, ..)| *shown).map(|(_, name, text)| (name, text)).collect()
+}
+
+/// A number of bytes; one that came up while the others were counted has none.
+fn bytes(sum: Option<u64>) -> Vec<u8> {
+    sum.map_or("-".into(), |sum| sum.to_string().into())
 }
 
 fn lines(rows: &[Row<'_>], out: &mut dyn Write) -> Result<(), Failure> {
@@ -233,7 +267,7 @@ fn lines(rows: &[Row<'_>], out: &mut dyn Write) -> Result<(), Failure> {
 
 fn table(rows: &[Row<'_>], args: &List, out: &mut dyn Write) -> Result<(), Failure> {
     // The names of the columns do not depend on what is in them.
-    let names = columns(&nothing(), args, 0, &Zone::default());
+    let names = columns(&nothing(), None, args, 0, &Zone::default());
     for (name, _) in &names {
         write!(out, "{name}\t")?;
     }
@@ -270,6 +304,15 @@ fn nothing() -> Subvolume {
         received_uuid: Uuid::nil(),
         read_only: false,
     }
+}
+
+/// With what it takes, where somebody asks for that.
+fn with_share(mut value: Value, asked: Option<Option<&Share>>) -> Value {
+    let Some(share) = asked else { return value };
+    let bytes = |it: Bytes| json!({ "data": it.data, "metadata": it.metadata });
+    value["referenced"] = share.map_or(Value::Null, |it| bytes(it.referenced));
+    value["exclusive"] = share.map_or(Value::Null, |it| bytes(it.exclusive));
+    value
 }
 
 /// A subvolume as JSON.

@@ -1,10 +1,14 @@
 //! What is known already of one version: each block's owners, and where trees are.
 //!
-//! Bounded: what has not been asked for during as many new answers as half the room holds is forgotten. That happens between questions
-//! only ([`Known::begin`]), never while one is being answered: then each block would not be resolved once but as often as it is met.
+//! Bounded. Between questions ([`Known::begin`]) what has not been asked for during as many new answers as half the room holds is
+//! forgotten, and all sets when they take half of it. While a question is being answered the owners of leaves are forgotten so, too:
+//! each reference leads to a leaf, whose own references are few. Those of nodes are not, as each would be resolved as often as it is
+//! met then; nor are sets, which answers in the making refer to. For both there is a bound of its own ([`Known::check`]), far beyond what snapshots
+//! and clones come to; who has made up trees that go beyond it is told so.
 
 use super::super::{RootSet, RootSets};
 use super::alone::Alone;
+use crate::error::{Error, Result};
 use crate::hash::Spread;
 use crate::tree::Root;
 
@@ -12,17 +16,23 @@ use crate::tree::Root;
 const KEPT_BYTES: u64 = 48;
 /// The least that is kept.
 const BYTES_MIN: u64 = 64 << 10;
+/// How much more than between questions one question may take, and what it may take at least.
+const QUESTION_FACTOR: u64 = 4;
+const QUESTION_MIN: u64 = 4 << 20;
 
 /// Answers by number, in two generations: whoever is asked for comes into the young one.
 #[derive(Debug)]
 pub(super) struct Kept<T> {
     young: Spread<u64, T>,
     old: Spread<u64, T>,
+    /// As many are kept at most, about; those of nodes while a question is answered all of them.
+    most: u64,
+    forgets: bool,
 }
 
-impl<T> Default for Kept<T> {
-    fn default() -> Kept<T> {
-        Kept { young: Spread::default(), old: Spread::default() }
+impl<T> Kept<T> {
+    fn new(most: u64, forgets: bool) -> Kept<T> {
+        Kept { young: Spread::default(), old: Spread::default(), most, forgets }
     }
 }
 
@@ -38,13 +48,20 @@ impl<T: Copy> Kept<T> {
 
     pub fn put(&mut self, number: u64, answer: T) {
         self.young.insert(number, answer);
+        if self.forgets {
+            self.trim();
+        }
     }
 
-    /// Keeps `most` at most, about.
-    fn trim(&mut self, most: u64) {
-        if self.young.len() as u64 > most / 2 {
+    /// Forgets the old ones when there are many young ones.
+    fn trim(&mut self) {
+        if self.young.len() as u64 > self.most / 2 {
             self.old = std::mem::take(&mut self.young);
         }
+    }
+
+    fn clear(&mut self) {
+        *self = Kept::new(self.most, self.forgets);
     }
 
     fn len(&self) -> u64 {
@@ -58,23 +75,39 @@ pub struct Known {
     /// The root tree of the version.
     version: Option<Root>,
     bytes_max: u64,
+    question_max: u64,
     pub(super) alone: Kept<Alone>,
-    pub(super) reach: Kept<RootSet>,
+    /// Of leaves.
+    leaves: Kept<RootSet>,
+    /// Of nodes.
+    nodes: Kept<RootSet>,
     pub(super) trees: Kept<Root>,
     /// The sets of trees that were answered. A [`RootSet`] is of use until the next question.
     pub(super) sets: RootSets,
 }
 
 impl Known {
-    /// Nothing yet, and `bytes_max` bytes at most between questions, 64 KiB at least.
+    /// Nothing yet, and `bytes_max` bytes at most between questions, 64 KiB at least; while one is answered four times as many,
+    /// 4 MiB at least.
     pub fn new(bytes_max: u64) -> Known {
+        let question_max = bytes_max.saturating_mul(QUESTION_FACTOR).max(QUESTION_MIN);
+        Known::within(bytes_max, question_max)
+    }
+
+    /// The same with another bound for one question.
+    #[doc(hidden)]
+    pub fn within(bytes_max: u64, question_max: u64) -> Known {
+        let bytes_max = bytes_max.max(BYTES_MIN);
+        let most = bytes_max / 4 / KEPT_BYTES;
         Known {
             version: None,
-            bytes_max: bytes_max.max(BYTES_MIN),
-            alone: Kept::default(),
-            reach: Kept::default(),
-            trees: Kept::default(),
-            sets: RootSets::default(),
+            bytes_max,
+            question_max,
+            alone: Kept::new(most, true),
+            leaves: Kept::new(most, true),
+            nodes: Kept::new(most, false),
+            trees: Kept::new(most, true),
+            sets: RootSets::bounded(question_max),
         }
     }
 
@@ -85,26 +118,47 @@ impl Known {
 
     /// Bytes of memory that it takes, about.
     pub fn bytes(&self) -> u64 {
-        let kept = self.alone.len() + self.reach.len() + self.trees.len();
+        let kept = self.alone.len() + self.leaves.len() + self.nodes.len() + self.trees.len();
         kept * KEPT_BYTES + self.sets.bytes()
+    }
+
+    /// The trees that reach a block, where that is known.
+    pub(super) fn reach(&mut self, bytenr: u64) -> Option<RootSet> {
+        self.leaves.get(bytenr).or_else(|| self.nodes.get(bytenr))
+    }
+
+    /// Keeps which trees reach a block.
+    pub(super) fn put_reach(&mut self, bytenr: u64, level: u8, trees: RootSet) {
+        let kept = if level == 0 { &mut self.leaves } else { &mut self.nodes };
+        kept.put(bytenr, trees);
+    }
+
+    /// Refuses to go on with a question that takes too much; it has come to the block at `bytenr`.
+    pub(super) fn check(&self, bytenr: u64) -> Result<()> {
+        let nodes = self.nodes.len() * KEPT_BYTES;
+        if self.sets.is_full() || nodes > self.question_max {
+            return Err(Error::memory("who reaches an extent", format_args!("block {bytenr}")));
+        }
+        Ok(())
     }
 
     /// What is asked from now on is about the version of this root tree.
     pub(super) fn is_of(&mut self, version: Root) {
         if self.version.replace(version) != Some(version) {
-            let bytes_max = self.bytes_max;
-            *self = Known { version: Some(version), ..Known::new(bytes_max) };
+            let (bytes_max, question_max) = (self.bytes_max, self.question_max);
+            *self = Known { version: Some(version), ..Known::within(bytes_max, question_max) };
         }
     }
 
     /// A question begins: what is too much is forgotten.
     pub(super) fn begin(&mut self) {
-        let most = self.bytes_max / 4 / KEPT_BYTES;
-        self.alone.trim(most);
-        self.reach.trim(most);
-        self.trees.trim(most);
-        if self.sets.bytes() > self.bytes_max / 2 {
-            self.reach = Kept::default();
+        self.alone.trim();
+        self.leaves.trim();
+        self.nodes.trim();
+        self.trees.trim();
+        if self.sets.is_full() || self.sets.bytes() > self.bytes_max / 2 {
+            self.leaves.clear();
+            self.nodes.clear();
             self.sets.clear();
         }
     }

@@ -5,6 +5,7 @@
 //! | is it shared? | [`Owners::is_shared`] | `alone`: stops at the second owner, and builds no set |
 //! | which trees reach it? | [`Owners::trees_of`] | `reach`: the union of the sets of what refers to it |
 //! | which files refer to it, and where? | [`Owners::each_place`] | `places`: up to the leaves, then what is in these |
+//! | which files have the byte at an address? | [`Resolving`] | `resolve`: the same in steps, in the order of Linux |
 //!
 //! **A reference by a tree** (`TREE_BLOCK_REF`, `EXTENT_DATA_REF`) says that a block of the tree refers to the extent, not which one: the
 //! tree is searched from its root for the key, which leads there. It always does: a tree that gives up a block which others still
@@ -31,6 +32,7 @@ mod known;
 mod places;
 mod reach;
 mod references;
+mod resolve;
 mod search;
 
 use std::ops::ControlFlow;
@@ -42,6 +44,7 @@ use buttress_ondisk::{Key, kind, objectid};
 pub use alone::Asker;
 pub use known::Known;
 pub use places::Place;
+pub use resolve::{Referrer, Referrers, Resolving, Wanted};
 
 use references::{Extents, wrong};
 

@@ -45,6 +45,7 @@ impl Owners<'_> {
                 };
                 all = owners.known.sets.union(all, some);
             }
+            owners.known.check(bytenr)?;
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(all)
@@ -65,13 +66,14 @@ impl Owners<'_> {
 
     /// The trees that reach a tree block, which has this level. As deep as trees have levels: each step up is one level up.
     pub(super) fn trees_of_block(&mut self, bytenr: u64, level: Option<u8>) -> Result<RootSet> {
-        if let Some(found) = self.known.reach.get(bytenr) {
+        if let Some(found) = self.known.reach(bytenr) {
             return Ok(found);
         }
-        let (mut all, mut roots) = (RootSet::EMPTY, Vec::new());
+        let (mut all, mut roots, mut its_level) = (RootSet::EMPTY, Vec::new(), 0);
         self.each_batch(bytenr, |owners, reading, refs| {
             let head = reading.head()?;
             let level = level_of(bytenr, head.level, level)?;
+            its_level = level;
             for one in refs {
                 let parent = match *one {
                     InlineRef::SharedBlock { parent } => parent,
@@ -97,12 +99,13 @@ impl Owners<'_> {
             let some = owners.known.sets.of(&mut roots);
             all = owners.known.sets.union(all, some);
             roots.clear();
+            owners.known.check(bytenr)?;
             Ok(ControlFlow::Continue(()))
         })?;
         if all.is_empty() {
             return Err(wrong("a tree block has no references", bytenr));
         }
-        self.known.reach.put(bytenr, all);
+        self.known.put_reach(bytenr, its_level, all);
         Ok(all)
     }
 

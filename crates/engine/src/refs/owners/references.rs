@@ -13,7 +13,7 @@ use buttress_ondisk::view::{InlineRef, inline_refs, keyed_ref};
 use buttress_ondisk::{Key, TreeBlock, kind, objectid};
 
 use crate::error::{Error, Result};
-use crate::tree::View;
+use crate::tree::{Item, View};
 
 /// What an extent item says before its references.
 #[derive(Clone, Copy, Debug)]
@@ -148,6 +148,11 @@ impl<'a> Extents<'a> {
         let to = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
         let mut items = self.view.range(Key::new(bytenr, kind::EXTENT_ITEM, 0), to);
         Ok(items.next()?.is_some())
+    }
+
+    /// The last item that is at `key` or before it.
+    pub fn last_before(&self, key: &Key) -> Result<Option<Item>> {
+        self.view.last_at_or_before(key)
     }
 
     /// Reads up to `most` more references into `refs`, in place of what is in it; none when all are read.

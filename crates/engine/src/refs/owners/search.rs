@@ -73,8 +73,9 @@ impl<'a> Owners<'a> {
                 let what = "a file does not refer to an extent as often as the extent tree says";
                 return Err(contradicts(id, what, format_args!("{from}, extent {bytenr}")));
             };
-            let Some((at, skip)) = extent_of(item.data()) else { continue };
-            let is_meant = at == bytenr && item.key().offset.wrapping_sub(skip) == file.offset;
+            let Some(part) = extent_of(item.data()) else { continue };
+            let start = item.key().offset.wrapping_sub(part.skip);
+            let is_meant = part.bytenr == bytenr && start == file.offset;
             if is_meant && self.refers_by(id, item.leaf(), &mut last)? {
                 left -= 1;
                 if each(self, &item)?.is_break() {
@@ -108,13 +109,28 @@ impl<'a> Owners<'a> {
     }
 }
 
-/// The extent that an `EXTENT_DATA` item refers to, and where in its content the piece starts.
-pub fn extent_of(data: &[u8]) -> Option<(u64, u64)> {
+/// What an `EXTENT_DATA` item has of an extent.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    /// The extent.
+    pub bytenr: u64,
+    /// Where in its content the part starts, in bytes.
+    pub skip: u64,
+    /// Bytes of the part.
+    pub len: u64,
+    /// What is on the disk is not what the file reads as: compressed.
+    pub is_encoded: bool,
+}
+
+/// The part of an extent that an `EXTENT_DATA` item refers to.
+pub fn extent_of(data: &[u8]) -> Option<Part> {
     let (head, rest) = split::<FileExtentHead>(data)?;
     if head.kind == FileExtentHead::INLINE {
         return None;
     }
     let tail = FileExtentTail::of(rest)?;
-    let at = tail.disk_bytenr.get();
-    (at != 0).then(|| (at, tail.offset.get()))
+    let bytenr = tail.disk_bytenr.get();
+    let plain = (head.compression, head.encryption, head.other_encoding.get()) == (0, 0, 0);
+    let (skip, len) = (tail.offset.get(), tail.num_bytes.get());
+    (bytenr != 0).then_some(Part { bytenr, skip, len, is_encoded: !plain })
 }

@@ -15,6 +15,9 @@ use crate::tree::Blocks;
 const LEVELS: usize = 8;
 /// Entries of a list before it is first put in order.
 const UNSORTED: usize = 1 << 16;
+/// How many nodes may be remembered at least; beside that as many as have room where the leaves have it, of which there are a hundred times
+/// as many.
+const NODES_MIN: usize = 1 << 16;
 
 /// A block, and who reaches it.
 #[derive(Clone, Copy, Debug)]
@@ -132,6 +135,10 @@ pub(super) struct Levels {
     first: Option<(Vec<Reached>, u64)>,
     /// How many leaves may be remembered.
     leaves_max: usize,
+    /// How many nodes may be waiting or read.
+    nodes_max: usize,
+    /// How many there are in the lists.
+    listed: usize,
     /// Roots that are leaves, which no node leads to.
     root_leaves: Vec<Reached>,
     /// Where what is left of a tree that is being dropped starts, in the nodes on the way there.
@@ -164,11 +171,13 @@ pub(super) fn set_of(all: &[Reached], bytenr: u64) -> Option<RootSet> {
 
 impl Levels {
     pub(super) fn new(trees: &[Tree], sets: &mut RootSets, memory: u64) -> Levels {
-        let room = usize::try_from(memory).unwrap_or(usize::MAX) / size_of::<Reached>();
+        let memory = usize::try_from(memory).unwrap_or(usize::MAX);
+        let room = memory / size_of::<Reached>();
         let mut levels = Levels {
             window: (0, u64::MAX),
             // Between two orders a list has twice as many.
             leaves_max: (room / 2).max(1),
+            nodes_max: NODES_MIN.saturating_add(memory / size_of::<Node>()),
             level: LEVELS - 1,
             ..Levels::default()
         };
@@ -260,10 +269,22 @@ impl Levels {
         let it = Reached { bytenr: child.bytenr, set, parents: 1 };
         if self.level > 1 {
             let node = Node { it, generation: child.generation, key: Some(child.key) };
-            let below = self.nodes.get_mut(self.level - 1);
-            return below.map_or(Ok(()), |list| list.put(node, &mut shared.sets));
+            return self.node(shared, node);
         }
         self.leaf(shared, it)
+    }
+
+    /// Notes a node of the next level.
+    fn node(&mut self, shared: &mut Shared, node: Node) -> Result<()> {
+        let Some(list) = self.nodes.get_mut(self.level - 1) else { return Ok(()) };
+        let before = list.all.len();
+        list.put(node, &mut shared.sets)?;
+        self.listed = (self.listed + list.all.len()).saturating_sub(before);
+        if self.listed > self.nodes_max {
+            let place = format_args!("block {}", node.it.bytenr);
+            return Err(Error::memory("the nodes of all subvolumes", place));
+        }
+        Ok(())
     }
 
     fn leaf(&mut self, shared: &mut Shared, it: Reached) -> Result<()> {

@@ -21,6 +21,8 @@
 //! The pass is of one committed version. It is made in steps that borrow nothing, so that who runs it can let others go on in between;
 //! whether the version is still there is the business of who does that.
 //!
+//! What trees may take that somebody has made up is bounded, too: the sets ([`RootSets::bounded`]), and the nodes that blocks lead to.
+//!
 //! Trees that contradict the extent tree end it with an error: a leaf without its extent item or with too few references there, a reference that
 //! leads nowhere, counts that do not add up. References of other trees (relocation, space caches) are nobody's here, as for Linux.
 
@@ -33,7 +35,7 @@ mod upwards;
 use buttress_ondisk::Key;
 
 use super::root_set::{RootSet, RootSets};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::hash::Spread;
 use crate::tree::{Blocks, Root};
 
@@ -41,6 +43,10 @@ pub use sums::{Bytes, Costs, Share};
 
 use blocks::Levels;
 use extents::Extents;
+
+/// Bytes for sets of trees at least, and for each tree besides: each has a set with those before it, about.
+const SETS_MIN: u64 = 4 << 20;
+const SETS_OF_TREE: u64 = 2 << 10;
 
 /// A tree of files to count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +100,8 @@ impl Shared {
     /// Keeps those of the sets that somebody has, under other numbers. Sets that came up on the way to others are many only where trees share
     /// in ways that snapshots never make.
     fn sweep<'a>(&mut self, held: impl Iterator<Item = &'a mut RootSet>) {
-        let before = std::mem::take(&mut self.sets);
+        let empty = RootSets::bounded(self.sets.bytes_max());
+        let before = std::mem::replace(&mut self.sets, empty);
         let mut renamed: Spread<RootSet, RootSet> = Spread::default();
         let mut rename = |set: RootSet, sets: &mut RootSets| {
             *renamed.entry(set).or_insert_with(|| {
@@ -124,6 +131,14 @@ pub struct Pass {
     state: State,
 }
 
+/// Bytes that sets of trees may take: what snapshots of so many subvolumes come to, and more where there is memory. Trees that
+/// somebody has made up may share blocks in any number of ways.
+fn bound(memory: u64, trees: usize) -> u64 {
+    SETS_MIN
+        .max(memory.saturating_mul(2))
+        .saturating_add((trees as u64).saturating_mul(SETS_OF_TREE))
+}
+
 /// What a pass is of.
 #[derive(Debug)]
 pub struct Of {
@@ -142,7 +157,7 @@ impl Pass {
     pub fn new(of: Of, blocks: &Blocks, memory: u64) -> Pass {
         let mut shared = Shared {
             trees: of.trees.iter().map(|tree| (tree.id, *tree)).collect(),
-            sets: RootSets::default(),
+            sets: RootSets::bounded(bound(memory, of.trees.len())),
             costs: Spread::default(),
             sets_max: memory,
             nodesize: blocks.nodesize() as u64,
@@ -155,6 +170,17 @@ impl Pass {
 
     /// Goes on for about so many blocks; whether there is more to do. After an error it must not be used again.
     pub fn step(&mut self, blocks: &Blocks, budget: usize) -> Result<bool> {
+        let done = self.go_on(blocks, budget);
+        if self.shared.sets.is_full() {
+            // Whatever was found out with sets that are wrong.
+            let at = self.progress();
+            let place = format_args!("{} of {}", at.done, at.total);
+            return Err(Error::memory("the ways in which subvolumes share blocks", place));
+        }
+        done
+    }
+
+    fn go_on(&mut self, blocks: &Blocks, budget: usize) -> Result<bool> {
         if self.shared.sets.bytes() > self.shared.sets_max {
             match &mut self.state {
                 State::Nodes(levels) => self.shared.sweep(levels.sets()),

@@ -37,9 +37,8 @@ impl Upwards {
         if let Some(known) = self.known.get(&bytenr) {
             return Ok(*known);
         }
-        let (refs, generation) = references(cx, bytenr)?;
         let mut set = RootSet::EMPTY;
-        for one in refs {
+        each_reference(cx, bytenr, |cx, generation, one| {
             let more = match one {
                 InlineRef::SharedBlock { parent } => set_of(nodes, parent).unwrap_or_default(),
                 InlineRef::TreeBlock { root } => {
@@ -48,7 +47,8 @@ impl Upwards {
                 _ => RootSet::EMPTY,
             };
             set = cx.shared.sets.union(set, more);
-        }
+            Ok(())
+        })?;
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
@@ -83,12 +83,17 @@ fn by_tree(
     }
 }
 
-/// The references to a leaf, and its generation.
-fn references(cx: &Context<'_>, bytenr: u64) -> Result<(Vec<InlineRef>, u64)> {
+/// All references to a leaf, which may be many, each with its generation.
+fn each_reference(
+    cx: &mut Context<'_>,
+    bytenr: u64,
+    mut each: impl FnMut(&mut Context<'_>, u64, InlineRef) -> Result<()>,
+) -> Result<()> {
     let missing =
         || Error::inconsistent(objectid::EXTENT_TREE, "a tree block has no extent item", bytenr);
     let from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
-    let mut items = cx.extents.range(from, Key::new(bytenr, kind::SHARED_BLOCK_REF, u64::MAX));
+    let extents = cx.extents;
+    let mut items = extents.range(from, Key::new(bytenr, kind::SHARED_BLOCK_REF, u64::MAX));
     let item = items.next()?.ok_or_else(missing)?;
     let (head, _, inline) = inline_refs(&item.key(), item.data()).ok_or_else(missing)?;
     let is_block =
@@ -96,9 +101,14 @@ fn references(cx: &Context<'_>, bytenr: u64) -> Result<(Vec<InlineRef>, u64)> {
     if !is_block {
         return Err(missing());
     }
-    let mut all: Vec<InlineRef> = inline.collect();
-    while let Some(item) = items.next()? {
-        all.extend(keyed_ref(&item.key(), item.data()));
+    let generation = head.generation.get();
+    for one in inline {
+        each(cx, generation, one)?;
     }
-    Ok((all, head.generation.get()))
+    while let Some(item) = items.next()? {
+        if let Some(one) = keyed_ref(&item.key(), item.data()) {
+            each(cx, generation, one)?;
+        }
+    }
+    Ok(())
 }

@@ -23,7 +23,7 @@ pub(crate) mod trees;
 pub(crate) mod words;
 
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
-pub use trees::{StoredFacts, StoredPart};
+pub use trees::{ReferrerFacts, ReferrersPart, StoredFacts, StoredPart};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use buttress::costs::{Bytes, Progress, Share};
+use buttress::{Referrers, WantedReferrers};
 use rustix::io::Errno;
 
 use super::caller::{self, Caller, Capability};
@@ -278,6 +279,10 @@ pub trait Control: Store {
     }
     /// How a file is stored from an offset on, so many parts at most: 0 or where another answer ended.
     fn stored(&self, node: &Self::Node, from: u64, most: usize) -> Answer<StoredPart> {
+        Err(Errno::NOTTY)
+    }
+    /// The files that refer to the data at an address; of which commit, and how many there is no room for. Commits first where `fresh`.
+    fn referrers(&self, wanted: WantedReferrers, fresh: bool) -> Answer<(Referrers, u64)> {
         Err(Errno::NOTTY)
     }
     /// All paths of an inode inside its subvolume, without leading slash.

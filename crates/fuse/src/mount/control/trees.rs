@@ -1,8 +1,9 @@
 //! The control words for tools that look below files: items of trees, how the content of a file is stored, the paths of an inode.
 //!
 //! They stand in for ioctls whose structs have pointers or buffers behind them, which FUSE does not carry (TREE_SEARCH_V2, INO_PATHS,
-//! FIEMAP), and ask for the same rights. Both ends of each answer's form are here.
+//! LOGICAL_INO, FIEMAP), and ask for the same rights. Both ends of each answer's form are here.
 
+use buttress::{Referrer, WantedReferrers};
 use rustix::io::Errno;
 
 use super::words::ANSWER_BYTES;
@@ -39,6 +40,45 @@ pub struct StoredFacts {
 
 /// Parts of a file, and where the next ones begin; `None`: there are no more.
 pub type StoredPart = (Vec<StoredFacts>, Option<u64>);
+
+/// A file that refers to data.
+pub type ReferrerFacts = Referrer;
+
+/// Some of the files that refer to data: as many as fit into an answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReferrersPart {
+    /// The transaction that was looked at.
+    pub generation: u64,
+    /// How many are told of, in all answers together.
+    pub total: u64,
+    /// How many there are besides.
+    pub left_out: u64,
+    /// The files.
+    pub found: Vec<ReferrerFacts>,
+}
+
+/// Bytes of a number, three of which stand before the files, and for each of them.
+const NUMBER: usize = 8;
+/// Files in one answer.
+const REFERRERS_MAX: usize = ANSWER_BYTES / (3 * NUMBER) - 1;
+
+/// The most answers for which somebody may ask together: those of the largest buffer that Linux takes.
+const ANSWERS_MAX: usize = (16 << 20) / (3 * NUMBER);
+
+/// The word that asks for files that refer to data, those behind the first `past` ones.
+pub(crate) fn referrers_word(wanted: &WantedReferrers, past: usize) -> String {
+    let WantedReferrers { logical, whole, most } = wanted;
+    format!("referrers.{logical}.{}.{most}.{past}", u8::from(*whole))
+}
+
+/// Reads what follows `referrers.`.
+fn referrers_wanted(text: &str) -> Option<(WantedReferrers, usize)> {
+    let numbers: Option<Vec<u64>> = text.split('.').map(|word| word.parse().ok()).collect();
+    let [logical, whole, most, past] = numbers?[..] else { return None };
+    let most = usize::try_from(most).ok()?.min(ANSWERS_MAX);
+    let wanted = WantedReferrers { logical, whole: whole != 0, most };
+    Some((wanted, usize::try_from(past).ok()?))
+}
 
 /// What is looked for in a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +134,17 @@ impl<S: Control> Mount<S> {
             fits
         })?;
         if too_big { Err(Errno::OVERFLOW) } else { Ok(answer) }
+    }
+
+    /// Which files refer to the data at an address: three numbers each, after the transaction, how many are told of, and how many are
+    /// not. Who asks for those behind the first ones asks about the same commit, or finds out that he does not.
+    pub(super) fn referrers_word(&self, request: &Request<'_>, text: &str) -> Answer<Vec<u8>> {
+        self.require_master(request)?;
+        let (wanted, past) = referrers_wanted(text).ok_or(Errno::NODATA)?;
+        let (all, generation) = self.store.referrers(wanted, past == 0)?;
+        let total = all.found.len() as u64;
+        let found = all.found.into_iter().skip(past).take(REFERRERS_MAX).collect();
+        Ok(put_referrers(&ReferrersPart { generation, total, left_out: all.left_out, found }))
     }
 
     /// How a file is stored, from an offset on: for those who may read it.
@@ -168,6 +219,24 @@ pub(crate) fn take_item<'a>(answer: &mut &'a [u8]) -> Option<FoundItem<'a>> {
     Some(FoundItem { key: TreeKey { objectid, kind: *kind, offset }, transid, data })
 }
 
+fn put_referrers(part: &ReferrersPart) -> Vec<u8> {
+    let head = [part.generation, part.total, part.left_out];
+    let files = part.found.iter().flat_map(|it| [it.tree, it.ino, it.offset]);
+    head.into_iter().chain(files).flat_map(u64::to_le_bytes).collect()
+}
+
+/// Reads which files refer to data.
+pub(crate) fn take_referrers(answer: &[u8]) -> Option<ReferrersPart> {
+    let (numbers, []) = answer.as_chunks::<NUMBER>() else { return None };
+    let numbers: Vec<u64> = numbers.iter().copied().map(u64::from_le_bytes).collect();
+    let ([generation, total, left_out], rest) = numbers.split_first_chunk::<3>()?;
+    let (files, []) = rest.as_chunks::<3>() else { return None };
+    let file =
+        |[tree, ino, offset]: &[u64; 3]| Referrer { tree: *tree, ino: *ino, offset: *offset };
+    let found = files.iter().map(file).collect();
+    Some(ReferrersPart { generation: *generation, total: *total, left_out: *left_out, found })
+}
+
 /// Reads how a file is stored.
 pub(crate) fn stored_part(answer: &[u8]) -> Option<StoredPart> {
     let mut lines = std::str::from_utf8(answer).ok()?.lines();
@@ -205,6 +274,24 @@ mod tests {
         {
             assert_eq!(Wanted::read(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn referrers_come_back_and_as_many_as_are_asked_for_fit() {
+        let wanted = WantedReferrers { logical: u64::MAX, whole: true, most: ANSWERS_MAX };
+        let word = referrers_word(&wanted, usize::MAX);
+        let read = referrers_wanted(word.strip_prefix("referrers.").unwrap());
+        assert_eq!(read, Some((wanted, usize::MAX)));
+        assert_eq!(referrers_wanted("1.0.2"), None);
+        let file = ReferrerFacts { tree: 5, ino: u64::MAX, offset: 1 };
+        let found = vec![file; REFERRERS_MAX];
+        let part = ReferrersPart { generation: 7, total: 1 << 40, left_out: 9, found };
+        let answer = put_referrers(&part);
+        assert!(answer.len() <= ANSWER_BYTES);
+        assert_eq!(take_referrers(&answer), Some(part));
+        assert_eq!(take_referrers(&answer[..answer.len() - 8]), None);
+        assert_eq!(take_referrers(&answer[..answer.len() - 1]), None);
+        assert_eq!(take_referrers(&[]), None);
     }
 
     #[test]

@@ -17,6 +17,7 @@
 //! | `paths.INO.PAST` | the paths of an inode of the same subvolume behind the first PAST ones, each with a zero byte behind it, as many as fit | |
 //! | `stored.FROM` | how this file is stored from offset FROM on: where to go on (`-` at the end); for each part start, length, compression, bytes on the disk, bytes of content, address, whether preallocated | |
 //! | `search.TREE.KEY.KEY.SINCE` | items of a tree (0: the one of this file) between two keys (three numbers each), of leaves of transaction SINCE or later: objectid, offset, transaction (8 bytes each), length (4), type, data | |
+//! | `referrers.LOGICAL.WHOLE.MOST.PAST` | which files refer to data, see `trees` | |
 //! | `fiemap.OFFSET` | the extents of this file from OFFSET on, as many as fit | |
 //! | `options` | those of the mount that are the same for all mounts of the filesystem, separated by commas | |
 //! | `facts`, `spaces` | the filesystem as a whole | |
@@ -89,6 +90,9 @@ impl<S: Control> Mount<S> {
         }
         if let Some(wanted) = word.strip_prefix("paths.") {
             return self.paths_word(request, &node, wanted);
+        }
+        if let Some(wanted) = word.strip_prefix("referrers.") {
+            return self.referrers_word(request, wanted);
         }
         let (word, number) = match word.rsplit_once('.') {
             Some((word, number)) => (word, Some(number.parse().map_err(|_| Errno::NODATA)?)),
