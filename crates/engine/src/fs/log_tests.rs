@@ -166,6 +166,42 @@ fn what_has_changed_goes_while_the_log_is_made() {
     assert_eq!(replayed.attributes(file).map_err(|error| error.errno()).err(), Some(Errno::NOENT));
 }
 
+/// What was made durable while it had no name is there when it has one: written, synced, linked, and the directory synced, as programs do
+/// with O_TMPFILE. The same of a file that was in the log, lost its name and gets one again.
+#[test]
+fn what_was_synced_without_a_name_has_its_content_under_one() {
+    for (len, was_named) in [(5, false), (5000, false), (50_000, false), (5, true), (50_000, true)]
+    {
+        let all = Disturbed::new();
+        let fs = all.fs();
+        let dir = mkdir(fs, Node::ROOT, "dir");
+        fs.commit().unwrap();
+        let file = match was_named {
+            true => touch(fs, dir, "before"),
+            false => fs.create_unnamed(dir, &New::file(0o644)).unwrap().node,
+        };
+        fs.hold(file).unwrap();
+        fs.write(file, 0, &vec![b'A'; len]).unwrap();
+        fs.set_xattr(file, b"user.x", b"value", Default::default()).unwrap();
+        fs.sync(file).unwrap();
+        if was_named {
+            fs.unlink(dir, b"before").unwrap();
+            fs.sync(dir).unwrap();
+            assert_eq!(names(&all.replayed(), dir).len(), 0);
+        }
+        fs.link(file, dir, b"name").unwrap();
+        fs.write(file, len as u64 - 1, b"B").unwrap();
+        fs.sync(dir).unwrap();
+        assert_eq!(fs.stats().log_refused.iter().sum::<u64>(), 0);
+        let replayed = all.replayed();
+        let mut content = vec![0; len + 1];
+        assert_eq!(replayed.read(file, 0, &mut content).unwrap(), len);
+        assert!(content[..len - 1].iter().all(|byte| *byte == b'A'));
+        assert_eq!(names(&replayed, dir), ["name"]);
+        assert_eq!(replayed.get_xattr(file, b"user.x").unwrap().as_deref(), Some(&b"value"[..]));
+    }
+}
+
 /// Two wait with the same file, and it changes while the log takes what they wait for: the second time it is said what has changed since.
 #[test]
 fn two_wait_with_one_file() {

@@ -113,12 +113,14 @@ pub struct Entry {
     pub sums: Vec<(u64, Vec<u8>)>,
     /// What has to be in the log with it.
     pub needs: Vec<Need>,
+    /// All of it is here that the log does not have.
+    pub whole: bool,
 }
 
 impl Entry {
     /// Takes over the names that the inode has by now.
     pub fn rename(&mut self, again: Entry) {
-        let Entry { cleared, gone, items, needs, .. } = again;
+        let Entry { cleared, gone, items, sums, needs, .. } = again;
         let within = |ranges: &[(Key, Key)], key: &Key| {
             ranges.iter().any(|(from, to)| from <= key && key <= to)
         };
@@ -135,6 +137,7 @@ impl Entry {
         self.gone.retain(|key| !within(&self.cleared, key));
         self.gone.sort_unstable();
         self.gone.dedup();
+        self.sums.extend(sums);
         self.needs.extend(needs);
     }
 }
@@ -178,7 +181,9 @@ impl FileTree {
             state.relog = false;
         }
         let is_logged = state.logged == op.transid;
+        let is_owed = state.owed && state.attributes.nlink > 0 && extent != Extent::Names;
         let extent = match extent {
+            _ if is_owed => Extent::Whole,
             Extent::Whole if is_logged && state.logged_whole == Some(state.attributes.sequence) => {
                 return Ok(Logged::Nothing);
             }
@@ -201,6 +206,12 @@ impl FileTree {
         let mut taker = Taker { tree: self, op, ino: inode.ino, entry: Entry::default() };
         taker.entry.ino = inode.ino;
         let taken = taker.take(state, extent)?;
+        // Nobody finds it, and so nobody misses it; but it may get a name.
+        state.owed |= match taken {
+            Taken::Gone => extent == Extent::Whole || state.logged_whole.is_some(),
+            Taken::Nothing => extent == Extent::Whole,
+            _ => false,
+        };
         if let Taken::Gone = taken {
             // Should it get a name again, all of it is logged anew.
             (state.logged, state.logged_whole, state.names_in_log) = (0, None, false);
@@ -213,6 +224,8 @@ impl FileTree {
             state.uncovers = false;
             if extent == Extent::Whole {
                 state.logged_whole = Some(state.attributes.sequence);
+                state.owed = false;
+                taker.entry.whole = true;
                 state.retracted.clear();
             }
         }

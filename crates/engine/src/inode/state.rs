@@ -73,6 +73,8 @@ pub struct State {
     pub logged: u64,
     /// That log has all of it as it was at this `sequence`.
     pub logged_whole: Option<u64>,
+    /// Somebody was told that all of it is durable, and the log has nothing of it as it has no name: with a name it is logged whole.
+    pub owed: bool,
     /// Indexes of entries that have gone since.
     pub retracted: Vec<u64>,
     /// A name of it, or of a directory one in it, was given to another inode at once: there was no moment without that name, as there would
@@ -110,6 +112,7 @@ impl State {
             next_index: 0,
             logged: 0,
             logged_whole: None,
+            owed: false,
             retracted: Vec::new(),
             handed_over: false,
             names_in_log: false,
@@ -188,7 +191,7 @@ impl State {
         }
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
         let mut changes = std::mem::take(&mut self.live);
-        (self.logged_whole, self.relog, self.uncovers) = (None, false, false);
+        (self.logged_whole, self.owed, self.relog, self.uncovers) = (None, false, false, false);
         (self.names_in_log, self.handed_over) = (false, false);
         self.lost_in = Vec::new();
         self.retracted = Vec::new();

@@ -380,6 +380,9 @@ impl Changes {
         match subvolume.tree.log(op, inode, extent)? {
             Logged::Entry(entry) => {
                 needs.extend(&entry.needs);
+                if entry.whole {
+                    self.whole.insert(entry.ino);
+                }
                 match self.entries.get_mut(&inode.ino) {
                     Some(taken) => taken.rename(entry),
                     None => drop(self.entries.insert(entry.ino, entry)),

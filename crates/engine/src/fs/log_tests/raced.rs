@@ -1,6 +1,6 @@
 //! Names change at random, also between the steps of a log that is being made: what is found after a crash was there at some moment.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 
@@ -47,6 +47,9 @@ struct Raced {
     dirs: Vec<Node>,
     held: Vec<Node>,
     moments: Vec<Places>,
+    /// Bytes of the files that have been made, and those of which they are durable, under whichever name.
+    sizes: BTreeMap<u64, u64>,
+    durable: BTreeSet<u64>,
     /// What was made durable by others while a commit dropped its layers, and at which moment they began.
     beside: Vec<(Node, usize, std::thread::JoinHandle<()>)>,
     told: Vec<String>,
@@ -61,10 +64,18 @@ impl Raced {
     /// A directory, or what one of the names leads to.
     fn node(&mut self, fs: &Filesystem) -> Node {
         let (dir, name) = self.name();
-        match self.dice.below(4) {
+        match self.dice.below(6) {
             0 => dir,
+            1 => self.held.last().copied().unwrap_or(dir),
             _ => fs.lookup(dir, name.as_bytes()).unwrap().map_or(dir, |it| it.node),
         }
+    }
+
+    /// Gives a new file its content.
+    fn fill(&mut self, fs: &Filesystem, node: Node) {
+        let size = [5, 5000, 70_000][self.dice.below(3)];
+        fs.write(node, 0, &vec![node.ino as u8; size]).unwrap();
+        self.sizes.insert(node.ino, size as u64);
     }
 
     /// Something is done; what is refused was nothing.
@@ -95,9 +106,21 @@ impl Raced {
                     word = "create";
                     let new = match self.dice.below(4) {
                         0 => New::symlink("target"),
+                        1 => {
+                            word = "create unnamed";
+                            let node = fs.create_unnamed(dir, &New::file(0o644)).unwrap().node;
+                            fs.hold(node).unwrap();
+                            self.fill(fs, node);
+                            self.held.push(node);
+                            return self.told.push(format!("{word} {}", node.ino));
+                        }
                         _ => New::file(0o644),
                     };
-                    fs.create(dir, name.as_bytes(), &new).map(drop)
+                    fs.create(dir, name.as_bytes(), &new).map(|made| {
+                        if made.kind == crate::fs::FileKind::Regular {
+                            self.fill(fs, made.node);
+                        }
+                    })
                 }
                 6..9 => {
                     word = "unlink";
@@ -179,6 +202,14 @@ impl Raced {
                 return Err(format!("{ino} is lost"));
             }
         }
+        for node in now.values().filter(|node| self.durable.contains(&node.ino)) {
+            let size = self.sizes[&node.ino];
+            let mut have = vec![0; size as usize + 1];
+            let len = found.read(*node, 0, &mut have).map_err(|error| error.to_string())? as u64;
+            if len != size || have[..len as usize].iter().any(|byte| *byte != node.ino as u8) {
+                return Err(format!("{} has lost its content: {len} of {size}", node.ino));
+            }
+        }
         for node in now.values() {
             let nlink =
                 found.attributes(*node).map_err(|error| format!("{node:?} {error:?}"))?.nlink
@@ -218,6 +249,8 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         dirs: dirs.clone(),
         held: vec![],
         moments: vec![],
+        sizes: BTreeMap::new(),
+        durable: BTreeSet::new(),
         beside: vec![],
         told: vec![],
     };
@@ -271,6 +304,7 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         }
         drop(next);
         let moment = raced.lock().moments.len() - 1;
+        let made = raced.lock().sizes.clone();
         fs.sync(node).unwrap();
         let mut beside: Vec<(Node, usize)> = Vec::new();
         // One that makes a commit may meet another one.
@@ -281,7 +315,11 @@ fn run(seed: u64) -> Result<[u64; 2], String> {
         all.next.lock().clear();
         let now = fs.info().generation;
         let mut raced = raced.lock();
+        let all_synced = beside.iter().map(|it| it.0).chain([node]).map(|node| node.ino);
+        let all_synced: Vec<u64> = all_synced.filter(|ino| raced.sizes.contains_key(ino)).collect();
+        raced.durable.extend(all_synced);
         if now != before {
+            raced.durable.extend(made.keys());
             (before, commits) = (now, commits + 1);
             raced.moments.drain(..moment);
             raced.told.push(format!("a commit {:?}", fs.stats().log_refused));
