@@ -14,7 +14,8 @@
 //!    have done that already), and its buffered data are written.
 //! 3. [`FileTree::emit`]: the frozen layers, inode by inode, as one stream of items in key order; large parts of it are made
 //!    on several threads.
-//! 4. [`FileTree::published`]: the new version is stored *first*, then the frozen layers are dropped.
+//! 4. [`FileTree::publish`]: the new version is the one to read.
+//! 5. [`FileTree::settle`]: the frozen layers, which it has, are dropped. A log may be written meanwhile.
 //!
 //! # Locks
 //!

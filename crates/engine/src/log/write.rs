@@ -311,7 +311,7 @@ impl Changes {
         subvolume: &Subvolume,
         inode: &Arc<Inode>,
     ) -> Result<Option<Reason>> {
-        if subvolume.tree.root().is_none() || subvolume.is_dead() {
+        if !subvolume.is_known_before(op.transid) || subvolume.is_dead() {
             return Ok(Some(Reason::Subvolume));
         }
         if self.whole.contains(&inode.ino) {

@@ -144,6 +144,7 @@ impl Forest {
         op.step("an entry without its snapshot");
         let read_only = subvolume.item().flags.get() & root_flags::READ_ONLY != 0;
         subvolume.tree.set_read_only(read_only);
+        subvolume.named_in.store(op.transid, Ordering::Release);
         subvolume.dead.store(false, Ordering::Release);
         subvolume.change(|item| item.refs = 1.into());
         op.step("a snapshot without its name");

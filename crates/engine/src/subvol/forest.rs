@@ -38,6 +38,8 @@ pub struct Subvolume {
     pub(super) state: Mutex<State>,
     /// It was deleted: nothing may use it any more but who holds some of its files.
     pub(super) dead: AtomicBool,
+    /// The transaction that gives a snapshot its name; before that is durable, the last commit has it as one to be dropped.
+    pub(super) named_in: AtomicU64,
     /// While it is dropped: the blocks to convert that lie before this key are converted.
     pub(super) converted: Mutex<Key>,
 }
@@ -54,6 +56,11 @@ pub(super) struct State {
 }
 
 impl Subvolume {
+    /// Whether the transaction before `transid` knows it as one to stay, so that a log can bring changes to it.
+    pub fn is_known_before(&self, transid: u64) -> bool {
+        self.tree.root().is_some() && self.named_in.load(Ordering::Acquire) != transid
+    }
+
     pub(super) fn open(core: &Core, key: Key, item: RootItem) -> Result<Subvolume> {
         let read_only = item.flags.get() & root_flags::READ_ONLY != 0;
         let root = Root {
@@ -71,6 +78,7 @@ impl Subvolume {
             tree,
             state: Mutex::new(State { item, dirty: false, frozen: None }),
             dead: AtomicBool::new(false),
+            named_in: AtomicU64::new(0),
             converted: Mutex::new(Key::MIN),
         })
     }
@@ -407,6 +415,7 @@ impl Participant for Forest {
     }
 
     fn published(&self) {
+        self.pace.lock().durable(Instant::now());
         for (subvolume, root) in &self.frozen.lock().roots {
             subvolume.tree.publish(*root);
         }
@@ -423,6 +432,5 @@ impl Participant for Forest {
         self.pending.published();
         frozen.dropped.iter().for_each(|id| self.subvolumes.remove(*id));
         self.subvolumes.rest(core.inodes_max);
-        self.pace.lock().durable(Instant::now());
     }
 }

@@ -301,12 +301,16 @@ pub fn commit_covering(
 /// Commits whether or not anything has changed; what was let go of is free at once, and not after the next freeze only.
 pub fn commit_for_space(core: &Core, participant: &dyn Participant, upkeep: Upkeep) -> Result<u64> {
     core.check_writable()?;
-    let _turn = match upkeep {
+    let turn = match upkeep {
         Upkeep::Little => Some(core.txn.begin_upkeep()),
         Upkeep::None | Upkeep::Much => core.txn.begin_commit(None),
     };
     core.txn.check()?;
     let transid = commit_alone(core, participant, true, upkeep)?;
+    // A log holds the gate while it is written.
+    if let Some(turn) = &turn {
+        turn.take_back();
+    }
     core.txn.pause(|| core.space.settle_freed())?;
     Ok(transid)
 }

@@ -53,7 +53,7 @@ pub struct Transactions {
     running: AtomicU64,
     committed: AtomicU64,
     turn: Mutex<Turn>,
-    /// Notified whenever a commit has ended.
+    /// Notified whenever a commit is durable or has ended, and when a log is written.
     ended: Condvar,
     aborted: OnceLock<Arc<str>>,
     /// Since when the times below are counted.
@@ -99,6 +99,17 @@ impl Drop for Committing<'_> {
         (turn.settling, turn.ended) = (false, turn.durable);
         drop(turn);
         self.txn.ended.notify_all();
+    }
+}
+
+impl Committing<'_> {
+    /// What follows a commit keeps everybody out: it waits until no log is written, and none is from here on.
+    fn take_back(&self) {
+        let mut turn = self.txn.turn.lock();
+        while turn.taken && turn.settling {
+            turn = wait(&self.txn.ended, turn);
+        }
+        (turn.taken, turn.settling) = (true, false);
     }
 }
 

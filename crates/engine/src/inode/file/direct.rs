@@ -185,7 +185,7 @@ pub(super) fn same_group(core: &Core) -> impl Fn(u64, u64) -> bool + '_ {
 }
 
 /// Content that could not be written takes no room on the disk that holds an image: where that is full, the commit needs it.
-fn give_up(core: &Core, ranges: &[Range]) {
+pub(super) fn give_up(core: &Core, ranges: &[Range]) {
     for range in ranges {
         let _only_a_hint = core.volume.discard(range.start, range.len);
     }

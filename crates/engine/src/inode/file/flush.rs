@@ -6,14 +6,14 @@ use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
 
 use super::changes::FileChanges;
 use super::csums::digests;
-use super::direct::same_group;
+use super::direct::{give_up, same_group};
 use super::layers::Layers;
 use super::piece::{Extent, Piece, Prealloc};
 use super::prealloc::{part_of, written};
 use super::ranges::{Span, len};
 use super::write::DIRECT_MIN;
 use crate::error::{Error, Result};
-use crate::space::Range;
+use crate::space::{Need, Range};
 use crate::stats;
 use crate::txn::Core;
 
@@ -40,7 +40,11 @@ impl FileChanges {
         let placed = match self.write_buffers(core, layers, &ranges, !join) {
             Ok(placed) => placed,
             Err(error) => {
-                self.dropped.extend(&ranges);
+                give_up(core, &ranges);
+                // Nobody has looked them up. What is buffered still needs as much, and was promised it.
+                ranges.into_iter().try_for_each(|range| core.space.give_back(range))?;
+                let data = Need { data: self.dirty_bytes(), ..Need::default() };
+                let _gone_meanwhile = core.space.reserve(data);
                 return Err(error);
             }
         };
