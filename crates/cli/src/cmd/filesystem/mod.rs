@@ -41,6 +41,13 @@ pub enum Filesystem {
     /// Make everything durable that was done before
     Sync(Sync),
     /// Print what the process behind a live mount has done so far
+    ///
+    /// fsyncs are `fsyncs`; those that a tree log made durable are `log_syncs`, in `log_writes` logs; those that took a commit instead are
+    /// counted by reason: `log_refused_names` (a hard link, a move to another directory), `_taken` (a name that would lead elsewhere after a
+    /// replay), `_subvolume` and `_chunk` (the last commit does not know it), `_clone`, `_prealloc` (space reserved behind the end),
+    /// `_large`, `_room`, `_failed`, and `_off` (notreelog). `log_searches` are searches in trees for logs. `beyond_promise` are tree blocks
+    /// that commits took beyond what was set aside for them. Names with `_us` are the microseconds that commits spent in each phase.
+    /// `held_by_kernel` are the files that the kernel remembers.
     Stats(Stats),
 }
 
