@@ -18,8 +18,8 @@ const ANSWERS_MIN: u64 = 2730;
 const TRIES: u32 = 8;
 
 impl Filesystem {
-    /// The files that refer to the data at a logical address, in the order of Linux; fewer than are wanted where memory is little. `ENOENT` where no data extent has it, `EBUSY` when
-    /// commits keep coming faster than it can be answered.
+    /// The files that refer to the data at a logical address, in the order of Linux; fewer than are wanted where memory is little.
+    /// `ENOENT` where no data extent has it, `EBUSY` when commits keep coming faster than it can be answered.
     pub fn referrers(&self, wanted: Wanted) -> Result<Referrers> {
         if !self.is_read_only() {
             self.commit()?;

@@ -1,9 +1,9 @@
 //! Writing logs: fsyncs that wait at the same time share one version of the log, one superblock and its two barriers.
 //!
-//! An fsync says which inode it is about and waits for the turn to commit. Whoever gets it takes the inodes of all who wait, and all that
-//! these need to be found: directories that the transaction has made, the inodes that entries of a logged directory lead to. What is in the
-//! log and has another name by now is logged anew, so that what the log says is one state of the files and not a mixture in which names
-//! are in each other's way. One tree of the log belongs to each subvolume, and one more leads to these.
+//! An fsync writes what is buffered of its file, says which inode it is about and waits for the turn. Whoever gets it takes the inodes of
+//! all who wait, and all that these need to be found: directories that the transaction has made, the inodes that entries of a logged
+//! directory lead to. What is in the log and has another name by now is logged anew, so that what the log says is one state of the files and
+//! not a mixture in which names are in each other's way. One tree of the log belongs to each subvolume, and one more leads to these.
 //!
 //! Where the log cannot say what is needed ([`Reason`]), all who wait commit, and the next transaction begins with an empty log.
 //!

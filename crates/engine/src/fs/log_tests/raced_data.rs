@@ -3,7 +3,7 @@
 
 use std::sync::Barrier;
 
-use super::raced::{Dice, of_environment};
+use super::raced::{Dice, each_seed};
 use super::*;
 use crate::fs::{Allocate, Change};
 
@@ -216,17 +216,5 @@ fn run(seed: u64) -> Result<[u64; 3], String> {
 
 #[test]
 fn content_changes_while_several_wait() {
-    let (from, count) = (of_environment("SEED", 0), of_environment("COUNT", 20));
-    let (mut failed, mut sum) = (0, [0; 3]);
-    for seed in from..from + count {
-        match run(seed) {
-            Ok(of) => (0..3).for_each(|at| sum[at] += of[at]),
-            Err(error) => {
-                println!("FAILED seed {seed}: {error}\n");
-                failed += 1;
-            }
-        }
-    }
-    println!("{sum:?}");
-    assert_eq!(failed, 0);
+    each_seed(run);
 }
