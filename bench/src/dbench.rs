@@ -71,7 +71,7 @@ fn run(path: &Path) -> Result<f64, String> {
 /// operation of the load was left out.
 fn here() -> Result<f64, String> {
     let load = std::fs::read_to_string(LOAD).map_err(|error| format!("{LOAD}: {error}"))?;
-    let load: Vec<Vec<&str>> = load.lines().map(words).collect();
+    let load = Load::parse(&load);
     let dir = linux::ram();
     let image = dir.path().join("image");
     create::fresh(&image, IMAGE);
@@ -84,10 +84,10 @@ fn here() -> Result<f64, String> {
             for number in 0..clients {
                 let (fs, load, over, moved) = (&fs, &load, &over, &moved);
                 scope.spawn(move || {
-                    let mut client = Client { fs, number, open: HashMap::new(), bytes: 0 };
-                    let mut ops = load.iter().cycle();
+                    let mut client = Client::new(fs, number, load);
+                    let mut ops = load.ops.iter().cycle();
                     while !over.load(Ordering::Relaxed) {
-                        ops.by_ref().take(64).for_each(|words| drop(client.run(words)));
+                        ops.by_ref().take(64).for_each(|op| drop(client.run(op)));
                     }
                     moved.fetch_add(client.bytes, Ordering::Relaxed);
                 });
@@ -115,86 +115,164 @@ fn words(line: &str) -> Vec<&str> {
     words
 }
 
+/// The load, parsed once: what is measured is the filesystem, not the client. Paths and handles are numbers.
+#[derive(Default)]
+struct Load {
+    ops: Vec<Op>,
+    paths: Vec<String>,
+    handles: usize,
+}
+
+#[derive(Clone, Copy)]
+enum Op {
+    Open { path: usize, handle: usize, how: Open },
+    Close(usize),
+    Write { handle: usize, offset: u64, len: usize },
+    Read { handle: usize, offset: u64, len: usize },
+    Sync(usize),
+    Look(usize),
+    Change(usize),
+    LookAt(usize),
+    Usage,
+    List(usize),
+    Unlink(usize),
+    Rename(usize, usize),
+    DeleteAll(usize),
+}
+
+#[derive(Clone, Copy)]
+struct Open {
+    directory: bool,
+    create: bool,
+    empty: bool,
+}
+
+impl Load {
+    fn parse(text: &str) -> Load {
+        let (mut load, mut paths, mut handles) = (Load::default(), HashMap::new(), HashMap::new());
+        for line in text.lines() {
+            let words = words(line);
+            let mut path = |at: usize| {
+                // The load spells names in either case, as its system does not care.
+                let path = words.get(at).unwrap_or(&"").to_uppercase().replace('\\', "/");
+                let new = paths.len();
+                *paths.entry(path).or_insert(new)
+            };
+            let mut handle = |at: usize| {
+                let new = handles.len();
+                *handles.entry(words.get(at).copied().unwrap_or("")).or_insert(new)
+            };
+            let number = |at: usize| words.get(at).and_then(|word| word.parse().ok()).unwrap_or(0);
+            let (offset, len) = (number(2), (number(3) as usize).min(MOST));
+            load.ops.push(match words[0] {
+                "NTCreateX" => {
+                    let how = Open::new(words.get(2).unwrap_or(&""), words.get(3).unwrap_or(&""));
+                    Op::Open { path: path(1), handle: handle(4), how }
+                }
+                "Close" => Op::Close(handle(1)),
+                "WriteX" => Op::Write { handle: handle(1), offset, len },
+                "ReadX" => Op::Read { handle: handle(1), offset, len },
+                "Flush" => Op::Sync(handle(1)),
+                "QUERY_FILE_INFORMATION" => Op::Look(handle(1)),
+                "SET_FILE_INFORMATION" => Op::Change(handle(1)),
+                "QUERY_PATH_INFORMATION" => Op::LookAt(path(1)),
+                "QUERY_FS_INFORMATION" => Op::Usage,
+                "FIND_FIRST" => Op::List(path(1)),
+                "Unlink" => Op::Unlink(path(1)),
+                "Rename" => Op::Rename(path(1), path(2)),
+                "Deltree" => Op::DeleteAll(path(1)),
+                _ => continue,
+            });
+        }
+        load.handles = handles.len();
+        load.paths = vec![String::new(); paths.len()];
+        for (path, at) in paths {
+            load.paths[at] = path;
+        }
+        load
+    }
+}
+
+impl Open {
+    fn new(options: &str, disposition: &str) -> Open {
+        Open {
+            directory: options == "0x1",
+            create: matches!(disposition, "0x2" | "0x3" | "0x5"),
+            empty: matches!(disposition, "0x4" | "0x5"),
+        }
+    }
+}
+
 struct Client<'a> {
     fs: &'a Filesystem,
-    number: u64,
-    open: HashMap<String, Node>,
+    paths: Vec<String>,
+    open: Vec<Option<Node>>,
+    buffer: Box<[u8]>,
     bytes: u64,
 }
 
 impl Client<'_> {
-    fn path(&self, name: &str) -> String {
-        // The load spells names in either case, as its system does not care.
-        let path = name.to_uppercase().replace('\\', "/");
-        path.replacen("CLIENT1", &format!("CLIENT{}", self.number), 1)
+    fn new<'a>(fs: &'a Filesystem, number: u64, load: &Load) -> Client<'a> {
+        let own = |path: &String| path.replacen("CLIENT1", &format!("CLIENT{number}"), 1);
+        Client {
+            fs,
+            paths: load.paths.iter().map(own).collect(),
+            open: vec![None; load.handles],
+            buffer: vec![0; MOST].into(),
+            bytes: 0,
+        }
     }
 
-    fn run(&mut self, words: &[&str]) -> Done<()> {
-        let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-        let missing = || Error::User(Errno::NOENT);
-        let path = self.path(words.get(1).unwrap_or(&""));
-        let open = words.get(1).and_then(|handle| self.open.get(*handle)).copied();
-        match words[0] {
-            "NTCreateX" => {
-                let node = self.create(&path, words)?;
-                self.open.insert(words.get(4).unwrap_or(&"").to_string(), node);
+    fn run(&mut self, op: &Op) -> Done<()> {
+        let fs = self.fs;
+        let open = |handle: usize| self.open[handle].ok_or(Error::User(Errno::NOENT));
+        match *op {
+            Op::Open { path, handle, how } => {
+                self.open[handle] = Some(self.create(&self.paths[path], how)?);
             }
-            "Close" => drop(words.get(1).and_then(|handle| self.open.remove(*handle))),
-            "WriteX" => {
-                let (node, len) = (open.ok_or_else(missing)?, number(3).unwrap_or(0) as usize);
-                let len = self.fs.write(node, number(2).unwrap_or(0), &DATA[..len.min(MOST)])?;
-                self.bytes += len as u64;
+            Op::Close(handle) => self.open[handle] = None,
+            Op::Write { handle, offset, len } => {
+                self.bytes += fs.write(open(handle)?, offset, &DATA[..len])? as u64;
             }
-            "ReadX" => {
-                let (node, len) = (open.ok_or_else(missing)?, number(3).unwrap_or(0) as usize);
-                let mut buffer = [0; MOST];
-                let buffer = &mut buffer[..len.min(MOST)];
-                self.bytes += self.fs.read(node, number(2).unwrap_or(0), buffer)? as u64;
+            Op::Read { handle, offset, len } => {
+                self.bytes += fs.read(open(handle)?, offset, &mut self.buffer[..len])? as u64;
             }
-            "Flush" => self.fs.sync(open.ok_or_else(missing)?)?,
-            "QUERY_FILE_INFORMATION" => drop(self.fs.attributes(open.ok_or_else(missing)?)?),
-            "SET_FILE_INFORMATION" => {
-                self.fs.set_attributes(open.ok_or_else(missing)?, &Change::default())?;
+            Op::Sync(handle) => fs.sync(open(handle)?)?,
+            Op::Look(handle) => drop(fs.attributes(open(handle)?)?),
+            Op::Change(handle) => drop(fs.set_attributes(open(handle)?, &Change::default())?),
+            Op::LookAt(path) => drop(fs.attributes(fs.resolve(&self.paths[path])?)?),
+            Op::Usage => drop(fs.usage()),
+            Op::List(path) => {
+                let (dir, _) = fs.resolve_parent(&self.paths[path])?;
+                fs.read_dir(dir, 0, &mut |_| true)?;
             }
-            "QUERY_PATH_INFORMATION" => drop(self.fs.attributes(self.fs.resolve(&path)?)?),
-            "QUERY_FS_INFORMATION" => drop(self.fs.usage()),
-            "FIND_FIRST" => {
-                let (dir, _) = self.fs.resolve_parent(&path)?;
-                self.fs.read_dir(dir, 0, &mut |_| true)?;
+            Op::Unlink(path) => {
+                let (dir, name) = fs.resolve_parent(&self.paths[path])?;
+                fs.unlink(dir, &name)?;
             }
-            "Unlink" => {
-                let (dir, name) = self.fs.resolve_parent(&path)?;
-                self.fs.unlink(dir, &name)?;
+            Op::Rename(from, to) => {
+                let (from, old) = fs.resolve_parent(&self.paths[from])?;
+                let (to, new) = fs.resolve_parent(&self.paths[to])?;
+                fs.rename(from, &old, to, &new, Rename::Replace)?;
             }
-            "Rename" => {
-                let to = self.path(words.get(2).unwrap_or(&""));
-                let ((from, old), (to, new)) =
-                    (self.fs.resolve_parent(&path)?, self.fs.resolve_parent(&to)?);
-                self.fs.rename(from, &old, to, &new, Rename::Replace)?;
-            }
-            "Deltree" => self.delete_all(&path)?,
-            _ => {}
+            Op::DeleteAll(path) => self.delete_all(&self.paths[path])?,
         }
         Ok(())
     }
 
-    fn create(&self, path: &str, words: &[&str]) -> Done<Node> {
-        const DIRECTORY: &str = "0x1";
-        const CREATE: [&str; 3] = ["0x2", "0x3", "0x5"];
+    fn create(&self, path: &str, how: Open) -> Done<Node> {
         let (dir, name) = self.fs.resolve_parent(path)?;
-        let disposition = words.get(3).copied().unwrap_or("");
         if let Some(found) = self.fs.lookup(dir, &name)? {
-            if matches!(disposition, "0x4" | "0x5") {
+            if how.empty {
                 let empty = Change { size: Some(0), ..Change::default() };
                 self.fs.set_attributes(found.node, &empty)?;
             }
             return Ok(found.node);
         }
-        if !CREATE.contains(&disposition) {
+        if !how.create {
             return Err(Error::User(Errno::NOENT));
         }
-        let directory = words.get(2) == Some(&DIRECTORY);
-        let new = if directory { New::directory(0o755) } else { New::file(0o644) };
+        let new = if how.directory { New::directory(0o755) } else { New::file(0o644) };
         Ok(self.fs.create(dir, &name, &new)?.node)
     }
 

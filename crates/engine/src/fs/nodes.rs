@@ -1,5 +1,6 @@
 //! Files by number: attributes, names, directories, xattrs, holds.
 
+use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -185,14 +186,52 @@ impl Inner {
         if dir.is_stub() {
             return Ok(None);
         }
-        let (subvolume, inode) = self.find(op, dir)?;
+        let subvolume = self.subvolume(dir.subvolume)?;
+        let found = self.lookup_below(op, &subvolume, dir, name)?;
+        Ok(found.map(|(node, kind)| Entry { name: name.to_vec(), index: 0, node, kind }))
+    }
+
+    /// The same in a subvolume that was found already.
+    fn lookup_below(
+        &self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        dir: Node,
+        name: &[u8],
+    ) -> Result<Option<(Node, FileKind)>> {
+        let inode = subvolume.tree.get(op, dir.ino)?;
         let found = match subvolume.tree.lookup(op, &inode, name) {
             Err(Error::User(Errno::NOENT)) => return Ok(None),
             found => found?,
         };
         let node = self.node_of(dir, name, found.location)?;
-        let kind = FileKind::of_entry(found.file_type);
-        Ok(Some(Entry { name: name.to_vec(), index: 0, node, kind }))
+        Ok(Some((node, FileKind::of_entry(found.file_type))))
+    }
+
+    /// Goes down from `dir` by these names, the next one last, and takes away those that it has gone by: while they lead to directories
+    /// of the same subvolume, and no further than "..". The directory that it came to last, and what the last name leads to there; there is
+    /// at least one name.
+    pub(super) fn descend(
+        &self,
+        op: &Op<'_>,
+        mut dir: Node,
+        names: &mut Vec<Cow<'_, [u8]>>,
+    ) -> Result<(Node, Node, FileKind)> {
+        if dir.is_stub() {
+            return Err(Error::User(Errno::NOENT));
+        }
+        let subvolume = self.subvolume(dir.subvolume)?;
+        loop {
+            let name = names.last().map_or(&b""[..], |name| name);
+            let found = self.lookup_below(op, &subvolume, dir, name)?;
+            let (node, kind) = found.ok_or(Error::User(Errno::NOENT))?;
+            names.pop();
+            let inside = kind == FileKind::Directory && node.subvolume == dir.subvolume;
+            if !inside || names.last().is_none_or(|next| **next == *b"..") {
+                return Ok((dir, node, kind));
+            }
+            dir = node;
+        }
     }
 
     /// What a name must lead to for something to be done with it.

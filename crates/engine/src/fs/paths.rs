@@ -1,5 +1,6 @@
 //! Files by path: bytes, names separated by slashes, across subvolumes, through symbolic links.
 
+use std::borrow::Cow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -33,50 +34,65 @@ impl Filesystem {
         if matches!(name, b"" | b"." | b"..") {
             return Err(Error::User(Errno::BUSY));
         }
-        let dir = if dir.is_empty() { start } else { self.resolve_at(start, dir, true)? };
-        if self.attributes(dir)?.kind != FileKind::Directory {
-            return Err(Error::User(Errno::NOTDIR));
-        }
+        let (dir, kind) = self.walk(start, dir, true)?;
+        self.must_be_directory(dir, kind)?;
         Ok((dir, name.to_vec()))
     }
 
     /// What `path` leads to from the directory `start` on; a path that starts with a slash starts at the top directory of
     /// the filesystem. `follow`: a symbolic link at its end, too.
     pub fn resolve_at(&self, start: Node, path: &[u8], follow: bool) -> Result<Node> {
+        self.walk(start, path, follow).map(|(node, _)| node)
+    }
+
+    /// The same, and of what kind that is, where a name or the path says so.
+    fn walk(&self, start: Node, path: &[u8], follow: bool) -> Result<(Node, Option<FileKind>)> {
         let mut at = if path.starts_with(b"/") { Node::ROOT } else { start };
-        // Names still to be gone through, the next one last; the last of the path itself is marked.
-        let mut names: Vec<Vec<u8>> = split(path);
+        let mut kind = None;
+        // Names still to be gone through, the next one last.
+        let mut names: Vec<Cow<'_, [u8]>> = split(path).map(Cow::Borrowed).collect();
         let mut must_be_directory = names_a_directory(path);
         let mut links = 0;
-        while let Some(name) = names.pop() {
-            if name == b".." {
+        while let Some(name) = names.last() {
+            if **name == *b".." {
+                names.pop();
                 at = self.parent(at)?;
+                kind = Some(FileKind::Directory);
                 continue;
             }
-            let entry = self.lookup(at, &name)?.ok_or(Error::User(Errno::NOENT))?;
+            let (dir, node, found) =
+                self.inner().read(|op| self.inner().descend(op, at, &mut names))?;
             let last = names.is_empty();
-            if entry.kind != FileKind::Symlink || (last && !follow && !must_be_directory) {
-                if !last && entry.kind != FileKind::Directory {
+            if found != FileKind::Symlink || (last && !follow && !must_be_directory) {
+                if !last && found != FileKind::Directory {
                     return Err(Error::User(Errno::NOTDIR));
                 }
-                at = entry.node;
+                (at, kind) = (node, Some(found));
                 continue;
             }
             links += 1;
             if links > LINKS_MAX {
                 return Err(Error::User(Errno::LOOP));
             }
-            let target = self.read_link(entry.node)?;
-            if target.starts_with(b"/") {
-                at = Node::ROOT;
-            }
+            let target = self.read_link(node)?;
+            at = if target.starts_with(b"/") { Node::ROOT } else { dir };
+            kind = None;
             must_be_directory |= last && names_a_directory(&target);
-            names.extend(split(&target));
+            names.extend(split(&target).map(|name| Cow::Owned(name.to_vec())));
         }
-        if must_be_directory && self.attributes(at)?.kind != FileKind::Directory {
-            return Err(Error::User(Errno::NOTDIR));
+        if must_be_directory {
+            self.must_be_directory(at, kind)?;
+            kind = Some(FileKind::Directory);
         }
-        Ok(at)
+        Ok((at, kind))
+    }
+
+    fn must_be_directory(&self, node: Node, kind: Option<FileKind>) -> Result<()> {
+        let is_directory = match kind {
+            Some(kind) => kind == FileKind::Directory,
+            None => self.attributes(node)?.kind == FileKind::Directory,
+        };
+        if is_directory { Ok(()) } else { Err(Error::User(Errno::NOTDIR)) }
     }
 }
 
@@ -85,8 +101,7 @@ pub(super) fn names_a_directory(path: &[u8]) -> bool {
     path.ends_with(b"/") || path.ends_with(b"/.")
 }
 
-/// The names in a path, the first one last.
-fn split(path: &[u8]) -> Vec<Vec<u8>> {
-    let names = path.split(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."));
-    names.rev().map(<[u8]>::to_vec).collect()
+/// The names in a path, the last one first.
+fn split(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.rsplit(|byte| *byte == b'/').filter(|name| !matches!(*name, b"" | b"."))
 }

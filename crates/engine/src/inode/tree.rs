@@ -18,7 +18,7 @@ use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
 use crate::hash::Spread;
 use crate::threads;
-use crate::tree::{Root, View};
+use crate::tree::{Recent, Root, View};
 use crate::txn::{Core, Op};
 
 const SHARDS: usize = 64;
@@ -75,6 +75,8 @@ pub struct FileTree {
     pub id: u64,
     /// The published version; `None` until the first commit of a new tree.
     root: Mutex<Option<Root>>,
+    /// Where it was searched.
+    recent: Recent,
     shards: Vec<Mutex<Shard>>,
     next_ino: AtomicU64,
     /// Inodes that the running transaction has changed.
@@ -127,6 +129,7 @@ impl FileTree {
         Ok(FileTree {
             id,
             root: Mutex::new(root),
+            recent: Recent::default(),
             shards: (0..SHARDS).map(|_| shard()).collect(),
             next_ino: AtomicU64::new(next_ino),
             dirty: Mutex::default(),
@@ -156,9 +159,9 @@ impl FileTree {
 
     /// The published version, to read. Load it *after* an inode was locked: what the inode no longer holds as a layer is in
     /// there then. In a tree that was never committed there is nothing to read, and no inode is `on_disk`.
-    pub(super) fn view<'a>(&self, core: &'a Core) -> View<'a> {
+    pub(super) fn view<'a>(&'a self, core: &'a Core) -> View<'a> {
         let nowhere = Root { bytenr: 0, generation: 0, level: 0 };
-        View::new(&core.blocks, self.id, self.root().unwrap_or(nowhere))
+        View::new(&core.blocks, self.id, self.root().unwrap_or(nowhere)).with_recent(&self.recent)
     }
 
     /// Whether changes are refused.

@@ -10,6 +10,7 @@
 mod blocks;
 mod draft;
 mod merge;
+mod recent;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod stretch;
@@ -20,6 +21,7 @@ mod view;
 pub use blocks::Blocks;
 pub use draft::Draft;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
+pub use recent::Recent;
 pub use stretch::{Remade, Stretch, Wanted};
 pub use view::{Cursor, Item, Met, View};
 

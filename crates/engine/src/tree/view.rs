@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use buttress_ondisk::{Key, Lost, TreeBlock};
 
-use super::{Blocks, Root};
+use super::{Blocks, Recent, Root};
 use crate::error::{Error, Result};
 
 /// One version of one tree.
@@ -17,6 +17,7 @@ pub struct View<'a> {
     blocks: &'a Blocks,
     owner: u64,
     root: Root,
+    recent: Option<&'a Recent>,
 }
 
 /// An item, held by its leaf.
@@ -51,7 +52,12 @@ impl Item {
 impl<'a> View<'a> {
     /// The version `root` of tree `owner`.
     pub fn new(blocks: &'a Blocks, owner: u64, root: Root) -> View<'a> {
-        View { blocks, owner, root }
+        View { blocks, owner, root, recent: None }
+    }
+
+    /// The same, of a tree that remembers where it was searched.
+    pub fn with_recent(self, recent: &'a Recent) -> View<'a> {
+        View { recent: Some(recent), ..self }
     }
 
     /// The blocks it reads through.
@@ -76,8 +82,7 @@ impl<'a> View<'a> {
 
     /// Child `slot` of `node`, which must agree with what the node says of it.
     pub fn child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
-        let bound = (slot + 1 < node.len()).then(|| node.key(slot + 1));
-        read_child(self.blocks, self.owner, node, slot, bound)
+        read_child(self.blocks, self.owner, node, slot, behind(node, slot))
     }
 
     /// How many blocks the tree has. Leaves are not read.
@@ -97,9 +102,18 @@ impl<'a> View<'a> {
     }
 
     fn leaf_for(&self, key: &Key) -> Result<Arc<TreeBlock>> {
+        if let Some(leaf) = self.recent.and_then(|recent| recent.find(self.root, key)) {
+            return Ok(leaf);
+        }
         let mut block = self.root_block()?;
+        let mut before = None;
         while !block.is_leaf() {
-            block = self.child(&block, block.child_for(key))?;
+            let slot = block.child_for(key);
+            before = behind(&block, slot).or(before);
+            block = self.child(&block, slot)?;
+        }
+        if let Some(recent) = self.recent {
+            recent.note(self.root, key, before, &block);
         }
         Ok(block)
     }
@@ -161,6 +175,11 @@ impl<'a> View<'a> {
 
 fn damaged(lost: &Lost) -> Error {
     Error::Corrupt(lost.why.clone())
+}
+
+/// Where what comes behind child `slot` of `node` starts; `None`: behind the node.
+fn behind(node: &TreeBlock, slot: usize) -> Option<Key> {
+    (slot + 1 < node.len()).then(|| node.key(slot + 1))
 }
 
 /// Child `slot` of `node` in tree `owner`: it starts with the key that the node has for it, and ends before `bound`, where
