@@ -22,13 +22,13 @@ use buttress_ondisk::{Key, kind};
 use super::types::{FileKind, Node};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::inode::file::{Content, FILE_END, Segment};
-use crate::refs::owners::{Asker, Committed, Known, Owners};
+use crate::inode::file::{Content, FILE_END, ItemAt, Segment};
+use crate::refs::owners::{Answers, Asker, Committed, Known, Owners};
 use crate::tree::View;
 use crate::txn::Op;
 
 /// Extents that are looked at together.
-const PART: usize = 2048;
+const PART: usize = 1024;
 
 /// Flags of [`FileExtent`], with the numbers of Linux's `fiemap_extent`.
 pub mod fiemap_flags {
@@ -242,24 +242,94 @@ impl<'a> Source<'a> {
         Ok(end)
     }
 
-    /// Which of them are in extents that are shared. These are asked for in the order of their addresses.
+    /// Which of them are in extents that are shared. A leaf is asked for first, and what is known of its items; then those that are left, in
+    /// the order of their addresses.
     fn shared(&mut self, segments: &[Segment]) -> Result<Vec<bool>> {
-        let place = |(at, segment): (usize, &Segment)| match segment.content {
-            Content::Extent { bytenr, .. } => Some((bytenr, segment.leaf, at)),
-            _ => None,
-        };
-        let mut extents: Vec<_> = segments.iter().enumerate().filter_map(place).collect();
-        extents.sort_unstable();
         let (tree, ino) = (self.node.subvolume, self.node.ino);
         let mut shared = vec![false; segments.len()];
-        for pieces in extents.chunk_by(|a, b| a.0 == b.0) {
-            let (bytenr, leaf, _) = pieces[0];
-            let asker = Asker { tree, ino, leaf };
-            let is_new = leaf.is_none() && !self.owners.is_known(bytenr)?;
-            if !is_new && self.owners.is_shared(bytenr, &asker)? {
-                pieces.iter().for_each(|(_, _, at)| shared[*at] = true);
+        let (mut left, mut at) = (Vec::new(), 0);
+        for of_leaf in segments.chunk_by(|a, b| a.leaf() == b.leaf()) {
+            let shared = &mut shared[at..at + of_leaf.len()];
+            self.shared_in_leaf(of_leaf, shared, |inside| left.push(at + inside))?;
+            at += of_leaf.len();
+        }
+        let mut left: Vec<_> = left
+            .into_iter()
+            .filter_map(|at| match segments[at].content {
+                Content::Extent { bytenr, .. } => Some((bytenr, segments[at].place, at)),
+                _ => None,
+            })
+            .collect();
+        left.sort_unstable();
+        let mut answers = Gathered::default();
+        for pieces in left.chunk_by(|a, b| a.0 == b.0) {
+            let (bytenr, place, _) = pieces[0];
+            let asker = Asker { tree, ino, leaf: place.map(|place| place.leaf) };
+            let is_new = place.is_none() && !self.owners.is_known(bytenr)?;
+            let is_shared = !is_new && self.owners.is_shared(bytenr, &asker)?;
+            for (_, place, at) in pieces {
+                shared[*at] = is_shared;
+                if let Some(place) = place {
+                    answers.add(&mut self.owners, *place, is_shared);
+                }
             }
         }
+        answers.keep(&mut self.owners);
         Ok(shared)
+    }
+
+    /// The same of segments of one leaf, or of none; `left` is told of those that it is not known of.
+    fn shared_in_leaf(
+        &mut self,
+        segments: &[Segment],
+        shared: &mut [bool],
+        mut left: impl FnMut(usize),
+    ) -> Result<()> {
+        let Some(leaf) = segments.first().and_then(Segment::leaf) else {
+            (0..segments.len()).for_each(left);
+            return Ok(());
+        };
+        if self.owners.is_shared_leaf(leaf, self.node.subvolume)? {
+            for (segment, shared) in segments.iter().zip(shared) {
+                *shared = matches!(segment.content, Content::Extent { .. });
+            }
+            return Ok(());
+        }
+        let (mut answers, mut group) = (Answers::default(), None);
+        for (at, (segment, shared)) in segments.iter().zip(shared).enumerate() {
+            let Some(place) = segment.place else { continue };
+            if group.replace(place.slot / 64) != Some(place.slot / 64) {
+                answers = self.owners.answers(leaf, place.slot);
+            }
+            match answers.of(place.slot) {
+                Some(known) => *shared = known,
+                None => left(at),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Answers of items beside each other, until one comes that is elsewhere.
+#[derive(Default)]
+struct Gathered {
+    at: Option<ItemAt>,
+    answers: Answers,
+}
+
+impl Gathered {
+    fn add(&mut self, owners: &mut Owners<'_>, place: ItemAt, is_shared: bool) {
+        let group = |place: ItemAt| (place.leaf, place.slot / 64);
+        if self.at.is_none_or(|at| group(at) != group(place)) {
+            self.keep(owners);
+            *self = Gathered { at: Some(place), answers: Answers::default() };
+        }
+        self.answers.put(place.slot, is_shared);
+    }
+
+    fn keep(&self, owners: &mut Owners<'_>) {
+        if let Some(at) = self.at {
+            owners.put_answers(at.leaf, at.slot, self.answers);
+        }
     }
 }

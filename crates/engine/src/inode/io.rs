@@ -382,11 +382,11 @@ impl FileTree {
         most: usize,
     ) -> Result<Vec<Segment>> {
         let (state, nothing) = (readable(inode)?, FileChanges::default());
-        let layers = state.layers(inode.ino, view.unwrap_or_else(|| self.view(op.core)));
-        match view {
-            Some(_) => committed(Layers { in_tree: true, frozen: None, ..layers }, span, most),
-            None => state.file_or(&nothing).segments(layers, span, most),
+        if let Some(view) = view {
+            return committed(view, inode.ino, span, most);
         }
+        let layers = state.layers(inode.ino, self.view(op.core));
+        state.file_or(&nothing).segments(layers, span, most)
     }
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the

@@ -105,6 +105,16 @@ impl<'a> View<'a> {
         if let Some(leaf) = self.recent.and_then(|recent| recent.find(self.root, key)) {
             return Ok(leaf);
         }
+        let (leaf, before) = self.leaf_at(key)?;
+        if let Some(recent) = self.recent {
+            recent.note(self.root, key, before, &leaf);
+        }
+        Ok(leaf)
+    }
+
+    /// The leaf that has the key if any has, and the key at which the one behind it starts. For who goes through the items of a leaf by
+    /// himself; some may be damaged ([`TreeBlock::lost`]).
+    pub fn leaf_at(&self, key: &Key) -> Result<(Arc<TreeBlock>, Option<Key>)> {
         let mut block = self.root_block()?;
         let mut before = None;
         while !block.is_leaf() {
@@ -112,10 +122,7 @@ impl<'a> View<'a> {
             before = behind(&block, slot).or(before);
             block = self.child(&block, slot)?;
         }
-        if let Some(recent) = self.recent {
-            recent.note(self.root, key, before, &block);
-        }
-        Ok(block)
+        Ok((block, before))
     }
 
     /// The item at exactly `key`.

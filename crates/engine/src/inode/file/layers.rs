@@ -208,11 +208,6 @@ impl<'a> TreeWalk<'a> {
         }
     }
 
-    /// The leaf that has the extent which [`TreeWalk::at`] told last.
-    pub fn leaf(&self) -> Option<u64> {
-        self.current.as_ref().map(|extent| extent.item.leaf().bytenr())
-    }
-
     fn look(&mut self, pos: u64, until: &mut u64) -> Result<Found<'a>> {
         let Some((span, body)) = self.at(pos)? else { return Ok(Found::Hole) };
         if span.start > pos {

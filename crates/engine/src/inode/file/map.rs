@@ -2,12 +2,14 @@
 //!
 //! Of a committed tree where there is one that has all of the file; of the layers, where what a log brings is in memory only.
 
+use buttress_ondisk::Key;
 use buttress_ondisk::view::FileExtentItem;
 
 use super::changes::{FILE_END, FileChanges, round_up};
-use super::layers::{Found, Layers, Segments, TreeWalk};
+use super::layers::{Found, Layers, Segments, extent_key};
 use super::ranges::Span;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::tree::View;
 
 /// A part of a file that is not a hole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,8 +18,24 @@ pub struct Segment {
     pub span: Span,
     /// What is there.
     pub content: Content,
-    /// The leaf that has the item, when it is of a committed tree.
-    pub leaf: Option<u64>,
+    /// Where the item is, when it is of a committed tree.
+    pub place: Option<ItemAt>,
+}
+
+impl Segment {
+    /// The leaf that has the item.
+    pub fn leaf(&self) -> Option<u64> {
+        self.place.map(|place| place.leaf)
+    }
+}
+
+/// Where an item is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ItemAt {
+    /// Address of the leaf.
+    pub leaf: u64,
+    /// Number in the leaf.
+    pub slot: u32,
 }
 
 /// What a part of a file is in.
@@ -43,21 +61,43 @@ pub enum Content {
     },
 }
 
-/// The extents that the tree below `layers` has in `span`, `most` at most: whole ones, of which a part is in it.
-pub fn committed(layers: Layers<'_>, span: Span, most: usize) -> Result<Vec<Segment>> {
-    let (mut walk, mut found, mut pos) = (TreeWalk::new(layers), Vec::new(), span.start);
-    while pos < span.end && found.len() < most {
-        let Some((extent, body)) = walk.at(pos)? else { break };
-        if extent.start >= span.end {
-            break;
+/// The extents that file `ino` has in `span` in a committed tree, `most` at most: whole ones, of which a part is in it. Leaf by leaf: a file may
+/// have millions.
+pub fn committed(view: View<'_>, ino: u64, span: Span, most: usize) -> Result<Vec<Segment>> {
+    let before = view.last_in(&extent_key(ino, 0), &extent_key(ino, span.start))?;
+    let mut from = before.map_or(extent_key(ino, span.start), |item| item.key());
+    let (mut found, mut reach) = (Vec::new(), 0);
+    loop {
+        let (leaf, behind) = view.leaf_at(&from)?;
+        let wanted = from..extent_key(ino, span.end);
+        if let Some(lost) = leaf.lost().iter().find(|lost| wanted.contains(&lost.key)) {
+            return Err(Error::Corrupt(lost.why.clone()));
         }
-        let content = content_of(&body);
-        pos = extent.end.max(pos + 1);
-        if let Some(content) = content {
-            found.push(Segment { span: extent, content, leaf: walk.leaf() });
+        let first = leaf.search(&from).unwrap_or_else(|slot| slot);
+        for (slot, head) in leaf.item_heads().iter().enumerate().skip(first) {
+            let key = Key::from(head.key);
+            if key >= wanted.end {
+                return Ok(found);
+            }
+            let wrong = |what| Error::inconsistent(view.owner(), what, key);
+            let body = FileExtentItem::read(leaf.data_of(head));
+            let body = body.ok_or_else(|| wrong("a file extent makes no sense"))?;
+            if key.offset < reach {
+                return Err(wrong("file extents overlap"));
+            }
+            reach = round_up(key.offset.saturating_add(body.len_bytes()));
+            let Some(content) = content_of(&body).filter(|_| reach > span.start) else { continue };
+            let place = Some(ItemAt { leaf: leaf.bytenr(), slot: slot as u32 });
+            found.push(Segment { span: key.offset..reach, content, place });
+            if found.len() == most {
+                return Ok(found);
+            }
+        }
+        match behind.filter(|behind| wanted.contains(behind)) {
+            Some(behind) => from = behind,
+            None => return Ok(found),
         }
     }
-    Ok(found)
 }
 
 /// What an item says; `None` for a hole.
@@ -98,7 +138,7 @@ impl FileChanges {
                 },
             };
             let part = part.start..round_up(part.end);
-            all.push(Segment { span: part, content, leaf: None });
+            all.push(Segment { span: part, content, place: None });
         }
         Ok(all)
     }

@@ -46,7 +46,7 @@ mod write;
 pub use changes::{FILE_END, FileChanges, space_needed};
 pub use layers::Layers;
 pub use log::Logged;
-pub use map::{Content, Segment, committed};
+pub use map::{Content, ItemAt, Segment, committed};
 pub use prepare::{INLINE_MAX, Prepared};
 pub use read::{Cache, ReadPlan};
 pub use replay::{LoggedData, span_of};

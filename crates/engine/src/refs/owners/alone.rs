@@ -15,6 +15,7 @@
 
 use buttress_ondisk::view::InlineRef;
 
+use super::known::Answers;
 use super::references::{Reading, wrong};
 use super::search::FileRef;
 use super::{Owners, on_unless};
@@ -35,6 +36,22 @@ pub struct Asker {
 }
 
 impl Owners<'_> {
+    /// Whether others than the tree that asks reach a leaf of it, and with that all that the leaf refers to.
+    pub fn is_shared_leaf(&mut self, leaf: u64, tree: u64) -> Result<bool> {
+        self.known.begin();
+        self.is_leaf_shared(leaf, tree)
+    }
+
+    /// What was answered of the extents of a leaf that is not shared, of 64 items together.
+    pub fn answers(&mut self, leaf: u64, slot: u32) -> Answers {
+        self.known.answers(leaf, slot)
+    }
+
+    /// Keeps what [`Owners::is_shared`] has answered files of these items, item `slot` and those beside it, of a leaf that is not shared.
+    pub fn put_answers(&mut self, leaf: u64, slot: u32, answers: Answers) {
+        self.known.put_answers(leaf, slot, answers);
+    }
+
     /// Whether others than the file that asks reach the data extent at `bytenr`, or it does at several places.
     pub fn is_shared(&mut self, bytenr: u64, asker: &Asker) -> Result<bool> {
         self.known.begin();
@@ -90,7 +107,10 @@ impl Owners<'_> {
     }
 
     fn is_leaf_shared(&mut self, leaf: u64, tree: u64) -> Result<bool> {
-        Ok(self.alone(leaf, Some(0))? != Some(tree))
+        if self.alone != Some((leaf, tree)) {
+            self.alone = self.alone(leaf, Some(0))?.map(|tree| (leaf, tree));
+        }
+        Ok(self.alone != Some((leaf, tree)))
     }
 
     fn is_any_leaf_shared(&mut self, extent: (u64, u64), file: FileRef, tree: u64) -> Result<bool> {

@@ -69,6 +69,37 @@ impl<T: Copy> Kept<T> {
     }
 }
 
+/// Which of 64 items of a leaf that only one tree reaches have an extent that is shared, where that is known.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Answers {
+    known: u64,
+    shared: u64,
+}
+
+impl Answers {
+    /// Whether the extent of item `slot` is shared.
+    pub fn of(&self, slot: u32) -> Option<bool> {
+        let bit = 1 << (slot % 64);
+        (self.known & bit != 0).then_some(self.shared & bit != 0)
+    }
+
+    /// Notes one.
+    pub fn put(&mut self, slot: u32, shared: bool) {
+        let bit = slot % 64;
+        self.known |= 1 << bit;
+        self.shared |= u64::from(shared) << bit;
+    }
+
+    fn with(self, more: Answers) -> Answers {
+        Answers { known: self.known | more.known, shared: self.shared | more.shared }
+    }
+}
+
+/// The number that the answers of an item are kept by: leaves are at whole sectors, and have fewer items than 64 for each byte of one.
+fn answers_at(leaf: u64, slot: u32) -> u64 {
+    leaf + u64::from(slot / 64)
+}
+
 /// What is known of one version.
 #[derive(Debug)]
 pub struct Known {
@@ -82,6 +113,8 @@ pub struct Known {
     /// Of nodes.
     nodes: Kept<RootSet>,
     pub(super) trees: Kept<Root>,
+    /// Of the items of a leaf, 64 together.
+    items: Kept<Answers>,
     /// The sets of trees that were answered. A [`RootSet`] is of use until the next question.
     pub(super) sets: RootSets,
 }
@@ -98,7 +131,7 @@ impl Known {
     #[doc(hidden)]
     pub fn within(bytes_max: u64, question_max: u64) -> Known {
         let bytes_max = bytes_max.max(BYTES_MIN);
-        let most = bytes_max / 4 / KEPT_BYTES;
+        let most = bytes_max / 10 / KEPT_BYTES;
         Known {
             version: None,
             bytes_max,
@@ -107,6 +140,7 @@ impl Known {
             leaves: Kept::new(most, true),
             nodes: Kept::new(most, false),
             trees: Kept::new(most, true),
+            items: Kept::new(most, true),
             sets: RootSets::bounded(question_max),
         }
     }
@@ -119,6 +153,7 @@ impl Known {
     /// Bytes of memory that it takes, about.
     pub fn bytes(&self) -> u64 {
         let kept = self.alone.len() + self.leaves.len() + self.nodes.len() + self.trees.len();
+        let kept = kept + self.items.len();
         kept * KEPT_BYTES + self.sets.bytes()
     }
 
@@ -131,6 +166,17 @@ impl Known {
     pub(super) fn put_reach(&mut self, bytenr: u64, level: u8, trees: RootSet) {
         let kept = if level == 0 { &mut self.leaves } else { &mut self.nodes };
         kept.put(bytenr, trees);
+    }
+
+    /// What is known of item `slot` of a leaf, and of those beside it that have the same number but for the lowest six bits.
+    pub(super) fn answers(&mut self, leaf: u64, slot: u32) -> Answers {
+        self.items.get(answers_at(leaf, slot)).unwrap_or_default()
+    }
+
+    /// Keeps these, too.
+    pub(super) fn put_answers(&mut self, leaf: u64, slot: u32, more: Answers) {
+        let answers = self.answers(leaf, slot).with(more);
+        self.items.put(answers_at(leaf, slot), answers);
     }
 
     /// Refuses to go on with a question that takes too much; it has come to the block at `bytenr`.
@@ -156,6 +202,7 @@ impl Known {
         self.leaves.trim();
         self.nodes.trim();
         self.trees.trim();
+        self.items.trim();
         if self.sets.is_full() || self.sets.bytes() > self.bytes_max / 2 {
             self.leaves.clear();
             self.nodes.clear();

@@ -42,7 +42,7 @@ use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, kind, objectid};
 
 pub use alone::Asker;
-pub use known::Known;
+pub use known::{Answers, Known};
 pub use places::Place;
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
 
@@ -69,6 +69,8 @@ pub struct Owners<'a> {
     committed: Committed,
     extents: Extents<'a>,
     known: &'a mut Known,
+    /// The leaf, and the only tree that reaches it, of the last answer: extents of one leaf are asked for one after the other.
+    alone: Option<(u64, u64)>,
     /// Room for references, used again.
     refs: Vec<InlineRef>,
 }
@@ -78,7 +80,8 @@ impl<'a> Owners<'a> {
     pub fn new(blocks: &'a Blocks, committed: Committed, known: &'a mut Known) -> Owners<'a> {
         known.is_of(committed.root);
         let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
-        Owners { blocks, committed, extents: Extents::new(extents), known, refs: Vec::new() }
+        let (extents, refs) = (Extents::new(extents), Vec::new());
+        Owners { blocks, committed, extents, known, alone: None, refs }
     }
 
     /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.

@@ -180,11 +180,9 @@ impl<'a> Extents<'a> {
     ) -> Result<Option<(Key, usize)>> {
         let whole = self.leaf.as_ref().filter(|leaf| leaf.lost().is_empty());
         let Some(leaf) = whole else { return Ok(Some((from, skip))) };
-        if leaf.span().is_none_or(|(first, last)| from < first || last < from) {
-            return Ok(Some((from, skip)));
-        }
+        let Some(first) = first_from(leaf, &from, self.slot) else { return Ok(Some((from, skip))) };
         let mut skip = skip;
-        for slot in first_from(leaf, &from, self.slot)..leaf.len() {
+        for slot in first..leaf.len() {
             let (key, data) = leaf.item(slot);
             self.slot = slot;
             if key.objectid != reading.bytenr || key.kind > kind::SHARED_DATA_REF {
@@ -226,14 +224,20 @@ impl<'a> Extents<'a> {
     }
 }
 
-/// The first slot of a leaf whose key is not below `from`: most often the one that was come to last, or the one behind it.
-fn first_from(leaf: &TreeBlock, from: &Key, last: usize) -> usize {
-    let is_it = |slot: &usize| {
-        (*slot < leaf.len() && leaf.key(*slot) >= *from)
-            && slot.checked_sub(1).is_none_or(|before| leaf.key(before) < *from)
-    };
-    let near = (last..=last.saturating_add(1)).find(is_it);
-    near.unwrap_or_else(|| leaf.search(from).unwrap_or_else(|slot| slot))
+/// The first slot of a leaf whose key is not below `from`, most often the one that was come to last, or the one behind it; `None` when that
+/// may be in another leaf.
+fn first_from(leaf: &TreeBlock, from: &Key, last: usize) -> Option<usize> {
+    for slot in last..leaf.len().min(last.saturating_add(2)) {
+        if leaf.key(slot) >= *from {
+            let is_it = slot.checked_sub(1).is_some_and(|before| leaf.key(before) < *from);
+            if is_it {
+                return Some(slot);
+            }
+            break;
+        }
+    }
+    let (first, last) = leaf.span()?;
+    (first <= *from && *from <= last).then(|| leaf.search(from).unwrap_or_else(|slot| slot))
 }
 
 /// All references are read.
