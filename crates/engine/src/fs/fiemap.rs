@@ -88,6 +88,8 @@ pub struct Fiemap {
     /// The last record so far, which the next one may continue.
     open: Option<FileExtent>,
     ready: VecDeque<FileExtent>,
+    /// Room for a part.
+    segments: Vec<Segment>,
 }
 
 impl Filesystem {
@@ -107,8 +109,15 @@ impl Filesystem {
         if self.attributes(node)?.kind != FileKind::Regular {
             return Err(Error::User(Errno::OPNOTSUPP));
         }
-        let (open, ready) = (None, VecDeque::new());
-        Ok(Fiemap { fs: self.clone(), node, rest: range, end: 0, open, ready })
+        Ok(Fiemap {
+            fs: self.clone(),
+            node,
+            rest: range,
+            end: 0,
+            open: None,
+            ready: VecDeque::new(),
+            segments: Vec::new(),
+        })
     }
 }
 
@@ -136,13 +145,16 @@ impl Fiemap {
             let mut known = inner.owners.lock();
             let mut source = Source::new(inner, op, self.node, &mut known)?;
             self.end = source.end()?;
-            let segments = source.segments(self.rest.clone())?;
+            let mut segments = std::mem::take(&mut self.segments);
+            segments.clear();
+            source.put_segments(self.rest.clone(), &mut segments)?;
             self.rest.start = match segments.last() {
                 Some(last) if segments.len() == PART => last.span.end,
                 _ => self.rest.end,
             };
             let shared = source.shared(&segments)?;
             segments.iter().zip(shared).for_each(|(one, shared)| self.take(record(one, shared)));
+            self.segments = segments;
             Ok(())
         })
     }
@@ -212,9 +224,15 @@ impl<'a> Source<'a> {
     }
 
     /// Up to as many as are looked at together.
-    fn segments(&self, span: Range<u64>) -> Result<Vec<Segment>> {
+    fn put_segments(&self, span: Range<u64>, found: &mut Vec<Segment>) -> Result<()> {
         let (subvolume, inode) = self.inner.find(self.op, self.node)?;
-        subvolume.tree.segments(self.op, &inode, self.view, span, PART)
+        subvolume.tree.segments(self.op, &inode, self.view, span, PART, found)
+    }
+
+    fn segments(&self, span: Range<u64>) -> Result<Vec<Segment>> {
+        let mut found = Vec::new();
+        self.put_segments(span, &mut found)?;
+        Ok(found)
     }
 
     /// Where the last extent ends that is not a hole.

@@ -371,7 +371,7 @@ impl FileTree {
         state.file_or(&nothing).extents(layers, start, end)
     }
 
-    /// Where the parts of a file are that `span` has something of, `most` at most: as the committed version `view` of the tree has them, or
+    /// Puts into `found` where the parts of a file are that `span` has something of, until there are `most`: as the committed version `view` of the tree has them, or
     /// else as the layers have them.
     pub fn segments(
         &self,
@@ -380,13 +380,14 @@ impl FileTree {
         view: Option<View<'_>>,
         span: std::ops::Range<u64>,
         most: usize,
-    ) -> Result<Vec<Segment>> {
+        found: &mut Vec<Segment>,
+    ) -> Result<()> {
         let (state, nothing) = (readable(inode)?, FileChanges::default());
         if let Some(view) = view {
-            return committed(view, inode.ino, span, most);
+            return committed(view, inode.ino, span, most, found);
         }
         let layers = state.layers(inode.ino, self.view(op.core));
-        state.file_or(&nothing).segments(layers, span, most)
+        state.file_or(&nothing).segments(layers, span, most, found)
     }
 
     /// Makes `to.offset` of a file of this tree hold what `len` bytes of another file do, without copying them; 0 means up to the

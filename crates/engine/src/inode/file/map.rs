@@ -61,23 +61,30 @@ pub enum Content {
     },
 }
 
-/// The extents that file `ino` has in `span` in a committed tree, `most` at most: whole ones, of which a part is in it. Leaf by leaf: a file may
-/// have millions.
-pub fn committed(view: View<'_>, ino: u64, span: Span, most: usize) -> Result<Vec<Segment>> {
+/// Puts the extents that file `ino` has in `span` in a committed tree into `found`, until there are `most`: whole ones, of which a part is in
+/// it. Leaf by leaf: a file may have millions.
+pub fn committed(
+    view: View<'_>,
+    ino: u64,
+    span: Span,
+    most: usize,
+    found: &mut Vec<Segment>,
+) -> Result<()> {
     let before = view.last_in(&extent_key(ino, 0), &extent_key(ino, span.start))?;
     let mut from = before.map_or(extent_key(ino, span.start), |item| item.key());
-    let (mut found, mut reach) = (Vec::new(), 0);
+    let mut reach = 0;
     loop {
         let (leaf, behind) = view.leaf_at(&from)?;
         let wanted = from..extent_key(ino, span.end);
         if let Some(lost) = leaf.lost().iter().find(|lost| wanted.contains(&lost.key)) {
             return Err(Error::Corrupt(lost.why.clone()));
         }
+        let bytenr = leaf.bytenr();
         let first = leaf.search(&from).unwrap_or_else(|slot| slot);
         for (slot, head) in leaf.item_heads().iter().enumerate().skip(first) {
             let key = Key::from(head.key);
             if key >= wanted.end {
-                return Ok(found);
+                return Ok(());
             }
             let wrong = |what| Error::inconsistent(view.owner(), what, key);
             let body = FileExtentItem::read(leaf.data_of(head));
@@ -87,15 +94,15 @@ pub fn committed(view: View<'_>, ino: u64, span: Span, most: usize) -> Result<Ve
             }
             reach = round_up(key.offset.saturating_add(body.len_bytes()));
             let Some(content) = content_of(&body).filter(|_| reach > span.start) else { continue };
-            let place = Some(ItemAt { leaf: leaf.bytenr(), slot: slot as u32 });
+            let place = Some(ItemAt { leaf: bytenr, slot: slot as u32 });
             found.push(Segment { span: key.offset..reach, content, place });
             if found.len() == most {
-                return Ok(found);
+                return Ok(());
             }
         }
         match behind.filter(|behind| wanted.contains(behind)) {
             Some(behind) => from = behind,
-            None => return Ok(found),
+            None => return Ok(()),
         }
     }
 }
@@ -115,9 +122,15 @@ fn content_of(body: &FileExtentItem<'_>) -> Option<Content> {
 }
 
 impl FileChanges {
-    /// The parts that all layers together have in `span`, `most` at most: whole ones, so the file is gone through from its start.
-    pub fn segments(&self, layers: Layers<'_>, span: Span, most: usize) -> Result<Vec<Segment>> {
-        let (mut segments, mut all) = (Segments::new(self, layers, 0..FILE_END), Vec::new());
+    /// The same of the parts that all layers together have: whole ones, so the file is gone through from its start.
+    pub fn segments(
+        &self,
+        layers: Layers<'_>,
+        span: Span,
+        most: usize,
+        all: &mut Vec<Segment>,
+    ) -> Result<()> {
+        let mut segments = Segments::new(self, layers, 0..FILE_END);
         while all.len() < most {
             let Some((part, found)) = segments.next()? else { break };
             if part.start >= span.end {
@@ -140,6 +153,6 @@ impl FileChanges {
             let part = part.start..round_up(part.end);
             all.push(Segment { span: part, content, place: None });
         }
-        Ok(all)
+        Ok(())
     }
 }
