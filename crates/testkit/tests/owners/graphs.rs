@@ -1,10 +1,11 @@
 //! Random graphs of references that our engine has made: clones within files, between files and between subvolumes, snapshots of snapshots,
 //! overwriting below them, deletions, and subvolumes dropped half way. Small tree blocks make them deep.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use buttress::device::FileDevice;
-use buttress::{Allocate, Errno, Error, Filesystem, New, Node, Options, fiemap_flags};
+use buttress::{Allocate, Errno, Error, FileExtent, Filesystem, New, Node, Options, fiemap_flags};
 use buttress_mkfs::{Environment, Feature};
 use buttress_testkit::ops::rng::{Rng, bytes};
 use buttress_testkit::oracle::{check, is_root, temp_dir};
@@ -96,6 +97,25 @@ impl Graph {
     }
 }
 
+/// What is remembered of earlier versions, and of the first time, must not show: fiemap of every file, twice, is what somebody is told who has just
+/// opened the filesystem.
+fn compare_anew(graph: &Graph, path: &Path) {
+    let ask = |fs: &Filesystem, node: Node| -> Vec<FileExtent> {
+        fs.fiemap_committed(node, 0..u64::MAX).unwrap().collect::<Result<_, _>>().unwrap()
+    };
+    let anew = Filesystem::open(path, Options::read_only()).unwrap();
+    for (volume, id) in &graph.volumes {
+        for number in 0..FILES {
+            let path = format!("{volume}/file{number}");
+            let (node, wanted) = (graph.fs.resolve(&path).unwrap(), anew.resolve(&path).unwrap());
+            assert_eq!((node, node.subvolume), (wanted, *id));
+            let wanted = ask(&anew, wanted);
+            assert_eq!(ask(&graph.fs, node), wanted, "{path}");
+            assert_eq!(ask(&graph.fs, node), wanted, "{path}, the second time");
+        }
+    }
+}
+
 fn graph(seed: u64) -> [usize; 4] {
     let dir = temp_dir().unwrap();
     let path = dir.path().join("image");
@@ -117,6 +137,7 @@ fn graph(seed: u64) -> [usize; 4] {
         }
         graph.fs.commit().unwrap();
         dropping += usize::from(graph.fs.is_dropping());
+        compare_anew(&graph, &path);
         let found = compare_plain(&graph.fs);
         sums = std::array::from_fn(|at| sums[at] + found[at]);
     }
