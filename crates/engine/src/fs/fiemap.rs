@@ -303,19 +303,23 @@ impl<'a> Source<'a> {
         shared: &mut [bool],
         mut left: impl FnMut(usize),
     ) -> Result<()> {
-        let Some(leaf) = segments.first().and_then(Segment::leaf) else {
-            (0..segments.len()).for_each(left);
+        let is_extent = |segment: &Segment| matches!(segment.content, Content::Extent { .. });
+        if !segments.iter().any(is_extent) {
+            return Ok(());
+        }
+        let Some(leaf) = segments[0].leaf() else {
+            (0..segments.len()).filter(|at| is_extent(&segments[*at])).for_each(left);
             return Ok(());
         };
         if self.owners.is_shared_leaf(leaf, self.node.subvolume)? {
             for (segment, shared) in segments.iter().zip(shared) {
-                *shared = matches!(segment.content, Content::Extent { .. });
+                *shared = is_extent(segment);
             }
             return Ok(());
         }
         let (mut answers, mut group) = (Answers::default(), None);
         for (at, (segment, shared)) in segments.iter().zip(shared).enumerate() {
-            let Some(place) = segment.place else { continue };
+            let Some(place) = segment.place.filter(|_| is_extent(segment)) else { continue };
             if group.replace(place.slot / 64) != Some(place.slot / 64) {
                 answers = self.owners.answers(leaf, place.slot);
             }

@@ -226,7 +226,8 @@ impl Inner {
             let found = self.lookup_below(op, &subvolume, dir, name)?;
             let (node, kind) = found.ok_or(Error::User(Errno::NOENT))?;
             names.pop();
-            let inside = kind == FileKind::Directory && node.subvolume == dir.subvolume;
+            let inside =
+                kind == FileKind::Directory && node.subvolume == dir.subvolume && !node.is_stub();
             if !inside || names.last().is_none_or(|next| **next == *b"..") {
                 return Ok((dir, node, kind));
             }

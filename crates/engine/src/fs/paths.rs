@@ -87,6 +87,7 @@ impl Filesystem {
         Ok((at, kind))
     }
 
+    /// By the kind that the entry says, where one was gone by: who uses the node looks for himself.
     fn must_be_directory(&self, node: Node, kind: Option<FileKind>) -> Result<()> {
         let is_directory = match kind {
             Some(kind) => kind == FileKind::Directory,

@@ -23,7 +23,12 @@ struct Place {
     /// and before this one can only be in the leaf.
     before: Option<Key>,
     leaf: Weak<TreeBlock>,
+    /// Searches that began here.
+    hits: u32,
 }
+
+/// One search of so many goes the whole way: the cache keeps what it is asked for.
+const ASKS: u32 = 64;
 
 /// The leaves of one tree that were searched last.
 #[derive(Debug)]
@@ -44,15 +49,17 @@ impl Recent {
 
     /// The leaf of this version that has the key if any has.
     pub(super) fn find(&self, root: Root, key: &Key) -> Option<Arc<TreeBlock>> {
-        let place = self.place(key).lock();
-        let place = place.as_ref().filter(|place| place.root == root)?;
+        let mut place = self.place(key).lock();
+        let place = place.as_mut().filter(|place| place.root == root)?;
         let inside = place.from <= *key && place.before.is_none_or(|before| *key < before);
-        if inside { place.leaf.upgrade() } else { None }
+        place.hits += 1;
+        if inside && place.hits < ASKS { place.leaf.upgrade() } else { None }
     }
 
     /// A search for the key ended in this leaf; `before`: what comes behind it starts there.
     pub(super) fn note(&self, root: Root, key: &Key, before: Option<Key>, leaf: &Arc<TreeBlock>) {
         let Some((from, _)) = leaf.span().filter(|(from, _)| from <= key) else { return };
-        *self.place(key).lock() = Some(Place { root, from, before, leaf: Arc::downgrade(leaf) });
+        let leaf = Arc::downgrade(leaf);
+        *self.place(key).lock() = Some(Place { root, from, before, leaf, hits: 0 });
     }
 }

@@ -119,7 +119,8 @@ impl<'a> View<'a> {
         let mut before = None;
         while !block.is_leaf() {
             let slot = block.child_for(key);
-            before = behind(&block, slot).or(before);
+            // Hostile nodes may have children that reach beyond their own end.
+            before = behind(&block, slot).into_iter().chain(before).min();
             block = self.child(&block, slot)?;
         }
         Ok((block, before))

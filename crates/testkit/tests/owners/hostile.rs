@@ -10,7 +10,7 @@ use buttress::ondisk::item::{ExtentDataRef, ExtentInlineRef, ExtentItem};
 use buttress::ondisk::view::{InlineRef, inline_refs};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::refs::owners::{Asker, Committed, Known, Owners};
-use buttress::{Errno, Filesystem, New, Node, Options, WantedReferrers};
+use buttress::{Errno, Filesystem, New, Node, Options, WantedReferrers, fiemap_flags};
 use buttress_testkit::damage::mutation::{Census, mutate};
 use buttress_testkit::damage::{Base, Patient, kinds};
 use buttress_testkit::ops::rng::Rng;
@@ -35,6 +35,8 @@ fn with_owners<T>(fs: &Filesystem, ask: impl FnOnce(&mut Owners<'_>) -> T) -> T 
 struct Made {
     patient: Patient,
     file: Node,
+    /// A file whose content is in its item.
+    small: Node,
     extent: u64,
     leaf: u64,
 }
@@ -53,6 +55,8 @@ fn made(snapshot: bool) -> Made {
         let name = format!("file{number}");
         fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap();
     }
+    let small = fs.create(Node::ROOT, b"small", &New::file(0o644)).unwrap().node;
+    fs.write(small, 0, &[7; 100]).unwrap();
     if snapshot {
         fs.snapshot(5, Node::ROOT, b"snapshot", false).unwrap();
     }
@@ -61,7 +65,7 @@ fn made(snapshot: bool) -> Made {
     let extent = open(patient.device()).unwrap().fiemap(file, 0..1).unwrap().next().unwrap();
     let key = Key::new(file.ino, kind::EXTENT_DATA, 0);
     let leaf = patient.path(5, &key).unwrap().last().unwrap().block.bytenr();
-    Made { patient, file, extent: extent.unwrap().physical, leaf }
+    Made { patient, file, small, extent: extent.unwrap().physical, leaf }
 }
 
 impl Made {
@@ -102,6 +106,18 @@ fn a_block_that_refers_to_itself_is_refused() {
     let made = made(false);
     made.refer(made.leaf, kind::SHARED_BLOCK_REF, made.leaf);
     made.all_say("not one level above", made.leaf);
+}
+
+/// Nobody else reaches what is in the item itself, so nobody is asked.
+#[test]
+fn what_is_in_its_item_is_told_whatever_refers_to_the_leaf() {
+    let made = made(false);
+    let key = Key::new(made.small.ino, kind::EXTENT_DATA, 0);
+    let leaf = made.patient.path(5, &key).unwrap().last().unwrap().block.bytenr();
+    made.refer(leaf, kind::TREE_BLOCK_REF, 4242);
+    let fs = open(made.patient.device()).unwrap();
+    let all: Vec<_> = fs.fiemap(made.small, 0..u64::MAX).unwrap().map(Result::unwrap).collect();
+    assert!(all.len() == 1 && all[0].flags & fiemap_flags::INLINE != 0, "{all:?}");
 }
 
 #[test]

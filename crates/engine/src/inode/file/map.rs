@@ -94,6 +94,8 @@ pub fn committed(
             }
             reach = round_up(key.offset.saturating_add(body.len_bytes()));
             let Some(content) = content_of(&body).filter(|_| reach > span.start) else { continue };
+            // As on the disk: another copy of the leaf may have those that are lost in this one.
+            let slot = slot + leaf.lost().partition_point(|lost| lost.key < key);
             let place = Some(ItemAt { leaf: bytenr, slot: slot as u32 });
             found.push(Segment { span: key.offset..reach, content, place });
             if found.len() == most {
