@@ -610,7 +610,8 @@ fn agreed(theirs: &InitIn, flags: u64, transfer: u32) -> InitOut {
         flags: flags as u32,
         flags2: (flags >> 32) as u32,
         max_background: BACKGROUND_MAX,
-        congestion_threshold: BACKGROUND_MAX / 4 * 3,
+        // Writing that may be put off is, from that many on, and newer kernels' syncfs(2) asks for no other.
+        congestion_threshold: u16::MAX,
         max_write: transfer,
         time_gran: 1,
         // Of the kernel's size, whatever that is: memory is lent to it for so many.

@@ -13,6 +13,9 @@
 //!   them, so when that is answered they have been received; all but those beyond the number of requests that the
 //!   kernel lets wait at once, for which it is asked again until none comes any more. [`super::places`] knows when
 //!   what was received is done.
+//! * **syncfs(2) may leave pages.** Newer kernels do no more for FUSE than start the writing that may be put off, and put it off where many
+//!   requests wait (`SB_I_NO_DATA_INTEGRITY`; the number from which they do so is as high as it may be). So it is asked again
+//!   until it brings nothing.
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
@@ -45,6 +48,8 @@ const ROUNDS_MAX: u32 = 10_000;
 const QUIET: u32 = 2;
 /// Pages by which the kernel's count is too low at most for each processor, which counts for itself first.
 const UNCOUNTED: u64 = 125;
+/// Times in a row that asking brings nothing, before it is believed.
+const QUIET_SYNCS: u32 = 2;
 /// How often sync(1) may fail. Pages that were refused earlier make it fail once: whoever wrote those is told by msync(2).
 const TRIES: u32 = 3;
 
@@ -129,18 +134,22 @@ impl Shared {
 
     fn write_back_or_say(&self) -> Result<(), String> {
         let place = self.place()?;
-        let mut sync = SYNC.run(&place);
-        for _ in 1..TRIES {
-            sync = sync.or_else(|_| SYNC.run(&place));
-        }
-        sync?;
-        let queued = pages_on_their_way();
-        let pass = || {
-            self.on_all_queues(|| STAT.run(&place))?;
-            self.places.wait_for_data();
-            Ok(())
+        let kept = || self.places.kept();
+        let left = pages("nr_dirty").zip(pages_on_their_way()).map(|(dirty, sent)| dirty + sent);
+        let sync = || {
+            let mut sync = SYNC.run(&place);
+            for _ in 1..TRIES {
+                sync = sync.or_else(|_| SYNC.run(&place));
+            }
+            sync?;
+            let pass = || {
+                self.on_all_queues(|| STAT.run(&place))?;
+                self.places.wait_for_data();
+                Ok(())
+            };
+            pass_until_all_came(pages_on_their_way(), kept, pass, QUIET)
         };
-        pass_until_all_came(queued, || self.places.kept(), pass)
+        pass_until_all_came(left, kept, sync, QUIET_SYNCS)
     }
 
     /// Where the mount can be reached.
@@ -157,11 +166,13 @@ impl Shared {
 }
 
 /// Lets requests `pass` until all has come that the kernel had `queued`; `kept` counts what comes. Where others go on to
-/// write through mappings without end, theirs comes, too, but in the order in which it was queued.
+/// write through mappings without end, theirs comes, too, but in the order in which it was queued. So many passes that bring nothing in a row
+/// say that it was all.
 fn pass_until_all_came(
     queued: Option<u64>,
     kept: impl Fn() -> u64,
     mut pass: impl FnMut() -> Result<(), String>,
+    enough: u32,
 ) -> Result<(), String> {
     let first = kept();
     let mut quiet = 0;
@@ -169,7 +180,7 @@ fn pass_until_all_came(
         let before = kept();
         pass()?;
         quiet = if kept() == before { quiet + 1 } else { 0 };
-        if quiet == QUIET || queued.is_some_and(|queued| before - first >= queued) {
+        if quiet == enough || queued.is_some_and(|queued| before - first >= queued) {
             return Ok(());
         }
     }
@@ -178,10 +189,15 @@ fn pass_until_all_came(
 
 /// Pages that the kernel is writing, those of others included: a request has one or more of them.
 fn pages_on_their_way() -> Option<u64> {
+    // Newer kernels have no temporary ones.
+    Some(pages("nr_writeback")? + pages("nr_writeback_temp").unwrap_or(0))
+}
+
+/// Pages that the kernel counts so, at most.
+fn pages(what: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let lines = text.lines().filter_map(|line| line.split_once(' '));
-    let counts = lines.filter(|(name, _)| matches!(*name, "nr_writeback" | "nr_writeback_temp"));
-    let counted: u64 = counts.map(|(_, count)| count.parse::<u64>().ok()).sum::<Option<_>>()?;
+    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
+    let counted = lines.find(|(name, _)| *name == what)?.1.parse::<u64>().ok()?;
     // Not those on which this thread may run.
     let processors = processors_online()?.len() as u64;
     Some(counted + UNCOUNTED * processors)
@@ -247,7 +263,7 @@ mod tests {
             count.set(count.get() + 1);
             Ok(())
         };
-        pass_until_all_came(queued, || kept.get(), pass).ok().map(|()| count.get())
+        pass_until_all_came(queued, || kept.get(), pass, QUIET).ok().map(|()| count.get())
     }
 
     #[test]
@@ -264,7 +280,7 @@ mod tests {
     fn what_does_not_end_is_no_success() {
         assert_eq!(passes(None, |_| 1), None);
         assert_eq!(passes(Some(u64::MAX), |_| 1), None);
-        assert!(pass_until_all_came(None, || 0, || Err(String::new())).is_err());
+        assert!(pass_until_all_came(None, || 0, || Err(String::new()), QUIET).is_err());
     }
 
     #[test]
