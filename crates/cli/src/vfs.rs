@@ -486,6 +486,8 @@ fn live_subvolumes(path: &Path) -> Result<(Vec<Subvolume>, Vec<String>), Errno> 
                 it.id,
                 FileError::from(Errno::UCLEAN)
             )),
+            // Somebody has deleted it meanwhile.
+            Err(Errno::NOENT) => {}
             Err(errno) => return Err(errno),
         }
     }

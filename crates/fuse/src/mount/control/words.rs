@@ -182,7 +182,8 @@ impl<S: Control> Mount<S> {
         let all = self.store.subvolumes(from)?.into_iter().map(|id| self.store.subvolume(id));
         let hidden = |facts: &Answer<SubvolumeFacts>| match facts {
             Ok(facts) => self.may_see(&view, facts) == Err(Errno::ACCESS),
-            Err(_) => false,
+            // Somebody has deleted it meanwhile.
+            Err(errno) => *errno == Errno::NOENT,
         };
         records_that_fit(all.filter(|facts| !hidden(facts)))
     }
