@@ -48,8 +48,9 @@ const ROUNDS_MAX: u32 = 10_000;
 const QUIET: u32 = 2;
 /// Pages by which the kernel's count is too low at most for each processor, which counts for itself first.
 const UNCOUNTED: u64 = 125;
-/// Times in a row that asking brings nothing, before it is believed.
-const QUIET_SYNCS: u32 = 2;
+/// How often sync(1) is asked at most, as long as it brings something: where others go on to write through mappings without end, it always
+/// does. Each time it writes all that was there before, but where more requests wait than any mount here has had.
+const SYNCS_MAX: u32 = 4;
 /// How often sync(1) may fail. Pages that were refused earlier make it fail once: whoever wrote those is told by msync(2).
 const TRIES: u32 = 3;
 
@@ -135,21 +136,28 @@ impl Shared {
     fn write_back_or_say(&self) -> Result<(), String> {
         let place = self.place()?;
         let kept = || self.places.kept();
-        let left = pages("nr_dirty").zip(pages_on_their_way()).map(|(dirty, sent)| dirty + sent);
-        let sync = || {
-            let mut sync = SYNC.run(&place);
-            for _ in 1..TRIES {
-                sync = sync.or_else(|_| SYNC.run(&place));
+        for _ in 0..SYNCS_MAX {
+            let before = kept();
+            self.sync_once(&place, kept)?;
+            if kept() == before {
+                break;
             }
-            sync?;
-            let pass = || {
-                self.on_all_queues(|| STAT.run(&place))?;
-                self.places.wait_for_data();
-                Ok(())
-            };
-            pass_until_all_came(pages_on_their_way(), kept, pass, QUIET)
+        }
+        Ok(())
+    }
+
+    fn sync_once(&self, place: &Path, kept: impl Fn() -> u64) -> Result<(), String> {
+        let mut sync = SYNC.run(place);
+        for _ in 1..TRIES {
+            sync = sync.or_else(|_| SYNC.run(place));
+        }
+        sync?;
+        let pass = || {
+            self.on_all_queues(|| STAT.run(place))?;
+            self.places.wait_for_data();
+            Ok(())
         };
-        pass_until_all_came(left, kept, sync, QUIET_SYNCS)
+        pass_until_all_came(pages_on_their_way(), kept, pass)
     }
 
     /// Where the mount can be reached.
@@ -166,13 +174,11 @@ impl Shared {
 }
 
 /// Lets requests `pass` until all has come that the kernel had `queued`; `kept` counts what comes. Where others go on to
-/// write through mappings without end, theirs comes, too, but in the order in which it was queued. So many passes that bring nothing in a row
-/// say that it was all.
+/// write through mappings without end, theirs comes, too, but in the order in which it was queued.
 fn pass_until_all_came(
     queued: Option<u64>,
     kept: impl Fn() -> u64,
     mut pass: impl FnMut() -> Result<(), String>,
-    enough: u32,
 ) -> Result<(), String> {
     let first = kept();
     let mut quiet = 0;
@@ -180,7 +186,7 @@ fn pass_until_all_came(
         let before = kept();
         pass()?;
         quiet = if kept() == before { quiet + 1 } else { 0 };
-        if quiet == enough || queued.is_some_and(|queued| before - first >= queued) {
+        if quiet == QUIET || queued.is_some_and(|queued| before - first >= queued) {
             return Ok(());
         }
     }
@@ -189,15 +195,10 @@ fn pass_until_all_came(
 
 /// Pages that the kernel is writing, those of others included: a request has one or more of them.
 fn pages_on_their_way() -> Option<u64> {
-    // Newer kernels have no temporary ones.
-    Some(pages("nr_writeback")? + pages("nr_writeback_temp").unwrap_or(0))
-}
-
-/// Pages that the kernel counts so, at most.
-fn pages(what: &str) -> Option<u64> {
     let text = fs::read_to_string("/proc/vmstat").ok()?;
-    let mut lines = text.lines().filter_map(|line| line.split_once(' '));
-    let counted = lines.find(|(name, _)| *name == what)?.1.parse::<u64>().ok()?;
+    let lines = text.lines().filter_map(|line| line.split_once(' '));
+    let counts = lines.filter(|(name, _)| matches!(*name, "nr_writeback" | "nr_writeback_temp"));
+    let counted: u64 = counts.map(|(_, count)| count.parse::<u64>().ok()).sum::<Option<_>>()?;
     // Not those on which this thread may run.
     let processors = processors_online()?.len() as u64;
     Some(counted + UNCOUNTED * processors)
@@ -263,7 +264,7 @@ mod tests {
             count.set(count.get() + 1);
             Ok(())
         };
-        pass_until_all_came(queued, || kept.get(), pass, QUIET).ok().map(|()| count.get())
+        pass_until_all_came(queued, || kept.get(), pass).ok().map(|()| count.get())
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod tests {
     fn what_does_not_end_is_no_success() {
         assert_eq!(passes(None, |_| 1), None);
         assert_eq!(passes(Some(u64::MAX), |_| 1), None);
-        assert!(pass_until_all_came(None, || 0, || Err(String::new()), QUIET).is_err());
+        assert!(pass_until_all_came(None, || 0, || Err(String::new())).is_err());
     }
 
     #[test]
