@@ -56,6 +56,28 @@ struct Raced {
 }
 
 impl Raced {
+    /// Some files, two of them with several names.
+    fn new(fs: &Filesystem, seed: u64) -> Raced {
+        let dirs = vec![Node::ROOT, mkdir(fs, Node::ROOT, "one"), mkdir(fs, Node::ROOT, "two")];
+        for dir in &dirs {
+            for name in NAMES.iter().take(4) {
+                touch(fs, *dir, name);
+            }
+        }
+        fs.link(fs.lookup(dirs[0], b"a").unwrap().unwrap().node, dirs[0], b"e").unwrap();
+        fs.link(fs.lookup(dirs[0], b"b").unwrap().unwrap().node, dirs[1], b"e").unwrap();
+        Raced {
+            dice: Dice::new(seed),
+            dirs,
+            held: vec![],
+            moments: vec![],
+            sizes: BTreeMap::new(),
+            durable: BTreeSet::new(),
+            beside: vec![],
+            told: vec![],
+        }
+    }
+
     fn name(&mut self) -> (Node, &'static str) {
         let dir = self.dirs[[0, 0, 0, 1, 2][self.dice.below(5)]];
         (dir, NAMES[self.dice.below(NAMES.len())])
@@ -82,7 +104,6 @@ impl Raced {
     fn act(&mut self, fs: &Filesystem) {
         let ((dir, name), (to, other)) = (self.name(), self.name());
         let to = if self.dice.below(4) > 0 { dir } else { to };
-        let mut word;
         let was = fs.lookup(dir, name.as_bytes()).unwrap().map(|it| it.node);
         let mode = match self.dice.below(24) {
             0 => Some(Rename::Exchange),
@@ -91,73 +112,58 @@ impl Raced {
             10 => Some(Rename::NoReplace),
             _ => None,
         };
-        if let Some(mode) = mode {
-            word = "rename";
-            let done = fs.rename(dir, name.as_bytes(), to, other.as_bytes(), mode);
-            self.told.push(format!(
-                "{word} {mode:?} {}/{name} {}/{other} {:?}",
-                dir.ino,
-                to.ino,
-                done.is_ok()
-            ));
-        } else {
-            let done = match self.dice.below(14) {
-                0..6 => {
-                    word = "create";
-                    let new = match self.dice.below(4) {
-                        0 => New::symlink("target"),
-                        1 => {
-                            word = "create unnamed";
-                            let node = fs.create_unnamed(dir, &New::file(0o644)).unwrap().node;
-                            fs.hold(node).unwrap();
-                            self.fill(fs, node);
-                            self.held.push(node);
-                            return self.told.push(format!("{word} {}", node.ino));
-                        }
-                        _ => New::file(0o644),
-                    };
-                    fs.create(dir, name.as_bytes(), &new).map(|made| {
-                        if made.kind == crate::fs::FileKind::Regular {
-                            self.fill(fs, made.node);
-                        }
-                    })
-                }
-                6..9 => {
-                    word = "unlink";
-                    if let Some(node) = was.filter(|_| self.dice.below(3) == 0) {
-                        word = "unlink held";
-                        fs.hold(node).unwrap();
-                        self.held.push(node);
-                    }
-                    fs.unlink(dir, name.as_bytes()).map(drop)
-                }
-                9..11 => {
-                    word = "link";
-                    was.map_or(Ok(()), |it| fs.link(it, to, other.as_bytes()).map(drop))
-                }
-                11 => {
-                    word = "link held";
-                    self.held
-                        .last()
-                        .map_or(Ok(()), |it| fs.link(*it, to, other.as_bytes()).map(drop))
-                }
-                12 => {
-                    word = "mkdir";
-                    fs.create(dir, name.as_bytes(), &New::directory(0o755)).map(drop)
-                }
-                _ => {
-                    word = "rmdir";
-                    fs.rmdir(dir, name.as_bytes()).map(drop)
-                }
-            };
-            self.told.push(format!(
-                "{word} {}/{name} ({}/{other}) {:?}",
-                dir.ino,
-                to.ino,
-                done.is_ok()
-            ));
-        }
+        let (word, done) = match (mode, self.dice.below(14)) {
+            (Some(mode), _) => {
+                let done = fs.rename(dir, name.as_bytes(), to, other.as_bytes(), mode);
+                (format!("rename {mode:?}"), done)
+            }
+            (None, 0..6) => self.make(fs, dir, name),
+            (None, 6..9) => {
+                let held = was.filter(|_| self.dice.below(3) == 0);
+                held.iter().for_each(|node| self.hold(fs, *node));
+                let word = if held.is_some() { "unlink held" } else { "unlink" };
+                (word.into(), fs.unlink(dir, name.as_bytes()).map(drop))
+            }
+            (None, it @ 9..12) => {
+                let (word, node) =
+                    if it < 11 { ("link", was) } else { ("link held", self.held.last().copied()) };
+                let link = |node| fs.link(node, to, other.as_bytes()).map(drop);
+                (word.into(), node.map_or(Ok(()), link))
+            }
+            (None, 12) => {
+                let made = fs.create(dir, name.as_bytes(), &New::directory(0o755));
+                ("mkdir".into(), made.map(drop))
+            }
+            (None, _) => ("rmdir".into(), fs.rmdir(dir, name.as_bytes()).map(drop)),
+        };
+        let (from, to, done) = (dir.ino, to.ino, done.is_ok());
+        self.told.push(format!("{word} {from}/{name} ({to}/{other}) {done}"));
         self.moments.push(places(fs, &self.dirs));
+    }
+
+    /// A file, a symbolic link, or a file without a name that somebody holds.
+    fn make(&mut self, fs: &Filesystem, dir: Node, name: &str) -> (String, crate::Result<()>) {
+        match self.dice.below(4) {
+            0 => (
+                "symlink".into(),
+                fs.create(dir, name.as_bytes(), &New::symlink("target")).map(drop),
+            ),
+            1 => {
+                let node = fs.create_unnamed(dir, &New::file(0o644)).unwrap().node;
+                self.fill(fs, node);
+                self.hold(fs, node);
+                (format!("create unnamed {}, beside", node.ino), Ok(()))
+            }
+            _ => {
+                let made = fs.create(dir, name.as_bytes(), &New::file(0o644));
+                ("create".into(), made.map(|made| self.fill(fs, made.node)))
+            }
+        }
+    }
+
+    fn hold(&mut self, fs: &Filesystem, node: Node) {
+        fs.hold(node).unwrap();
+        self.held.push(node);
     }
 
     /// What was done since the last commit, and what it came to.
@@ -280,26 +286,7 @@ fn next_beside(raced: &Mutex<Raced>) -> Option<(Node, usize, std::thread::JoinHa
 fn run(seed: u64) -> Result<[u64; 2], String> {
     let all = Disturbed::new();
     let fs = all.fs();
-    let dirs = vec![Node::ROOT, mkdir(fs, Node::ROOT, "one"), mkdir(fs, Node::ROOT, "two")];
-    let dice = Dice::new(seed);
-    let raced = Raced {
-        dice,
-        dirs: dirs.clone(),
-        held: vec![],
-        moments: vec![],
-        sizes: BTreeMap::new(),
-        durable: BTreeSet::new(),
-        beside: vec![],
-        told: vec![],
-    };
-    let raced = Arc::new(Mutex::new(raced));
-    for dir in &dirs {
-        for name in NAMES.iter().take(4) {
-            touch(fs, *dir, name);
-        }
-    }
-    fs.link(fs.lookup(dirs[0], b"a").unwrap().unwrap().node, dirs[0], b"e").unwrap();
-    fs.link(fs.lookup(dirs[0], b"b").unwrap().unwrap().node, dirs[1], b"e").unwrap();
+    let raced = Arc::new(Mutex::new(Raced::new(fs, seed)));
     let (mut synced, mut commits) = (Vec::new(), 0);
     let start = |raced: &mut Raced| {
         raced.moments = vec![places(fs, &raced.dirs)];
