@@ -7,8 +7,9 @@
 //!
 //! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the
 //! rest is told as it is then. Memory is that of a part and of [`Options::owners_bytes`](super::Options::owners_bytes), however long the
-//! file is and however many snapshots there are. The extents of a part are resolved in the order of their addresses, each once, so the
-//! extent tree is gone through forwards.
+//! file is and however many snapshots there are. The leaves that have the items are asked for first: one that others reach shares all that
+//! it refers to, and of the items of the others it may be known from an earlier walk. The extents that are left are resolved in the order of
+//! their addresses, each once in a part, so the extent tree is gone through forwards.
 //!
 //! **What a record is.** An extent item is told whole when any of it is in the range. Neighbours are one record when they are neighbours in
 //! the file and on the disk and have the same flags. Of a compressed extent the address is that of its start, whatever part of it the file
@@ -223,7 +224,7 @@ impl<'a> Source<'a> {
         Ok(Source { inner, op, node, owners, view })
     }
 
-    /// Up to as many as are looked at together.
+    /// Puts up to as many as are looked at together into `found`.
     fn put_segments(&self, span: Range<u64>, found: &mut Vec<Segment>) -> Result<()> {
         let (subvolume, inode) = self.inner.find(self.op, self.node)?;
         subvolume.tree.segments(self.op, &inode, self.view, span, PART, found)
@@ -268,16 +269,11 @@ impl<'a> Source<'a> {
         let (mut left, mut at) = (Vec::new(), 0);
         for of_leaf in segments.chunk_by(|a, b| a.leaf() == b.leaf()) {
             let shared = &mut shared[at..at + of_leaf.len()];
-            self.shared_in_leaf(of_leaf, shared, |inside| left.push(at + inside))?;
+            self.shared_in_leaf(of_leaf, shared, |inside, bytenr| {
+                left.push((bytenr, of_leaf[inside].place, at + inside));
+            })?;
             at += of_leaf.len();
         }
-        let mut left: Vec<_> = left
-            .into_iter()
-            .filter_map(|at| match segments[at].content {
-                Content::Extent { bytenr, .. } => Some((bytenr, segments[at].place, at)),
-                _ => None,
-            })
-            .collect();
         left.sort_unstable();
         let mut answers = Gathered::default();
         for pieces in left.chunk_by(|a, b| a.0 == b.0) {
@@ -296,36 +292,39 @@ impl<'a> Source<'a> {
         Ok(shared)
     }
 
-    /// The same of segments of one leaf, or of none; `left` is told of those that it is not known of.
+    /// The same of segments of one leaf, or of none; `left` is told of the extents that it is not known of.
     fn shared_in_leaf(
         &mut self,
         segments: &[Segment],
         shared: &mut [bool],
-        mut left: impl FnMut(usize),
+        mut left: impl FnMut(usize, u64),
     ) -> Result<()> {
-        let is_extent = |segment: &Segment| matches!(segment.content, Content::Extent { .. });
-        if !segments.iter().any(is_extent) {
-            return Ok(());
-        }
-        let Some(leaf) = segments[0].leaf() else {
-            (0..segments.len()).filter(|at| is_extent(&segments[*at])).for_each(left);
-            return Ok(());
+        let extents = || {
+            segments.iter().enumerate().filter_map(|(at, segment)| match segment.content {
+                Content::Extent { bytenr, .. } => Some((at, segment.place, bytenr)),
+                _ => None,
+            })
         };
-        if self.owners.is_shared_leaf(leaf, self.node.subvolume)? {
-            for (segment, shared) in segments.iter().zip(shared) {
-                *shared = is_extent(segment);
-            }
+        // What is in items is nobody else's, whoever reaches the leaf.
+        let Some((_, place, _)) = extents().next() else { return Ok(()) };
+        if let Some(place) = place
+            && self.owners.is_shared_leaf(place.leaf, self.node.subvolume)?
+        {
+            extents().for_each(|(at, ..)| shared[at] = true);
             return Ok(());
         }
         let (mut answers, mut group) = (Answers::default(), None);
-        for (at, (segment, shared)) in segments.iter().zip(shared).enumerate() {
-            let Some(place) = segment.place.filter(|_| is_extent(segment)) else { continue };
-            if group.replace(place.slot / 64) != Some(place.slot / 64) {
-                answers = self.owners.answers(leaf, place.slot);
-            }
-            match answers.of(place.slot) {
-                Some(known) => *shared = known,
-                None => left(at),
+        for (at, place, bytenr) in extents() {
+            let known = place.and_then(|place| {
+                let here = Answers::group(place.slot);
+                if group.replace(here) != Some(here) {
+                    answers = self.owners.answers(place.leaf, place.slot);
+                }
+                answers.of(place.slot)
+            });
+            match known {
+                Some(known) => shared[at] = known,
+                None => left(at, bytenr),
             }
         }
         Ok(())
@@ -341,7 +340,7 @@ struct Gathered {
 
 impl Gathered {
     fn add(&mut self, owners: &mut Owners<'_>, place: ItemAt, is_shared: bool) {
-        let group = |place: ItemAt| (place.leaf, place.slot / 64);
+        let group = |place: ItemAt| (place.leaf, Answers::group(place.slot));
         if self.at.is_none_or(|at| group(at) != group(place)) {
             self.keep(owners);
             *self = Gathered { at: Some(place), answers: Answers::default() };

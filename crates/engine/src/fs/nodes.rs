@@ -222,7 +222,9 @@ impl Inner {
         }
         let subvolume = self.subvolume(dir.subvolume)?;
         loop {
-            let name = names.last().map_or(&b""[..], |name| name);
+            let Some(name) = names.last() else {
+                return Ok((dir, dir, FileKind::Directory));
+            };
             let found = self.lookup_below(op, &subvolume, dir, name)?;
             let (node, kind) = found.ok_or(Error::User(Errno::NOENT))?;
             names.pop();

@@ -47,8 +47,10 @@ impl Filesystem {
 
     /// The same, and of what kind that is, where a name or the path says so.
     fn walk(&self, start: Node, path: &[u8], follow: bool) -> Result<(Node, Option<FileKind>)> {
-        let mut at = if path.starts_with(b"/") { Node::ROOT } else { start };
-        let mut kind = None;
+        let (mut at, mut kind) = (start, None);
+        if path.starts_with(b"/") {
+            (at, kind) = (Node::ROOT, Some(FileKind::Directory));
+        }
         // Names still to be gone through, the next one last.
         let mut names: Vec<Cow<'_, [u8]>> = split(path).map(Cow::Borrowed).collect();
         let mut must_be_directory = names_a_directory(path);

@@ -371,8 +371,8 @@ impl FileTree {
         state.file_or(&nothing).extents(layers, start, end)
     }
 
-    /// Puts into `found` where the parts of a file are that `span` has something of, until there are `most`: as the committed version `view` of the tree has them, or
-    /// else as the layers have them.
+    /// Puts into `found` where the parts of a file are that `span` has something of, until there are `most`: as the committed version
+    /// `view` of the tree has them, or else as the layers have them.
     pub fn segments(
         &self,
         op: &Op<'_>,

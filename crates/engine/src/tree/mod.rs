@@ -23,7 +23,7 @@ pub use draft::Draft;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
 pub use recent::Recent;
 pub use stretch::{Remade, Stretch, Wanted};
-pub use view::{Cursor, Item, Met, View};
+pub use view::{Cursor, Item, Met, View, behind};
 
 /// One version of a tree: its root block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

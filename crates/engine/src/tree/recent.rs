@@ -23,7 +23,7 @@ struct Place {
     /// and before this one can only be in the leaf.
     before: Option<Key>,
     leaf: Weak<TreeBlock>,
-    /// Searches that began here.
+    /// Searches of this version that have come here since.
     hits: u32,
 }
 

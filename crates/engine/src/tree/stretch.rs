@@ -11,7 +11,7 @@ use std::sync::Arc;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ChildPtr, Key, TreeBlock};
 
-use super::{Blocks, Exchange, Merge, Root, View};
+use super::{Blocks, Exchange, Merge, Root, View, behind};
 use crate::error::Result;
 
 /// What stands for the generation of a leaf that has no address yet. No block on a disk has it.
@@ -98,7 +98,7 @@ impl Wanted<'_> {
                 let (from, to) = &self.keys;
                 let slots = node.child_for(from)..node.len();
                 for slot in slots.take_while(|slot| node.key(*slot) < *to) {
-                    let bound = end_of(node, slot, bound);
+                    let bound = behind(node, slot, bound);
                     if (self.changes)(&node.key(slot), &bound.unwrap_or(*to)) {
                         self.gather(view, &*view.child(node, slot)?, bound, found)?;
                     }
@@ -111,7 +111,7 @@ impl Wanted<'_> {
     /// Those of a node of level 1.
     fn cut(&self, node: &TreeBlock, bound: Option<Key>, found: &mut Vec<Stretch>) {
         let (first, to) = &self.keys;
-        let end_of = |slot| end_of(node, slot, bound);
+        let end_of = |slot| behind(node, slot, bound);
         let inside = |slot: &usize| {
             let placed = node.child(*slot).generation != UNPLACED;
             placed && end_of(*slot).is_some_and(|end| end <= *to)
@@ -137,11 +137,6 @@ impl Wanted<'_> {
             start = end;
         }
     }
-}
-
-/// Where what follows child `slot` of a node starts.
-fn end_of(node: &TreeBlock, slot: usize, bound: Option<Key>) -> Option<Key> {
-    if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { bound }
 }
 
 /// A stretch with its changes.

@@ -9,7 +9,9 @@ use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{ITEM_LEN, Key, TreeBlock};
 use buttress_volume::{Access, Volume};
 
-use super::{Blocks, Draft, Exchange, Merge, PACKED_GAP, Packed, Root, Stretch, View, Wanted};
+use super::{
+    Blocks, Draft, Exchange, Item, Merge, PACKED_GAP, Packed, Recent, Root, Stretch, View, Wanted,
+};
 use crate::error::Result;
 
 type Model = BTreeMap<Key, Vec<u8>>;
@@ -461,6 +463,27 @@ fn a_merge_agrees_with_a_sorted_map() {
             let keys = [10, 200, 5000][rng.next(3) as usize];
             let changes = [1, 5, 60, 1500][rng.next(4) as usize];
             random_round(&mut bench, &mut rng, keys, changes);
+        }
+    }
+}
+
+/// Searches of one version after the other: each finds what its version has.
+#[test]
+fn where_a_tree_was_searched_last_does_not_show() {
+    for seed in 0..20 {
+        let (mut bench, mut rng, recent) = (Bench::new(), Rng(seed * 31 + 5), Recent::default());
+        for _ in 0..12 {
+            let keys = [10, 200, 5000][rng.next(3) as usize];
+            random_round(&mut bench, &mut rng, keys, 300);
+            let (root, model) = (bench.root.unwrap(), &bench.model);
+            let view = View::new(&bench.blocks, 5, root).with_recent(&recent);
+            for _ in 0..500 {
+                let key = Key::new(rng.next(keys + 2), rng.next(4) as u8, rng.next(2));
+                let found = view.get(&key).unwrap();
+                assert_eq!(found.as_ref().map(Item::data), model.get(&key).map(|data| &data[..]));
+                let before = view.last_at_or_before(&key).unwrap().map(|item| item.key());
+                assert_eq!(before, model.range(..=key).next_back().map(|(key, _)| *key));
+            }
         }
     }
 }

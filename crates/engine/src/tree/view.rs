@@ -82,7 +82,7 @@ impl<'a> View<'a> {
 
     /// Child `slot` of `node`, which must agree with what the node says of it.
     pub fn child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
-        read_child(self.blocks, self.owner, node, slot, behind(node, slot))
+        read_child(self.blocks, self.owner, node, slot, behind(node, slot, None))
     }
 
     /// How many blocks the tree has. Leaves are not read.
@@ -119,8 +119,7 @@ impl<'a> View<'a> {
         let mut before = None;
         while !block.is_leaf() {
             let slot = block.child_for(key);
-            // Hostile nodes may have children that reach beyond their own end.
-            before = behind(&block, slot).into_iter().chain(before).min();
+            before = behind(&block, slot, before);
             block = self.child(&block, slot)?;
         }
         Ok((block, before))
@@ -185,9 +184,11 @@ fn damaged(lost: &Lost) -> Error {
     Error::Corrupt(lost.why.clone())
 }
 
-/// Where what comes behind child `slot` of `node` starts; `None`: behind the node.
-fn behind(node: &TreeBlock, slot: usize) -> Option<Key> {
-    (slot + 1 < node.len()).then(|| node.key(slot + 1))
+/// What the keys of child `slot` of a node are below, those of the node being below `bound`. Both count: a hostile node may have children that
+/// reach beyond its own end.
+pub fn behind(node: &TreeBlock, slot: usize, bound: Option<Key>) -> Option<Key> {
+    let next = (slot + 1 < node.len()).then(|| node.key(slot + 1));
+    next.into_iter().chain(bound).min()
 }
 
 /// Child `slot` of `node` in tree `owner`: it starts with the key that the node has for it, and ends before `bound`, where

@@ -2,7 +2,7 @@
 //!
 //! Programs write through shared mappings and, with `-o writeback_cache`, by write(2) into pages that the kernel sends later.
 //! The kernel knows nothing of such a request's meaning, so it is set aside, the kernel is made to send all it keeps, and then
-//! the request is handled. Three things are to be seen to:
+//! the request is handled. Five things are to be seen to:
 //!
 //! * **No thread waits.** The kernel sends those pages as requests, which the readers must be free to answer. All requests that
 //!   came meanwhile are set aside together, and one thread sees to them.
@@ -14,8 +14,8 @@
 //!   kernel lets wait at once, for which it is asked again until none comes any more. [`super::places`] knows when
 //!   what was received is done.
 //! * **syncfs(2) may leave pages.** Newer kernels do no more for FUSE than start the writing that may be put off, and put it off where many
-//!   requests wait (`SB_I_NO_DATA_INTEGRITY`; the number from which they do so is as high as it may be). So it is asked again
-//!   until it brings nothing.
+//!   requests wait (`SB_I_NO_DATA_INTEGRITY`); the number from which they do so is as high as they let us set it. So it is asked again until
+//!   it brings nothing, four times at most: who writes through a mapping without end always brings something, and is not waited for.
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
@@ -49,7 +49,7 @@ const QUIET: u32 = 2;
 /// Pages by which the kernel's count is too low at most for each processor, which counts for itself first.
 const UNCOUNTED: u64 = 125;
 /// How often sync(1) is asked at most, as long as it brings something: where others go on to write through mappings without end, it always
-/// does. Each time it writes all that was there before, but where more requests wait than any mount here has had.
+/// does. Each time it sends all that was there before, unless more requests wait than the number from which the kernel puts writing off.
 const SYNCS_MAX: u32 = 4;
 /// How often sync(1) may fail. Pages that were refused earlier make it fail once: whoever wrote those is told by msync(2).
 const TRIES: u32 = 3;

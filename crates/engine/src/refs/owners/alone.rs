@@ -12,6 +12,9 @@
 //!
 //! What is counted are references, not files, and that shows where a leaf refers by its address, as after a balance: however many files of
 //! a leaf have pieces of an extent, that is one reference, and Linux does not call it shared; nor is it here.
+//!
+//! So who goes through a file asks for each leaf first ([`Owners::is_shared_leaf`]). Below a leaf that one tree reaches alone an answer belongs
+//! to the item, whose tree and file are certain, and is kept by its slot ([`Owners::put_answers`]).
 
 use buttress_ondisk::view::InlineRef;
 
@@ -47,7 +50,7 @@ impl Owners<'_> {
         self.known.answers(leaf, slot)
     }
 
-    /// Keeps what [`Owners::is_shared`] has answered files of these items, item `slot` and those beside it, of a leaf that is not shared.
+    /// Keeps what [`Owners::is_shared`] has answered of item `slot` and those beside it, in a leaf that is not shared, to the files that have them.
     pub fn put_answers(&mut self, leaf: u64, slot: u32, answers: Answers) {
         self.known.put_answers(leaf, slot, answers);
     }
@@ -107,10 +110,10 @@ impl Owners<'_> {
     }
 
     fn is_leaf_shared(&mut self, leaf: u64, tree: u64) -> Result<bool> {
-        if self.alone != Some((leaf, tree)) {
-            self.alone = self.alone(leaf, Some(0))?.map(|tree| (leaf, tree));
+        if self.last_leaf != Some((leaf, tree)) {
+            self.last_leaf = self.alone(leaf, Some(0))?.map(|tree| (leaf, tree));
         }
-        Ok(self.alone != Some((leaf, tree)))
+        Ok(self.last_leaf != Some((leaf, tree)))
     }
 
     fn is_any_leaf_shared(&mut self, extent: (u64, u64), file: FileRef, tree: u64) -> Result<bool> {

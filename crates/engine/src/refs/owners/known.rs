@@ -1,7 +1,8 @@
-//! What is known already of one version: each block's owners, and where trees are.
+//! What is known already of one version: each block's owners, which items have an extent that is shared, and where trees are.
 //!
-//! Bounded. Between questions ([`Known::begin`]) what has not been asked for during as many new answers as half the room holds is
-//! forgotten, and all sets when they take half of it. While a question is being answered the owners of leaves are forgotten so, too:
+//! Bounded. Each of the five kinds of answers has a tenth of the room, and sets have half of it. Between questions ([`Known::begin`]) what
+//! has not been asked for during as many new answers of its kind as half its tenth holds is forgotten, and all sets when they take more than
+//! their half. While a question is being answered the owners of leaves are forgotten so, too:
 //! each reference leads to a leaf, whose own references are few. Those of nodes are not, as each would be resolved as often as it is
 //! met then; nor are sets, which answers in the making refer to. For both there is a bound of its own ([`Known::check`]), far beyond what snapshots
 //! and clones come to; who has made up trees that go beyond it is told so.
@@ -77,15 +78,20 @@ pub struct Answers {
 }
 
 impl Answers {
+    /// The number of the answers that item `slot` is among.
+    pub fn group(slot: u32) -> u32 {
+        slot / u64::BITS
+    }
+
     /// Whether the extent of item `slot` is shared.
     pub fn of(&self, slot: u32) -> Option<bool> {
-        let bit = 1 << (slot % 64);
+        let bit = 1 << (slot % u64::BITS);
         (self.known & bit != 0).then_some(self.shared & bit != 0)
     }
 
     /// Notes one.
     pub fn put(&mut self, slot: u32, shared: bool) {
-        let bit = slot % 64;
+        let bit = slot % u64::BITS;
         self.known |= 1 << bit;
         self.shared |= u64::from(shared) << bit;
     }
@@ -97,7 +103,7 @@ impl Answers {
 
 /// The number that the answers of an item are kept by: leaves are at whole sectors, and have fewer items than 64 for each byte of one.
 fn answers_at(leaf: u64, slot: u32) -> u64 {
-    leaf + u64::from(slot / 64)
+    leaf + u64::from(Answers::group(slot))
 }
 
 /// What is known of one version.

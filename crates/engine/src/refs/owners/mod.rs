@@ -3,6 +3,7 @@
 //! | question | answered by | how |
 //! |---|---|---|
 //! | is it shared? | [`Owners::is_shared`] | `alone`: stops at the second owner, and builds no set |
+//! | does a leaf share all that it refers to? | [`Owners::is_shared_leaf`] | `alone`; what is asked of the items of the others is remembered ([`Answers`]) |
 //! | which trees reach it? | [`Owners::trees_of`] | `reach`: the union of the sets of what refers to it |
 //! | which files refer to it, and where? | [`Owners::each_place`] | `places`: up to the leaves, then what is in these |
 //! | which files have the byte at an address? | [`Resolving`] | `resolve`: the same in steps, in the order of Linux |
@@ -69,8 +70,8 @@ pub struct Owners<'a> {
     committed: Committed,
     extents: Extents<'a>,
     known: &'a mut Known,
-    /// The leaf, and the only tree that reaches it, of the last answer: extents of one leaf are asked for one after the other.
-    alone: Option<(u64, u64)>,
+    /// The leaf that was asked for last and the only tree that reaches it, if one does: extents of one leaf are asked for one after the other.
+    last_leaf: Option<(u64, u64)>,
     /// Room for references, used again.
     refs: Vec<InlineRef>,
 }
@@ -81,7 +82,7 @@ impl<'a> Owners<'a> {
         known.is_of(committed.root);
         let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
         let (extents, refs) = (Extents::new(extents), Vec::new());
-        Owners { blocks, committed, extents, known, alone: None, refs }
+        Owners { blocks, committed, extents, known, last_leaf: None, refs }
     }
 
     /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.

@@ -14,7 +14,7 @@ use super::extents::{Context, Lookup};
 use crate::error::{Error, Result};
 use crate::refs::root_set::RootSet;
 use crate::refs::{Extent, Target};
-use crate::tree::View;
+use crate::tree::{View, behind};
 
 /// Bytes of a file that a compressed extent holds at most, however few it has on the disk.
 const COMPRESSED_MAX: u64 = 128 << 10;
@@ -97,7 +97,7 @@ impl Owned {
         };
         let node = spot.node.clone();
         let slot = node.child_for(key);
-        let end = if slot + 1 < node.len() { Some(node.key(slot + 1)) } else { spot.end };
+        let end = behind(&node, slot, spot.end);
         self.last = Some(spot);
         Ok(Below { bytenr: node.child(slot).bytenr, node: Some((node, slot)), end })
     }
@@ -109,9 +109,7 @@ impl Owned {
         self.reads += 1;
         while node.level() > 1 {
             let slot = node.child_for(key);
-            if slot + 1 < node.len() {
-                end = Some(node.key(slot + 1));
-            }
+            end = behind(&node, slot, end);
             if slot > 0 {
                 from = node.key(slot);
             }

@@ -6,7 +6,7 @@ use super::{Merge, copy_of};
 use crate::error::Result;
 use crate::tree::Root;
 use crate::tree::stretch::UNSTAMPED;
-use crate::tree::view::read_child;
+use crate::tree::view::{behind, read_child};
 
 impl Merge<'_> {
     pub(super) fn nodes_at(&mut self, level: u8) -> &mut Vec<ChildPtr> {
@@ -99,12 +99,10 @@ impl Merge<'_> {
         if !small {
             return Ok(false);
         }
-        let bound = if slot + 1 < node.len() {
-            Some(node.key(slot + 1))
-        } else {
+        let bound = behind(node, slot, None).or_else(|| {
             let level = self.path.iter().find(|level| level.block.bytenr() == node.bytenr());
             level.and_then(|level| level.bound)
-        };
+        });
         let block = read_child(self.blocks, self.owner, node, slot, bound)?;
         let fits = if level == 0 {
             block.leaf_used() <= self.leaf.free()
