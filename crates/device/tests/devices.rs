@@ -60,6 +60,12 @@ fn every_device_is_an_array_of_bytes() {
     let overlay = OverlayDevice::new(memory.clone());
     behaves_like_an_array(&overlay, lower.clone());
     assert_eq!(read(&*memory, 0, SIZE), lower, "an overlay leaves its lower device alone");
+    let narrow = OverlayDevice::within(memory.clone(), 2 * 65536);
+    narrow.write_at(70_000, &[1; 100_000]).unwrap();
+    let refused = narrow.write_at(200_000, &[1]).unwrap_err();
+    assert!(refused.to_string().contains("changes in memory"), "{refused}");
+    narrow.write_at(70_000, &[2; 100_000]).unwrap();
+    assert_eq!(read(&narrow, 0, 200_000)[69_999..70_001], [lower[69_999], 2]);
 
     let window = OffsetDevice::new(memory.clone(), 70_001, Some(500_003)).unwrap();
     behaves_like_an_array(&window, lower[70_001..570_004].to_vec());

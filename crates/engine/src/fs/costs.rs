@@ -27,8 +27,7 @@ const TRIES: u32 = 8;
 impl Filesystem {
     /// What each subvolume refers to and has for itself, and by [`Costs::freed_by`] what would be free without some of them: of the last
     /// commit, which is made now where there is something to commit. `told` hears how far it is and may end it by `false`: then the
-    /// answer is EINTR. EBUSY when commits keep coming faster than it can be counted. Damage ends it, too. Where a log waits
-    /// that is only read, what it has is not counted.
+    /// answer is EINTR. EBUSY when commits keep coming faster than it can be counted. Damage ends it, too.
     pub fn subvolume_costs(&self, mut told: impl FnMut(Progress) -> bool) -> Result<Costs> {
         self.inner().commit()?;
         let mut counting = self.count_subvolumes()?;

@@ -2,7 +2,7 @@
 //!
 //! **Which version.** Who shares an extent is known of the last commit ([`crate::refs::owners`]), so a filesystem that is written to
 //! commits first, if anything waits, and what it has then is what is told, by the committed tree alone. Linux comes to the same: filefrag
-//! asks for the file to be synced first. Where nothing can be committed (a log was replayed for who only reads; a commit has failed) the
+//! asks for the file to be synced first. Where nothing can be committed (a commit has failed; a log could not be replayed above the device) the
 //! layers are told: what is in memory only is `delalloc` and `unknown`, and an extent that no commit knows is shared with nobody.
 //!
 //! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the

@@ -2,7 +2,7 @@
 //!
 //! It is of the last commit, which is made now where there is something to commit. An extent may have millions of references, so the
 //! question is answered in steps, each of which holds the gate for some hundred of them ([`Resolving`]). When a commit has come between two
-//! of them, it begins anew: the answer is always that of one version. Where a log waits that is only read, what that has is not told.
+//! of them, it begins anew: the answer is always that of one version.
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};

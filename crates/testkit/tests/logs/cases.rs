@@ -257,6 +257,10 @@ pub const CASES: &[Case<'static>] = &[
             "commit; yes abc | head -c 500000 > a; cp --reflink=always a b; sync b; sync a",
         )
     },
+    Case {
+        mount: "compress=zlib",
+        ..case("compressed, in its item", "put x 0 8; commit; yes abc | head -c 1500 > a; sync a")
+    },
     made(
         "two subvolumes",
         &[],

@@ -10,6 +10,7 @@ mod crash;
 mod hostile;
 mod items;
 mod random;
+mod reach;
 mod sample;
 
 use std::path::Path;
@@ -22,6 +23,7 @@ use buttress_testkit::oracle::{
 };
 
 use cases::{CASES, Case};
+use reach::reach;
 
 type Failed = Box<dyn std::error::Error>;
 
@@ -82,6 +84,17 @@ fn same_facts(what: &str, have: &Facts, expect: &Facts) -> Result<(), Failed> {
     }
 }
 
+/// What was told of extents with the log waiting is what is told of an image into which it was replayed.
+fn same_reach(shown: &[String], replayed: &Path) -> Result<(), Failed> {
+    let expect = reach(&Filesystem::open(replayed, Options::read_only())?)?;
+    let differs = shown.iter().zip(&expect).find(|(have, expect)| have != expect);
+    match differs {
+        Some((have, expect)) => Err(format!("told {have}, and then {expect}").into()),
+        None if shown.len() != expect.len() => Err("more or fewer files or extents".into()),
+        None => Ok(()),
+    }
+}
+
 fn judge(case: &Case<'_>, anew: bool) -> Result<Outcome, Failed> {
     let dir = temp_dir()?;
     make(case, anew, dir.path())?;
@@ -92,11 +105,16 @@ fn judge(case: &Case<'_>, anew: bool) -> Result<Outcome, Failed> {
     if !told.contains("a log tree waits") {
         return Ok(Outcome::Committed);
     }
+    let reached = reach(&fs)?;
     drop(fs);
+    let layers = Filesystem::open(&ours, Options::read_only().replay_in_layers(true))?;
+    same_facts("shown from layers", &facts_of_library(&layers)?, &shown)?;
+    drop(layers);
     // Reading has written nothing.
     run(Command::new("cmp").arg(&ours).arg(&theirs))?;
-    Filesystem::open(&ours, Options::read_write())?.close()?;
+    Filesystem::open(&ours, Options::read_write().background(false))?.close()?;
     check(&ours, true)?;
+    same_reach(&reached, &ours)?;
     let expect = settle(&theirs)?;
     let have = settle(&ours)?;
     same_facts("replayed", &have, &expect)?;

@@ -3,7 +3,7 @@
 //! Text, order and limit are those of btrfs-progs: answers as many as a buffer of Linux has room for, and the paths of the subvolume that
 //! TARGET is in. Of other subvolumes btrfs-progs knows where they are mounted, or says that they are not; here they are reached
 //! with `--all`, by the paths that they have below TARGET's. A deleted subvolume ends btrfs-progs; here it has its line, too.
-//! What there is no room for btrfs-progs leaves out in silence; here its number is a warning. It is of the last commit, also where a log waits.
+//! What there is no room for btrfs-progs leaves out in silence; here its number is a warning.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use buttress_ondisk::item::{InodeItem, file_type, mode};
-use buttress_ondisk::view::{dir_entries, inode_extrefs, inode_refs};
+use buttress_ondisk::view::{FileExtentItem, dir_entries, inode_extrefs, inode_refs};
 use buttress_ondisk::{Key, kind};
 
 use buttress_codec::crc32c::extref_hash;
@@ -36,12 +36,33 @@ impl Replay<'_> {
                 self.lost_entries(&inode)?;
             }
         }
+        if is(mode::SYMLINK) {
+            self.must_have_target(ino, item)?;
+        }
         let inode = self.tree.replay_inode(self.op, ino, item)?;
         if is(mode::REGULAR) {
             self.tree.replay_end(self.op, &inode)?;
         }
         self.linked.insert(ino);
         Ok(())
+    }
+
+    /// A symbolic link is as long as its target, which comes with it or is there already: nothing changes it. One of which only the
+    /// existence was logged (its generation is 0 then) has no length.
+    fn must_have_target(&self, ino: u64, item: &InodeItem) -> Result<()> {
+        let key = Key::new(ino, kind::EXTENT_DATA, 0);
+        let target = self.log.get(&key)?;
+        let logged = target.as_ref().and_then(|it| FileExtentItem::read(it.data()));
+        let len = match (logged, self.tree.find(self.op, ino)?) {
+            (Some(FileExtentItem::Inline { data, .. }), _) => data.len() as u64,
+            (Some(_), _) => u64::MAX,
+            (None, Some(there)) => there.attributes_now().size,
+            (None, None) => 0,
+        };
+        match item.generation.get() != 0 && item.size.get() != len {
+            true => Err(self.wrong("a log has a symbolic link without its target", key)),
+            false => Ok(()),
+        }
     }
 
     /// Removes the entries that the log would have if they were there still.
