@@ -59,3 +59,46 @@ fn a_log_is_shown_left_alone_given_up_or_replayed() {
     let said = run_as("buttress", place.path(), &["rescue", "zero-log", "nothing.img"]);
     assert_eq!(said.code, 1);
 }
+
+/// What files share and take is told of an image with a log as btrfs-progs tells it when Linux has replayed it.
+#[test]
+fn who_shares_what_is_told_as_after_the_replay() {
+    if !root_or_skip() || !have_progs() {
+        return;
+    }
+    let place = Place::new();
+    let image = place.join("live.img");
+    oracle::mkfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "commit=3600").unwrap();
+    let shell = |script: &str| {
+        let mut command = std::process::Command::new("sh");
+        oracle::run(command.args(["-e", "-c", script]).current_dir(mount.path())).unwrap();
+    };
+    shell("head -c 300000 /dev/urandom > a; head -c 200000 /dev/urandom > c; sync -f .");
+    shell("btrfs -q subvolume snapshot . s; sync -f .; cp --reflink=always a b; sync b");
+    shell("head -c 8192 /dev/urandom | dd of=c conv=notrunc status=none; sync c");
+    copy_sparse(&image, &place.join("disk.img")).unwrap();
+    mount.finish().unwrap();
+    let before = bytes(&place.join("disk.img"));
+    let ours = |line: &str| place.ok(&line.replace("HERE", "disk.img:/"));
+    let lines =
+        ["filesystem du --raw HERE", "subvolume find-new HERE 1", "inspect-internal fiemap HEREb"];
+    let told = lines.map(|line| ours(&format!("-q {line}")));
+    assert!(bytes(&place.join("disk.img")) == before, "reading has written");
+
+    let mount = KernelMount::new(&place.join("disk.img"), "").unwrap();
+    let theirs = |line: &str| {
+        let at = format!("{}/", mount.path().display());
+        let said = place.progs("btrfs", &line.replace("HERE", &at));
+        String::from_utf8(said).unwrap().replace(&at, "disk.img:/")
+    };
+    let [du, found] = [0, 1].map(|at| theirs(lines[at]));
+    mount.finish().unwrap();
+    assert_eq!(told[0], du);
+    // A mount for writing makes commits of its own.
+    let extents = |said: &str| said.rsplit_once("transid marker").map(|it| it.0.to_owned());
+    assert!(extents(&found).is_some());
+    assert_eq!(extents(&told[1]), extents(&found));
+    assert!(told[2].contains("shared"), "{}", told[2]);
+    assert_eq!(told[2], ours(&format!("-q {}", lines[2])));
+}
