@@ -9,6 +9,7 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::cmd;
 use crate::cmd::mount::Helper;
+use crate::cmd::subvolume::Subvolume;
 use crate::error::{Failure, USAGE, usage_code, usage_is_failure};
 use crate::output::Format;
 
@@ -235,8 +236,34 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
         _ => {}
     }
     let format = format_of(&words);
+    let (words, is_quiet) = quiet_in_front(words);
     let found = command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    let lists = |cli: &Cli| matches!(cli.command, Command::Subvolume(Subvolume::List(_)));
+    let found = found.map(|mut cli| {
+        cli.globals.quiet = is_quiet || cli.globals.quiet && !lists(&cli);
+        cli
+    });
     parsed(found, format)
+}
+
+/// Takes `-q` away that is in front of the command, and says whether it was there: behind `subvolume list` it is a column.
+fn quiet_in_front(words: Vec<OsString>) -> (Vec<OsString>, bool) {
+    let command = Globals::augment_args(clap::Command::new("buttress").infer_long_args(true));
+    let command = command.allow_external_subcommands(true);
+    let Ok(found) = command.try_get_matches_from(&words) else { return (words, false) };
+    let Some((_, behind)) = found.subcommand().filter(|_| found.get_flag("quiet")) else {
+        return (words, false);
+    };
+    let behind = behind.get_many::<OsString>("").map_or(0, |words| words.len());
+    let front = words.len().saturating_sub(behind + 1);
+    let without = |(at, word): (usize, OsString)| match word.to_str() {
+        Some(text) if at > 0 && at < front && text.starts_with("--q") => None,
+        Some(text) if at > 0 && at < front && text.starts_with('-') && !text.starts_with("--") => {
+            Some(text.replace('q', "").into()).filter(|left: &OsString| left != "-")
+        }
+        _ => Some(word),
+    };
+    (words.into_iter().enumerate().filter_map(without).collect(), true)
 }
 
 /// The format that is asked for, also where the rest of the words is not understood.

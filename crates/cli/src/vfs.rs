@@ -7,6 +7,7 @@
 pub mod trees;
 
 use std::fmt::Display;
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use buttress_fuse::client::{self, SubvolumeCosts};
@@ -17,7 +18,7 @@ use rustix::io::Errno;
 use uuid::Uuid;
 
 use crate::error::Failure;
-use crate::vnode::{FileError, Image, Target, Time, Vnode};
+use crate::vnode::{FileError, Image, Target, Time, Vnode, is_device};
 
 /// The inode number of a subvolume's top directory.
 const TOP: u64 = 256;
@@ -168,6 +169,12 @@ impl Vfs {
         let path = vnode.host_path().unwrap_or_else(|| ".".into());
         if client::is_live(&path) {
             return Ok(Vfs::Live(path));
+        }
+        // Whether it is an image is not for everybody to know.
+        if is_device(&path)
+            && let Err(error) = File::open(&path)
+        {
+            return Err(vnode.failure("cannot open", FileError::from(error)));
         }
         Err(vnode.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",

@@ -35,9 +35,16 @@ impl OverlayDevice {
         self.upper.count() as u64 * CHUNK as u64
     }
 
-    fn read_below(&self, offset: u64, buf: &mut [u8], span: &Range<usize>) -> Result<(), DeviceError> {
+    fn read_below(
+        &self,
+        offset: u64,
+        buf: &mut [u8],
+        span: &Range<usize>,
+    ) -> Result<(), DeviceError> {
         match buf.get_mut(span.clone()) {
-            Some(target) if !target.is_empty() => self.lower.read_at(offset + span.start as u64, target),
+            Some(target) if !target.is_empty() => {
+                self.lower.read_at(offset + span.start as u64, target)
+            }
             _ => Ok(()),
         }
     }

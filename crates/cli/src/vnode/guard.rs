@@ -19,7 +19,7 @@ use crate::device;
 use crate::error::{self, Failure};
 
 /// Whether something could hold a filesystem.
-pub(super) fn is_device(path: &Path) -> bool {
+pub fn is_device(path: &Path) -> bool {
     path.metadata().is_ok_and(|it| it.is_file() || it.file_type().is_block_device())
 }
 

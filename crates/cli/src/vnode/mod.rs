@@ -17,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use guard::{
-    may_be_overwritten, named_may_be_removed, refuse_itself, refuse_mounts_below, refuse_used,
-    warn_if_used,
+    is_device, may_be_overwritten, named_may_be_removed, refuse_itself, refuse_mounts_below,
+    refuse_used, warn_if_used,
 };
 pub use image::{Image, this_umask};
 pub use session::{Session, Target};

@@ -133,6 +133,10 @@ fn a_list_has_it_beside_the_columns_of_btrfs_progs() {
         let (before, path) = plain.split_once("path ").unwrap();
         assert_eq!(line, format!("{before}{}", columns(path)));
     }
+    // In front of the command it is what it is for all of them.
+    assert!(place.ok("subvolume list -q disk.img").contains("parent_uuid"));
+    assert_eq!(place.ok("-q subvolume list -c disk.img"), plain);
+    assert_eq!(place.ok("-vq --offset 0 subvolume list -c disk.img"), plain);
     let table = place.ok("subvolume list -t --usage disk.img");
     let head = "ID\tgen\ttop level\treferenced\texclusive\tpath\t";
     assert_eq!(table.lines().next(), Some(head));

@@ -371,6 +371,27 @@ fn an_ordinary_user_copies_what_is_read_only() {
 }
 
 #[test]
+fn an_image_that_may_not_be_read_is_said_to_be_one() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: becoming another user needs root");
+        return;
+    }
+    let place = Place::new();
+    let program = for_everybody(&place);
+    place.ok("mkfs -q --size 200M disk.img");
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(place.join("disk.img"), private).unwrap();
+    for line in ["filesystem du disk.img", "subvolume list disk.img", "inspect rootid disk.img"] {
+        let mut command = Command::new(&program);
+        command.args(line.split(' ')).current_dir(place.path()).uid(1001).gid(1002);
+        let output = command.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{line}: {said}");
+        assert!(said.contains("disk.img") && said.contains("Permission denied"), "{line}: {said}");
+    }
+}
+
+#[test]
 fn an_image_that_linux_has_mounted_by_a_name_that_is_gone_is_not_written_to() {
     let place = Place::new();
     place.ok("mkfs -q --size 128M disk.img");

@@ -81,8 +81,11 @@ fn who_shares_what_is_told_as_after_the_replay() {
     mount.finish().unwrap();
     let before = bytes(&place.join("disk.img"));
     let ours = |line: &str| place.ok(&line.replace("HERE", "disk.img:/"));
-    let lines =
-        ["filesystem du --raw HERE", "subvolume find-new HERE 1", "inspect-internal fiemap HEREb"];
+    let lines = [
+        "filesystem du --raw HERE",
+        "subvolume find-new HERE 1",
+        "inspect-internal fiemap -v HEREb",
+    ];
     let told = lines.map(|line| ours(&format!("-q {line}")));
     assert!(bytes(&place.join("disk.img")) == before, "reading has written");
 
