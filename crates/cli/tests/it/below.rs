@@ -88,6 +88,16 @@ fn fill(top: &Path) {
             .unwrap();
         said(&sv, "btrfs filesystem sync .");
     }
+    // One extent of which one file has what is written, and another one what is reserved; the order of names is not that in which they were made.
+    said(&sv, "fallocate -l 1M both");
+    let file = std::fs::File::options().write(true).open(sv.join("both")).unwrap();
+    file.write_all_at(&noise[..300_000], 0).unwrap();
+    said(&sv, "btrfs filesystem sync .");
+    said(&sv, "cp --reflink=always both z-reserved");
+    said(&sv, "fallocate -p -o 0 -l 500K z-reserved");
+    said(&sv, "cp --reflink=always both a-written");
+    said(&sv, "fallocate -p -o 200K -l 2M a-written");
+    std::fs::remove_file(sv.join("both")).unwrap();
     std::fs::write(top.join("outside"), &noise[..50_000]).unwrap();
     said(top, "btrfs filesystem sync .");
 }
