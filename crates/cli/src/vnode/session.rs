@@ -201,6 +201,8 @@ impl<'a> Session<'a> {
         for warning in fs.warnings() {
             device::warn(self.globals, path, &warning);
         }
+        let (globals, named) = (*self.globals, path.to_owned());
+        fs.on_warning(move |warning| device::warn(&globals, &named, &warning));
         let image = Image::new(fs, path);
         self.images.push((identity, whole, image.clone()));
         Ok(image)

@@ -27,7 +27,8 @@ const TRIES: u32 = 8;
 impl Filesystem {
     /// What each subvolume refers to and has for itself, and by [`Costs::freed_by`] what would be free without some of them: of the last
     /// commit, which is made now where there is something to commit. `told` hears how far it is and may end it by `false`: then the
-    /// answer is EINTR. EBUSY when commits keep coming faster than it can be counted. Damage ends it, too.
+    /// answer is EINTR. EBUSY when commits keep coming faster than it can be counted. Damage ends it, too. Where a log waits
+    /// that is only read, it is of what a replay makes of it.
     pub fn subvolume_costs(&self, mut told: impl FnMut(Progress) -> bool) -> Result<Costs> {
         self.inner().commit()?;
         let mut counting = self.count_subvolumes()?;
@@ -47,7 +48,7 @@ impl Filesystem {
     /// The same with so many bytes for what is known of leaves.
     #[doc(hidden)]
     pub fn count_subvolumes_within(&self, memory: u64) -> Result<Counting> {
-        let (pass, generation) = self.inner().read(|op| begin(op.core, memory))?;
+        let (pass, generation) = self.replayed().inner().read(|op| begin(op.core, memory))?;
         Ok(Counting { pass, generation, memory, tries: 1 })
     }
 }
@@ -66,7 +67,7 @@ impl Counting {
     /// Goes on a bounded step, in the filesystem in which it was begun; whether there is more to do. EBUSY when commits keep coming
     /// faster than it can be counted. After an error it is of no use.
     pub fn step(&mut self, fs: &Filesystem) -> Result<bool> {
-        fs.inner().read(|op| {
+        fs.replayed().inner().read(|op| {
             if op.core.roots().root.generation == self.generation {
                 return self.pass.step(&op.core.blocks, STEP_BLOCKS);
             }

@@ -2,7 +2,7 @@
 //!
 //! **Which version.** Who shares an extent is known of the last commit ([`crate::refs::owners`]), so a filesystem that is written to
 //! commits first, if anything waits, and what it has then is what is told, by the committed tree alone. Linux comes to the same: filefrag
-//! asks for the file to be synced first. Where nothing can be committed (a commit has failed; a log could not be replayed above the device) the
+//! asks for the file to be synced first. Where nothing can be committed (a commit has failed; a log that waits could not be replayed in memory, see `replayed.rs`) the
 //! layers are told: what is in memory only is `delalloc` and `unknown`, and an extent that no commit knows is shared with nobody.
 //!
 //! **In parts.** Some thousand extents at a time are looked at under the gate, and commits go on between the parts; what they change of the
@@ -111,7 +111,7 @@ impl Filesystem {
             return Err(Error::User(Errno::OPNOTSUPP));
         }
         Ok(Fiemap {
-            fs: self.clone(),
+            fs: self.replayed(),
             node,
             rest: range,
             end: 0,

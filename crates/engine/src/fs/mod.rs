@@ -24,6 +24,7 @@ mod open;
 mod options;
 mod paths;
 mod rename;
+mod replayed;
 mod resolve;
 mod run;
 mod subvolumes;
@@ -76,6 +77,8 @@ struct Inner {
     core: Core,
     forest: Forest,
     options: Options,
+    /// Where a log waits that is only read: who knows who shares what.
+    replayed: Option<replayed::Replayed>,
     warnings: Vec<String>,
     wake: Arc<worker::Wake>,
     /// Who reaches which extents of the last commit, as far as it was asked.

@@ -1,18 +1,14 @@
 //! Opening: the device, the volume, what forbids writing, the trees.
-//!
-//! **A log that waits** is replayed for who may write. For who may only read it is replayed and committed above the device, in memory
-//! ([`OverlayDevice`]): everything he asks, who shares what among it, is answered as it would be after a replay. Where that fails (no room,
-//! something that forbids writing, damage), what the log says stays in layers of inodes: files are as replay makes them, and extents and
-//! subvolumes are told of the last commit.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice, OverlayDevice};
+use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
 
+use super::replayed::Replayed;
 use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
 use crate::log::replay::replay;
@@ -24,11 +20,6 @@ use crate::txn::{Core, Features, Roots};
 
 /// What a filesystem with a log says that is only read.
 const SHOWN: &str = "a log tree waits for replay: the filesystem is shown as replay makes it, and nothing is written";
-/// The same where the log could not be replayed above the device.
-const SHOWN_IN_PART: &str = "a log tree waits for replay: files are shown as replay makes them, who shares what is told of the last commit, and \
-    nothing is written";
-/// The part of the memory for blocks and for what waits that what a replay changes may take.
-const REPLAYED_SHARE: u64 = 4;
 
 impl Filesystem {
     /// Opens the filesystem in a file or on a block device.
@@ -49,21 +40,9 @@ impl Filesystem {
     pub fn open_device(device: Arc<dyn BlockDevice>, options: Options) -> Result<Filesystem> {
         let rescue = Rescue { replays_log: true, ..options.rescue };
         let opened = Volume::open_rescue(vec![device.clone()], access(&options), rescue)?;
-        let has_log = opened.volume.superblock().log_root.get() != 0;
         let mut warnings = opened.warnings;
-        if has_log
-            && replays_above(&options)
-            && let Ok(replayed) = replayed_above(device, &options)
-        {
-            warnings.retain(|warning| *warning != Warning::LogTree);
-            let options = beside(&replayed, options);
-            let volume = Volume::open_rescue(vec![replayed], Access::ReadOnly, rescue)?.volume;
-            let core = load(Arc::new(volume), &options)?;
-            core.warn(SHOWN.into());
-            let forest = Forest::load(&core)?;
-            return Ok(Filesystem::new(core, forest, warnings, options));
-        }
-        let core = load(Arc::new(opened.volume), &options)?;
+        let mut core = load(Arc::new(opened.volume), &options)?;
+        let mut replayed = None;
         let mut forest = Forest::load(&core)?;
         if !options.rescue.no_log_replay {
             match replay(&core, &forest) {
@@ -71,7 +50,10 @@ impl Filesystem {
                 Ok(true) => {
                     warnings.retain(|warning| *warning != Warning::LogTree);
                     if !options.write {
-                        core.warn(SHOWN_IN_PART.into());
+                        core.warn(SHOWN.into());
+                        core.room /= 2;
+                        core.share_memory();
+                        replayed = Some(Replayed::new(device, &options));
                     }
                 }
                 Err(error) if options.write => return Err(error),
@@ -82,16 +64,13 @@ impl Filesystem {
                 }
             }
         }
-        Ok(Filesystem::new(core, forest, warnings, options))
-    }
-
-    fn new(core: Core, forest: Forest, warnings: Vec<Warning>, options: Options) -> Filesystem {
         let warnings = warnings.iter().map(ToString::to_string).collect();
         let owners_bytes = options.owners_bytes;
         let inner = Inner {
             core,
             forest,
             options,
+            replayed,
             warnings,
             owners: Mutex::new(Known::new(owners_bytes)),
             resolving: Mutex::default(),
@@ -104,39 +83,15 @@ impl Filesystem {
             true => worker::Worker::start(&inner),
             false => None,
         };
-        Filesystem { handle: Arc::new(Handle { inner, worker: Mutex::new(worker) }) }
+        Ok(Filesystem { handle: Arc::new(Handle { inner, worker: Mutex::new(worker) }) })
     }
-}
-
-/// Whether a log is replayed above the device.
-fn replays_above(options: &Options) -> bool {
-    !options.write && !options.rescue.no_log_replay && !options.replay_in_layers
-}
-
-/// A device on which the log of another one is replayed and committed, in memory.
-fn replayed_above(device: Arc<dyn BlockDevice>, options: &Options) -> Result<Arc<OverlayDevice>> {
-    let overlay = Arc::new(OverlayDevice::within(device, options.room / REPLAYED_SHARE));
-    // Quotas are nobody's business who only reads.
-    let options = Options { write: true, ..options.clone() }.mark_quota_inconsistent(true);
-    let rescue = Rescue { replays_log: true, ..options.rescue };
-    let volume = Volume::open_rescue(vec![overlay.clone()], Access::ReadWrite, rescue)?.volume;
-    let core = load(Arc::new(volume), &options)?;
-    let forest = Forest::load(&core)?;
-    replay(&core, &forest)?;
-    Ok(overlay)
-}
-
-/// What is left of the memory beside what a replay has changed.
-fn beside(replayed: &OverlayDevice, options: Options) -> Options {
-    let left = |bytes: u64| bytes.saturating_sub(replayed.allocated());
-    Options { room: left(options.room), cache_bytes: left(options.cache_bytes), ..options }
 }
 
 fn access(options: &Options) -> Access {
     if options.write { Access::ReadWrite } else { Access::ReadOnly }
 }
 
-fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
+pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     let superblock = volume.superblock();
     let features = Features::of(&superblock, volume.checksum_kind());
     let blocks = Blocks::new(volume, options.cache_bytes);

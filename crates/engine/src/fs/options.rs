@@ -46,7 +46,6 @@ pub struct Options {
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
     pub(super) rescue: Rescue,
-    pub(super) replay_in_layers: bool,
     pub(super) reproducible: bool,
     pub(super) drop_blocks_max: usize,
     pub(super) tree_log: bool,
@@ -72,7 +71,6 @@ impl Options {
             background: true,
             mark_quota_inconsistent: false,
             rescue: Rescue::default(),
-            replay_in_layers: false,
             reproducible: false,
             drop_blocks_max: 0,
             tree_log: true,
@@ -190,12 +188,6 @@ impl Options {
     /// writing is refused with this.
     pub fn use_backup_root(self, use_backup_root: bool) -> Options {
         Options { rescue: Rescue { backup_root: use_backup_root, ..self.rescue }, ..self }
-    }
-
-    /// Shows a log that waits as where it cannot be replayed above a device that is only read: for tests of that.
-    #[doc(hidden)]
-    pub fn replay_in_layers(self, replay_in_layers: bool) -> Options {
-        Options { replay_in_layers, ..self }
     }
 
     /// Shows the last commit, without what was fsynced after it, when a log waits for replay; without this, the filesystem is shown as

@@ -2,7 +2,8 @@
 //!
 //! It is of the last commit, which is made now where there is something to commit. An extent may have millions of references, so the
 //! question is answered in steps, each of which holds the gate for some hundred of them ([`Resolving`]). When a commit has come between two
-//! of them, it begins anew: the answer is always that of one version.
+//! of them, it begins anew: the answer is always that of one version. Where a log waits that is only read,
+//! it is that of what a replay makes of it (`replayed.rs`).
 
 use super::Filesystem;
 use crate::error::{Errno, Error, Result};
@@ -29,7 +30,8 @@ impl Filesystem {
 
     /// The same of the last commit, and which that is: what waits for the next one is not told.
     pub fn referrers_committed(&self, wanted: Wanted) -> Result<(Referrers, u64)> {
-        let inner = self.inner();
+        let fs = self.replayed();
+        let inner = fs.inner();
         let _alone = inner.resolving.lock();
         let room = inner.options.owners_bytes.saturating_mul(ANSWERS_FACTOR) / ANSWER_BYTES;
         let room = usize::try_from(room.max(ANSWERS_MIN)).unwrap_or(usize::MAX);

@@ -9,8 +9,8 @@
 //! 3. the names that inodes know of themselves, xattrs, and data ([`data`]).
 //!
 //! Then links are counted by the names that there are; what has none is left as an orphan. All of it changes the layers of inodes in
-//! memory, as one operation of the running transaction, and one commit makes it durable. Who only reads has it above the device, in memory
-//! (`fs/open.rs`). Where nothing may be written even there, the layers stay as they are and are what is shown.
+//! memory, as one operation of the running transaction, and one commit makes it durable. Where nothing may be written, the layers stay as
+//! they are and are what is shown.
 //!
 //! # Crash argument
 //!
