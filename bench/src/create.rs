@@ -26,13 +26,15 @@ pub struct Load {
     pub memory: u64,
 }
 
-/// What a mount has when nothing is said.
-const MEMORY: u64 = 512 << 20;
+/// What is little beside what Linux lets wait.
+const LITTLE: u64 = 512 << 20;
 
 /// Files per second on both sides, and how the figure grows with size, threads and snapshots.
 pub fn row(scale: Scale) -> Row {
     let files = scale.of(500_000);
-    let load = Load { files, threads: THREADS, snapshots: 0, memory: MEMORY };
+    // What a mount has when nothing is said.
+    let memory = buttress_fuse::budget::by_default();
+    let load = Load { files, threads: THREADS, snapshots: 0, memory };
     let mut row = Row::new(1, format!("create {files} empty files"));
     let sides = [("here, 2 threads", Side::Here), ("Linux, fs_mark, 2 threads", Side::Linux)];
     let medians = both(scale, scale.rounds, load, sides, &mut row);
@@ -43,9 +45,8 @@ pub fn row(scale: Scale) -> Row {
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
     let threads = [1, 2, 4, 8, 16].into_iter().filter(|threads| *threads <= cores.max(2));
     loads.extend(threads.map(|threads| Load { threads, ..million }));
-    loads.push(Load { memory: 4 * MEMORY, ..million });
-    loads.push(Load { memory: 4 * MEMORY, files: scale.of(3_000_000), ..load });
-    loads.push(Load { files: scale.of(3_000_000), ..load });
+    let more = Load { files: scale.of(3_000_000), ..load };
+    loads.extend([more, Load { memory: LITTLE, ..million }, Load { memory: LITTLE, ..more }]);
     let few = Load { files: scale.of(100_000), ..load };
     loads.extend([1, 16, 64].map(|snapshots| Load { snapshots, ..few }));
     for load in loads {

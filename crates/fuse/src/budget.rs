@@ -3,13 +3,19 @@
 //! The program itself comes first, then the buffers through which data pass between the kernel and the filesystem. The
 //! filesystem has the rest, and divides it as [`buttress::Options::memory`] says. With little memory, requests are
 //! smaller and fewer threads read them.
+//!
+//! When nothing is said, it is an eighth of what there is: of the machine, or of the control group that the process is in. Linux lets
+//! a fifth of the machine's memory wait for the disk, beside all that it caches; here one bound is for both, and nobody takes it back.
+
+use std::path::{Path, PathBuf};
 
 use crate::session::{TRANSFER_BYTES_MAX, readers_by_default};
 
 /// The least that a mount can do with.
 pub const MEMORY_MIN: u64 = 32 << 20;
-/// What a mount may use when nothing is said.
-pub const MEMORY: u64 = 512 << 20;
+/// The part of what there is that a mount may use when nothing is said, and bounds of that.
+const SHARE: u64 = 8;
+const BY_DEFAULT: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 /// Program and libraries (7 MiB), the stacks of threads, and what the work on requests and a commit takes however little waits.
 const PROGRAM: u64 = 16 << 20;
 /// From here on, requests are as large as they can be.
@@ -51,9 +57,63 @@ impl Budget {
     }
 }
 
+/// Bytes that a mount may use when nothing is said.
+pub fn by_default() -> u64 {
+    let info = rustix::system::sysinfo();
+    let machine = info.totalram.saturating_mul(info.mem_unit.into());
+    default_of(machine, group_limit(Path::new("/proc/self/cgroup"), Path::new("/sys/fs/cgroup")))
+}
+
+fn default_of(machine: u64, group: Option<u64>) -> u64 {
+    let there_is = group.map_or(machine, |group| group.min(machine));
+    (there_is / SHARE).clamp(*BY_DEFAULT.start(), *BY_DEFAULT.end())
+}
+
+/// What the control groups of this process let it have (version 2, `memory.max` and `memory.high` of each on the way to the top); `None`
+/// where they set no limit or there are none.
+fn group_limit(groups: &Path, mounted: &Path) -> Option<u64> {
+    let groups = std::fs::read_to_string(groups).ok()?;
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let limit = |dir: &Path, name: &str| {
+        std::fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok()
+    };
+    let own: PathBuf = mounted.join(own);
+    let all = own.ancestors().take_while(|dir| dir.starts_with(mounted));
+    all.flat_map(|dir| [limit(dir, "memory.max"), limit(dir, "memory.high")]).flatten().min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_mount_may_use_a_part_of_what_there_is() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(default_of(8 * GIB, None), GIB);
+        assert_eq!(default_of(8 * GIB, Some(2 * GIB)), GIB / 4);
+        assert_eq!(default_of(8 * GIB, Some(1 << 60)), GIB);
+        assert_eq!(default_of(GIB / 8, None), 64 << 20);
+        assert_eq!(default_of(1 << 50, None), 2 * GIB);
+        assert!(by_default() >= MEMORY_MIN);
+    }
+
+    #[test]
+    fn the_lowest_limit_of_all_groups_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        let own = dir.path().join("a/b");
+        std::fs::create_dir_all(&own).unwrap();
+        let groups = dir.path().join("groups");
+        std::fs::write(&groups, "0::/a/b\n").unwrap();
+        let limit = || group_limit(&groups, dir.path());
+        assert_eq!(limit(), None);
+        std::fs::write(own.join("memory.max"), "max\n").unwrap();
+        std::fs::write(own.join("memory.high"), "3000\n").unwrap();
+        assert_eq!(limit(), Some(3000));
+        std::fs::write(dir.path().join("a/memory.max"), "2000\n").unwrap();
+        assert_eq!(limit(), Some(2000));
+        std::fs::write(&groups, "1:name=systemd:/a\n").unwrap();
+        assert_eq!(limit(), None);
+    }
 
     /// What [`buttress::Options::memory`] takes at least.
     const FILESYSTEM_MIN: u64 = 12 << 20;

@@ -139,7 +139,7 @@ fn reader_lock(place: &Place, options: &MountOptions) -> Result<Option<Reader>, 
 }
 
 pub(crate) fn budget(options: &MountOptions) -> Budget {
-    Budget::of(options.memory.unwrap_or(budget::MEMORY))
+    Budget::of(options.memory.unwrap_or_else(budget::by_default))
 }
 
 fn engine_options(options: &MountOptions) -> Options {

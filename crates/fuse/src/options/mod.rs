@@ -89,7 +89,7 @@ pub struct MountOptions {
     /// `strictopen`: immutable and append-only files cannot even be opened for writing, instead of refusing each write. The
     /// kernel has to ask for each open then.
     pub strict_open: bool,
-    /// `memory=`: bytes that the process may use, all in all; `None`: 512 MiB. See [`crate::budget`].
+    /// `memory=`: bytes that the process may use, all in all; `None`: as [`crate::budget::by_default`] says.
     pub memory: Option<u64>,
     /// `max_read=`: longest read request, in bytes.
     pub max_read: Option<u32>,
