@@ -42,11 +42,17 @@ fn fill(top: &Path) {
     }
     let hole = OpenOptions::new().write(true).open(top.join("dir/hole")).unwrap();
     hole.write_all_at(&[7; 5000], 500_000).unwrap();
+    // One extent that a file has twice.
+    std::fs::write(top.join("dir/twice"), [7; 65536]).unwrap();
+    let twice = OpenOptions::new().read(true).write(true).open(top.join("dir/twice")).unwrap();
+    twice.sync_all().unwrap();
+    let (mut from, mut to) = (0, 65536);
+    rustix::fs::copy_file_range(&twice, Some(&mut from), &twice, Some(&mut to), 65536).unwrap();
     std::fs::write(top.join("dir").join(OsStr::from_bytes(b"no \xff text")), [7; 9000]).unwrap();
     said(top, "btrfs filesystem sync .");
 }
 
-const LINES: [&str; 19] = [
+const LINES: [&str; 20] = [
     "@.",
     "-s @.",
     "--summarize --raw @sv @snap @dir",
@@ -55,6 +61,7 @@ const LINES: [&str; 19] = [
     "@sv/noise @sv/noise @dir/deep/hard",
     "@dir/nested @dir/nested/inner @dir/before",
     "@dir/link @dir/empty @dir/hole",
+    "@dir/twice",
     "@pipe @zero",
     "@missing @sv/dir @dangling",
     "@missing",

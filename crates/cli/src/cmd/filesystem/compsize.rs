@@ -232,7 +232,8 @@ impl Walk<'_> {
             }
             Kind::Directory if self.is_within(vnode, &facts)? => {
                 self.entered.enter(vnode, &facts, depth, WHAT)?;
-                let listed = vnode.list_in_order().map_err(|why| vnode.failure("cannot list", why))?;
+                let listed =
+                    vnode.list_in_order().map_err(|why| vnode.failure("cannot list", why))?;
                 failures.note_passed(vnode, listed.passed, out)?;
                 return Ok(listed.entries.into_iter());
             }

@@ -6,7 +6,7 @@
 //! it reads as, reserved space as much as is reserved, and what is in its item nothing. What is shared of it is what fiemap calls so.
 //!
 //! The set of a target is what is shared of all that it has, each address once: an extent that two files below it share counts once, if
-//! others share it or not. Of a compressed extent that is its address on the disk and the length that it reads as, as there.
+//! others share it or not. Of a file that is a target itself it is all that is shared, as often as the file has it. Of a compressed extent that is its address on the disk and the length that it reads as, as there.
 //!
 //! Memory is for the directories on the way, for files with several names, and for the gaps in the set ([`Ranges`]).
 
@@ -151,7 +151,7 @@ impl Walk {
             Seen::Nothing => return Ok(()),
             Seen::Directory(level) => vec![level],
             Seen::File(sums) => {
-                let (what, set_shared) = (What::File, Some(self.set.bytes()));
+                let (what, set_shared) = (What::File, Some(sums.shared));
                 let found = Found { vnode: &vnode, name: &name, what, depth: 0, sums, set_shared };
                 return hear(&found, out);
             }

@@ -16,6 +16,7 @@ use super::fold::{Entry, Fold, Label, escaped, sectors};
 use super::measure::{Found, What};
 use crate::args::Globals;
 use crate::error::{Failure, text};
+use crate::interrupted::Removal;
 use crate::vnode::{Session, Target};
 
 const TEMPLATE: &str = include_str!("page.html");
@@ -27,12 +28,13 @@ const DATA: &str = "@data@";
 const BUDGET: usize = 4 << 20;
 
 /// A page that is being made.
-#[derive(Debug)]
 pub struct Page {
     path: PathBuf,
     file: File,
     /// Whether this command has made the file, and has not written to it yet.
     is_left_over: bool,
+    /// Takes a file that this command has made away when a signal ends it.
+    _removal: Option<Removal>,
     fold: Fold,
     /// What is shared of each target.
     sets: Vec<u64>,
@@ -48,11 +50,15 @@ impl Page {
         }
         session.may_be_overwritten(&target)?;
         let is_left_over = !path.exists();
-        let mut options = OpenOptions::new();
-        let file = options.write(true).create(true).truncate(false).open(path);
+        let open = || OpenOptions::new().write(true).create(true).truncate(false).open(path);
+        let removal = is_left_over.then(Removal::watch);
+        let file = match &removal {
+            Some(removal) => removal.making(path, open),
+            None => open(),
+        };
         let file = file.map_err(|error| failure(path, &error))?;
         let (fold, sets) = (Fold::new(BUDGET), Vec::new());
-        Ok(Page { path: path.into(), file, is_left_over, fold, sets })
+        Ok(Page { path: path.into(), file, is_left_over, _removal: removal, fold, sets })
     }
 
     /// Takes in what was measured.
