@@ -77,7 +77,7 @@ impl FileExtent {
     }
 }
 
-/// The extents of a file, from [`Filesystem::fiemap`]. After an error there are no more.
+/// The extents of a file, from [`Filesystem::fiemap`]. An error comes after all that lies before what is damaged, and is the last.
 #[derive(Debug)]
 pub struct Fiemap {
     fs: Filesystem,
@@ -89,6 +89,8 @@ pub struct Fiemap {
     /// The last record so far, which the next one may continue.
     open: Option<FileExtent>,
     ready: VecDeque<FileExtent>,
+    /// What comes after all that is ready.
+    failed: Option<Error>,
     /// Room for a part.
     segments: Vec<Segment>,
 }
@@ -117,6 +119,7 @@ impl Filesystem {
             end: 0,
             open: None,
             ready: VecDeque::new(),
+            failed: None,
             segments: Vec::new(),
         })
     }
@@ -128,12 +131,11 @@ impl Iterator for Fiemap {
     fn next(&mut self) -> Option<Result<FileExtent>> {
         while self.ready.is_empty() && !self.rest.is_empty() {
             if let Err(error) = self.part() {
-                (self.rest, self.open) = (0..0, None);
-                return Some(Err(error));
+                (self.rest, self.failed) = (0..0, Some(error));
             }
         }
         let next = self.ready.pop_front().or_else(|| self.open.take().map(|one| self.closed(one)));
-        next.map(Ok)
+        next.map(Ok).or_else(|| self.failed.take().map(Err))
     }
 }
 
@@ -145,10 +147,14 @@ impl Fiemap {
         inner.read(|op| {
             let mut known = inner.owners.lock();
             let mut source = Source::new(inner, op, self.node, &mut known)?;
-            self.end = source.end()?;
+            // Where the last item is damaged, nobody knows what is the last.
+            self.end = match source.end() {
+                Err(Error::Corrupt(_)) => u64::MAX,
+                end => end?,
+            };
             let mut segments = std::mem::take(&mut self.segments);
             segments.clear();
-            source.put_segments(self.rest.clone(), &mut segments)?;
+            let found = source.put_segments(self.rest.clone(), &mut segments);
             self.rest.start = match segments.last() {
                 Some(last) if segments.len() == PART => last.span.end,
                 _ => self.rest.end,
@@ -156,7 +162,7 @@ impl Fiemap {
             let shared = source.shared(&segments)?;
             segments.iter().zip(shared).for_each(|(one, shared)| self.take(record(one, shared)));
             self.segments = segments;
-            Ok(())
+            found
         })
     }
 

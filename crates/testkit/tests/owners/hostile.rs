@@ -120,6 +120,23 @@ fn what_is_in_its_item_is_told_whatever_refers_to_the_leaf() {
     assert!(all.len() == 1 && all[0].flags & fiemap_flags::INLINE != 0, "{all:?}");
 }
 
+/// Where one item of a file is damaged, what lies before it is told, and then what is wrong.
+#[test]
+fn what_lies_before_a_damaged_item_is_told() {
+    for number in [0, 1, 77, 199] {
+        let made = made(false);
+        let key = Key::new(made.file.ino, kind::EXTENT_DATA, number * 8192);
+        // No kind of extent.
+        made.patient.rewrite(5, key, |data| data[20] = 77).unwrap();
+        let fs = open(made.patient.device()).unwrap();
+        let mut all: Vec<_> = fs.fiemap(made.file, 0..u64::MAX).unwrap().collect();
+        let why = all.pop().unwrap().unwrap_err().to_string();
+        assert!(why.contains("invalid file extent type"), "{why}");
+        let found: Vec<u64> = all.into_iter().map(|one| one.unwrap().logical).collect();
+        assert_eq!(found, (0..number).map(|number| number * 8192).collect::<Vec<_>>());
+    }
+}
+
 #[test]
 fn a_way_up_that_leads_down_is_refused() {
     let made = made(false);

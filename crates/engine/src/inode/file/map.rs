@@ -76,15 +76,15 @@ pub fn committed(
     loop {
         let (leaf, behind) = view.leaf_at(&from)?;
         let wanted = from..extent_key(ino, span.end);
-        if let Some(lost) = leaf.lost().iter().find(|lost| wanted.contains(&lost.key)) {
-            return Err(Error::Corrupt(lost.why.clone()));
-        }
+        // What lies before an item that is damaged is told.
+        let lost = leaf.lost().iter().find(|lost| wanted.contains(&lost.key));
+        let end = lost.map_or(wanted.end, |lost| lost.key);
         let bytenr = leaf.bytenr();
         let first = leaf.search(&from).unwrap_or_else(|slot| slot);
         for (slot, head) in leaf.item_heads().iter().enumerate().skip(first) {
             let key = Key::from(head.key);
-            if key >= wanted.end {
-                return Ok(());
+            if key >= end {
+                break;
             }
             let wrong = |what| Error::inconsistent(view.owner(), what, key);
             let body = FileExtentItem::read(leaf.data_of(head));
@@ -102,9 +102,10 @@ pub fn committed(
                 return Ok(());
             }
         }
-        match behind.filter(|behind| wanted.contains(behind)) {
-            Some(behind) => from = behind,
-            None => return Ok(()),
+        match (lost, behind.filter(|behind| wanted.contains(behind))) {
+            (Some(lost), _) => return Err(Error::Corrupt(lost.why.clone())),
+            (None, Some(behind)) => from = behind,
+            (None, None) => return Ok(()),
         }
     }
 }
