@@ -9,7 +9,9 @@ pub mod trees;
 use std::fmt::Display;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use buttress_device::DeviceError;
 use buttress_fuse::client::{self, SubvolumeCosts};
 use buttress_fuse::mount::control::SubvolumeFacts;
 use buttress_ondisk::item::{RootItem, chunk_type, root_flags};
@@ -17,6 +19,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use rustix::io::Errno;
 use uuid::Uuid;
 
+use crate::device;
 use crate::error::Failure;
 use crate::vnode::{FileError, Image, Target, Time, Vnode, is_device};
 
@@ -174,7 +177,9 @@ impl Vfs {
         if is_device(&path)
             && let Err(error) = File::open(&path)
         {
-            return Err(vnode.failure("cannot open", FileError::from(error)));
+            let source = Arc::new(error);
+            let device = path.display().to_string();
+            return Err(device::failure(&path, &DeviceError::Open { device, source }));
         }
         Err(vnode.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",

@@ -9,6 +9,7 @@ pub mod fs;
 mod hash;
 pub mod inode;
 mod log;
+mod quota;
 pub mod refs;
 pub mod space;
 pub mod stats;

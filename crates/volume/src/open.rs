@@ -187,6 +187,24 @@ impl Volume {
         Ok(chunk)
     }
 
+    /// A commit writes the superblock's chunks anew by the chunk tree: whoever may write needs both to say the same.
+    fn check_known(&self, logical: u64, data: &[u8]) -> Result<(), VolumeError> {
+        if self.access() == Access::ReadOnly {
+            return Ok(());
+        }
+        let chunk = Chunk::decode(logical, data)
+            .map_err(|source| VolumeError::Chunk { logical, source })?;
+        if self.chunk_at(logical).is_some_and(|known| *known == chunk) {
+            return Ok(());
+        }
+        Err(VolumeError::ChunkPlace {
+            logical,
+            what: "the chunk tree contradicts the superblock",
+            have: "another chunk".into(),
+            expect: "the superblock's".into(),
+        })
+    }
+
     fn load_chunk_tree(&mut self) -> Result<(), VolumeError> {
         let sb = self.superblock();
         let root = TreeRoot::chunk_tree(&sb);
@@ -196,7 +214,9 @@ impl Volume {
         let mut total_bytes = None;
         let walked = walk(self, &root, Key::MIN..=Key::MAX, |key, data| {
             let step = match key.kind {
-                kind::CHUNK_ITEM if known.contains(&key.offset) => Ok(()),
+                kind::CHUNK_ITEM if known.contains(&key.offset) => {
+                    self.check_known(key.offset, data)
+                }
                 kind::CHUNK_ITEM => self.load_chunk(key.offset, data).map(|_| ()),
                 kind::DEV_ITEM => check_device(&sb, key, data).map(|it| total_bytes = Some(it)),
                 _ => Ok(()),

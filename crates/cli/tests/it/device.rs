@@ -388,6 +388,7 @@ fn an_image_that_may_not_be_read_is_said_to_be_one() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{line}: {said}");
         assert!(said.contains("disk.img") && said.contains("Permission denied"), "{line}: {said}");
+        assert!(said.contains("may not open it"), "{line}: {said}");
     }
 }
 

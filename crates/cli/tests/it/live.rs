@@ -284,6 +284,9 @@ fn quotas_of_a_live_mount() {
     let place = image();
     let Some(kernel) = KernelMount::of(&place, "disk.img") else { return };
     place.progs("btrfs", &format!("quota enable {}", kernel.path().display()));
+    place.progs("btrfs", &format!("quota rescan -w {}", kernel.path().display()));
+    // Limits are not held here.
+    place.progs("btrfs", &format!("qgroup limit 1G 0/5 {}", kernel.path().display()));
     drop(kernel);
     std::fs::create_dir(place.join("mnt")).unwrap();
     for foreground in ["", "-f "] {

@@ -82,7 +82,11 @@ fn who_shares_what_is_told_as_after_the_replay() {
     mount.finish().unwrap();
     let before = bytes(&place.join("disk.img"));
     let ours = |line: &str| place.ok(&line.replace("HERE", "disk.img:/"));
-    let lines = ["filesystem du --raw HERE", "inspect-internal fiemap -v HEREb"];
+    let lines = [
+        "filesystem du --raw HERE",
+        "inspect-internal fiemap -v HEREb",
+        "subvolume find-new HERE 1",
+    ];
     let told = lines.map(|line| ours(&format!("-q {line}")));
     assert!(bytes(&place.join("disk.img")) == before, "reading has written");
 
@@ -92,9 +96,13 @@ fn who_shares_what_is_told_as_after_the_replay() {
         let said = place.progs("btrfs", &line.replace("HERE", &at));
         String::from_utf8(said).unwrap().replace(&at, "disk.img:/")
     };
-    let du = theirs(lines[0]);
+    let [du, new] = [0, 2].map(|at| theirs(lines[at]));
     mount.finish().unwrap();
     assert_eq!(told[0], du);
+    // A mount for writing makes commits of its own.
+    let extents = |said: &str| said.rsplit_once("transid marker").map(|it| it.0.to_owned());
+    assert!(extents(&new).is_some());
+    assert_eq!(extents(&told[2]), extents(&new));
     assert!(told[1].contains("shared"), "{}", told[1]);
     assert_eq!(told[1], ours(&format!("-q {}", lines[1])));
 }

@@ -85,6 +85,11 @@ impl Counting {
         self.pass.progress()
     }
 
+    /// The generation of the commit that was counted.
+    pub(super) fn version(&self) -> u64 {
+        self.generation
+    }
+
     /// What was counted, when nothing is left to do.
     pub fn costs(self) -> Costs {
         self.pass.costs()

@@ -140,11 +140,22 @@ impl Filesystem {
         to: Key,
         each: impl FnMut(Key, u64, &[u8]) -> bool,
     ) -> Result<()> {
-        self.search_since(tree, from..=to, 0, each)
+        self.search_committed(tree, from..=to, 0, each)
     }
 
-    /// The same of the leaves that transaction `since` or a later one wrote; the others are not read.
+    /// The same of the leaves that transaction `since` or a later one wrote; the others are not read. Where a log waits that is only read, of
+    /// the version that a replay makes.
     pub fn search_since(
+        &self,
+        tree: u64,
+        keys: RangeInclusive<Key>,
+        since: u64,
+        each: impl FnMut(Key, u64, &[u8]) -> bool,
+    ) -> Result<()> {
+        self.replayed().search_committed(tree, keys, since, each)
+    }
+
+    fn search_committed(
         &self,
         tree: u64,
         keys: RangeInclusive<Key>,

@@ -23,6 +23,7 @@ mod nodes;
 mod open;
 mod options;
 mod paths;
+mod quotas;
 mod rename;
 mod replayed;
 mod resolve;

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_ondisk::item::{QgroupLimit, QgroupStatus, qgroup_status_flags};
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
@@ -12,6 +13,7 @@ use super::replayed::Replayed;
 use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
 use crate::log::replay::replay;
+use crate::quota::{Groups, Quota};
 use crate::refs::owners::Known;
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::Forest;
@@ -99,10 +101,10 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     if options.write {
         refuse_writing(&blocks, &roots)?;
     }
-    let quota = if options.write { quota(&blocks, &roots)? } else { Quota::Off };
-    if quota == Quota::Simple || quota == Quota::On && !options.mark_quota_inconsistent {
-        return Err(Error::Unsupported(Unsupported::Quotas));
-    }
+    let quota = match options.write {
+        true => quota(&blocks, &roots, options.mark_quota_inconsistent)?,
+        false => Quota::Off,
+    };
     let trees = SpaceRoots {
         extent: roots.extent,
         free_space: roots.free_space,
@@ -119,7 +121,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         }
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
-    core.mark_quota_inconsistent = quota == Quota::On;
+    core.quota = Mutex::new(quota);
     core.sequential = options.reproducible;
     core.drop_blocks_max = options.drop_blocks_max;
     core.inodes_max = options.inodes_max;
@@ -156,25 +158,39 @@ fn replace_goes_on(item: &[u8]) -> bool {
     matches!(state, Some(STARTED | SUSPENDED))
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Quota {
-    Off,
-    On,
-    Simple,
-}
-
-/// Whether quotas are counted, as their status item says.
-fn quota(blocks: &Blocks, roots: &Roots) -> Result<Quota> {
-    const ON: u64 = 1;
-    const SIMPLE_MODE: u64 = 8;
+/// What is to be done about quotas. Those that are right are counted on; `may_be_wrong`: others may be left as they are.
+fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     let Some(root) = roots.quota else { return Ok(Quota::Off) };
     let view = View::new(blocks, objectid::QUOTA_TREE, root);
     let Some(item) = view.get(&Key::new(0, kind::QGROUP_STATUS, 0))? else { return Ok(Quota::Off) };
-    // The version, the generation, then the flags, a word each.
-    let flags = item.data().get(16..24).and_then(|word| word.try_into().ok());
-    Ok(match flags.map_or(0, u64::from_le_bytes) {
-        flags if flags & ON == 0 => Quota::Off,
-        flags if flags & SIMPLE_MODE != 0 => Quota::Simple,
-        _ => Quota::On,
-    })
+    let status = QgroupStatus::of(item.data());
+    let status = status.ok_or(Error::Unsupported(Unsupported::Quotas))?;
+    let flags = status.flags.get();
+    let is = |flag| flags & flag != 0;
+    if !is(qgroup_status_flags::ON) {
+        return Ok(Quota::Off);
+    }
+    let is_simple = is(qgroup_status_flags::SIMPLE_MODE);
+    let is_wrong = is(qgroup_status_flags::INCONSISTENT)
+        || is(qgroup_status_flags::RESCAN)
+        || status.generation.get() != roots.root.generation;
+    if !is_simple && !is_wrong && !has_limits(view)? {
+        return Ok(Quota::Counted(Groups::load(view)?));
+    }
+    match may_be_wrong && !is_simple {
+        true => Ok(Quota::Inconsistent),
+        false => Err(Error::Unsupported(Unsupported::Quotas)),
+    }
+}
+
+/// Whether a group has a limit: nothing here holds it.
+fn has_limits(view: View<'_>) -> Result<bool> {
+    let key = |kind, offset| Key::new(0, kind, offset);
+    let mut items = view.range(key(kind::QGROUP_LIMIT, 0), key(kind::QGROUP_LIMIT, u64::MAX));
+    while let Some(item) = items.next()? {
+        if QgroupLimit::of(item.data()).is_some_and(|limit| limit.flags.get() != 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

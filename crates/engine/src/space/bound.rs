@@ -54,6 +54,8 @@ use crate::tree::PACKED_GAP;
 /// Tree blocks that every commit may write beyond what operations announce, of the trees whose changes are few: in the
 /// root, uuid, device, chunk and block group trees a path of three blocks and as many where its leaf splits; and 2 to spare.
 const SLACK: u64 = 5 * 2 * 3 + 2;
+/// The same of the quota tree where it grows, and two leaves of groups that are new.
+const QUOTA_SLACK: u64 = 2 * 3 + 2;
 /// Bytes of a tree block's header.
 const HEADER: u64 = HEADER_LEN as u64;
 /// Bytes of an item's header.
@@ -260,6 +262,8 @@ pub struct Trees {
     pub free_space: u64,
     /// The checksum tree.
     pub csum: u64,
+    /// The quota tree; 0 where nobody counts.
+    pub quota: u64,
 }
 
 impl Trees {
@@ -275,6 +279,7 @@ impl Trees {
             extent: most(self.extent),
             free_space: most(self.free_space),
             csum: most(self.csum),
+            quota: most(self.quota),
         }
     }
 }
@@ -434,6 +439,9 @@ impl Outlook {
         let csum = rewritten(trees.csum, node, leaves, data.saturating_add(total.growing), RANGE);
         let groups = self.data.groups.saturating_add(self.metadata.groups);
         let blocks = SLACK + groups.saturating_mul(3 * GROUP) / node;
+        // All groups may change with one commit, and each subvolume that it makes brings one more.
+        let quota = if trees.quota > 0 { trees.quota + QUOTA_SLACK } else { 0 };
+        let blocks = blocks.saturating_add(quota);
         let fixed = Bound { blocks, growth: 2, ..Bound::default() };
         // The checksum tree is not packed.
         let csum = Bound { gaps: 0, ..csum };

@@ -190,6 +190,7 @@ impl Forest {
         let block = core.blocks.read(root.bytenr, root.level, root.generation, source.id)?;
         let mut tree = TreeCommit::of_subvolume(commit, request.id, transid);
         let copy = tree.copy_root(&block)?;
+        commit.snapshot(request.id, source.id);
         commit.gather(&mut tree.refs, &mut CsumLog::default());
         let item = self.branch(source, transid, merged.is_none(), commit);
         self.note_snapshot(commit, request, item, copy);

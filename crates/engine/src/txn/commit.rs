@@ -93,6 +93,8 @@ pub struct Commit<'a> {
     gathered: Mutex<Gathered>,
     /// Blocks of older commits that nothing refers to after this one.
     left_behind: Mutex<Vec<u64>>,
+    /// Snapshots that are taken, and of what.
+    snapshots: Mutex<Vec<(u64, u64)>>,
 }
 
 impl<'a> Commit<'a> {
@@ -108,6 +110,7 @@ impl<'a> Commit<'a> {
             first_keys: Mutex::default(),
             gathered: Mutex::default(),
             left_behind: Mutex::default(),
+            snapshots: Mutex::default(),
         }
     }
 
@@ -146,6 +149,15 @@ impl<'a> Commit<'a> {
     /// Changes the uuid tree.
     pub fn uuid(&self, change: UuidChange) {
         self.gathered.lock().uuids.push(change);
+    }
+
+    /// A snapshot is taken of a subvolume.
+    pub fn snapshot(&self, id: u64, source: u64) {
+        self.snapshots.lock().push((id, source));
+    }
+
+    pub(super) fn take_snapshots(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.snapshots.lock())
     }
 
     pub(super) fn take_gathered(&self) -> Gathered {

@@ -13,6 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
+use crate::quota::{Counted, Quota};
 use crate::space::{Items, Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
@@ -144,6 +145,7 @@ impl Roots {
                 extent
             },
             csum: count(objectid::CSUM_TREE)?,
+            quota: if self.quota.is_some() { count(objectid::QUOTA_TREE)? } else { 0 },
         })
     }
 
@@ -168,7 +170,9 @@ impl Roots {
             Some(root) => count(objectid::FREE_SPACE_TREE, root)?,
             None => extent,
         };
-        Ok(Trees { extent, free_space, csum: count(objectid::CSUM_TREE, self.csum)? })
+        let csum = count(objectid::CSUM_TREE, self.csum)?;
+        let quota = self.quota.map_or(Ok(0), |root| count(objectid::QUOTA_TREE, root))?;
+        Ok(Trees { extent, free_space, csum, quota })
     }
 
     /// Whether leaves of files may be shared: a subvolume is a snapshot, or one was taken of it.
@@ -263,8 +267,10 @@ pub struct Core {
     pub counters: Counters,
     /// Whether nothing may be written.
     pub read_only: bool,
-    /// Whether the first commit marks the quotas as inconsistent: nothing here counts them.
-    pub mark_quota_inconsistent: bool,
+    /// What quota groups have.
+    pub quota: Mutex<Quota>,
+    /// Groups that were counted anew, for the next commit.
+    pub recounted: Mutex<Option<Counted>>,
     /// Whether commits allocate on one thread, so that the same operations make the same bytes.
     pub sequential: bool,
     /// Blocks of deleted subvolumes that one commit looks at.
@@ -315,7 +321,8 @@ impl Core {
             log: LogSpace::default(),
             counters: Counters::default(),
             read_only,
-            mark_quota_inconsistent: false,
+            quota: Mutex::default(),
+            recounted: Mutex::default(),
             sequential: false,
             warnings: Mutex::default(),
             listener: Listener::default(),

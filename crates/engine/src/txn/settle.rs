@@ -23,6 +23,8 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
+use crate::quota::{Changes, Counted, Quota, Versions, account};
+use crate::refs::owners::Committed;
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
@@ -31,6 +33,9 @@ use crate::tree::{Item, Merge, Packed, Root, View};
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.
 const IDLE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
+
+/// The part of the memory for blocks that knowing who reaches what may take in each of two versions.
+const QUOTA_SHARE: u64 = 32;
 
 struct Settler<'c, 'a> {
     commit: &'c Commit<'a>,
@@ -42,6 +47,8 @@ struct Settler<'c, 'a> {
     sizes: Trees,
     /// The same ahead of this commit.
     before: Trees,
+    /// What quotas have to look at, until they have; nothing where nobody counts.
+    changes: Option<Changes>,
 }
 
 /// Merges everything that is not a subvolume; answers where the trees are, and how large those that describe space.
@@ -60,9 +67,11 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         todo: commit.take_gathered(),
         sizes,
         before: sizes,
+        changes: None,
     };
+    settler.note_trees()?;
     settler.settle_uuids()?;
-    settler.settle_quotas()?;
+    settler.mark_quotas()?;
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
@@ -73,7 +82,11 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
     }
     let (mut idle, mut replaced, mut least, mut most) = (0, 0, 0, 0);
     while idle < IDLE_MAX {
-        if !settler.round()? && !settler.touch_root_tree()? && !settler.drop_spares() {
+        if !settler.round()?
+            && !settler.touch_root_tree()?
+            && !settler.drop_spares()
+            && !settler.count_quotas()?
+        {
             if packs {
                 commit.core().space.note_packed(settler.sizes);
             }
@@ -219,11 +232,18 @@ impl<'c, 'a> Settler<'c, 'a> {
             first_keys: &first_keys,
         };
         let mut applied = Applied::default();
+        let mut changes = self.changes.take();
         self.merge(objectid::EXTENT_TREE, |merge| {
-            let folded = log.fold(|records| apply(merge, &form, records, &mut applied))?;
+            let folded = log.fold(|records| {
+                if let Some(changes) = &mut changes {
+                    changes.note(records, features.nodesize as u64);
+                }
+                apply(merge, &form, records, &mut applied)
+            })?;
             stats::add(&counters.refs_folded, folded as u64);
             Ok(())
         })?;
+        self.changes = changes;
         self.account(&applied)?;
         Ok(true)
     }
@@ -344,6 +364,7 @@ impl<'c, 'a> Settler<'c, 'a> {
             objectid::EXTENT_TREE => self.sizes.extent = now(self.before.extent),
             objectid::FREE_SPACE_TREE => self.sizes.free_space = now(self.before.free_space),
             objectid::CSUM_TREE => self.sizes.csum = now(self.before.csum),
+            objectid::QUOTA_TREE => self.sizes.quota = now(self.before.quota),
             _ => {}
         }
         Ok(item.as_bytes().to_vec())
@@ -364,10 +385,98 @@ impl<'c, 'a> Settler<'c, 'a> {
         })
     }
 
-    /// Marks quotas as inconsistent, when the core says so: Linux counts them anew then.
-    fn settle_quotas(&mut self) -> Result<()> {
+    /// Which subvolumes are new, and which are gone; where quotas are counted.
+    fn note_trees(&mut self) -> Result<()> {
+        let core = self.commit.core();
+        if let Some(Counted { groups, version }) = core.recounted.lock().take()
+            && version == core.roots().root.generation
+        {
+            *core.quota.lock() = Quota::Counted(groups);
+            if self.roots.quota.is_none() {
+                self.make_quota_tree()?;
+            }
+        }
+        if !matches!(*core.quota.lock(), Quota::Counted(_)) {
+            return Ok(());
+        }
+        let snapshots = self.commit.take_snapshots();
+        let mut changes = Changes { snapshots, ..Changes::default() };
+        let items = self.todo.root_items.iter();
+        for (key, item) in items.filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
+            if !objectid::is_subvolume(key.objectid) {
+                continue;
+            }
+            if item.is_none() {
+                changes.gone.insert(key.objectid);
+            } else if core.root_view().get(key)?.is_none() {
+                changes.made.insert(key.objectid);
+            }
+        }
+        self.changes = Some(changes);
+        Ok(())
+    }
+
+    /// Makes an empty quota tree on a filesystem that has none.
+    fn make_quota_tree(&mut self) -> Result<()> {
+        let commit = self.commit;
+        let entry = self
+            .trees
+            .entry(objectid::QUOTA_TREE)
+            .or_insert_with(|| TreeCommit::new(commit, objectid::QUOTA_TREE));
+        self.roots.quota = Some(entry.merge(None)?.finish()?);
+        self.todo.refs.append(&mut entry.refs);
+        Ok(())
+    }
+
+    /// Counts what quota groups gain and lose by this commit, once all else has settled; whether there was anything to do.
+    fn count_quotas(&mut self) -> Result<bool> {
+        let Some(changes) = self.changes.take() else { return Ok(false) };
+        let core = self.commit.core();
+        let committed = |roots: &Roots| Committed {
+            root: roots.root,
+            chunk: roots.chunk,
+            extent: roots.extent,
+        };
+        let versions = Versions {
+            blocks: &core.blocks,
+            before: committed(&core.roots()),
+            after: committed(&self.roots),
+            memory: core.room / QUOTA_SHARE,
+        };
+        let mut quota = core.quota.lock();
+        let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
+        let counted = account(groups, &versions, changes, |id| self.is_dead(id));
+        if let Ok(true) = counted {
+            let transid = self.commit.transid();
+            self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid))?;
+            return Ok(true);
+        }
+        let why = match counted {
+            Err(error) => error.to_string(),
+            Ok(_) => "more has changed hands than one commit may look at".into(),
+        };
+        core.warn(format!(
+            "quota groups are wrong from now on, until they are counted anew: {why}"
+        ));
+        *quota = Quota::Inconsistent;
+        drop(quota);
+        self.mark_quotas()?;
+        Ok(true)
+    }
+
+    /// Whether a subvolume is deleted.
+    fn is_dead(&self, id: u64) -> bool {
+        let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
+        let from = Key::new(id, kind::ROOT_ITEM, 0);
+        let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
+        let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
+        objectid::is_subvolume(id) && item.is_none_or(|item| item.refs.get() == 0)
+    }
+
+    /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.
+    fn mark_quotas(&mut self) -> Result<()> {
         const INCONSISTENT: u8 = 1 << 2;
-        if !self.commit.core().mark_quota_inconsistent {
+        if !matches!(*self.commit.core().quota.lock(), Quota::Inconsistent) {
             return Ok(());
         }
         let key = Key::new(0, kind::QGROUP_STATUS, 0);

@@ -10,6 +10,7 @@ mod judge;
 mod known;
 mod large;
 mod memory;
+mod quotas;
 
 mod space;
 mod subvolumes;

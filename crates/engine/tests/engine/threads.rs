@@ -130,6 +130,8 @@ fn quotas_are_marked_inconsistent_or_left_alone() {
         let top = top.to_str().unwrap();
         buttress_testkit::oracle::btrfs(&["quota", "enable", top]).unwrap();
         buttress_testkit::oracle::btrfs(&["quota", "rescan", "-w", top]).unwrap();
+        // Limits are not held here.
+        buttress_testkit::oracle::btrfs(&["qgroup", "limit", "1G", "0/5", top]).unwrap();
     });
     let refused = Filesystem::open(image.path(), Options::read_write());
     assert!(matches!(refused, Err(Error::Unsupported(Unsupported::Quotas))));

@@ -1,8 +1,10 @@
 //! Everything the engine holds against everything the model holds.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
+use buttress::ondisk::item::{QgroupInfo, QgroupStatus, qgroup_status_flags};
+use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
 
 use super::run::{Result, engine, fail};
@@ -41,6 +43,40 @@ pub fn all(fs: &Filesystem, model: &Model) -> Result<()> {
     let expected = model.count();
     let all = seen.union(&held).filter(|node| model.inode(**node).is_some()).count();
     if all == expected { Ok(()) } else { fail(format!("{all} files found of {expected}")) }
+}
+
+/// Compares the groups of subvolumes that the last commit has with what a pass over it counts.
+pub fn quotas(fs: &Filesystem) -> Result<()> {
+    let costs = engine("costs", fs.subvolume_costs(|_| true))?;
+    let mut found = BTreeMap::new();
+    let (from, to) = (Key::MIN, Key::MAX);
+    let searched = fs.search(objectid::QUOTA_TREE, from, to, |key, _, data| {
+        if key.kind == kind::QGROUP_INFO
+            && let Some(info) = QgroupInfo::of(data)
+        {
+            found.insert(key.offset, (info.rfer.get(), info.excl.get()));
+        }
+        if key.kind == kind::QGROUP_STATUS {
+            found.insert(0, QgroupStatus::of(data).map_or((0, 0), |it| (it.flags.get(), 0)));
+        }
+        true
+    });
+    engine("quota tree", searched)?;
+    if found.remove(&0) != Some((qgroup_status_flags::ON, 0)) {
+        return fail("quotas are not on, or not right");
+    }
+    for (id, share) in costs.subvolumes().filter(|(_, share)| !share.deleted) {
+        let expected = (share.referenced.sum(), share.exclusive.sum());
+        let have = found.remove(&id);
+        if have != Some(expected) {
+            return fail(format!("quota group of {id} has {have:?}, should have {expected:?}"));
+        }
+    }
+    let left = costs.subvolumes().map(|(id, _)| id).collect::<BTreeSet<_>>();
+    match found.keys().find(|id| !left.contains(id)) {
+        Some(id) => fail(format!("a quota group of {id}, which is gone")),
+        None => Ok(()),
+    }
 }
 
 /// Compares what is known of subvolumes.

@@ -69,6 +69,8 @@ pub struct Config {
     pub tree_log: bool,
     /// It is full all the time: whatever is done may find no space.
     pub tight: bool,
+    /// Quota groups are counted.
+    pub quotas: bool,
 }
 
 impl Default for Config {
@@ -88,6 +90,7 @@ impl Default for Config {
             checksum: ChecksumKind::Crc32c,
             tree_log: true,
             tight: false,
+            quotas: false,
         }
     }
 }
@@ -272,6 +275,9 @@ impl Runner {
     /// The same, by this clock.
     pub fn by_clock(disk: Arc<dyn BlockDevice>, config: &Config, clock: Clock) -> Result<Runner> {
         let fs = engine("open", open(&disk, config, &clock))?;
+        if config.quotas {
+            engine("quotas", fs.count_quotas(|_| true))?;
+        }
         let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
         runner.disk = Some(disk);
         Ok(runner)
@@ -364,7 +370,10 @@ impl Runner {
             | Op::ReadOnly { .. } => self.volume_op(op),
             Op::Fsync { at } => self.fsync(at),
             // Who runs both at the same time does it himself.
-            Op::Commit | Op::Beside => engine("commit", self.fs().commit()).map(drop),
+            Op::Commit | Op::Beside => {
+                engine("commit", self.fs().commit())?;
+                self.check_quotas()
+            }
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Reopen => self.reopen(),
@@ -418,9 +427,18 @@ impl Runner {
     /// Commits and lets `btrfs check` judge the image.
     pub fn check(&mut self) -> Result<()> {
         engine("commit", self.fs().commit())?;
+        self.check_quotas()?;
         let Some(device) = &self.device else { return Ok(()) };
         self.counts.checked += 1;
         kernel::check(device)
+    }
+
+    /// What the last commit says of quota groups is what there is.
+    fn check_quotas(&self) -> Result<()> {
+        match self.config.quotas {
+            true => compare::quotas(self.fs()),
+            false => Ok(()),
+        }
     }
 
     /// Closes the filesystem and lets `btrfs check` and, for root, Linux judge the image.

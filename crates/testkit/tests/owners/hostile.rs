@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
-use buttress::ondisk::item::{ExtentDataRef, ExtentInlineRef, ExtentItem};
+use buttress::ondisk::item::{ExtentDataRef, ExtentInlineRef, ExtentItem, chunk_type};
 use buttress::ondisk::view::{InlineRef, inline_refs};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::refs::owners::{Asker, Committed, Known, Owners};
@@ -118,6 +118,26 @@ fn what_is_in_its_item_is_told_whatever_refers_to_the_leaf() {
     let fs = open(made.patient.device()).unwrap();
     let all: Vec<_> = fs.fiemap(made.small, 0..u64::MAX).unwrap().map(Result::unwrap).collect();
     assert!(all.len() == 1 && all[0].flags & fiemap_flags::INLINE != 0, "{all:?}");
+}
+
+/// A commit writes the superblock's chunks anew: where the chunk tree says otherwise, nobody could open what it writes.
+#[test]
+fn a_chunk_tree_that_contradicts_the_superblock_is_not_written_by() {
+    let made = made(false);
+    let is_system = |key: &Key, data: &[u8]| {
+        key.kind == kind::CHUNK_ITEM && data[24] & chunk_type::SYSTEM as u8 != 0
+    };
+    let (key, data) = made.patient.find(objectid::CHUNK_TREE, is_system).unwrap();
+    made.patient
+        .rewrite(objectid::CHUNK_TREE, key, |item| {
+            let last = data.len() - 1;
+            item[last] ^= 1;
+        })
+        .unwrap();
+    open(made.patient.device()).unwrap();
+    let options = Options::read_write().background(false);
+    let why = Filesystem::open_device(made.patient.device().clone(), options).unwrap_err();
+    assert!(why.to_string().contains("contradicts the superblock"), "{why}");
 }
 
 /// Where one item of a file is damaged, what lies before it is told, and then what is wrong.

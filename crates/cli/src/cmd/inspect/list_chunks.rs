@@ -3,8 +3,7 @@
 //! A chunk has as many lines as it has stripes. In the order of the disks each gets its number there (PNumber); in the order of logical
 //! addresses all get another one (LNumber).
 //!
-//! It is of the last commit, also where a log waits that is only read: replay changes no chunk before its own commit, and what that
-//! will use nobody knows before it.
+//! Where a log waits that is only read, it is what a replay makes of it.
 
 use std::cmp::Ordering;
 use std::ffi::OsString;

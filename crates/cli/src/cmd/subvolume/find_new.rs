@@ -1,8 +1,7 @@
 //! `subvolume find-new`: the extents of a subvolume that a transaction or a later one made, with the text of btrfs-progs.
 //!
-//! It is of the last commit, also where a log waits that is only read: what that has gets its transaction by the commit behind replay. A
-//! marker that named one that is not on the disk would lead who comes back past what others write in it. So nothing is lost: whoever comes back
-//! with the marker of the last commit is told of what was replayed.
+//! Where a log waits that is only read, what it has is of the transaction that a replay makes next, and so is the marker: whoever replays it
+//! gives it the same number.
 
 use std::ffi::OsString;
 use std::io::Write;

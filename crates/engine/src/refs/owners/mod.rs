@@ -45,6 +45,7 @@ use buttress_ondisk::{Key, kind, objectid};
 pub use alone::Asker;
 pub use known::{Answers, Known};
 pub use places::Place;
+pub use reach::Reached;
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
 
 use references::{Extents, wrong};

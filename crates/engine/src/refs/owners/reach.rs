@@ -14,7 +14,40 @@ use crate::error::Result;
 /// References that are looked at together.
 const BATCH: usize = 512;
 
+/// Something that a version has, and who reaches it.
+#[derive(Clone, Copy, Debug)]
+pub struct Reached {
+    /// The trees, deleted subvolumes that are not dropped yet among them; see [`Owners::trees_in`].
+    pub trees: RootSet,
+    /// Bytes on the disk.
+    pub bytes: u64,
+    /// The level and the generation of a tree block.
+    pub block: Option<(u8, u64)>,
+}
+
 impl Owners<'_> {
+    /// What the version has at `bytenr`; `None` where there is nothing.
+    pub fn reached(&mut self, bytenr: u64) -> Result<Option<Reached>> {
+        if !self.is_known(bytenr)? {
+            return Ok(None);
+        }
+        self.known.begin();
+        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
+        self.extents.more(&mut reading, &mut refs, 1)?;
+        let head = reading.head()?;
+        let Some(level) = head.level else {
+            let trees = self.trees_of_data(bytenr)?;
+            return Ok(Some(Reached { trees, bytes: head.len, block: None }));
+        };
+        let (trees, bytes) = (self.trees_of_block(bytenr, None)?, self.blocks.nodesize() as u64);
+        Ok(Some(Reached { trees, bytes, block: Some((level, head.generation)) }))
+    }
+
+    /// The trees of the set that the last question was answered with, ascending.
+    pub fn trees_in(&self, set: RootSet) -> impl Iterator<Item = u64> + '_ {
+        self.known.sets.trees(set)
+    }
+
     /// The trees that reach the data extent or tree block at `bytenr`, deleted subvolumes that are not dropped yet among them. The set
     /// is in [`Known::sets`](super::Known::sets) until the next question.
     pub fn trees_of(&mut self, bytenr: u64) -> Result<RootSet> {

@@ -101,6 +101,14 @@ impl Costs {
         self.sum_of(|sets, set| sets.trees(set).all(goes) && sets.trees(set).any(asked))
     }
 
+    /// What any of these subvolumes refers to, and what no other refers to: what a quota group of them has. Deleted ones count until they
+    /// are gone.
+    pub fn of_group(&self, ids: &BTreeSet<u64>) -> [Bytes; 2] {
+        let is_in = |tree| ids.contains(&tree);
+        let referenced = self.sum_of(|sets, set| sets.trees(set).any(is_in));
+        [referenced, self.sum_of(|sets, set| sets.trees(set).all(is_in))]
+    }
+
     fn sum_of(&self, wanted: impl Fn(&RootSets, RootSet) -> bool) -> Bytes {
         let mut sum = Bytes::default();
         for (set, bytes) in &self.sums {

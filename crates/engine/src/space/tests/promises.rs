@@ -171,7 +171,7 @@ fn a_commit_that_changes_nothing_is_promised_all_leaves_for_tree_blocks() {
         space.allocate_block(Class::Metadata).unwrap();
     }
     let blocks = |extent| {
-        space.set_trees(super::super::Trees { extent, free_space: 1, csum: 1 });
+        space.set_trees(super::super::Trees { extent, free_space: 1, csum: 1, quota: 0 });
         space.outlook(&space.pool.lock(), false).bound(Default::default()).blocks
     };
     assert!(blocks(20) >= blocks(1) + 19);
@@ -181,7 +181,7 @@ fn a_commit_that_changes_nothing_is_promised_all_leaves_for_tree_blocks() {
 #[test]
 fn packing_is_asked_for_when_the_trees_have_grown() {
     let (_, space) = space(400 << 20, DUP);
-    let trees = |extent| super::super::Trees { extent, free_space: 1, csum: 1 };
+    let trees = |extent| super::super::Trees { extent, free_space: 1, csum: 1, quota: 0 };
     space.set_trees(trees(800));
     assert!(space.ask_to_pack() && space.take_packing() && !space.take_packing());
     space.note_packed(trees(800));
@@ -217,7 +217,7 @@ fn some_outlook(random: &mut Random) -> Outlook {
     let bits = 24 + random.below(14);
     let (data, metadata) = (some_sums(random, bits, node), some_sums(random, bits - 2, node));
     let mut tree = || spread(random, 22).min(metadata.used / node);
-    let trees = Trees { extent: tree(), free_space: tree(), csum: tree() };
+    let trees = Trees { extent: tree(), free_space: tree(), csum: tree(), quota: 0 };
     let room = random.below(2) * spread(random, bits);
     Outlook {
         node,

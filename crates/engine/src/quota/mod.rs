@@ -1,0 +1,46 @@
+//! Full quotas: what each group of subvolumes refers to, and what only it has, kept right by each commit.
+//!
+//! A commit that has settled knows two versions: the last one, and the one that it makes. Of each extent whose references have changed it asks in
+//! both which trees reach it ([`crate::refs::owners`]), and the groups gain and lose its bytes by the difference. Groups are written by the same
+//! commit, so what the quota tree says is of the version that it is in; the status item has that version's number, by which Linux knows it too.
+//!
+//! **What is looked at** ([`Changes`]): extents with records in the log of references. What is new and only one tree refers to needs no question.
+//! Below a tree block that fewer trees reach than before everything may have changed without a record of its own; that is gone through as
+//! long as some group's numbers come out otherwise, as what is below a block is reached by all who reach the block.
+//!
+//! **A snapshot** shares all but its root with its source. It is left out of the sets of the commit that takes it, and then gets the source's
+//! numbers; both have one block for themselves.
+//!
+//! **A deleted subvolume** reaches what it has until that is dropped. Its own group is no longer looked at, and goes with the last of it.
+//!
+//! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
+//! quotas are marked as inconsistent, as Linux does, and nobody counts until somebody counts all anew.
+
+mod account;
+mod changes;
+mod groups;
+
+pub use account::{Versions, account};
+pub use changes::Changes;
+pub use groups::Groups;
+
+/// Groups that were counted in one version, for the commit behind it to go on from.
+#[derive(Debug)]
+pub struct Counted {
+    /// The groups.
+    pub groups: Groups,
+    /// The generation of the version.
+    pub version: u64,
+}
+
+/// Whether this filesystem's quotas are counted.
+#[derive(Debug, Default)]
+pub enum Quota {
+    /// It has none, or they are off.
+    #[default]
+    Off,
+    /// By each commit.
+    Counted(Groups),
+    /// They are on, and wrong: each commit says so.
+    Inconsistent,
+}

@@ -1,0 +1,140 @@
+//! Quota groups that Linux has made are right after what we have done, as Linux counts them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use buttress::{Filesystem, New, Node, Options, Owner};
+use buttress_testkit::oracle::{btrfs, root_or_skip};
+
+use crate::judge::Image;
+
+/// What `qgroup show` says of each group.
+fn groups(top: &str) -> BTreeMap<String, (u64, u64)> {
+    let said = btrfs(&["qgroup", "show", "--raw", "--sync", top]).unwrap();
+    assert!(!said.contains("inconsistent"), "{said}");
+    let lines = said.lines().filter(|line| line.contains('/'));
+    let group = |line: &str| {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        (words[0].to_owned(), (words[1].parse().unwrap(), words[2].parse().unwrap()))
+    };
+    lines.map(group).collect()
+}
+
+/// What the groups are is what Linux counts anew.
+fn judge(image: &Image, count: usize) {
+    image.check();
+    image.mounted(|top| {
+        let top = top.to_str().unwrap();
+        let have = groups(top);
+        btrfs(&["quota", "rescan", "-w", top]).unwrap();
+        assert_eq!(have, groups(top));
+        assert_eq!(have.len(), count, "{have:?}");
+    });
+}
+
+/// A group above those of two subvolumes and of all, as Linux keeps them.
+fn made() -> Option<Image> {
+    let image = Image::by_progs(512 << 20, &[]);
+    if !root_or_skip() {
+        return None;
+    }
+    image.mounted(|top| {
+        let top = top.to_str().unwrap();
+        for name in ["one", "two"] {
+            btrfs(&["subvolume", "create", &format!("{top}/{name}")]).unwrap();
+        }
+        btrfs(&["quota", "enable", top]).unwrap();
+        btrfs(&["qgroup", "create", "1/1", top]).unwrap();
+        for group in ["0/256", "0/257"] {
+            btrfs(&["qgroup", "assign", "--no-rescan", group, "1/1", top]).unwrap();
+        }
+        btrfs(&["quota", "rescan", "-w", top]).unwrap();
+    });
+    Some(image)
+}
+
+fn open(path: &Path) -> Filesystem {
+    Filesystem::open(path, Options::read_write().background(false)).unwrap()
+}
+
+/// A file of some extents, of which every second one is the file's `from`, too.
+fn fill(fs: &Filesystem, dir: Node, name: &[u8], from: Option<Node>) -> Node {
+    let file = fs.create(dir, name, &New::file(0o600)).unwrap().node;
+    for number in 0..40 {
+        let at = number * 65536;
+        match from.filter(|_| number % 2 == 0) {
+            Some(from) => {
+                fs.clone_range(from, at, 65536, file, at).unwrap();
+            }
+            None => {
+                fs.write(file, at, &[number as u8; 65536]).unwrap();
+            }
+        }
+    }
+    file
+}
+
+#[test]
+fn groups_of_linux_are_counted_on() {
+    let Some(image) = made() else { return };
+    let fs = open(&image.path());
+    let [one, two] = [256, 257].map(Node::top);
+    let first = fill(&fs, one, b"file", None);
+    fs.commit().unwrap();
+    // What two members of a group share is the group's alone; what the top has as well is not.
+    let second = fill(&fs, two, b"file", Some(first));
+    fill(&fs, Node::ROOT, b"file", Some(second));
+    fs.commit().unwrap();
+    fs.unlink(one, b"file").unwrap();
+    fs.close().unwrap();
+    judge(&image, 4);
+}
+
+#[test]
+fn groups_come_and_go_with_subvolumes() {
+    let Some(image) = made() else { return };
+    let fs = open(&image.path());
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    for number in 0..300 {
+        let name = format!("file{number}");
+        let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[7; 9000]).unwrap();
+    }
+    for name in [&b"a"[..], b"b", b"c"] {
+        fs.snapshot(work, Node::ROOT, name, false).unwrap();
+        for number in 0..30 {
+            let name = format!("file{}", number * 7);
+            let file = fs.lookup(Node::top(work), name.as_bytes()).unwrap().unwrap().node;
+            fs.write(file, 0, &[8; 5000]).unwrap();
+        }
+    }
+    fs.commit().unwrap();
+    fs.delete_subvolume(Node::ROOT, b"b").unwrap();
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    // The top, the two, the group of both, work, and two snapshots.
+    judge(&image, 7);
+    let fs = open(&image.path());
+    for name in [&b"a"[..], b"c", b"work"] {
+        fs.delete_subvolume(Node::ROOT, name).unwrap();
+    }
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    judge(&image, 4);
+}
+
+#[test]
+fn quotas_are_switched_on_here() {
+    let image = Image::by_us(512 << 20);
+    let fs = open(&image.path());
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    let file = fill(&fs, Node::top(work), b"file", None);
+    fs.snapshot(work, Node::ROOT, b"snapshot", true).unwrap();
+    fs.count_quotas(|_| true).unwrap();
+    fs.write(file, 0, &[9; 100_000]).unwrap();
+    fs.close().unwrap();
+    image.check();
+    if root_or_skip() {
+        judge(&image, 3);
+    }
+}
