@@ -10,7 +10,7 @@
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
 
-use super::Filesystem;
+use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::refs::usage::{Costs, Of, Pass, Progress, Tree};
 use crate::tree::View;
@@ -48,8 +48,34 @@ impl Filesystem {
     /// The same with so many bytes for what is known of leaves.
     #[doc(hidden)]
     pub fn count_subvolumes_within(&self, memory: u64) -> Result<Counting> {
-        let (pass, generation) = self.replayed().inner().read(|op| begin(op.core, memory))?;
+        Counting::begin(self.replayed().inner(), memory)
+    }
+}
+
+impl Counting {
+    fn begin(inner: &Inner, memory: u64) -> Result<Counting> {
+        let (pass, generation) = inner.read(|op| begin(op.core, memory))?;
         Ok(Counting { pass, generation, memory, tries: 1 })
+    }
+
+    /// Begins with what a pass has of the memory.
+    pub(super) fn of(inner: &Inner) -> Result<Counting> {
+        Counting::begin(inner, inner.core.room / SHARE)
+    }
+
+    /// [`Counting::step`].
+    pub(super) fn step_in(&mut self, inner: &Inner) -> Result<bool> {
+        inner.read(|op| {
+            if op.core.roots().root.generation == self.generation {
+                return self.pass.step(&op.core.blocks, STEP_BLOCKS);
+            }
+            if self.tries == TRIES {
+                return Err(Error::User(Errno::BUSY));
+            }
+            self.tries += 1;
+            (self.pass, self.generation) = begin(op.core, self.memory)?;
+            Ok(true)
+        })
     }
 }
 
@@ -67,17 +93,7 @@ impl Counting {
     /// Goes on a bounded step, in the filesystem in which it was begun; whether there is more to do. EBUSY when commits keep coming
     /// faster than it can be counted. After an error it is of no use.
     pub fn step(&mut self, fs: &Filesystem) -> Result<bool> {
-        fs.replayed().inner().read(|op| {
-            if op.core.roots().root.generation == self.generation {
-                return self.pass.step(&op.core.blocks, STEP_BLOCKS);
-            }
-            if self.tries == TRIES {
-                return Err(Error::User(Errno::BUSY));
-            }
-            self.tries += 1;
-            (self.pass, self.generation) = begin(op.core, self.memory)?;
-            Ok(true)
-        })
+        self.step_in(fs.replayed().inner())
     }
 
     /// How far it is. It falls back when it has to begin anew.

@@ -174,11 +174,14 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
         || status.generation.get() != roots.root.generation;
-    if !is_simple && !is_wrong && !has_limits(view)? {
-        return Ok(Quota::Counted(Groups::load(view)?));
+    if !is_simple && !has_limits(view)? {
+        return match is_wrong {
+            true => Ok(Quota::Inconsistent),
+            false => Ok(Quota::Counted(Groups::load(view)?)),
+        };
     }
     match may_be_wrong && !is_simple {
-        true => Ok(Quota::Inconsistent),
+        true => Ok(Quota::Left),
         false => Err(Error::Unsupported(Unsupported::Quotas)),
     }
 }

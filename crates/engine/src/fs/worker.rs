@@ -177,7 +177,7 @@ impl Worker {
 
 fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     if let Some(inner) = inner.upgrade()
-        && inner.forest.has_dead()
+        && (inner.forest.has_dead() || inner.has_wrong_quotas())
     {
         wake.wake();
     }
@@ -189,6 +189,7 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
             return;
         }
+        inner.repair_quotas(|| wake.stopping());
     }
 }
 

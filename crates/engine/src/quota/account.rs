@@ -41,6 +41,8 @@ pub fn account(
     let fresh: BTreeSet<u64> = snapshots.iter().map(|(snapshot, _)| *snapshot).collect();
     let (mut before, mut after) = (Known::new(versions.memory), Known::new(versions.memory));
     let mut counting = Counting {
+        groups,
+        is_dead: &is_dead,
         before: Owners::new(versions.blocks, versions.before, &mut before),
         after: Owners::new(versions.blocks, versions.after, &mut after),
         blocks: versions.blocks,
@@ -50,13 +52,14 @@ pub fn account(
         over: HashMap::new(),
         left: BLOCKS_MAX,
     };
-    if !counting.all(touched, groups, &is_dead)? {
+    if !counting.all(touched)? {
         return Ok(false);
     }
     for (tree, bytes) in alone {
-        counting.add(groups, &[], &[tree], bytes);
+        counting.add(&[], &[tree], bytes);
     }
-    for (_, moved) in counting.moves {
+    let moves = counting.moves;
+    for (_, moved) in moves {
         moved.apply(groups);
     }
     for (snapshot, source) in snapshots {
@@ -107,6 +110,8 @@ impl Sets {
 struct Moved {
     /// Each group that is concerned, by how many times the bytes its numbers change.
     steps: Vec<(u64, i64, i64)>,
+    /// Whether what is below a tree block that has moved so may have moved, too, in a way that somebody's numbers tell.
+    goes_on: bool,
     bytes: u64,
 }
 
@@ -131,6 +136,9 @@ struct Reached {
 }
 
 struct Counting<'a> {
+    groups: &'a Groups,
+    /// Whether a subvolume is deleted.
+    is_dead: &'a dyn Fn(u64) -> bool,
     before: Owners<'a>,
     after: Owners<'a>,
     blocks: &'a Blocks,
@@ -146,21 +154,16 @@ struct Counting<'a> {
 
 impl Counting<'_> {
     /// Whether all of it could be counted.
-    fn all(
-        &mut self,
-        mut touched: Vec<u64>,
-        groups: &Groups,
-        is_dead: &dyn Fn(u64) -> bool,
-    ) -> Result<bool> {
+    fn all(&mut self, mut touched: Vec<u64>) -> Result<bool> {
         touched.sort_unstable();
         touched.dedup();
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
         for bytenr in &touched {
-            self.one(*bytenr, groups, is_dead, &mut below)?;
+            self.one(*bytenr, &mut below)?;
         }
         while let Some(bytenr) = below.pop() {
             if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
-                self.one(bytenr, groups, is_dead, &mut below)?;
+                self.one(bytenr, &mut below)?;
             }
             if self.left == 0 {
                 return Ok(false);
@@ -170,13 +173,7 @@ impl Counting<'_> {
     }
 
     /// Counts one extent; what is below it and may have changed goes to `below`.
-    fn one(
-        &mut self,
-        bytenr: u64,
-        groups: &Groups,
-        is_dead: &dyn Fn(u64) -> bool,
-        below: &mut Vec<u64>,
-    ) -> Result<()> {
+    fn one(&mut self, bytenr: u64, below: &mut Vec<u64>) -> Result<()> {
         let before = reached(&mut self.before, bytenr)?;
         let mut after = reached(&mut self.after, bytenr)?;
         after.trees.retain(|tree| !self.fresh.contains(tree));
@@ -184,14 +181,9 @@ impl Counting<'_> {
             return Ok(());
         }
         let bytes = before.bytes.max(after.bytes);
-        let steps = self.add(groups, &before.trees, &after.trees, bytes);
-        // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
-        let may_differ = match after.trees.is_empty() {
-            true => before.trees.len() > 1,
-            false => steps.iter().any(|(group, ..)| !is_dead(*group)),
-        };
+        let goes_on = self.add(&before.trees, &after.trees, bytes);
         if let Some((level, generation)) = before.block
-            && may_differ
+            && goes_on
         {
             self.left = self.left.saturating_sub(1);
             let block = self.blocks.read(bytenr, level, generation, 0)?;
@@ -204,22 +196,21 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// Notes that bytes of one set of trees are of another one now; answers what that does to groups.
-    fn add(
-        &mut self,
-        groups: &Groups,
-        before: &[u64],
-        after: &[u64],
-        bytes: u64,
-    ) -> &[(u64, i64, i64)] {
+    /// Notes that bytes of one set of trees are of another one now; whether to look at what is below them.
+    fn add(&mut self, before: &[u64], after: &[u64], bytes: u64) -> bool {
         let key = (self.sets.number(before), self.sets.number(after));
-        let over = &mut self.over;
-        let moved = self
-            .moves
-            .entry(key)
-            .or_insert_with(|| Moved { steps: steps(groups, over, before, after), bytes: 0 });
+        let (groups, over, is_dead) = (self.groups, &mut self.over, self.is_dead);
+        let moved = self.moves.entry(key).or_insert_with(|| {
+            let steps = steps(groups, over, before, after);
+            // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
+            let goes_on = match after.is_empty() {
+                true => before.len() > 1,
+                false => steps.iter().any(|(group, ..)| !is_dead(*group)),
+            };
+            Moved { steps, goes_on, bytes: 0 }
+        });
         moved.bytes = moved.bytes.saturating_add(bytes);
-        &moved.steps
+        moved.goes_on
     }
 }
 

@@ -14,7 +14,7 @@
 //! **A deleted subvolume** reaches what it has until that is dropped. Its own group is no longer looked at, and goes with the last of it.
 //!
 //! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
-//! quotas are marked as inconsistent, as Linux does, and nobody counts until somebody counts all anew.
+//! quotas are marked as inconsistent, as Linux does, until all is counted anew: the worker does that by itself, by a pass over the last commit.
 
 mod account;
 mod changes;
@@ -41,6 +41,15 @@ pub enum Quota {
     Off,
     /// By each commit.
     Counted(Groups),
-    /// They are on, and wrong: each commit says so.
+    /// They are on and wrong, and each commit says so. The worker counts them anew.
     Inconsistent,
+    /// The same, and they stay so: on request.
+    Left,
+}
+
+impl Quota {
+    /// Whether commits say that they are wrong.
+    pub fn is_wrong(&self) -> bool {
+        matches!(self, Quota::Inconsistent | Quota::Left)
+    }
 }

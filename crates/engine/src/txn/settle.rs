@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_ondisk::build::LeafBuilder;
-use buttress_ondisk::item::{FreeSpaceHeader, RootItem};
+use buttress_ondisk::item::{FreeSpaceHeader, RootItem, root_flags};
 use buttress_ondisk::{Expect, Key, kind, objectid};
 use zerocopy::IntoBytes;
 
@@ -455,28 +455,28 @@ impl<'c, 'a> Settler<'c, 'a> {
             Err(error) => error.to_string(),
             Ok(_) => "more has changed hands than one commit may look at".into(),
         };
-        core.warn(format!(
-            "quota groups are wrong from now on, until they are counted anew: {why}"
-        ));
+        core.warn(format!("quota groups are wrong until they are counted anew: {why}"));
         *quota = Quota::Inconsistent;
         drop(quota);
         self.mark_quotas()?;
         Ok(true)
     }
 
-    /// Whether a subvolume is deleted.
+    /// Whether a subvolume is deleted. A snapshot that has no name yet is not: what nobody can reach in it is taken away first.
     fn is_dead(&self, id: u64) -> bool {
         let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
         let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
-        objectid::is_subvolume(id) && item.is_none_or(|item| item.refs.get() == 0)
+        let is_deleted =
+            |item: &RootItem| item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0;
+        objectid::is_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
     }
 
     /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.
     fn mark_quotas(&mut self) -> Result<()> {
         const INCONSISTENT: u8 = 1 << 2;
-        if !matches!(*self.commit.core().quota.lock(), Quota::Inconsistent) {
+        if !self.commit.core().quota.lock().is_wrong() {
             return Ok(());
         }
         let key = Key::new(0, kind::QGROUP_STATUS, 0);

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use buttress::ondisk::item::{QgroupStatus, qgroup_status_flags};
+use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Filesystem, New, Node, Options, Owner};
 use buttress_testkit::oracle::{btrfs, root_or_skip};
 
@@ -137,4 +139,33 @@ fn quotas_are_switched_on_here() {
     if root_or_skip() {
         judge(&image, 3);
     }
+}
+
+/// What the status says.
+fn flags(fs: &Filesystem) -> u64 {
+    let (mut flags, key) = (0, Key::new(0, kind::QGROUP_STATUS, 0));
+    fs.search(objectid::QUOTA_TREE, key, key, |_, _, data| {
+        flags = QgroupStatus::of(data).unwrap().flags.get();
+        true
+    })
+    .unwrap();
+    flags
+}
+
+/// A snapshot of a member of a group that the snapshot is not in: what the group had alone nobody knows. It is said, and counted anew.
+#[test]
+fn what_is_not_known_is_counted_anew() {
+    let Some(image) = made() else { return };
+    let fs = open(&image.path());
+    fill(&fs, Node::top(256), b"file", None);
+    fs.snapshot(256, Node::ROOT, b"snapshot", false).unwrap();
+    fs.commit().unwrap();
+    assert_eq!(flags(&fs), qgroup_status_flags::ON | qgroup_status_flags::INCONSISTENT);
+    fs.close().unwrap();
+    let fs = Filesystem::open(image.path(), Options::read_write()).unwrap();
+    while flags(&fs) != qgroup_status_flags::ON {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs.close().unwrap();
+    judge(&image, 5);
 }
