@@ -253,3 +253,12 @@ fn a_sequence_that_does_not_fail_is_left_alone() {
     assert_eq!(kept, ops);
     assert!(failure.0.contains("does not fail"));
 }
+
+/// Quota groups are right after each commit, whatever was done: as a pass over it counts them, and as Linux's checker does.
+#[test]
+fn quotas_are_counted_by_each_commit() {
+    for seed in 300..304 {
+        let config = Config { quotas: true, ..Config::of_seed(seed, 1 << 30) };
+        random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
+    }
+}
