@@ -170,19 +170,24 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     if !is(qgroup_status_flags::ON) {
         return Ok(Quota::Off);
     }
-    let is_simple = is(qgroup_status_flags::SIMPLE_MODE);
+    if is(qgroup_status_flags::SIMPLE_MODE) {
+        return Err(Error::Unsupported(Unsupported::Quotas));
+    }
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
         || status.generation.get() != roots.root.generation;
-    if !is_simple && !has_limits(view)? {
-        return match is_wrong {
-            true => Ok(Quota::Inconsistent),
-            false => Ok(Quota::Counted(Groups::load(view)?)),
-        };
+    match counted(view, is_wrong) {
+        Err(_) if may_be_wrong => Ok(Quota::Left),
+        quota => quota,
     }
-    match may_be_wrong && !is_simple {
-        true => Ok(Quota::Left),
-        false => Err(Error::Unsupported(Unsupported::Quotas)),
+}
+
+/// Groups without limits: nothing here holds one.
+fn counted(view: View<'_>, is_wrong: bool) -> Result<Quota> {
+    match has_limits(view)? {
+        true => Err(Error::Unsupported(Unsupported::Quotas)),
+        false if is_wrong => Ok(Quota::Inconsistent),
+        false => Ok(Quota::Counted(Groups::load(view)?)),
     }
 }
 

@@ -3,14 +3,17 @@
 //! All is counted by a pass over the last commit ([`super::costs`]), and the commit that comes next goes on from there. When one has come in between,
 //! it is counted once more. The worker does so, too, where quotas are wrong.
 
-use buttress_ondisk::objectid;
+use std::collections::BTreeSet;
+
+use buttress_ondisk::item::{RootItem, root_flags};
+use buttress_ondisk::{Key, kind, objectid};
 
 use super::costs::Counting;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::quota::{Counted, Groups, Quota};
 use crate::refs::usage::Progress;
-use crate::space::Need;
+use crate::space::{Need, Shortage};
 use crate::tree::View;
 use crate::txn::Upkeep;
 
@@ -43,18 +46,52 @@ impl Inner {
             }
         }
         let version = counting.version();
-        let mut groups = self.read(|op| match op.core.roots().quota {
-            Some(root) => Groups::load(View::new(&op.core.blocks, objectid::QUOTA_TREE, root)),
-            None => Ok(Groups::default()),
-        })?;
-        groups.recount(&counting.costs());
+        let Some((mut groups, dead)) = self.groups_of(version)? else { return Ok(false) };
+        groups.recount(&counting.costs(), &dead);
         let bytes = u32::try_from(groups.bytes()).unwrap_or(u32::MAX);
         let leaves = bytes / (core.features.nodesize as u32 / 2) + 2;
         let need = Need { private: leaves, bytes, deleting: true, ..Need::default() };
-        core.space.reserve(need).map_err(|_| Error::NoSpace)?;
+        match core.space.reserve(need) {
+            Ok(()) => {}
+            Err(Shortage::CommitFirst) => return Ok(false),
+            Err(Shortage::NoSpace) => return Err(Error::NoSpace),
+        }
+        let was_counted = matches!(*core.quota.lock(), Quota::Counted(_));
         *core.recounted.lock() = Some(Counted { groups, version });
         let transid = self.commit_for_space(Upkeep::None)?;
-        Ok(matches!(*core.quota.lock(), Quota::Counted(_)) && transid == version + 1)
+        let is_counted = matches!(*core.quota.lock(), Quota::Counted(_));
+        Ok(is_counted && (!was_counted || transid == version + 1))
+    }
+
+    /// The groups that a version has, and the subvolumes that are deleted in it; `None` when it is not the last one any more. A snapshot that has
+    /// no name yet is not deleted.
+    fn groups_of(&self, version: u64) -> Result<Option<(Groups, BTreeSet<u64>)>> {
+        self.read(|op| {
+            let roots = op.core.roots();
+            if roots.root.generation != version {
+                return Ok(None);
+            }
+            let tree = |id, root| View::new(&op.core.blocks, id, root);
+            let groups = match roots.quota {
+                Some(root) => Groups::load(tree(objectid::QUOTA_TREE, root))?,
+                None => Groups::default(),
+            };
+            let mut dead = BTreeSet::new();
+            let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
+            let trees = tree(objectid::ROOT_TREE, roots.root);
+            let mut items = trees.range(from, Key::MAX);
+            while let Some(item) = items.next()? {
+                let is_dead = |item: RootItem| {
+                    item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0
+                };
+                if item.key().kind == kind::ROOT_ITEM
+                    && RootItem::read(item.data()).is_some_and(is_dead)
+                {
+                    dead.insert(item.key().objectid);
+                }
+            }
+            Ok(Some((groups, dead)))
+        })
     }
 
     /// Whether quotas are wrong and wait to be counted anew.
@@ -62,18 +99,15 @@ impl Inner {
         matches!(*self.core.quota.lock(), Quota::Inconsistent)
     }
 
-    /// Counts quotas anew where they are wrong. What keeps it from that is said, and the next open tries again; where commits were faster, the
-    /// next commit does.
-    pub(super) fn repair_quotas(&self, is_stopping: impl Fn() -> bool) {
-        if !self.has_wrong_quotas() {
-            return;
-        }
-        match self.count_quotas(&mut |_| !is_stopping()) {
-            Ok(_) | Err(Error::User(_)) => {}
+    /// Counts quotas anew where they are wrong, until `gives_up`; whether they are right then. What keeps it from that is said.
+    pub(super) fn repair_quotas(&self, gives_up: impl Fn() -> bool) -> bool {
+        match self.count_quotas(&mut |_| !gives_up()) {
+            Ok(done) => done,
+            Err(Error::User(_)) => false,
             Err(error) => {
                 self.core
                     .warn(format!("quota groups stay wrong, as they cannot be counted: {error}"));
-                *self.core.quota.lock() = Quota::Left;
+                false
             }
         }
     }

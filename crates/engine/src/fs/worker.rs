@@ -96,6 +96,12 @@ impl Wake {
     fn stopping(&self) -> bool {
         self.state.lock().stop
     }
+
+    /// Whether somebody waits for a commit, or for the end.
+    fn is_wanted(&self) -> bool {
+        let state = self.state.lock();
+        state.wanted || state.stop
+    }
 }
 
 /// Commits that dropping subvolumes waits for room.
@@ -183,13 +189,39 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     }
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
     let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());
+    let mut quotas = QuotaRepair::default();
     while wake.wait(pace, extent) {
         let Some(inner) = inner.upgrade() else { return };
         if commit_and_drop(&inner, wake, &mut tried).is_err() {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
             return;
         }
-        inner.repair_quotas(|| wake.stopping());
+        quotas.step(&inner, wake);
+    }
+}
+
+/// When wrong quotas are counted anew: a pass may take long, and who wants a commit meanwhile ends it.
+#[derive(Default)]
+struct QuotaRepair {
+    /// Rounds of the worker until the next try.
+    wait: u32,
+    /// So many were the last time.
+    pause: u32,
+}
+
+impl QuotaRepair {
+    /// Rounds between two tries at most.
+    const PAUSE_MAX: u32 = 64;
+
+    fn step(&mut self, inner: &Inner, wake: &Wake) {
+        if !inner.has_wrong_quotas() {
+            *self = QuotaRepair::default();
+        } else if self.wait > 0 {
+            self.wait -= 1;
+        } else if !inner.repair_quotas(|| wake.is_wanted()) {
+            self.pause = (2 * self.pause).clamp(1, Self::PAUSE_MAX);
+            self.wait = self.pause;
+        }
     }
 }
 

@@ -12,7 +12,9 @@ use crate::refs::owners::{Committed, Known, Owners};
 use crate::tree::Blocks;
 
 /// Tree blocks that a commit reads to see what changed below them at most. Linux gives up where a subtree of three levels is dropped.
-const BLOCKS_MAX: usize = 8192;
+const BLOCKS_MAX: usize = 4096;
+/// Trees that the sets of one commit may have, together.
+const TREES_MAX: usize = 1 << 22;
 
 /// The two versions that a commit knows.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +62,9 @@ pub fn account(
     }
     let moves = counting.moves;
     for (_, moved) in moves {
-        moved.apply(groups);
+        if !moved.apply(groups) {
+            return Ok(false);
+        }
     }
     for (snapshot, source) in snapshots {
         if !share(groups, snapshot, source, versions.blocks.nodesize() as u64) {
@@ -74,12 +78,12 @@ pub fn account(
 }
 
 /// A snapshot has what its source has, and both have a root of their own. Whether that is all: groups that only the source is in may have had
-/// something alone, and nobody knows what.
+/// something alone, and nobody knows what; nor what a source has that has no group.
 fn share(groups: &mut Groups, snapshot: u64, source: u64, root: u64) -> bool {
-    if groups.is_member(source) {
+    if groups.is_member(source) || groups.is_member(snapshot) {
         return false;
     }
-    let Some(usage) = groups.usage(source) else { return true };
+    let Some(usage) = groups.usage(source) else { return false };
     usage.excl = root.min(usage.rfer);
     let usage = *usage;
     if let Some(of_snapshot) = groups.usage(snapshot) {
@@ -92,6 +96,8 @@ fn share(groups: &mut Groups, snapshot: u64, source: u64, root: u64) -> bool {
 #[derive(Default)]
 struct Sets {
     numbers: HashMap<Vec<u64>, u32>,
+    /// How many trees they have, together.
+    trees: usize,
 }
 
 impl Sets {
@@ -100,6 +106,7 @@ impl Sets {
             return *number;
         }
         let number = self.numbers.len() as u32;
+        self.trees += trees.len();
         self.numbers.insert(trees.to_vec(), number);
         number
     }
@@ -116,12 +123,13 @@ struct Moved {
 }
 
 impl Moved {
-    fn apply(self, groups: &mut Groups) {
-        for (group, rfer, excl) in self.steps {
-            if let Some(usage) = groups.usage(group) {
-                usage.add(rfer * self.bytes as i64, excl * self.bytes as i64);
-            }
-        }
+    /// Whether each group had as much as it loses.
+    fn apply(self, groups: &mut Groups) -> bool {
+        let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
+        self.steps.into_iter().all(|(group, rfer, excl)| {
+            let usage = groups.usage(group);
+            usage.is_none_or(|usage| usage.add(rfer * bytes, excl * bytes))
+        })
     }
 }
 
@@ -160,16 +168,23 @@ impl Counting<'_> {
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
         for bytenr in &touched {
             self.one(*bytenr, &mut below)?;
+            if self.is_spent() {
+                return Ok(false);
+            }
         }
         while let Some(bytenr) = below.pop() {
             if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
                 self.one(bytenr, &mut below)?;
             }
-            if self.left == 0 {
+            if self.is_spent() {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left == 0 || self.sets.trees > TREES_MAX
     }
 
     /// Counts one extent; what is below it and may have changed goes to `below`.
@@ -201,11 +216,12 @@ impl Counting<'_> {
         let key = (self.sets.number(before), self.sets.number(after));
         let (groups, over, is_dead) = (self.groups, &mut self.over, self.is_dead);
         let moved = self.moves.entry(key).or_insert_with(|| {
-            let steps = steps(groups, over, before, after);
+            let mut steps = steps(groups, over, before, after);
+            steps.retain(|(group, ..)| !is_dead(*group));
             // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
             let goes_on = match after.is_empty() {
                 true => before.len() > 1,
-                false => steps.iter().any(|(group, ..)| !is_dead(*group)),
+                false => !steps.is_empty(),
             };
             Moved { steps, goes_on, bytes: 0 }
         });

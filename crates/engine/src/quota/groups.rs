@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use buttress_ondisk::item::{QgroupInfo, QgroupLimit, QgroupStatus, qgroup_status_flags};
-use buttress_ondisk::{Key, kind};
+use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::error::Result;
@@ -18,9 +18,12 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    pub fn add(&mut self, rfer: i64, excl: i64) {
-        self.rfer = self.rfer.saturating_add_signed(rfer);
-        self.excl = self.excl.saturating_add_signed(excl);
+    /// Whether there was as much as goes: else it was wrong before.
+    pub fn add(&mut self, rfer: i64, excl: i64) -> bool {
+        let sums = (self.rfer.checked_add_signed(rfer), self.excl.checked_add_signed(excl));
+        let (Some(rfer), Some(excl)) = sums else { return false };
+        (self.rfer, self.excl) = (rfer, excl);
+        true
     }
 }
 
@@ -40,6 +43,11 @@ pub struct Groups {
     gone: BTreeSet<u64>,
     /// Quotas are on and right from now on, which the status does not say yet.
     is_begun: bool,
+}
+
+/// Whether a group is that of a subvolume. Others share the numbers with ids of trees.
+pub fn is_of_subvolume(group: u64) -> bool {
+    level(group) == 0 && objectid::is_subvolume(group)
 }
 
 /// The level of a group: 0 for that of a subvolume.
@@ -77,29 +85,33 @@ impl Groups {
     }
 
     /// Makes what was counted in a version theirs: each group's numbers, and groups for subvolumes that have none.
-    pub fn recount(&mut self, costs: &Costs) {
+    pub fn recount(&mut self, costs: &Costs, dead: &BTreeSet<u64>) {
         self.is_begun = true;
-        for (id, _) in costs.subvolumes().filter(|(_, share)| !share.deleted) {
+        for (id, _) in costs.subvolumes().filter(|(id, _)| !dead.contains(id)) {
             self.make(id);
         }
+        // Of those above the level of subvolumes.
         let mut members: BTreeMap<u64, BTreeSet<u64>> = BTreeMap::new();
         for id in self.all.keys().filter(|id| level(**id) == 0) {
-            for group in self.over(*id) {
+            for group in self.over(*id).into_iter().filter(|group| level(*group) > 0) {
                 members.entry(group).or_default().insert(*id);
             }
         }
         for (id, group) in &mut self.all {
-            let of = members.get(id).map(|ids| costs.of_group(ids).map(|bytes| bytes.sum()));
-            let [rfer, excl] = of.unwrap_or_default();
+            let own = costs.subvolume(*id).map(|share| [share.referenced, share.exclusive]);
+            let of = own.or_else(|| members.get(id).map(|ids| costs.of_group(ids)));
+            let [rfer, excl] = of.unwrap_or_default().map(|bytes| bytes.sum());
             (group.usage, group.is_changed) = (Usage { rfer, excl }, true);
         }
     }
 
-    /// A group of its own for a subvolume; one that is there already stays, as for Linux.
+    /// A group of its own for a subvolume that has nothing yet. One that is there already stays, with its relations and limits: an earlier
+    /// subvolume of that number has left it, or somebody has made it ahead.
     pub(super) fn make(&mut self, subvolume: u64) {
         self.gone.remove(&subvolume);
-        let new = Group { is_new: true, is_changed: true, ..Group::default() };
-        self.all.entry(subvolume).or_insert(new);
+        let is_new = !self.all.contains_key(&subvolume);
+        let usage = Usage::default();
+        self.all.insert(subvolume, Group { usage, is_new, is_changed: true });
     }
 
     /// The group of a subvolume that is gone goes, too, unless others are in it.

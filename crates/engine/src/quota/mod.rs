@@ -22,7 +22,7 @@ mod groups;
 
 pub use account::{Versions, account};
 pub use changes::Changes;
-pub use groups::Groups;
+pub use groups::{Groups, is_of_subvolume};
 
 /// Groups that were counted in one version, for the commit behind it to go on from.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::quota::{Changes, Counted, Quota, Versions, account};
+use crate::quota::{Changes, Counted, Quota, Versions, account, is_of_subvolume};
 use crate::refs::owners::Committed;
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees, most_packed};
@@ -445,7 +445,10 @@ impl<'c, 'a> Settler<'c, 'a> {
         };
         let mut quota = core.quota.lock();
         let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
-        let counted = account(groups, &versions, changes, |id| self.is_dead(id));
+        // What a snapshot is taken of lives on in that.
+        let sources: Vec<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
+        let is_dead = |id| !sources.contains(&id) && self.is_dead(id);
+        let counted = account(groups, &versions, changes, is_dead);
         if let Ok(true) = counted {
             let transid = self.commit.transid();
             self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid))?;
@@ -470,7 +473,7 @@ impl<'c, 'a> Settler<'c, 'a> {
         let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
         let is_deleted =
             |item: &RootItem| item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0;
-        objectid::is_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
+        is_of_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
     }
 
     /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.

@@ -169,3 +169,43 @@ fn what_is_not_known_is_counted_anew() {
     fs.close().unwrap();
     judge(&image, 5);
 }
+
+/// What two members of a group share with a third subvolume is the group's alone when that one goes, and not referred to by it when both
+/// members go: below blocks that nobody has changed.
+#[test]
+fn a_group_gains_and_loses_what_others_let_go_of() {
+    for goes in [&["three"][..], &["one", "two"]] {
+        let image = Image::by_progs(512 << 20, &[]);
+        if !root_or_skip() {
+            return;
+        }
+        image.mounted(|top| {
+            let path = |name: &str| top.join(name).to_str().unwrap().to_owned();
+            let top = top.to_str().unwrap();
+            btrfs(&["subvolume", "create", &path("one")]).unwrap();
+            for number in 0..3000 {
+                std::fs::write(format!("{top}/one/file{number}"), [7; 5000]).unwrap();
+            }
+            for name in ["two", "three"] {
+                btrfs(&["subvolume", "snapshot", &path("one"), &path(name)]).unwrap();
+            }
+            // A rescan that goes on would pass over what is assigned meanwhile.
+            btrfs(&["quota", "enable", top]).unwrap();
+            btrfs(&["quota", "rescan", "-w", top]).unwrap();
+            btrfs(&["qgroup", "create", "1/1", top]).unwrap();
+            for group in ["0/256", "0/257"] {
+                btrfs(&["qgroup", "assign", "--no-rescan", group, "1/1", top]).unwrap();
+            }
+            btrfs(&["quota", "rescan", "-w", top]).unwrap();
+        });
+        judge(&image, 5);
+        let fs = open(&image.path());
+        for name in goes {
+            fs.delete_subvolume(Node::ROOT, name.as_bytes()).unwrap();
+        }
+        fs.clean().unwrap();
+        assert_eq!(flags(&fs), qgroup_status_flags::ON);
+        fs.close().unwrap();
+        judge(&image, 5 - goes.len());
+    }
+}
