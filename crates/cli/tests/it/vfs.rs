@@ -247,7 +247,18 @@ fn changes_as_json() {
 fn quotas_are_kept_right_or_marked_wrong() {
     let place = image();
     let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
-    place.progs("btrfs", &format!("quota enable {}", mount.path().display()));
+    let quota = |mount: &KernelMount, words: &str| {
+        place.progs("btrfs", &format!("{words} {}", mount.path().display()));
+    };
+    quota(&mount, "quota enable");
+    quota(&mount, "quota rescan -w");
+    drop(mount);
+    place.ok("mkdir disk.img:/counted");
+    place.ok("subvolume create -q disk.img:/sub");
+    place.check("disk.img");
+    // Limits are not held here.
+    let mount = KernelMount::of(&place, "disk.img").unwrap();
+    quota(&mount, "qgroup limit 1G 0/5");
     drop(mount);
     place.ok("ls disk.img");
     let said = place.fails("mkdir disk.img:/x");
