@@ -35,7 +35,7 @@ impl Replayed {
         let share = self.options.room / 4;
         let overlay = Arc::new(OverlayDevice::within(self.device.clone(), share));
         let options = self.options.clone().cache_bytes(share);
-        // Another commit's roots know of no log. Quotas are nobody's business who only reads.
+        // With the roots of an older commit there would be no log. Quotas are nobody's business who only reads.
         let rescue = Rescue { backup_root: false, ..options.rescue };
         let writing = Options { write: true, rescue, ..options.clone() };
         let writing = writing.mark_quota_inconsistent(true);

@@ -62,7 +62,7 @@ pub fn account(
     }
     let moves = counting.moves;
     for (_, moved) in moves {
-        if !moved.apply(groups) {
+        if !moved.apply(groups, &is_dead) {
             return Ok(false);
         }
     }
@@ -123,12 +123,12 @@ struct Moved {
 }
 
 impl Moved {
-    /// Whether each group had as much as it loses.
-    fn apply(self, groups: &mut Groups) -> bool {
+    /// Whether each group had as much as it loses, but for those of deleted subvolumes: what these share nobody has looked at.
+    fn apply(self, groups: &mut Groups, is_dead: &dyn Fn(u64) -> bool) -> bool {
         let bytes = i64::try_from(self.bytes).unwrap_or(i64::MAX);
         self.steps.into_iter().all(|(group, rfer, excl)| {
             let usage = groups.usage(group);
-            usage.is_none_or(|usage| usage.add(rfer * bytes, excl * bytes))
+            usage.is_none_or(|usage| usage.add(rfer * bytes, excl * bytes)) || is_dead(group)
         })
     }
 }
@@ -216,12 +216,11 @@ impl Counting<'_> {
         let key = (self.sets.number(before), self.sets.number(after));
         let (groups, over, is_dead) = (self.groups, &mut self.over, self.is_dead);
         let moved = self.moves.entry(key).or_insert_with(|| {
-            let mut steps = steps(groups, over, before, after);
-            steps.retain(|(group, ..)| !is_dead(*group));
+            let steps = steps(groups, over, before, after);
             // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
             let goes_on = match after.is_empty() {
                 true => before.len() > 1,
-                false => !steps.is_empty(),
+                false => steps.iter().any(|(group, ..)| !is_dead(*group)),
             };
             Moved { steps, goes_on, bytes: 0 }
         });

@@ -18,12 +18,11 @@ pub(super) struct Usage {
 }
 
 impl Usage {
-    /// Whether there was as much as goes: else it was wrong before.
+    /// Whether there was as much as goes: else it was wrong before, and nothing is left.
     pub fn add(&mut self, rfer: i64, excl: i64) -> bool {
         let sums = (self.rfer.checked_add_signed(rfer), self.excl.checked_add_signed(excl));
-        let (Some(rfer), Some(excl)) = sums else { return false };
-        (self.rfer, self.excl) = (rfer, excl);
-        true
+        (self.rfer, self.excl) = (sums.0.unwrap_or(0), sums.1.unwrap_or(0));
+        sums.0.is_some() && sums.1.is_some()
     }
 }
 
@@ -114,7 +113,7 @@ impl Groups {
         self.all.insert(subvolume, Group { usage, is_new, is_changed: true });
     }
 
-    /// The group of a subvolume that is gone goes, too, unless others are in it.
+    /// The group of a subvolume that is gone goes, too.
     pub(super) fn remove(&mut self, subvolume: u64) {
         if self.all.remove(&subvolume).is_some() {
             self.gone.insert(subvolume);

@@ -11,7 +11,8 @@
 //! **A snapshot** shares all but its root with its source. It is left out of the sets of the commit that takes it, and then gets the source's
 //! numbers; both have one block for themselves.
 //!
-//! **A deleted subvolume** reaches what it has until that is dropped. Its own group is no longer looked at, and goes with the last of it.
+//! **A deleted subvolume** reaches what it has until that is dropped. Its own group loses what goes, but nobody looks below what it shares for its
+//! sake, and it goes with the last of it. (btrfs-progs expects the group to have all until then; Linux and our checker do not.)
 //!
 //! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
 //! quotas are marked as inconsistent, as Linux does, until all is counted anew: the worker does that by itself, by a pass over the last commit.

@@ -209,3 +209,33 @@ fn a_group_gains_and_loses_what_others_let_go_of() {
         judge(&image, 5 - goes.len());
     }
 }
+
+/// A subvolume of which a part is dropped: Linux goes on with it and comes to the same. What btrfs-progs counts of it in between is all that it had.
+#[test]
+fn linux_goes_on_where_a_subvolume_is_dropped_half_way() {
+    for shared in [false, true] {
+        let Some(image) = made() else { return };
+        let options = Options::read_write().background(false).drop_blocks_max(8);
+        let fs = Filesystem::open(image.path(), options).unwrap();
+        let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+        for number in 0..3000 {
+            let name = format!("file{number}");
+            let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+            fs.write(file, 0, &[7; 5000]).unwrap();
+        }
+        if shared {
+            for name in [&b"a"[..], b"b"] {
+                fs.snapshot(work, Node::ROOT, name, false).unwrap();
+            }
+        }
+        fs.commit().unwrap();
+        fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+        fs.commit().unwrap();
+        fs.close().unwrap();
+        image.mounted(|top| {
+            let top = top.to_str().unwrap();
+            btrfs(&["subvolume", "sync", top]).unwrap();
+        });
+        judge(&image, if shared { 6 } else { 4 });
+    }
+}
