@@ -26,6 +26,19 @@ fn with_log(place: &Place) {
     mount.finish().unwrap();
 }
 
+/// An image that was copied while Linux had it, after these scripts, which commit only by `sync -f`.
+fn logged(place: &Place, scripts: &[&str]) {
+    let image = place.join("live.img");
+    oracle::mkfs(&image, 256 << 20, &[]).unwrap();
+    let mount = KernelMount::new(&image, "commit=3600").unwrap();
+    for script in scripts {
+        let mut command = std::process::Command::new("sh");
+        oracle::run(command.args(["-e", "-c", script]).current_dir(mount.path())).unwrap();
+    }
+    copy_sparse(&image, &place.join("disk.img")).unwrap();
+    mount.finish().unwrap();
+}
+
 fn bytes(path: &Path) -> Vec<u8> {
     std::fs::read(path).unwrap()
 }
@@ -68,18 +81,14 @@ fn who_shares_what_is_told_as_after_the_replay() {
         return;
     }
     let place = Place::new();
-    let image = place.join("live.img");
-    oracle::mkfs(&image, 256 << 20, &[]).unwrap();
-    let mount = KernelMount::new(&image, "commit=3600").unwrap();
-    let shell = |script: &str| {
-        let mut command = std::process::Command::new("sh");
-        oracle::run(command.args(["-e", "-c", script]).current_dir(mount.path())).unwrap();
-    };
-    shell("head -c 300000 /dev/urandom > a; head -c 200000 /dev/urandom > c; sync -f .");
-    shell("btrfs -q subvolume snapshot . s; sync -f .; cp --reflink=always a b; sync b");
-    shell("head -c 8192 /dev/urandom | dd of=c conv=notrunc status=none; sync c");
-    copy_sparse(&image, &place.join("disk.img")).unwrap();
-    mount.finish().unwrap();
+    logged(
+        &place,
+        &[
+            "head -c 300000 /dev/urandom > a; head -c 200000 /dev/urandom > c; sync -f .",
+            "btrfs -q subvolume snapshot . s; sync -f .; cp --reflink=always a b; sync b",
+            "head -c 8192 /dev/urandom | dd of=c conv=notrunc status=none; sync c",
+        ],
+    );
     let before = bytes(&place.join("disk.img"));
     let ours = |line: &str| place.ok(&line.replace("HERE", "disk.img:/"));
     let lines = [
@@ -114,16 +123,10 @@ fn what_cannot_be_replayed_is_told_of_the_last_commit() {
         return;
     }
     let place = Place::new();
-    let image = place.join("live.img");
-    oracle::mkfs(&image, 256 << 20, &[]).unwrap();
-    let mount = KernelMount::new(&image, "commit=3600").unwrap();
-    let shell = |script: &str| {
-        let mut command = std::process::Command::new("sh");
-        oracle::run(command.args(["-e", "-c", script]).current_dir(mount.path())).unwrap();
-    };
-    shell("head -c 300000 /dev/urandom > a; sync -f .; cp --reflink=always a b; sync b");
-    copy_sparse(&image, &place.join("disk.img")).unwrap();
-    mount.finish().unwrap();
+    logged(
+        &place,
+        &["head -c 300000 /dev/urandom > a; sync -f .; cp --reflink=always a b; sync b"],
+    );
     // A feature that nobody knows and that allows reading only.
     const COMPAT_RO: usize = 0xb4;
     edit_super(&place.join("disk.img"), |bytes| bytes[COMPAT_RO + 7] |= 0x80).unwrap();

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use buttress_ondisk::item::{RootItem, root_flags};
+use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
 
 use super::costs::Counting;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::quota::{Counted, Groups, Quota};
+use crate::quota::{Counted, Groups, Quota, is_deleted};
 use crate::refs::usage::Progress;
 use crate::space::{Need, Shortage};
 use crate::tree::View;
@@ -63,8 +63,7 @@ impl Inner {
         Ok(is_counted && (!was_counted || transid == version + 1))
     }
 
-    /// The groups that a version has, and the subvolumes that are deleted in it; `None` when it is not the last one any more. A snapshot that has
-    /// no name yet is not deleted.
+    /// The groups that a version has, and the subvolumes that are deleted in it; `None` when it is not the last one any more.
     fn groups_of(&self, version: u64) -> Result<Option<(Groups, BTreeSet<u64>)>> {
         self.read(|op| {
             let roots = op.core.roots();
@@ -81,11 +80,8 @@ impl Inner {
             let trees = tree(objectid::ROOT_TREE, roots.root);
             let mut items = trees.range(from, Key::MAX);
             while let Some(item) = items.next()? {
-                let is_dead = |item: RootItem| {
-                    item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0
-                };
                 if item.key().kind == kind::ROOT_ITEM
-                    && RootItem::read(item.data()).is_some_and(is_dead)
+                    && RootItem::read(item.data()).is_some_and(|item| is_deleted(&item))
                 {
                     dead.insert(item.key().objectid);
                 }

@@ -17,6 +17,8 @@
 //! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
 //! quotas are marked as inconsistent, as Linux does, until all is counted anew: the worker does that by itself, by a pass over the last commit.
 
+use buttress_ondisk::item::{RootItem, root_flags};
+
 mod account;
 mod changes;
 mod groups;
@@ -46,6 +48,11 @@ pub enum Quota {
     Inconsistent,
     /// The same, and they stay so: on request.
     Left,
+}
+
+/// Whether a subvolume is deleted and waits to be dropped. A snapshot that has no name yet is not: what nobody can reach in it is taken away first.
+pub fn is_deleted(item: &RootItem) -> bool {
+    item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0
 }
 
 impl Quota {

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use buttress_ondisk::build::LeafBuilder;
-use buttress_ondisk::item::{FreeSpaceHeader, RootItem, root_flags};
+use buttress_ondisk::item::{FreeSpaceHeader, RootItem};
 use buttress_ondisk::{Expect, Key, kind, objectid};
 use zerocopy::IntoBytes;
 
@@ -23,7 +23,7 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::quota::{Changes, Counted, Quota, Versions, account, is_of_subvolume};
+use crate::quota::{Changes, Counted, Quota, Versions, account, is_deleted, is_of_subvolume};
 use crate::refs::owners::Committed;
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees, most_packed};
@@ -465,14 +465,12 @@ impl<'c, 'a> Settler<'c, 'a> {
         Ok(true)
     }
 
-    /// Whether a subvolume is deleted. A snapshot that has no name yet is not: what nobody can reach in it is taken away first.
+    /// Whether a subvolume is deleted, or gone.
     fn is_dead(&self, id: u64) -> bool {
         let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
         let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
-        let is_deleted =
-            |item: &RootItem| item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0;
         is_of_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
     }
 
