@@ -22,9 +22,9 @@ pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
     Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, Fiemap, File,
-    FileExtent, FileKind, Filesystem, Info, Mapping, New, Node, OpenMode, Options, Owner, Place,
-    Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage,
-    WantedReferrers, acl, fiemap_flags,
+    FileExtent, FileKind, Filesystem, Info, Mapping, New, NewLimits, Node, OpenMode, Options,
+    Owner, Place, Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo,
+    Times, Usage, WantedReferrers, acl, fiemap_flags,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;

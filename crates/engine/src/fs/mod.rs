@@ -23,6 +23,7 @@ mod nodes;
 mod open;
 mod options;
 mod paths;
+mod qgroups;
 mod quotas;
 mod rename;
 mod replayed;
@@ -53,6 +54,7 @@ pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;
+pub use qgroups::NewLimits;
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
 
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
