@@ -241,7 +241,8 @@ fn linux_holds_the_same_limits() {
     assert_eq!(ours, theirs);
     let fs = open(&image);
     let work = fs.lookup(Node::ROOT, b"work").unwrap().unwrap().node;
-    assert!(is_over(&fs.write(file(&fs, work, b"again"), 0, &[1; 2 * MIB as usize])));
+    let again = fs.create(work, b"again", &New::file(0o600));
+    assert!(is_over(&again.and_then(|made| fs.write(made.node, 0, &[1; 2 * MIB as usize]))));
     fs.disable_quotas().unwrap();
     fill_some(&fs, file(&fs, work, b"free"), 12 * MIB);
     fs.close().unwrap();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use buttress::ondisk::item::{QgroupInfo, QgroupStatus, qgroup_status_flags};
+use buttress::ondisk::item::{QgroupInfo, QgroupLimit, QgroupStatus, qgroup_status_flags};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
 
@@ -98,6 +98,8 @@ pub struct Quotas {
     pub usage: BTreeMap<u64, (u64, u64)>,
     /// The groups that a group is in.
     pub above: BTreeMap<u64, BTreeSet<u64>>,
+    /// Most bytes that a group may refer to.
+    pub limits: BTreeMap<u64, u64>,
 }
 
 impl Quotas {
@@ -110,6 +112,10 @@ impl Quotas {
                     if let Some(info) = QgroupInfo::of(data) {
                         quotas.usage.insert(key.offset, (info.rfer.get(), info.excl.get()));
                     }
+                }
+                kind::QGROUP_LIMIT => {
+                    let limit = QgroupLimit::of(data).filter(|limit| limit.flags.get() & 1 != 0);
+                    quotas.limits.extend(limit.map(|limit| (key.offset, limit.max_rfer.get())));
                 }
                 kind::QGROUP_STATUS => {
                     quotas.flags = QgroupStatus::of(data).map(|it| it.flags.get())

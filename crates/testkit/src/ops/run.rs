@@ -259,6 +259,8 @@ pub struct Runner {
     before: Time,
     /// Ranges that were read again after a refusal.
     resyncs: u64,
+    /// What quota groups had when they were changed last.
+    had: std::collections::BTreeMap<u64, (u64, u64)>,
 }
 
 impl Runner {
@@ -305,6 +307,7 @@ impl Runner {
             counts,
             before,
             resyncs: 0,
+            had: Default::default(),
         }
     }
 
@@ -315,7 +318,8 @@ impl Runner {
         let (before, counts) = (clock.now(), Counts::default());
         let (device, disk, config) = (None, None, *config);
         let fs = Some(fs);
-        Ok(Runner { config, device, disk, fs, clock, model, counts, before, resyncs: 0 })
+        let had = Default::default();
+        Ok(Runner { config, device, disk, fs, clock, model, counts, before, resyncs: 0, had })
     }
 
     /// What the filesystem was made as.
@@ -444,6 +448,7 @@ impl Runner {
             return Ok(());
         }
         // Where more has changed than a commit may look at, they are counted anew. Each commit may drop more.
+        self.within_limits()?;
         for _ in 0..QUOTA_TRIES {
             if compare::quotas_are_wrong(self.fs())? {
                 engine("clean", self.fs().clean())?;
@@ -489,6 +494,11 @@ impl Runner {
         answer: buttress::Result<T>,
     ) -> Result<Option<T>> {
         match answer {
+            // Groups have limits now and then.
+            Err(Error::User(Errno::DQUOT)) if self.config.quotas => {
+                self.counts.no_space += 1;
+                Ok(None)
+            }
             Ok(answer) if refusal.is_empty() => {
                 self.counts.done += 1;
                 Ok(Some(answer))

@@ -1,12 +1,14 @@
 //! Quota groups are made, put into each other and taken apart while a sequence runs; what they count is compared all the time.
 
-use buttress::{Errno, Node};
+use buttress::{Errno, NewLimits, Node};
 
 use super::super::rng::Rng;
 use super::{Result, Runner, compare, fail};
 
 /// Groups of levels 1 to 3, so many of each.
 const NUMBERS: u64 = 3;
+/// Blocks that a limited group gains by what is not charged: roots of snapshots in the same group, and deletions.
+const SLACK: u64 = 16;
 
 impl Runner {
     /// Some changes of groups, as the number of operations says.
@@ -17,6 +19,21 @@ impl Runner {
         let mut rng = Rng::new(self.counts.done ^ 0x9_0a75);
         for _ in 0..rng.below(4) {
             self.change_group(&mut rng)?;
+        }
+        self.had = compare::Quotas::of(self.fs())?.usage;
+        Ok(())
+    }
+
+    /// No group has more than it may, and than it had when it was limited or got a member.
+    pub(super) fn within_limits(&self) -> Result<()> {
+        let quotas = compare::Quotas::of(self.fs())?;
+        let slack = SLACK * u64::from(self.config.nodesize);
+        for (id, most) in &quotas.limits {
+            let had = self.had.get(id).map_or(0, |had| had.0);
+            let (rfer, _) = quotas.usage.get(id).copied().unwrap_or_default();
+            if rfer > had.max(*most) + slack {
+                return fail(format!("group {id:x} may have {most}, had {had} and has {rfer}"));
+            }
         }
         Ok(())
     }
@@ -29,6 +46,9 @@ impl Runner {
         let member = *rng.pick(&members);
         let has = |id: u64| quotas.usage.contains_key(&id);
         let is_in = quotas.above.get(&member).is_some_and(|above| above.contains(&group));
+        if rng.one_in(4) {
+            return self.limit_group(rng, member, &quotas);
+        }
         let (answer, expected) = match rng.below(8) {
             0..2 => {
                 let expected = has(group).then_some(Errno::EXIST);
@@ -67,6 +87,17 @@ impl Runner {
                 "group {:x}, member {:x}: {answer:?}, should be {expected:?}",
                 group, member
             )),
+        }
+    }
+
+    /// Limits a group to a bit more than it has, or takes the limit away.
+    fn limit_group(&mut self, rng: &mut Rng, id: u64, quotas: &compare::Quotas) -> Result<()> {
+        let has = quotas.usage.get(&id).map_or(0, |usage| usage.0);
+        let most = rng.one_in(2).then(|| has + rng.below(8 << 20));
+        let limits = NewLimits { rfer: Some(most), excl: None };
+        match self.fs().limit_qgroup(id, limits) {
+            Err(error) if error.errno() != Errno::NOENT => fail(format!("limit: {error}")),
+            _ => Ok(()),
         }
     }
 
