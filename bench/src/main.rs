@@ -20,6 +20,7 @@ mod leaves;
 mod linux;
 mod memory;
 mod mounts;
+mod quotas;
 mod reflog;
 mod stream;
 mod usage;
@@ -152,7 +153,7 @@ fn main() {
     }
     let scale = scale();
     let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,4,7,8,9,10,11,12,13,14,15,16,17".to_owned());
+        .unwrap_or_else(|_| "1,2,3,4,7,8,9,10,11,12,13,14,15,16,17,18".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -171,8 +172,9 @@ fn main() {
             "15" => latency::row(scale),
             "16" => databases::row(scale),
             "17" => usage::row(scale),
+            "18" => quotas::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1 to 4 and 7 to 17");
+                eprintln!("there is no row {other}; there are 1 to 4 and 7 to 18");
                 std::process::exit(2);
             }
         };

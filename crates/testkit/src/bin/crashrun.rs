@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog]`. `--notreelog`: fsyncs are commits. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--quotas]`. `--notreelog`: fsyncs are commits. `--quotas`: with quota groups, which change. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -24,6 +24,8 @@ struct Arguments {
     fsyncs: bool,
     /// Whether fsyncs write a log.
     tree_log: bool,
+    /// Whether all workloads have quotas.
+    quotas: bool,
     faults: usize,
     fault: Option<(String, u64)>,
     /// So many random workloads with fsyncs instead, from `seed` on.
@@ -70,6 +72,7 @@ fn arguments() -> Option<Arguments> {
         None => None,
     };
     let tree_log = given.remove("notreelog").is_none();
+    let quotas = given.remove("quotas").is_some();
     let enumerate = match given.remove("enumerate") {
         Some(_) => {
             let from = number(&mut given, "from", 0)?;
@@ -87,6 +90,7 @@ fn arguments() -> Option<Arguments> {
     };
     given.is_empty().then_some(Arguments {
         tree_log,
+        quotas,
         random,
         enumerate,
         plan,
@@ -104,7 +108,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks] [--quotas]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -124,7 +128,10 @@ fn main() -> ExitCode {
     if let Some(name) = &arguments.workload {
         workloads.retain(|workload| workload.name == name);
     }
-    workloads.iter_mut().for_each(|it| it.config.tree_log = arguments.tree_log);
+    for workload in &mut workloads {
+        workload.config.tree_log = arguments.tree_log;
+        workload.config.quotas |= arguments.quotas;
+    }
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();
     let failures = match arguments.faults {
@@ -146,7 +153,8 @@ fn main() -> ExitCode {
 }
 
 /// What stands alone.
-const FLAGS: [&str; 5] = ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks"];
+const FLAGS: [&str; 6] =
+    ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks", "quotas"];
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {

@@ -116,6 +116,15 @@ impl Config {
         }
     }
 
+    /// Switches quotas on.
+    fn with_quotas(&self, device: MemoryDevice) -> Result<MemoryDevice> {
+        let device = Arc::new(device);
+        let fs = engine("open", open(&(device.clone() as _), self, &Clock::default()))?;
+        engine("quotas", fs.count_quotas(|_| true))?;
+        engine("close", fs.close())?;
+        Arc::try_unwrap(device).or_else(|_| fail("somebody still has the device"))
+    }
+
     /// Makes the filesystem.
     pub fn make(&self) -> Result<MemoryDevice> {
         let device = MemoryDevice::new(self.size);
@@ -131,6 +140,7 @@ impl Config {
         options.features.set(Feature::BlockGroupTree, false);
         options.features.set(Feature::NoHoles, self.no_holes);
         match buttress_mkfs::make(&device, &options, &mut Environment::seeded(1)) {
+            Ok(_) if self.quotas => self.with_quotas(device),
             Ok(_) => Ok(device),
             Err(error) => fail(format!("mkfs: {error}")),
         }
@@ -280,7 +290,7 @@ impl Runner {
     /// The same, by this clock.
     pub fn by_clock(disk: Arc<dyn BlockDevice>, config: &Config, clock: Clock) -> Result<Runner> {
         let fs = engine("open", open(&disk, config, &clock))?;
-        if config.quotas {
+        if config.quotas && !fs.has_quotas() {
             engine("quotas", fs.count_quotas(|_| true))?;
         }
         let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;

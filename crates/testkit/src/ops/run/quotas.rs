@@ -76,7 +76,10 @@ impl Runner {
             }
         };
         match (answer, expected) {
-            (Ok(()), None) => self.check_quotas(),
+            (Ok(()), None) => {
+                self.had = compare::Quotas::of(self.fs())?.usage;
+                self.check_quotas()
+            }
             (Err(error), Some(expected)) if error.errno() == expected => Ok(()),
             // It may have gone with its subvolume by now.
             (Err(error), None) if error.errno() == Errno::NOENT => Ok(()),
