@@ -248,7 +248,7 @@ impl Judging<'_> {
         if due(self.since.0, self.plan.check_every) {
             self.since.0 = 0;
             match whole {
-                true => judge::progs(&disk.device)?,
+                true => judge::progs(&disk.device, &self.workload.config)?,
                 false => judge::progs_by_mirror(&disk.device)?,
             }
             self.outcome.tally.checked += 1;

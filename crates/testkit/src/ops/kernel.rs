@@ -5,9 +5,11 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::Path;
+use std::sync::Arc;
 
 use buttress::{FileKind, Node};
-use buttress_device::MemoryDevice;
+use buttress_device::{Access, MemoryDevice};
+use buttress_volume::Volume;
 
 use super::run::{Failure, Result, fail};
 use crate::model::{Body, Content, Inode, Model};
@@ -22,7 +24,22 @@ pub fn check(device: &MemoryDevice) -> Result<()> {
     let dir = oracle(temp_dir())?;
     let image = dir.path().join("image");
     oracle(device.store(&image))?;
-    oracle(crate::oracle::check(&image, true)).map(drop)
+    match oracle(crate::oracle::check(&image, true)) {
+        // btrfs-progs 6.2 reads no quota tree whose relations begin in another leaf than its groups, be it Linux's own. So ours judges.
+        Err(Failure(why)) if why.contains("ERROR: loading qgroups from disk: -2") => ours(device),
+        checked => checked.map(drop),
+    }
+}
+
+/// Our own checker finds nothing, data included.
+fn ours(device: &MemoryDevice) -> Result<()> {
+    let volume = oracle(Volume::open(vec![Arc::new(device.snapshot())], Access::ReadOnly))?.volume;
+    let options = buttress_check::Options { check_data_csum: true, ..Default::default() };
+    let report = buttress_check::check(&volume, &options, &buttress_check::Progress::default());
+    match report.issues.first() {
+        Some(issue) => fail(format!("checker: {issue}")),
+        None => Ok(()),
+    }
 }
 
 /// Lets Linux mount a copy of the device and compares all that it shows with the model. Nothing is done without root.
