@@ -26,6 +26,8 @@ pub enum Phase {
 
 /// Reasons for which an fsync is a commit, in the order of [`Stats::REFUSALS`].
 pub(crate) const REFUSALS: usize = 10;
+/// What quotas do about extents, see [`Stats::QUOTA_EXTENTS`].
+const QUOTA_EXTENTS: usize = 5;
 
 /// How many phases there are.
 const PHASES: usize = 7;
@@ -49,6 +51,7 @@ pub struct Counters {
     pub(crate) log_blocks: AtomicU64,
     pub(crate) log_searches: AtomicU64,
     pub(crate) log_refused: [AtomicU64; REFUSALS],
+    pub(crate) quota_extents: [AtomicU64; QUOTA_EXTENTS],
     phases: [AtomicU64; PHASES],
 }
 
@@ -101,6 +104,8 @@ pub struct Stats {
     pub log_searches: u64,
     /// fsyncs that had to be commits, by their reason, in the order of [`Stats::REFUSALS`].
     pub log_refused: [u64; REFUSALS],
+    /// Extents that quotas had to do with, by what they did, in the order of [`Stats::QUOTA_EXTENTS`].
+    pub quota_extents: [u64; QUOTA_EXTENTS],
     /// Tree blocks that commits took beyond what they had promised: none.
     pub beyond_promise: u64,
     /// Bytes of tree blocks written; copies on other devices or in other places are not counted.
@@ -117,6 +122,11 @@ impl Stats {
     /// The names of the phases of a commit.
     pub const PHASES: [&str; PHASES] =
         ["freeze", "prepare", "merge", "settle", "write", "superblocks", "publish"];
+
+    /// What quotas do about an extent that a commit has to do with: it is new and has one owner, so nothing is asked; who reaches it is asked in both
+    /// versions, and it is the same (`same`) or not (`moved`), as it has records, or as (`below`) it is below a tree block that others reach
+    /// now; of these, so many are read (`blocks`).
+    pub const QUOTA_EXTENTS: [&str; QUOTA_EXTENTS] = ["alone", "same", "moved", "blocks", "below"];
 
     /// The reasons for which an fsync is a commit: logs are turned off, the last commit does not know the subvolume, or a chunk; an inode
     /// of it has another name now, or lost one that is somebody's now; data were cloned; space is reserved behind the end of a file; the log
@@ -163,8 +173,10 @@ impl Stats {
         let times = times.map(|(name, time)| (format!("{name}_us"), micros(time)));
         let refused = Stats::REFUSALS.iter().zip(self.log_refused);
         let refused = refused.map(|(name, count)| (format!("log_refused_{name}"), count));
+        let quota = Stats::QUOTA_EXTENTS.iter().zip(self.quota_extents);
+        let quota = quota.map(|(name, count)| (format!("quota_extents_{name}"), count));
         let counts = counts.into_iter().map(|(name, count)| (name.to_owned(), count));
-        counts.chain(refused).chain(times).collect()
+        counts.chain(quota).chain(refused).chain(times).collect()
     }
 
     /// As counted so far.
@@ -187,6 +199,7 @@ impl Stats {
             log_blocks: read(&counters.log_blocks),
             log_searches: read(&counters.log_searches),
             log_refused: counters.log_refused.each_ref().map(read),
+            quota_extents: counters.quota_extents.each_ref().map(read),
             beyond_promise: read(&counters.beyond),
             tree_bytes: (leaves + nodes).saturating_mul(nodesize),
             cache_hits: cache.0,

@@ -9,6 +9,7 @@ use crate::hash::Spread;
 use crate::refs::Target;
 use crate::refs::child_refs;
 use crate::refs::owners::{Committed, Known, Owners};
+use crate::stats::{self, Counters};
 use crate::tree::Blocks;
 
 /// Tree blocks that a commit reads to see what changed below them at most. Linux gives up where a subtree of three levels is dropped.
@@ -27,6 +28,8 @@ pub struct Versions<'a> {
     pub after: Committed,
     /// Bytes of memory for who reaches what, in each of both.
     pub memory: u64,
+    /// Counts what is done.
+    pub counters: &'a Counters,
 }
 
 /// Counts what has changed; whether that is known.
@@ -39,7 +42,7 @@ pub fn account(
     for id in &changes.made {
         groups.make(*id);
     }
-    let Changes { touched, alone, snapshots, made: _, gone } = changes;
+    let Changes { touched, alone, new_alone, snapshots, made: _, gone } = changes;
     let fresh: BTreeSet<u64> = snapshots.iter().map(|(snapshot, _)| *snapshot).collect();
     let (mut before, mut after) = (Known::new(versions.memory), Known::new(versions.memory));
     let mut counting = Counting {
@@ -53,8 +56,13 @@ pub fn account(
         moves: HashMap::new(),
         over: HashMap::new(),
         left: BLOCKS_MAX,
+        done: [new_alone, 0, 0, 0, 0],
     };
-    if !counting.all(touched)? {
+    let is_known = counting.all(touched);
+    for (counter, more) in versions.counters.quota_extents.iter().zip(counting.done) {
+        stats::add(counter, more);
+    }
+    if !is_known? {
         return Ok(false);
     }
     for (tree, bytes) in alone {
@@ -146,6 +154,8 @@ struct Counting<'a> {
     over: HashMap<u64, BTreeSet<u64>>,
     /// Blocks that may be gone into.
     left: usize,
+    /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
+    done: [u64; 5],
 }
 
 impl Counting<'_> {
@@ -162,6 +172,7 @@ impl Counting<'_> {
         }
         while let Some(bytenr) = below.pop() {
             if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
+                self.done[4] += 1;
                 self.one(bytenr, &mut below)?;
             }
             if self.is_spent() {
@@ -181,14 +192,17 @@ impl Counting<'_> {
         let mut after = reached(&mut self.after, bytenr)?;
         after.trees.retain(|tree| !self.fresh.contains(tree));
         if before.trees == after.trees {
+            self.done[1] += 1;
             return Ok(());
         }
+        self.done[2] += 1;
         let bytes = before.bytes.max(after.bytes);
         let goes_on = self.add(&before.trees, &after.trees, bytes);
         if let Some((level, generation)) = before.block
             && goes_on
         {
             self.left = self.left.saturating_sub(1);
+            self.done[3] += 1;
             let block = self.blocks.read(bytenr, level, generation, 0)?;
             child_refs(&block, |target| {
                 below.push(match target {

@@ -13,6 +13,8 @@ pub struct Changes {
     pub touched: Vec<u64>,
     /// Bytes of new ones that only one tree refers to, by that tree.
     pub alone: BTreeMap<u64, u64>,
+    /// How many of these there are.
+    pub new_alone: u64,
     /// Snapshots that were taken, with what they were taken of.
     pub snapshots: Vec<(u64, u64)>,
     /// Subvolumes that are new, snapshots among them.
@@ -33,6 +35,7 @@ impl Changes {
                     let sectors = group.iter().map(|record| record.sectors).max().unwrap_or(0);
                     let bytes = if sectors > 0 { u64::from(sectors) * SECTOR } else { nodesize };
                     *self.alone.entry(tree).or_default() += bytes;
+                    self.new_alone += 1;
                 }
                 None => self.touched.extend(group.first().map(|record| record.bytenr)),
             }

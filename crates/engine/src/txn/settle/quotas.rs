@@ -105,6 +105,7 @@ impl Settler<'_, '_> {
             before: committed(&core.roots()),
             after: committed(&self.roots),
             memory: core.room / QUOTA_SHARE,
+            counters: &core.counters,
         };
         let mut quota = core.quota.lock();
         let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
