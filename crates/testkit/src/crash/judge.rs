@@ -321,7 +321,12 @@ fn again(runner: &mut Runner) -> Result<()> {
 /// is left; where it finds nothing else, it looks again when all is dropped. So it does where they are marked as wrong, and have been counted anew.
 pub fn progs(device: &MemoryDevice, config: &Config) -> Result<()> {
     match kernel::check(device) {
-        Err(Failure(why)) if config.quotas && why.contains("Counts for qgroup id") => {
+        Err(Failure(why))
+            if config.quotas
+                && ["Counts for qgroup id", "Rescan hasn't been"]
+                    .iter()
+                    .any(|it| why.contains(it)) =>
+        {
             let rest = Arc::new(device.snapshot());
             let fs = engine("open", open(&(rest.clone() as _), config, &Clock::default()))?;
             engine("clean", fs.clean())?;
