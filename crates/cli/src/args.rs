@@ -173,6 +173,12 @@ pub enum Command {
     /// Subvolumes and snapshots
     #[command(subcommand, infer_subcommands = true)]
     Subvolume(cmd::subvolume::Subvolume),
+    /// Quotas as a whole
+    #[command(subcommand, infer_subcommands = true)]
+    Quota(cmd::quota::Quota),
+    /// Groups of quotas
+    #[command(subcommand, infer_subcommands = true)]
+    Qgroup(cmd::qgroup::Qgroup),
     /// Check an unmounted filesystem; only reads
     #[command(after_help = CHECK)]
     Check(cmd::check::Check),
