@@ -91,12 +91,13 @@ impl Filesystem {
         let sums = sectors as usize * self.core().features.csum.size();
         let need =
             Need { data: sectors * SECTOR, refs: WRITE_REFS, ..need(WRITE_LEAVES, 300 + sums) };
+        let need = Need { charged_to: node.subvolume, ..need };
         inner.ready(node)?;
         inner.change_through(need, |op| {
             let (subvolume, inode) = inner.find(op, node)?;
             let filled = subvolume.tree.fill(op, &inode, data, size)?;
             if !filled {
-                op.core.space.unreserve(need);
+                op.unreserve(need);
             }
             Ok(filled)
         })
@@ -152,7 +153,8 @@ impl Filesystem {
             // What overwrites a buffer needs no more room than that had.
             if (data.len() as u64) < DIRECT_MIN {
                 let spare = need.data.saturating_sub(buffered);
-                op.core.space.unreserve(Need { data: spare, ..Need::default() });
+                let charged_to = node.subvolume;
+                op.unreserve(Need { data: spare, charged_to, ..Need::default() });
             }
             Ok(at)
         })
@@ -194,9 +196,9 @@ impl Filesystem {
             let (subvolume, inode) = inner.find(op, node)?;
             subvolume.tree.hole_bytes(op, &inode, offset, end)
         })?;
-        let need = Need { data, ..need(6, 4000) };
+        let need = Need { data, charged_to: node.subvolume, ..need(6, 4000) };
         inner.change_at(node, need, |op, _, _| {
-            op.core.space.unreserve(need);
+            op.unreserve(need);
             Ok(())
         })
     }
@@ -208,6 +210,13 @@ impl Filesystem {
             Allocate::PunchHole => self.punch(node, offset, offset.saturating_add(len)),
             Allocate::Reserve { keep_size } => {
                 inner.change_at(node, need, |op, subvolume, inode| {
+                    if op.core.charges.are_limited() {
+                        // What is there already is not allocated again.
+                        let end = offset.saturating_add(len);
+                        let holes = subvolume.tree.hole_bytes(op, inode, offset, end)?;
+                        let spare = need.data.saturating_sub(holes + 3 * SECTOR);
+                        op.core.charges.give_back(node.subvolume, spare);
+                    }
                     subvolume.tree.allocate(op, inode, offset, len, keep_size)
                 })
             }

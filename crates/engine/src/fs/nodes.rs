@@ -162,7 +162,7 @@ impl Inner {
         mut work: impl FnMut(&Op<'_>, &Subvolume, &Arc<Inode>) -> Result<T>,
     ) -> Result<T> {
         self.ready(node)?;
-        self.change(need, |op| {
+        self.change(Need { charged_to: node.subvolume, ..need }, |op| {
             let (subvolume, inode) = self.find(op, node)?;
             work(op, &subvolume, &inode)
         })

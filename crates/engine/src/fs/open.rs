@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
-use buttress_ondisk::item::{QgroupLimit, QgroupStatus, qgroup_status_flags};
+use buttress_ondisk::item::{QgroupStatus, qgroup_status_flags};
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
@@ -101,7 +101,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     if options.write {
         refuse_writing(&blocks, &roots)?;
     }
-    let quota = match options.write {
+    let mut quota = match options.write {
         true => quota(&blocks, &roots, options.mark_quota_inconsistent)?,
         false => Quota::Off,
     };
@@ -121,6 +121,9 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         }
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
+    if let Some(groups) = quota.groups() {
+        core.charges.settle(groups, true);
+    }
     core.quota = Mutex::new(quota);
     core.sequential = options.reproducible;
     core.drop_blocks_max = options.drop_blocks_max;
@@ -158,7 +161,8 @@ fn replace_goes_on(item: &[u8]) -> bool {
     matches!(state, Some(STARTED | SUSPENDED))
 }
 
-/// What is to be done about quotas. Those that are right are counted on; `may_be_wrong`: others may be left as they are.
+/// What is to be done about quotas. Those that are right are counted on; `may_be_wrong`: simple ones, and those that nobody can read, may be left
+/// as they are.
 fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     let Some(root) = roots.quota else { return Ok(Quota::Off) };
     let view = View::new(blocks, objectid::QUOTA_TREE, root);
@@ -171,34 +175,18 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
         return Ok(Quota::Off);
     }
     if is(qgroup_status_flags::SIMPLE_MODE) {
-        return Err(Error::Unsupported(Unsupported::Quotas));
+        return match may_be_wrong {
+            true => Ok(Quota::Left),
+            false => Err(Error::Unsupported(Unsupported::Quotas)),
+        };
     }
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
         || status.generation.get() != roots.root.generation;
-    match counted(view, is_wrong) {
+    match Groups::load(view) {
         Err(_) if may_be_wrong => Ok(Quota::Left),
-        quota => quota,
+        Err(error) => Err(error),
+        Ok(groups) if is_wrong => Ok(Quota::Inconsistent(groups)),
+        Ok(groups) => Ok(Quota::Counted(groups)),
     }
-}
-
-/// Groups without limits: nothing here holds one.
-fn counted(view: View<'_>, is_wrong: bool) -> Result<Quota> {
-    match has_limits(view)? {
-        true => Err(Error::Unsupported(Unsupported::Quotas)),
-        false if is_wrong => Ok(Quota::Inconsistent),
-        false => Ok(Quota::Counted(Groups::load(view)?)),
-    }
-}
-
-/// Whether a group has a limit: nothing here holds it.
-fn has_limits(view: View<'_>) -> Result<bool> {
-    let key = |kind, offset| Key::new(0, kind, offset);
-    let mut items = view.range(key(kind::QGROUP_LIMIT, 0), key(kind::QGROUP_LIMIT, u64::MAX));
-    while let Some(item) = items.next()? {
-        if QgroupLimit::of(item.data()).is_some_and(|limit| limit.flags.get() != 0) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
 }

@@ -1,58 +1,166 @@
 //! Groups of quotas: made, put into each other, limited.
+//!
+//! Groups are changed in memory, and the commit that follows writes them with the numbers that it counts. All of it is durable when the call returns.
 
-use super::Filesystem;
+use super::run::need;
 use super::types::{Node, Owner};
+use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
+use crate::quota::{Groups, Quota, is_of_subvolume};
+use crate::space::Need;
+use crate::txn::{Core, Upkeep};
 
-/// A limit of a group that is to be set: what is `None` stays, and `Some(None)` takes a limit away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NewLimits {
-    /// Most bytes that the group may refer to.
-    pub rfer: Option<Option<u64>>,
-    /// Most bytes that only the group may refer to.
-    pub excl: Option<Option<u64>>,
+pub use crate::quota::NewLimits;
+
+/// Bytes of the items of a group, or of a few relations.
+const GROUP_BYTES: usize = 400;
+
+impl Core {
+    /// What writing groups of so many bytes may need.
+    pub(super) fn need_for_groups(&self, bytes: usize) -> Need {
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let leaves = bytes / (self.features.nodesize as u32 / 2) + 2;
+        Need { private: leaves, bytes, ..Need::default() }
+    }
+}
+
+impl Inner {
+    /// Changes groups, and commits. ENOTCONN when quotas are off.
+    fn change_groups<T>(&self, mut change: impl FnMut(&mut Groups) -> Result<T>) -> Result<T> {
+        let changed = self.change(self.core.need_for_groups(GROUP_BYTES), |op| {
+            let mut quota = op.core.quota.lock();
+            let groups = quota.groups().ok_or(Error::User(Errno::NOTCONN))?;
+            let changed = change(groups)?;
+            op.core.charges.settle(groups, false);
+            Ok(changed)
+        })?;
+        self.commit_for_space(Upkeep::None)?;
+        Ok(changed)
+    }
+
+    /// The same, of what may leave numbers wrong; whether they are right.
+    fn relate(&self, mut change: impl FnMut(&mut Groups) -> Result<bool>) -> Result<bool> {
+        self.change(self.core.need_for_groups(GROUP_BYTES), |op| {
+            let mut quota = op.core.quota.lock();
+            let groups = quota.groups().ok_or(Error::User(Errno::NOTCONN))?;
+            let is_right = change(groups)?;
+            op.core.charges.settle(groups, false);
+            if !is_right {
+                quota.distrust();
+            }
+            Ok(())
+        })?;
+        self.commit_for_space(Upkeep::None)?;
+        let is_right = matches!(*self.core.quota.lock(), Quota::Counted(_));
+        if !is_right {
+            self.wake.wake();
+        }
+        Ok(is_right)
+    }
+
+    /// Refuses groups that no subvolume can be put into.
+    fn may_be_in(&self, groups: &[u64]) -> Result<()> {
+        let mut quota = self.core.quota.lock();
+        let known = quota.groups().ok_or(Error::User(Errno::NOTCONN))?;
+        groups.iter().try_for_each(|group| known.may_hold(*group))
+    }
+
+    /// Has a subvolume of the running transaction be in groups from the beginning.
+    fn put_in(&self, subvolume: u64, groups: &[u64]) {
+        if let Some(known) = self.core.quota.lock().groups() {
+            known.want(subvolume, groups);
+            self.core.charges.settle(known, false);
+        }
+    }
+
+    /// The same for a snapshot. EDQUOT when what its source refers to goes beyond the limit of a group.
+    fn put_snapshot_in(&self, snapshot: u64, source: u64, groups: &[u64]) -> Result<()> {
+        self.put_in(snapshot, groups);
+        let mut quota = self.core.quota.lock();
+        let Some(known) = quota.groups() else { return Ok(()) };
+        let charged = self.core.charges.charge(snapshot, known.gained(source, groups));
+        charged.map_err(|_| {
+            known.want(snapshot, &[]);
+            Error::User(Errno::DQUOT)
+        })
+    }
 }
 
 impl Filesystem {
     /// Whether quotas are on.
     pub fn has_quotas(&self) -> bool {
-        false
+        !matches!(*self.core().quota.lock(), Quota::Off | Quota::Leaving)
     }
 
     /// Whether quotas are on and wrong, until they are counted anew ([`Filesystem::count_quotas`]; with a worker that comes by itself).
     pub fn has_wrong_quotas(&self) -> bool {
-        false
+        self.inner().has_wrong_quotas()
     }
 
     /// Switches quotas off: groups, relations and limits are gone. Nothing where they are off.
     pub fn disable_quotas(&self) -> Result<()> {
-        Err(Error::User(Errno::NOSYS))
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        if !self.has_quotas() {
+            return Ok(());
+        }
+        let blocks = u32::try_from(inner.core.space.trees().quota).unwrap_or(u32::MAX);
+        let need =
+            Need { private: 1, nodes: blocks.saturating_add(8), deleting: true, ..need(0, 0) };
+        inner.change(need, |op| {
+            let mut quota = op.core.quota.lock();
+            if !matches!(*quota, Quota::Off) {
+                *quota = Quota::Leaving;
+            }
+            op.core.charges.settle(&Groups::default(), true);
+            Ok(())
+        })?;
+        inner.commit_for_space(Upkeep::None).map(drop)
     }
 
-    /// Makes a group: level and number, as in `level << 48 | number`. EEXIST when it is there, ENOTCONN when quotas are off.
-    pub fn create_qgroup(&self, _id: u64) -> Result<()> {
-        Err(Error::User(Errno::NOSYS))
+    /// Makes a group: level and number, as in `level << 48 | number`. EEXIST when it is there, ENOTCONN when quotas are off, EINVAL for
+    /// the number of a subvolume: these groups come and go by themselves.
+    pub fn create_qgroup(&self, id: u64) -> Result<()> {
+        if is_of_subvolume(id) {
+            return Err(Error::User(Errno::INVAL));
+        }
+        self.inner().change_groups(|groups| groups.create(id))
     }
 
-    /// Takes a group away. ENOENT when there is none, EBUSY when it has members or is that of a subvolume that is there.
-    pub fn destroy_qgroup(&self, _id: u64) -> Result<()> {
-        Err(Error::User(Errno::NOSYS))
+    /// Takes a group away; whether all groups' numbers are right after that: else they are counted anew. ENOENT when there is none, EBUSY when
+    /// it has members or is that of a subvolume that is there.
+    pub fn destroy_qgroup(&self, id: u64) -> Result<bool> {
+        if is_of_subvolume(id) && self.has_tree(id)? {
+            return Err(Error::User(Errno::BUSY));
+        }
+        self.inner().relate(|groups| groups.destroy(id))
+    }
+
+    /// Whether a subvolume is there, be it deleted.
+    fn has_tree(&self, id: u64) -> Result<bool> {
+        use buttress_ondisk::{Key, kind};
+        let from = Key::new(id, kind::ROOT_ITEM, 0);
+        self.inner().commit()?;
+        self.inner().read(|op| {
+            let found = op.core.root_view().last_in(&from, &Key { offset: u64::MAX, ..from })?;
+            Ok(found.is_some())
+        })
     }
 
     /// Puts a group into another one of a higher level; whether all groups' numbers are right after that: else they are counted anew. EINVAL when the
     /// level is not higher, ENOENT when one of both is not there, EEXIST when it is in it already.
-    pub fn assign_qgroup(&self, _member: u64, _group: u64) -> Result<bool> {
-        Err(Error::User(Errno::NOSYS))
+    pub fn assign_qgroup(&self, member: u64, group: u64) -> Result<bool> {
+        self.inner().relate(|groups| groups.enter(member, group))
     }
 
     /// Takes a group out of another one; whether all groups' numbers are right after that. ENOENT when it is not in it.
-    pub fn remove_qgroup(&self, _member: u64, _group: u64) -> Result<bool> {
-        Err(Error::User(Errno::NOSYS))
+    pub fn remove_qgroup(&self, member: u64, group: u64) -> Result<bool> {
+        self.inner().relate(|groups| groups.leave(member, group))
     }
 
     /// Limits a group. ENOENT when there is none.
-    pub fn limit_qgroup(&self, _id: u64, _limits: NewLimits) -> Result<()> {
-        Err(Error::User(Errno::NOSYS))
+    pub fn limit_qgroup(&self, id: u64, limits: NewLimits) -> Result<()> {
+        self.inner().change_groups(|groups| groups.limit(id, limits))
     }
 
     /// The same as [`Filesystem::create_subvolume`], in these groups from the beginning: ENOENT when one of them is not there.
@@ -61,20 +169,35 @@ impl Filesystem {
         dir: Node,
         name: &[u8],
         owner: Owner,
-        _groups: &[u64],
+        groups: &[u64],
     ) -> Result<u64> {
-        self.create_subvolume(dir, name, owner)
+        let inner = self.inner();
+        if groups.is_empty() {
+            return self.create_subvolume(dir, name, owner);
+        }
+        inner.may_be_in(groups)?;
+        let id = inner.create_subvolume(dir, name, owner, |id| inner.put_in(id, groups))?;
+        inner.commit_for_space(Upkeep::None)?;
+        Ok(id)
     }
 
-    /// The same as [`Filesystem::snapshot`], in these groups from the beginning: ENOENT when one of them is not there.
+    /// The same as [`Filesystem::snapshot`], in these groups from the beginning: ENOENT when one of them is not there, EDQUOT when what the source
+    /// refers to goes beyond the limit of one.
     pub fn snapshot_in(
         &self,
         source: u64,
         dir: Node,
         name: &[u8],
         read_only: bool,
-        _groups: &[u64],
+        groups: &[u64],
     ) -> Result<u64> {
-        self.snapshot(source, dir, name, read_only)
+        let inner = self.inner();
+        if groups.is_empty() {
+            return self.snapshot(source, dir, name, read_only);
+        }
+        inner.may_be_in(groups)?;
+        // What was written to the source counts by then.
+        inner.commit_for_space(Upkeep::None)?;
+        inner.snapshot(source, dir, name, read_only, |id| inner.put_snapshot_in(id, source, groups))
     }
 }

@@ -10,11 +10,10 @@ use buttress_ondisk::{Key, kind, objectid};
 
 use super::costs::Counting;
 use super::{Filesystem, Inner};
-use crate::error::{Errno, Error, Result};
+use crate::error::{Errno, Error, Result, Unsupported};
 use crate::quota::{Counted, Groups, Quota, is_deleted};
 use crate::refs::usage::Progress;
 use crate::space::{Need, Shortage};
-use crate::tree::View;
 use crate::txn::Upkeep;
 
 /// How often it is counted anew because a commit was faster.
@@ -35,9 +34,12 @@ impl Filesystem {
 
 impl Inner {
     /// Counts once; whether no commit has come in between.
-    fn count_quotas(&self, told: &mut dyn FnMut(Progress) -> bool) -> Result<bool> {
+    pub(super) fn count_quotas(&self, told: &mut dyn FnMut(Progress) -> bool) -> Result<bool> {
         let core = &self.core;
         core.check_writable()?;
+        if matches!(*core.quota.lock(), Quota::Left) {
+            return Err(Error::Unsupported(Unsupported::Quotas));
+        }
         self.commit()?;
         let mut counting = Counting::of(self)?;
         while counting.step_in(self)? {
@@ -46,38 +48,37 @@ impl Inner {
             }
         }
         let version = counting.version();
-        let Some((mut groups, dead)) = self.groups_of(version)? else { return Ok(false) };
-        groups.recount(&counting.costs(), &dead);
-        let bytes = u32::try_from(groups.bytes()).unwrap_or(u32::MAX);
-        let leaves = bytes / (core.features.nodesize as u32 / 2) + 2;
-        let need = Need { private: leaves, bytes, deleting: true, ..Need::default() };
+        let Some(dead) = self.dead_in(version)? else { return Ok(false) };
+        let costs = counting.costs();
+        let (was_counted, bytes) = {
+            let mut quota = core.quota.lock();
+            let more = costs.subvolumes().count();
+            let bytes =
+                quota.groups().map_or_else(|| Groups::default().bytes(more), |it| it.bytes(more));
+            (matches!(*quota, Quota::Counted(_)), bytes)
+        };
+        let need = Need { deleting: true, ..core.need_for_groups(bytes) };
         match core.space.reserve(need) {
             Ok(()) => {}
             Err(Shortage::CommitFirst) => return Ok(false),
             Err(Shortage::NoSpace) => return Err(Error::NoSpace),
         }
-        let was_counted = matches!(*core.quota.lock(), Quota::Counted(_));
-        *core.recounted.lock() = Some(Counted { groups, version });
+        *core.recounted.lock() = Some(Counted { costs, dead, version });
         let transid = self.commit_for_space(Upkeep::None)?;
         let is_counted = matches!(*core.quota.lock(), Quota::Counted(_));
         Ok(is_counted && (!was_counted || transid == version + 1))
     }
 
-    /// The groups that a version has, and the subvolumes that are deleted in it; `None` when it is not the last one any more.
-    fn groups_of(&self, version: u64) -> Result<Option<(Groups, BTreeSet<u64>)>> {
+    /// The subvolumes that are deleted in a version; `None` when it is not the last one any more.
+    fn dead_in(&self, version: u64) -> Result<Option<BTreeSet<u64>>> {
         self.read(|op| {
             let roots = op.core.roots();
             if roots.root.generation != version {
                 return Ok(None);
             }
-            let tree = |id, root| View::new(&op.core.blocks, id, root);
-            let groups = match roots.quota {
-                Some(root) => Groups::load(tree(objectid::QUOTA_TREE, root))?,
-                None => Groups::default(),
-            };
             let mut dead = BTreeSet::new();
             let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
-            let trees = tree(objectid::ROOT_TREE, roots.root);
+            let trees = op.core.root_view();
             let mut items = trees.range(from, Key::MAX);
             while let Some(item) = items.next()? {
                 if item.key().kind == kind::ROOT_ITEM
@@ -86,13 +87,13 @@ impl Inner {
                     dead.insert(item.key().objectid);
                 }
             }
-            Ok(Some((groups, dead)))
+            Ok(Some(dead))
         })
     }
 
     /// Whether quotas are wrong and wait to be counted anew.
     pub(super) fn has_wrong_quotas(&self) -> bool {
-        matches!(*self.core.quota.lock(), Quota::Inconsistent)
+        matches!(*self.core.quota.lock(), Quota::Inconsistent(_))
     }
 
     /// Counts quotas anew where they are wrong, until `gives_up`; whether they are right then. What keeps it from that is said.

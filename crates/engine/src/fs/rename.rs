@@ -5,6 +5,7 @@ use super::types::{Entry, Node};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::inode::{FEW, Rename, letting_go};
+use crate::space::Need;
 use crate::subvol::Place;
 use crate::txn::Op;
 
@@ -164,6 +165,7 @@ impl Inner {
             self.ready(dir)?;
         }
         let need = need(20, 1200 + 12 * (name.len() + new_name.len()));
+        let need = Need { charged_to: to.subvolume, ..need };
         self.change(need, |op| {
             let (source, source_dir) = self.find(op, from)?;
             let (place, place_dir) = self.find(op, to)?;

@@ -8,15 +8,18 @@
 use buttress_ondisk::SECTOR;
 
 use super::Inner;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::subvol::LEAVING_COMMITS;
-use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency};
+use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency, charged};
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
+
+/// Commits that one operation makes to have what was charged to quota groups counted; the second one for what others were charged meanwhile.
+const COUNTS_MAX: u32 = 2;
 
 /// Commits in a row that drop deleted subvolumes while an operation waits for room, and give nothing back that it could use.
 const IN_VAIN_MAX: u32 = 1000;
@@ -30,6 +33,8 @@ const USUAL_BYTES: u32 = 1 << 10;
 
 enum Failure {
     Shortage(Shortage),
+    /// The limit of a quota group is in the way; whether a commit may change that.
+    Quota(bool),
     Other(Error),
 }
 
@@ -71,10 +76,19 @@ impl Inner {
         let (mut commits, mut steps) = (0, self.forest.steps());
         // Asked for when there was no room for the first time, which most operations never hear.
         let (mut in_vain, mut used) = (0, None);
+        let mut counted = 0;
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
                 Err(Failure::Other(error)) => return Err(error),
+                Err(Failure::Quota(may_shrink)) => {
+                    if !may_shrink || counted == COUNTS_MAX {
+                        return Err(Error::User(Errno::DQUOT));
+                    }
+                    counted += 1;
+                    self.count_charges()?;
+                    continue;
+                }
                 Err(Failure::Shortage(shortage)) => shortage,
             };
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
@@ -107,6 +121,14 @@ impl Inner {
         }
     }
 
+    /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted.
+    fn count_charges(&self) -> Result<()> {
+        match self.has_wrong_quotas() {
+            true => self.count_quotas(&mut |_| true).map(drop),
+            false => self.commit_for_space(Upkeep::None).map(drop),
+        }
+    }
+
     /// Bytes in use of the kind that an operation wants more of.
     fn used(&self, need: Need) -> u64 {
         let usage = self.core.space.usage();
@@ -119,10 +141,20 @@ impl Inner {
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
-        self.core.space.reserve(need).map_err(Failure::Shortage)?;
+        let bytes = charged(need, self.core.features.nodesize);
+        let charges = self.core.charges.charge(need.charged_to, bytes);
+        charges.map_err(|full| Failure::Quota(full.may_shrink))?;
+        self.core.space.reserve(need).map_err(|shortage| {
+            self.core.charges.give_back(need.charged_to, bytes);
+            Failure::Shortage(shortage)
+        })?;
         let done = work(&op).map_err(|error| match error {
+            Error::User(Errno::DQUOT) => {
+                op.unreserve(need);
+                Failure::Quota(true)
+            }
             Error::User(_) => {
-                self.core.space.unreserve(need);
+                op.unreserve(need);
                 Failure::Other(error)
             }
             // It may have got half way, and used up part of what it was promised: the next commit settles that. To give all of

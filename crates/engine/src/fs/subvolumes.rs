@@ -63,6 +63,55 @@ impl Inner {
 }
 
 impl Inner {
+    /// Makes an empty subvolume; `with` its id what else belongs to it is done, before any commit.
+    pub(super) fn create_subvolume(
+        &self,
+        dir: Node,
+        name: &[u8],
+        owner: Owner,
+        with: impl Fn(u64),
+    ) -> Result<u64> {
+        self.must_be_free(dir, name)?;
+        self.change_at(
+            dir,
+            Need { private: 8, ..need(4, 1400 + 4 * name.len()) },
+            |op, subvolume, parent| {
+                let place = Place { subvolume, dir: parent, name };
+                let id = self.forest.create(op, place, 0o755, owner.uid, owner.gid)?;
+                with(id);
+                Ok(id)
+            },
+        )
+    }
+
+    /// Makes a snapshot; `with` its id what else belongs to it is done, before any commit.
+    pub(super) fn snapshot(
+        &self,
+        source: u64,
+        dir: Node,
+        name: &[u8],
+        read_only: bool,
+        with: impl Fn(u64) -> Result<()>,
+    ) -> Result<u64> {
+        self.ready(dir)?;
+        self.must_be_free(dir, name)?;
+        let request = self.core.space.snapshot_need();
+        let id = self.change(request, |op| {
+            self.forest.request_snapshot_with(op, source, read_only, &with)
+        })?;
+        self.commit()?;
+        let named = self.name_snapshot(id, dir, name);
+        if let Err(error) = named {
+            self.forest.abandon_snapshot(id);
+            self.wake.wake();
+            return Err(error);
+        }
+        self.commit()?;
+        Ok(id)
+    }
+}
+
+impl Inner {
     /// All subvolumes but the top one, some at a time: commits go on meanwhile.
     fn list_subvolumes(
         &self,
@@ -118,36 +167,12 @@ impl Filesystem {
 
     /// Makes an empty subvolume with the name `name` in `dir`; its id.
     pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
-        let inner = self.inner();
-        inner.must_be_free(dir, name)?;
-        let id = inner.change_at(
-            dir,
-            Need { private: 8, ..need(4, 1400 + 4 * name.len()) },
-            |op, subvolume, parent| {
-                let place = Place { subvolume, dir: parent, name };
-                inner.forest.create(op, place, 0o755, owner.uid, owner.gid)
-            },
-        )?;
-        Ok(id)
+        self.inner().create_subvolume(dir, name, owner, |_| ())
     }
 
     /// Makes a snapshot of subvolume `source` with the name `name` in `dir`; its id. It is durable when this returns.
     pub fn snapshot(&self, source: u64, dir: Node, name: &[u8], read_only: bool) -> Result<u64> {
-        let inner = self.inner();
-        inner.ready(dir)?;
-        inner.must_be_free(dir, name)?;
-        let request = inner.core.space.snapshot_need();
-        let id =
-            inner.change(request, |op| inner.forest.request_snapshot(op, source, read_only))?;
-        inner.commit()?;
-        let named = inner.name_snapshot(id, dir, name);
-        if let Err(error) = named {
-            inner.forest.abandon_snapshot(id);
-            inner.wake.wake();
-            return Err(error);
-        }
-        inner.commit()?;
-        Ok(id)
+        self.inner().snapshot(source, dir, name, read_only, |_| Ok(()))
     }
 
     /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,

@@ -429,6 +429,9 @@ impl FileTree {
         }
         let most = self.clone_most(op, inode.ino, &mut target, (offset, len), from.parts)?;
         let shared = from.share(op, &mut source, len, most)?;
+        if from.tree.id != self.id {
+            op.charge(self.id, shared.disk_bytes())?;
+        }
         self.clone_into(op, inode, &mut target, offset, shared)
     }
 
@@ -462,6 +465,7 @@ impl FileTree {
         let end = range_end(offset, len)?;
         // What the committing transaction has not placed yet is copied. The caller has reserved for less than this.
         if let copied @ SECTOR.. = shared.copied() {
+            op.charge(self.id, copied)?;
             let need = Need { data: copied, ..Need::default() };
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
             op.leave_bytes(copied);

@@ -58,7 +58,10 @@ pub fn account(
         return Ok(false);
     }
     for (tree, bytes) in alone {
-        counting.add(&[], &[tree], bytes);
+        // What a snapshot has comes with the rest of it.
+        if !counting.fresh.contains(&tree) {
+            counting.add(&[], &[tree], bytes);
+        }
     }
     let moves = counting.moves;
     for (_, moved) in moves {
@@ -67,7 +70,7 @@ pub fn account(
         }
     }
     for (snapshot, source) in snapshots {
-        if !share(groups, snapshot, source, versions.blocks.nodesize() as u64) {
+        if !groups.share(snapshot, source, versions.blocks.nodesize() as u64) {
             return Ok(false);
         }
     }
@@ -75,21 +78,6 @@ pub fn account(
         groups.remove(id);
     }
     Ok(true)
-}
-
-/// A snapshot has what its source has, and both have a root of their own. Whether that is all: groups that only the source is in may have had
-/// something alone, and nobody knows what; nor what a source has that has no group.
-fn share(groups: &mut Groups, snapshot: u64, source: u64, root: u64) -> bool {
-    if groups.is_member(source) || groups.is_member(snapshot) {
-        return false;
-    }
-    let Some(usage) = groups.usage(source) else { return false };
-    usage.excl = root.min(usage.rfer);
-    let usage = *usage;
-    if let Some(of_snapshot) = groups.usage(snapshot) {
-        *of_snapshot = usage;
-    }
-    true
 }
 
 /// Sets of trees by number.

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use buttress_ondisk::item::{QgroupInfo, QgroupLimit, QgroupStatus, qgroup_status_flags};
+use buttress_ondisk::item::{QgroupInfo, QgroupLimit, QgroupStatus, qgroup_status_flags, split};
 use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::{FromZeros, IntoBytes};
 
+use super::edit::{MAX_EXCL, MAX_RFER};
 use crate::error::Result;
 use crate::refs::usage::Costs;
 use crate::tree::{Merge, View};
@@ -26,20 +27,36 @@ impl Usage {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Group {
-    usage: Usage,
-    is_new: bool,
-    is_changed: bool,
+/// A group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    pub usage: Usage,
+    /// Its limits, as they are on the disk.
+    pub limit: QgroupLimit,
+    /// What a commit has to write of it.
+    pub is_changed: bool,
+    pub is_limit_changed: bool,
+}
+
+impl Group {
+    /// One that is not on the disk yet.
+    pub fn new() -> Group {
+        let (usage, limit) = (Usage::default(), QgroupLimit::new_zeroed());
+        Group { usage, limit, is_changed: true, is_limit_changed: true }
+    }
 }
 
 /// All groups by their ids: the id of a subvolume, or above level 0 the level in the highest 16 bits and a number.
 #[derive(Debug, Default)]
 pub struct Groups {
-    all: BTreeMap<u64, Group>,
+    pub(super) all: BTreeMap<u64, Group>,
     /// The groups that a group is in.
-    above: BTreeMap<u64, BTreeSet<u64>>,
-    gone: BTreeSet<u64>,
+    pub(super) above: BTreeMap<u64, BTreeSet<u64>>,
+    /// Relations that came (or went), for the next commit to write.
+    pub(super) related: BTreeMap<(u64, u64), bool>,
+    pub(super) gone: BTreeSet<u64>,
+    /// In what subvolumes that are not committed yet are from the beginning.
+    pub(super) wanted: BTreeMap<u64, Vec<u64>>,
     /// Quotas are on and right from now on, which the status does not say yet.
     is_begun: bool,
 }
@@ -50,7 +67,7 @@ pub fn is_of_subvolume(group: u64) -> bool {
 }
 
 /// The level of a group: 0 for that of a subvolume.
-fn level(group: u64) -> u64 {
+pub(super) fn level(group: u64) -> u64 {
     group >> 48
 }
 
@@ -65,7 +82,12 @@ impl Groups {
                 kind::QGROUP_INFO => {
                     if let Some(info) = QgroupInfo::of(item.data()) {
                         let usage = Usage { rfer: info.rfer.get(), excl: info.excl.get() };
-                        groups.all.insert(key.offset, Group { usage, ..Group::default() });
+                        groups.known(key.offset).usage = usage;
+                    }
+                }
+                kind::QGROUP_LIMIT => {
+                    if let Some(limit) = QgroupLimit::of(item.data()) {
+                        groups.known(key.offset).limit = *limit;
                     }
                 }
                 kind::QGROUP_RELATION if level(key.objectid) < level(key.offset) => {
@@ -77,10 +99,16 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Bytes of their items, about.
-    pub fn bytes(&self) -> usize {
+    /// One that is on the disk.
+    fn known(&mut self, id: u64) -> &mut Group {
+        let known = Group { is_changed: false, is_limit_changed: false, ..Group::new() };
+        self.all.entry(id).or_insert(known)
+    }
+
+    /// Bytes of their items, about, with those of `more` groups.
+    pub fn bytes(&self, more: usize) -> usize {
         const GROUP: usize = 2 * (25 + 40);
-        GROUP * (self.all.len() + 1)
+        GROUP * (self.all.len() + more + 1)
     }
 
     /// Makes what was counted in a version theirs: each group's numbers, and groups for subvolumes that have none.
@@ -108,9 +136,29 @@ impl Groups {
     /// subvolume of that number has left it, or somebody has made it ahead.
     pub(super) fn make(&mut self, subvolume: u64) {
         self.gone.remove(&subvolume);
-        let is_new = !self.all.contains_key(&subvolume);
-        let usage = Usage::default();
-        self.all.insert(subvolume, Group { usage, is_new, is_changed: true });
+        let group = self.all.entry(subvolume).or_insert_with(Group::new);
+        (group.usage, group.is_changed) = (Usage::default(), true);
+        for above in self.wanted.remove(&subvolume).unwrap_or_default() {
+            if self.all.contains_key(&above) {
+                self.relate(subvolume, above, true);
+            }
+        }
+    }
+
+    /// Puts a group into another one, or takes it out.
+    pub(super) fn relate(&mut self, member: u64, group: u64, is_in: bool) {
+        let above = self.above.entry(member).or_default();
+        match is_in {
+            true => above.insert(group),
+            false => above.remove(&group),
+        };
+        self.related.insert((member, group), is_in);
+    }
+
+    /// Subvolumes are new and others gone, while nobody counts.
+    pub fn come_and_go(&mut self, made: &BTreeSet<u64>, gone: &BTreeSet<u64>) {
+        made.iter().for_each(|id| self.make(*id));
+        gone.iter().for_each(|id| self.remove(*id));
     }
 
     /// The group of a subvolume that is gone goes, too.
@@ -118,6 +166,32 @@ impl Groups {
         if self.all.remove(&subvolume).is_some() {
             self.gone.insert(subvolume);
         }
+        for above in self.above.remove(&subvolume).unwrap_or_default() {
+            self.related.insert((subvolume, above), false);
+        }
+    }
+
+    /// The subvolumes that have groups or will have, each with all groups that it is in.
+    pub(super) fn with_wanted(&self) -> impl Iterator<Item = (u64, BTreeSet<u64>)> {
+        let there = self.all.keys().copied().filter(|id| is_of_subvolume(*id));
+        let there = there.map(|id| (id, self.over(id)));
+        let wanted = self
+            .wanted
+            .iter()
+            .map(|(id, groups)| (*id, groups.iter().flat_map(|group| self.over(*group)).collect()));
+        there.chain(wanted)
+    }
+
+    /// The groups with limits: id, most bytes referenced and exclusive, and what they have.
+    pub(super) fn limited(&self) -> impl Iterator<Item = (u64, [Option<u64>; 2], Usage)> {
+        self.all.iter().filter_map(|(id, group)| {
+            let (limit, flags) = (&group.limit, group.limit.flags.get());
+            let most = [
+                (flags & MAX_RFER != 0).then_some(limit.max_rfer.get()),
+                (flags & MAX_EXCL != 0).then_some(limit.max_excl.get()),
+            ];
+            most.iter().any(Option::is_some).then_some((*id, most, group.usage))
+        })
     }
 
     /// What a group has.
@@ -127,57 +201,46 @@ impl Groups {
         Some(&mut found.usage)
     }
 
-    /// Whether a group is in others.
-    pub(super) fn is_member(&self, group: u64) -> bool {
-        self.above.get(&group).is_some_and(|above| !above.is_empty())
+    /// A group and all that it is in, directly or not, each once.
+    pub(super) fn over(&self, group: u64) -> BTreeSet<u64> {
+        self.over_but(group, u64::MAX)
     }
 
-    /// The group of a subvolume and all that it is in, directly or not, each once.
-    pub(super) fn over(&self, subvolume: u64) -> BTreeSet<u64> {
-        let (mut waiting, mut seen) = (vec![subvolume], BTreeSet::new());
+    /// The same, without `but` and what it is in by that alone.
+    pub(super) fn over_but(&self, group: u64, but: u64) -> BTreeSet<u64> {
+        let (mut waiting, mut seen) = (vec![group], BTreeSet::new());
         while let Some(one) = waiting.pop() {
-            if self.all.contains_key(&one) && seen.insert(one) {
+            if one != but && self.all.contains_key(&one) && seen.insert(one) {
                 waiting.extend(self.above.get(&one).into_iter().flatten());
             }
         }
         seen
     }
 
-    /// Writes what has changed, as of transaction `transid`.
-    pub fn emit(&mut self, merge: &mut Merge<'_>, transid: u64) -> Result<()> {
-        let mut items = BTreeMap::new();
+    /// The subvolumes below a group.
+    pub(super) fn below(&self, group: u64) -> BTreeSet<u64> {
+        let ids = self.all.keys().copied().filter(|id| level(*id) == 0);
+        ids.filter(|id| self.over(*id).contains(&group)).collect()
+    }
+
+    /// Writes what has changed, as of transaction `transid`; `is_wrong`: and that the numbers are not right.
+    pub fn emit(&mut self, merge: &mut Merge<'_>, transid: u64, is_wrong: bool) -> Result<()> {
         let status = Key::new(0, kind::QGROUP_STATUS, 0);
-        let found = merge.find(&status)?.and_then(|data| QgroupStatus::of(data).copied());
-        let mut item = found
-            .unwrap_or_else(|| QgroupStatus { version: 1.into(), ..QgroupStatus::new_zeroed() });
+        let found = merge.find(&status)?.unwrap_or_default();
+        let (mut item, rest) = split(found).map_or_else(
+            || (QgroupStatus { version: 1.into(), ..QgroupStatus::new_zeroed() }, Vec::new()),
+            |(item, rest): (&QgroupStatus, _)| (*item, rest.to_vec()),
+        );
         item.generation = transid.into();
         if std::mem::take(&mut self.is_begun) {
             (item.flags, item.rescan) = (qgroup_status_flags::ON.into(), 0.into());
         }
-        items.insert(status, Some(item.as_bytes().to_vec()));
-        for (id, group) in self.all.iter_mut().filter(|(_, group)| group.is_changed) {
-            let info = QgroupInfo {
-                generation: transid.into(),
-                rfer: group.usage.rfer.into(),
-                rfer_cmpr: group.usage.rfer.into(),
-                excl: group.usage.excl.into(),
-                excl_cmpr: group.usage.excl.into(),
-            };
-            items.insert(Key::new(0, kind::QGROUP_INFO, *id), Some(info.as_bytes().to_vec()));
-            if group.is_new {
-                let limit = QgroupLimit::new_zeroed().as_bytes().to_vec();
-                items.insert(Key::new(0, kind::QGROUP_LIMIT, *id), Some(limit));
-            }
-            (group.is_new, group.is_changed) = (false, false);
+        if is_wrong {
+            item.flags = (item.flags.get() | qgroup_status_flags::INCONSISTENT).into();
         }
-        for id in std::mem::take(&mut self.gone) {
-            items.insert(Key::new(0, kind::QGROUP_INFO, id), None);
-            items.insert(Key::new(0, kind::QGROUP_LIMIT, id), None);
-            for other in self.above.remove(&id).unwrap_or_default() {
-                items.insert(Key::new(id, kind::QGROUP_RELATION, other), None);
-                items.insert(Key::new(other, kind::QGROUP_RELATION, id), None);
-            }
-        }
+        // Later versions of Linux have more behind it.
+        let mut items = BTreeMap::from([(status, Some([item.as_bytes(), &rest].concat()))]);
+        self.take_changed(&mut items, transid);
         for (key, item) in items {
             match item {
                 Some(item) => merge.put(key, &item)?,
@@ -187,5 +250,34 @@ impl Groups {
             }
         }
         Ok(())
+    }
+
+    fn take_changed(&mut self, items: &mut BTreeMap<Key, Option<Vec<u8>>>, transid: u64) {
+        for (id, group) in &mut self.all {
+            if std::mem::take(&mut group.is_changed) {
+                let info = QgroupInfo {
+                    generation: transid.into(),
+                    rfer: group.usage.rfer.into(),
+                    rfer_cmpr: group.usage.rfer.into(),
+                    excl: group.usage.excl.into(),
+                    excl_cmpr: group.usage.excl.into(),
+                };
+                items.insert(Key::new(0, kind::QGROUP_INFO, *id), Some(info.as_bytes().to_vec()));
+            }
+            if std::mem::take(&mut group.is_limit_changed) {
+                let limit = group.limit.as_bytes().to_vec();
+                items.insert(Key::new(0, kind::QGROUP_LIMIT, *id), Some(limit));
+            }
+        }
+        for id in std::mem::take(&mut self.gone) {
+            items.insert(Key::new(0, kind::QGROUP_INFO, id), None);
+            items.insert(Key::new(0, kind::QGROUP_LIMIT, id), None);
+        }
+        for ((member, group), is_in) in std::mem::take(&mut self.related) {
+            for (one, other) in [(member, group), (group, member)] {
+                let key = Key::new(one, kind::QGROUP_RELATION, other);
+                items.insert(key, is_in.then(Vec::new));
+            }
+        }
     }
 }

@@ -14,24 +14,36 @@
 //! **A deleted subvolume** reaches what it has until that is dropped. Its own group loses what goes, but nobody looks below what it shares for its
 //! sake, and it goes with the last of it. (btrfs-progs expects the group to have all until then; Linux and our checker do not.)
 //!
+//! **Limits** are held when an operation begins ([`Charges`]).
+//!
 //! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
 //! quotas are marked as inconsistent, as Linux does, until all is counted anew: the worker does that by itself, by a pass over the last commit.
 
+use std::collections::BTreeSet;
+
 use buttress_ondisk::item::{RootItem, root_flags};
+
+use crate::refs::usage::Costs;
 
 mod account;
 mod changes;
+mod charges;
+mod edit;
 mod groups;
 
 pub use account::{Versions, account};
 pub use changes::Changes;
+pub use charges::Charges;
+pub use edit::NewLimits;
 pub use groups::{Groups, is_of_subvolume};
 
-/// Groups that were counted in one version, for the commit behind it to go on from.
+/// What was counted in one version, for the commit behind it to go on from.
 #[derive(Debug)]
 pub struct Counted {
-    /// The groups.
-    pub groups: Groups,
+    /// What each subvolume takes.
+    pub costs: Costs,
+    /// The subvolumes that are deleted.
+    pub dead: BTreeSet<u64>,
     /// The generation of the version.
     pub version: u64,
 }
@@ -45,9 +57,11 @@ pub enum Quota {
     /// By each commit.
     Counted(Groups),
     /// They are on and wrong, and each commit says so. The worker counts them anew.
-    Inconsistent,
-    /// The same, and they stay so: on request.
+    Inconsistent(Groups),
+    /// The same, and they stay so, whatever they have: on request.
     Left,
+    /// The next commit takes them away.
+    Leaving,
 }
 
 /// Whether a subvolume is deleted and waits to be dropped. A snapshot that has no name yet is not: what nobody can reach in it is taken away first.
@@ -56,8 +70,18 @@ pub fn is_deleted(item: &RootItem) -> bool {
 }
 
 impl Quota {
-    /// Whether commits say that they are wrong.
-    pub fn is_wrong(&self) -> bool {
-        matches!(self, Quota::Inconsistent | Quota::Left)
+    /// The groups, where they are known.
+    pub fn groups(&mut self) -> Option<&mut Groups> {
+        match self {
+            Quota::Counted(groups) | Quota::Inconsistent(groups) => Some(groups),
+            Quota::Off | Quota::Left | Quota::Leaving => None,
+        }
+    }
+
+    /// Each commit counts no more, until all is counted anew.
+    pub fn distrust(&mut self) {
+        if let Some(groups) = self.groups() {
+            *self = Quota::Inconsistent(std::mem::take(groups));
+        }
     }
 }

@@ -45,6 +45,8 @@ pub struct Need {
     pub subvolume: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
+    /// The subvolume whose quota groups it is charged to; 0: none.
+    pub charged_to: u64,
 }
 
 /// Why an operation was not let in.
@@ -133,6 +135,7 @@ const NOTHING: Need = Need {
     deleting: false,
     subvolume: false,
     sharing: false,
+    charged_to: 0,
 };
 /// What the usual deletion needs: that of a file of two extents. Five leaves have its entry (by name and by index), its inode, that
 /// of the directory and an orphan item, and two its extents (`inode/steps.rs`); one is to spare.

@@ -125,11 +125,23 @@ impl Forest {
     /// First half of a snapshot: the next commit copies `source`. The id of the snapshot, to be named by
     /// [`Forest::name_snapshot`] once that commit is durable. Until then it counts as deleted.
     pub fn request_snapshot(&self, op: &Op<'_>, source: u64, read_only: bool) -> Result<u64> {
+        self.request_snapshot_with(op, source, read_only, |_| Ok(()))
+    }
+
+    /// The same; what else belongs to the snapshot is done with its id, unless that is refused.
+    pub fn request_snapshot_with(
+        &self,
+        op: &Op<'_>,
+        source: u64,
+        read_only: bool,
+        with: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<u64> {
         // From now on what the source has reserved may be the snapshot's, too.
         let source = self.get(op.core, source)?;
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        with(id)?;
         source.tree.note_snapshot(op.transid);
         op.core.space.set_shared();
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let uuid = op.core.env.uuid();
         self.snapshots.lock().push(SnapshotRequest { source, id, read_only, uuid });
         Ok(id)

@@ -101,6 +101,27 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Tells where each block is, and its level. Leaves are not read.
+    pub fn each_block(&self, told: &mut dyn FnMut(u64, u8)) -> Result<()> {
+        told(self.root.bytenr, self.root.level);
+        match self.root.level {
+            0 => Ok(()),
+            _ => self.each_below(&*self.root_block()?, told),
+        }
+    }
+
+    /// As deep as the tree has levels.
+    fn each_below(&self, node: &TreeBlock, told: &mut dyn FnMut(u64, u8)) -> Result<()> {
+        let level = node.level().saturating_sub(1);
+        for slot in 0..node.len() {
+            told(node.child(slot).bytenr, level);
+            if level > 0 {
+                self.each_below(&*self.child(node, slot)?, told)?;
+            }
+        }
+        Ok(())
+    }
+
     fn leaf_for(&self, key: &Key) -> Result<Arc<TreeBlock>> {
         if let Some(leaf) = self.recent.and_then(|recent| recent.find(self.root, key)) {
             return Ok(leaf);

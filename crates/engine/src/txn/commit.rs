@@ -343,6 +343,7 @@ fn commit_alone(
         participant.freeze(transid);
         core.env.step("frozen");
         core.space.freeze();
+        core.charges.freeze();
         core.env.step("space is frozen");
         core.waiting.freeze();
     };

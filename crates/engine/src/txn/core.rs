@@ -13,7 +13,7 @@ use parking_lot::{Mutex, RwLock};
 use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
-use crate::quota::{Counted, Quota};
+use crate::quota::{Charges, Counted, Quota};
 use crate::space::{Items, Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
@@ -269,7 +269,9 @@ pub struct Core {
     pub read_only: bool,
     /// What quota groups have.
     pub quota: Mutex<Quota>,
-    /// Groups that were counted anew, for the next commit.
+    /// What their limits leave to operations.
+    pub charges: Charges,
+    /// What was counted anew, for the next commit.
     pub recounted: Mutex<Option<Counted>>,
     /// Whether commits allocate on one thread, so that the same operations make the same bytes.
     pub sequential: bool,
@@ -322,6 +324,7 @@ impl Core {
             counters: Counters::default(),
             read_only,
             quota: Mutex::default(),
+            charges: Charges::default(),
             recounted: Mutex::default(),
             sequential: false,
             warnings: Mutex::default(),

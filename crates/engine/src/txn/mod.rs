@@ -41,8 +41,9 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use crate::env::Time;
-use crate::error::{Error, Result};
+use crate::error::{Errno, Error, Result};
 use crate::refs::RefLog;
+use crate::space::Need;
 use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, wait};
 use crate::tree::Merge;
 
@@ -197,9 +198,30 @@ impl Op<'_> {
         self.left.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Charges so many bytes more to the groups of a subvolume: EDQUOT where one of them has no room.
+    pub(crate) fn charge(&self, subvolume: u64, bytes: u64) -> Result<()> {
+        self.core.charges.charge(subvolume, bytes).map_err(|_| Error::User(Errno::DQUOT))
+    }
+
+    /// Gives back part of what it was promised: it does not need that.
+    pub(crate) fn unreserve(&self, need: Need) {
+        self.core.space.unreserve(need);
+        self.core.charges.give_back(need.charged_to, charged(need, self.core.features.nodesize));
+    }
+
     /// All that it said it leaves.
     pub(crate) fn left(&self) -> u64 {
         self.left.load(Ordering::Relaxed)
+    }
+}
+
+/// Bytes by which the groups of an operation's subvolume may grow: its data, and each leaf that it adds to may split. Who gives space back is
+/// charged nothing.
+pub(crate) fn charged(need: Need, nodesize: usize) -> u64 {
+    let leaves = if need.bytes > 0 { need.leaves } else { 0 };
+    match need.deleting {
+        true => 0,
+        false => need.data.saturating_add(u64::from(leaves) * nodesize as u64),
     }
 }
 

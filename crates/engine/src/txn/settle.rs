@@ -11,6 +11,8 @@
 //! When a deletion finds no room, the trees for extents and free space are *packed* first: all their leaves are written anew, with small
 //! gaps ([`crate::space`] says when, and keeps the room for it). Like every other block, the old ones stay until the commit is durable.
 
+mod quotas;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,8 +25,7 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::quota::{Changes, Counted, Quota, Versions, account, is_deleted, is_of_subvolume};
-use crate::refs::owners::Committed;
+use crate::quota::Changes;
 use crate::refs::{Applied, Form, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
@@ -33,9 +34,6 @@ use crate::tree::{Item, Merge, Packed, Root, View};
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.
 const IDLE_MAX: usize = if cfg!(test) { 8 } else { 1024 };
-
-/// The part of the memory for blocks that knowing who reaches what may take in each of two versions.
-const QUOTA_SHARE: u64 = 32;
 
 struct Settler<'c, 'a> {
     commit: &'c Commit<'a>,
@@ -69,9 +67,8 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         before: sizes,
         changes: None,
     };
-    settler.note_trees()?;
+    settler.begin_quotas()?;
     settler.settle_uuids()?;
-    settler.mark_quotas()?;
     if settler.roots.free_space.is_none() {
         settler.make_free_space_tree()?;
     }
@@ -382,112 +379,6 @@ impl<'c, 'a> Settler<'c, 'a> {
                 change_uuid(merge, same)?;
             }
             Ok(())
-        })
-    }
-
-    /// Which subvolumes are new, and which are gone; where quotas are counted.
-    fn note_trees(&mut self) -> Result<()> {
-        let core = self.commit.core();
-        if let Some(Counted { groups, version }) = core.recounted.lock().take()
-            && version == core.roots().root.generation
-        {
-            *core.quota.lock() = Quota::Counted(groups);
-            if self.roots.quota.is_none() {
-                self.make_quota_tree()?;
-            }
-        }
-        if !matches!(*core.quota.lock(), Quota::Counted(_)) {
-            return Ok(());
-        }
-        let snapshots = self.commit.take_snapshots();
-        let mut changes = Changes { snapshots, ..Changes::default() };
-        let items = self.todo.root_items.iter();
-        for (key, item) in items.filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
-            if !objectid::is_subvolume(key.objectid) {
-                continue;
-            }
-            if item.is_none() {
-                changes.gone.insert(key.objectid);
-            } else if core.root_view().get(key)?.is_none() {
-                changes.made.insert(key.objectid);
-            }
-        }
-        self.changes = Some(changes);
-        Ok(())
-    }
-
-    /// Makes an empty quota tree on a filesystem that has none.
-    fn make_quota_tree(&mut self) -> Result<()> {
-        let commit = self.commit;
-        let entry = self
-            .trees
-            .entry(objectid::QUOTA_TREE)
-            .or_insert_with(|| TreeCommit::new(commit, objectid::QUOTA_TREE));
-        self.roots.quota = Some(entry.merge(None)?.finish()?);
-        self.todo.refs.append(&mut entry.refs);
-        Ok(())
-    }
-
-    /// Counts what quota groups gain and lose by this commit, once all else has settled; whether there was anything to do.
-    fn count_quotas(&mut self) -> Result<bool> {
-        let Some(changes) = self.changes.take() else { return Ok(false) };
-        let core = self.commit.core();
-        let committed = |roots: &Roots| Committed {
-            root: roots.root,
-            chunk: roots.chunk,
-            extent: roots.extent,
-        };
-        let versions = Versions {
-            blocks: &core.blocks,
-            before: committed(&core.roots()),
-            after: committed(&self.roots),
-            memory: core.room / QUOTA_SHARE,
-        };
-        let mut quota = core.quota.lock();
-        let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
-        // What a snapshot is taken of lives on in that.
-        let sources: Vec<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
-        let is_dead = |id| !sources.contains(&id) && self.is_dead(id);
-        let counted = account(groups, &versions, changes, is_dead);
-        if let Ok(true) = counted {
-            let transid = self.commit.transid();
-            self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid))?;
-            return Ok(true);
-        }
-        let why = match counted {
-            Err(error) => error.to_string(),
-            Ok(_) => "more has changed hands than one commit may look at".into(),
-        };
-        core.warn(format!("quota groups are wrong until they are counted anew: {why}"));
-        *quota = Quota::Inconsistent;
-        drop(quota);
-        self.mark_quotas()?;
-        Ok(true)
-    }
-
-    /// Whether a subvolume is deleted, or gone.
-    fn is_dead(&self, id: u64) -> bool {
-        let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
-        let from = Key::new(id, kind::ROOT_ITEM, 0);
-        let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
-        let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
-        is_of_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
-    }
-
-    /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.
-    fn mark_quotas(&mut self) -> Result<()> {
-        const INCONSISTENT: u8 = 1 << 2;
-        if !self.commit.core().quota.lock().is_wrong() {
-            return Ok(());
-        }
-        let key = Key::new(0, kind::QGROUP_STATUS, 0);
-        self.merge(objectid::QUOTA_TREE, |merge| {
-            let Some(mut status) = merge.find(&key)?.map(<[u8]>::to_vec) else { return Ok(()) };
-            // After version and generation, the lowest byte of the flags.
-            if let Some(flags) = status.get_mut(16) {
-                *flags |= INCONSISTENT;
-            }
-            merge.put(key, &status)
         })
     }
 

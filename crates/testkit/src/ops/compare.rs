@@ -56,26 +56,14 @@ pub fn quotas_are_wrong(fs: &Filesystem) -> Result<bool> {
     Ok(flags & qgroup_status_flags::INCONSISTENT != 0)
 }
 
-/// Compares the groups of subvolumes that the last commit has with what a pass over it counts.
+/// Compares the quota groups that the last commit has with what a pass over it counts.
 pub fn quotas(fs: &Filesystem) -> Result<()> {
     let costs = engine("costs", fs.subvolume_costs(|_| true))?;
-    let mut found = BTreeMap::new();
-    let (from, to) = (Key::MIN, Key::MAX);
-    let searched = fs.search(objectid::QUOTA_TREE, from, to, |key, _, data| {
-        if key.kind == kind::QGROUP_INFO
-            && let Some(info) = QgroupInfo::of(data)
-        {
-            found.insert(key.offset, (info.rfer.get(), info.excl.get()));
-        }
-        if key.kind == kind::QGROUP_STATUS {
-            found.insert(0, QgroupStatus::of(data).map_or((0, 0), |it| (it.flags.get(), 0)));
-        }
-        true
-    });
-    engine("quota tree", searched)?;
-    if found.remove(&0) != Some((qgroup_status_flags::ON, 0)) {
+    let quotas = Quotas::of(fs)?;
+    if quotas.flags != Some(qgroup_status_flags::ON) {
         return fail("quotas are not on, or not right");
     }
+    let mut found = quotas.usage.clone();
     for (id, share) in costs.subvolumes().filter(|(_, share)| !share.deleted) {
         let expected = (share.referenced.sum(), share.exclusive.sum());
         let have = found.remove(&id);
@@ -85,9 +73,70 @@ pub fn quotas(fs: &Filesystem) -> Result<()> {
     }
     // One that went while they were wrong has a group that nobody takes away, as with Linux.
     let left = costs.subvolumes().map(|(id, _)| id).collect::<BTreeSet<_>>();
-    match found.iter().find(|(id, has)| !left.contains(id) && **has != (0, 0)) {
-        Some((id, has)) => fail(format!("quota group of {id}, which is gone, has {has:?}")),
-        None => Ok(()),
+    for (id, have) in found {
+        if id >> 48 > 0 {
+            let [rfer, excl] = costs.of_group(&quotas.below(id)).map(|bytes| bytes.sum());
+            if have != (rfer, excl) {
+                let (level, number) = (id >> 48, id & ((1 << 48) - 1));
+                return fail(format!(
+                    "quota group {level}/{number} has {have:?}, should have {:?}",
+                    (rfer, excl)
+                ));
+            }
+        } else if !left.contains(&id) && have != (0, 0) {
+            return fail(format!("quota group of {id}, which is gone, has {have:?}"));
+        }
+    }
+    Ok(())
+}
+
+/// What the quota tree of the last commit says.
+#[derive(Debug, Default)]
+pub struct Quotas {
+    flags: Option<u64>,
+    /// Bytes referenced and exclusive of each group.
+    pub usage: BTreeMap<u64, (u64, u64)>,
+    /// The groups that a group is in.
+    pub above: BTreeMap<u64, BTreeSet<u64>>,
+}
+
+impl Quotas {
+    /// Reads it.
+    pub fn of(fs: &Filesystem) -> Result<Quotas> {
+        let mut quotas = Quotas::default();
+        let searched = fs.search(objectid::QUOTA_TREE, Key::MIN, Key::MAX, |key, _, data| {
+            match key.kind {
+                kind::QGROUP_INFO => {
+                    if let Some(info) = QgroupInfo::of(data) {
+                        quotas.usage.insert(key.offset, (info.rfer.get(), info.excl.get()));
+                    }
+                }
+                kind::QGROUP_STATUS => {
+                    quotas.flags = QgroupStatus::of(data).map(|it| it.flags.get())
+                }
+                kind::QGROUP_RELATION if key.objectid >> 48 < key.offset >> 48 => {
+                    quotas.above.entry(key.objectid).or_default().insert(key.offset);
+                }
+                _ => {}
+            }
+            true
+        });
+        engine("quota tree", searched)?;
+        Ok(quotas)
+    }
+
+    /// The subvolumes that are in a group, directly or not.
+    fn below(&self, group: u64) -> BTreeSet<u64> {
+        let (mut waiting, mut below) = (vec![group], BTreeSet::new());
+        while let Some(one) = waiting.pop() {
+            let members = self.above.iter().filter(|(_, above)| above.contains(&one));
+            for (member, _) in members {
+                waiting.push(*member);
+                below.insert(*member);
+            }
+        }
+        below.retain(|id| id >> 48 == 0);
+        below
     }
 }
 

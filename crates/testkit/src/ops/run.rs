@@ -15,6 +15,7 @@ use crate::model::{Body, Directory, Inode, Model, Refusal};
 mod content;
 mod drain;
 mod names;
+mod quotas;
 mod volumes;
 
 /// The engine and the model, or the engine and an oracle, do not agree.
@@ -374,7 +375,8 @@ impl Runner {
             // Who runs both at the same time does it himself.
             Op::Commit | Op::Beside => {
                 engine("commit", self.fs().commit())?;
-                self.check_quotas()
+                self.check_quotas()?;
+                self.change_groups()
             }
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),

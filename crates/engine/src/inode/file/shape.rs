@@ -34,6 +34,19 @@ impl Shared {
         self.len
     }
 
+    /// Bytes on the disk of the extents that it has parts of, at most.
+    pub fn disk_bytes(&self) -> u64 {
+        let mut extents: Vec<(u64, u64)> = Vec::new();
+        for (_, part) in &self.parts {
+            if let Part::Extent(extent) = part {
+                extents.push((extent.bytenr, extent.disk_len));
+            }
+        }
+        extents.sort_unstable();
+        extents.dedup();
+        extents.iter().map(|(_, len)| len).sum()
+    }
+
     /// Bytes that are copied, because they have no extent that could be shared.
     pub fn copied(&self) -> u64 {
         let bytes = |(_, part): &(Span, Part)| match part {

@@ -20,10 +20,11 @@ impl Runner {
     fn subvolume(&mut self, at: &str, owner: u32) -> Result<()> {
         let Some((dir, name)) = self.find_parent(at) else { return Ok(()) };
         let refusal = self.model.refuse_subvolume(dir, name);
-        let answer = self.fs().create_subvolume(dir, name, Owner { uid: owner, gid: owner });
+        let (owner, groups) = (Owner { uid: owner, gid: owner }, self.some_groups()?);
+        let answer = self.fs().create_subvolume_in(dir, name, owner, &groups);
         let Some(id) = self.judge(&refusal, true, answer)? else { return Ok(()) };
         let found = super::engine("attributes", self.fs().attributes(Node::top(id)))?;
-        let top = super::Inode { mode: 0o755, uid: owner, gid: owner, ..inode_of(&found) };
+        let top = super::Inode { mode: 0o755, uid: owner.uid, gid: owner.gid, ..inode_of(&found) };
         self.model.create_subvolume(dir, name, id, top);
         compare::attributes(self.fs(), &self.model, Node::top(id))?;
         self.refresh(&[dir])
@@ -37,7 +38,7 @@ impl Runner {
             return Ok(());
         }
         let refusal = self.model.refuse_subvolume(dir, name);
-        let answer = self.fs().snapshot(source.subvolume, dir, name, read_only);
+        let answer = self.take_snapshot(source.subvolume, dir, name, read_only)?;
         let Some(id) = self.judge(&refusal, true, answer)? else { return Ok(()) };
         self.model.snapshot(source.subvolume, dir, name, id, read_only);
         self.refresh(&[dir])

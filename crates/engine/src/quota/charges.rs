@@ -1,0 +1,172 @@
+//! Limits: an operation is told before it starts whether its groups have room for it.
+//!
+//! What is not counted yet is charged: the bytes that an operation may write, and a block for each leaf that it may touch, as any of them may
+//! split. An operation is refused where what a group has and what was charged since would go beyond its limit; so nothing that was
+//! accepted fails later, and no limit is overrun. Charges are more than what comes of them. So whoever is refused has a commit count that first,
+//! and asks again.
+//!
+//! Who gives space back is let in always: below a snapshot that takes room at first, and a group that is full must be able to shrink.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::groups::{Groups, Usage};
+
+/// What has a limit, and what was charged to it.
+#[derive(Debug, Default)]
+pub struct Charges {
+    /// Whether any group has a limit: nobody else takes the lock.
+    are_limited: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    groups: Vec<Limited>,
+    /// The limited groups that a subvolume is in.
+    over: HashMap<u64, Vec<usize>>,
+}
+
+#[derive(Debug)]
+struct Limited {
+    id: u64,
+    most: [Option<u64>; 2],
+    usage: Usage,
+    /// Bytes charged in the running transaction, and in those that were frozen and are not counted.
+    running: u64,
+    frozen: u64,
+}
+
+impl Limited {
+    fn has_room(&self, bytes: u64) -> bool {
+        let charged = self.running.saturating_add(self.frozen).saturating_add(bytes);
+        let have = [self.usage.rfer, self.usage.excl];
+        have.into_iter()
+            .zip(self.most)
+            .all(|(have, most)| most.is_none_or(|most| have.saturating_add(charged) <= most))
+    }
+}
+
+/// A group has no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exceeded {
+    /// Whether anything is charged that a commit would count, and to less perhaps.
+    pub may_shrink: bool,
+}
+
+impl Charges {
+    /// Whether any group has a limit.
+    pub fn are_limited(&self) -> bool {
+        self.are_limited.load(Ordering::Acquire)
+    }
+
+    /// Charges `bytes` to the groups of a subvolume, all or none.
+    pub fn charge(&self, subvolume: u64, bytes: u64) -> Result<(), Exceeded> {
+        if bytes == 0 || !self.are_limited() {
+            return Ok(());
+        }
+        let State { groups, over } = &mut *self.state.lock();
+        let Some(over) = over.get(&subvolume) else { return Ok(()) };
+        let full = over.iter().filter_map(|at| groups.get(*at)).find(|it| !it.has_room(bytes));
+        if let Some(full) = full {
+            return Err(Exceeded { may_shrink: full.running > 0 || full.frozen > 0 });
+        }
+        for at in over {
+            if let Some(group) = groups.get_mut(*at) {
+                group.running = group.running.saturating_add(bytes);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives back what was charged in the running transaction and is not needed.
+    pub fn give_back(&self, subvolume: u64, bytes: u64) {
+        if bytes == 0 || !self.are_limited() {
+            return;
+        }
+        let State { groups, over } = &mut *self.state.lock();
+        for at in over.get(&subvolume).into_iter().flatten() {
+            if let Some(group) = groups.get_mut(*at) {
+                group.running = group.running.saturating_sub(bytes);
+            }
+        }
+    }
+
+    /// No operation runs: what was charged so far is the committing transaction's.
+    pub fn freeze(&self) {
+        for group in &mut self.state.lock().groups {
+            group.frozen = group.frozen.saturating_add(std::mem::take(&mut group.running));
+        }
+    }
+
+    /// What was frozen is in these numbers now, where `is_counted`; limits and relations may be others.
+    pub fn settle(&self, groups: &Groups, is_counted: bool) {
+        let mut state = self.state.lock();
+        let mut limited: Vec<Limited> = groups
+            .limited()
+            .map(|(id, most, usage)| Limited { id, most, usage, running: 0, frozen: 0 })
+            .collect();
+        for old in &state.groups {
+            if let Some(new) = limited.iter_mut().find(|new| new.id == old.id) {
+                new.running = old.running;
+                new.frozen = if is_counted { 0 } else { old.frozen };
+            }
+        }
+        let mut over: HashMap<u64, Vec<usize>> = HashMap::new();
+        if !limited.is_empty() {
+            for (subvolume, above) in groups.with_wanted() {
+                let at = (0..limited.len()).filter(|at| above.contains(&limited[*at].id));
+                over.insert(subvolume, at.collect());
+            }
+        }
+        self.are_limited.store(!limited.is_empty(), Ordering::Release);
+        *state = State { groups: limited, over };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::NewLimits;
+    use super::{Charges, Exceeded, Groups};
+
+    /// Group 300 in 1/1, which may have 100 bytes.
+    fn groups() -> Groups {
+        let mut groups = Groups::default();
+        let above = 1 << 48 | 1;
+        groups.create(300).unwrap();
+        groups.create(above).unwrap();
+        assert!(groups.enter(300, above).unwrap());
+        groups.limit(above, NewLimits { rfer: Some(Some(100)), excl: None }).unwrap();
+        groups
+    }
+
+    #[test]
+    fn what_is_charged_stays_below_the_limit_until_it_is_counted() {
+        let (charges, groups) = (Charges::default(), groups());
+        charges.settle(&groups, true);
+        assert_eq!(charges.charge(300, 101), Err(Exceeded { may_shrink: false }));
+        charges.charge(300, 60).unwrap();
+        assert_eq!(charges.charge(300, 60), Err(Exceeded { may_shrink: true }));
+        charges.freeze();
+        charges.charge(300, 40).unwrap();
+        assert_eq!(charges.charge(300, 1), Err(Exceeded { may_shrink: true }));
+        charges.settle(&groups, false);
+        assert_eq!(charges.charge(300, 1), Err(Exceeded { may_shrink: true }));
+        charges.settle(&groups, true);
+        charges.charge(300, 60).unwrap();
+        charges.give_back(300, 60);
+        charges.charge(300, 60).unwrap();
+        charges.charge(301, 1000).unwrap();
+    }
+
+    #[test]
+    fn a_limit_that_is_taken_away_holds_nobody() {
+        let (charges, mut groups) = (Charges::default(), groups());
+        charges.settle(&groups, true);
+        groups.limit(1 << 48 | 1, NewLimits { rfer: Some(None), excl: None }).unwrap();
+        charges.settle(&groups, true);
+        charges.charge(300, 1000).unwrap();
+    }
+}

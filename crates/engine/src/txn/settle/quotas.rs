@@ -1,0 +1,156 @@
+//! Quotas in a commit: groups come and go with subvolumes, and gain and lose what the commit has changed.
+
+use buttress_ondisk::item::{QgroupStatus, RootItem, qgroup_status_flags, split};
+use buttress_ondisk::{Key, kind, objectid};
+use zerocopy::IntoBytes;
+
+use super::super::core::Roots;
+use super::{Settler, TreeCommit};
+use crate::error::Result;
+use crate::quota::{Changes, Counted, Quota, Versions, account, is_deleted, is_of_subvolume};
+use crate::refs::Target;
+use crate::refs::owners::Committed;
+use crate::tree::View;
+
+/// The part of the memory for blocks that knowing who reaches what may take in each of two versions.
+const QUOTA_SHARE: u64 = 32;
+
+impl Settler<'_, '_> {
+    /// What is to be done ahead of all else: they are switched on or off, or begin to be right; where they are wrong, that is said.
+    pub(super) fn begin_quotas(&mut self) -> Result<()> {
+        let core = self.commit.core();
+        let mut quota = core.quota.lock();
+        if matches!(*quota, Quota::Leaving) {
+            *quota = Quota::Off;
+            return self.drop_quota_tree();
+        }
+        if let Some(Counted { costs, dead, version }) = core.recounted.lock().take()
+            && version == core.roots().root.generation
+        {
+            let mut groups = quota.groups().map(std::mem::take).unwrap_or_default();
+            groups.recount(&costs, &dead);
+            *quota = Quota::Counted(groups);
+            if self.roots.quota.is_none() {
+                self.make_quota_tree()?;
+            }
+        }
+        match &mut *quota {
+            Quota::Counted(_) => self.changes = Some(self.changed_trees()?),
+            Quota::Inconsistent(groups) => {
+                let Changes { made, gone, .. } = self.changed_trees()?;
+                groups.come_and_go(&made, &gone);
+                self.mark_quotas(&mut quota)?;
+            }
+            Quota::Left => self.mark_quotas(&mut quota)?,
+            Quota::Off | Quota::Leaving => {}
+        }
+        Ok(())
+    }
+
+    /// Which subvolumes are new, and which are gone.
+    fn changed_trees(&self) -> Result<Changes> {
+        let snapshots = self.commit.take_snapshots();
+        let mut changes = Changes { snapshots, ..Changes::default() };
+        let items = self.todo.root_items.iter();
+        for (key, item) in items.filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
+            if !objectid::is_subvolume(key.objectid) {
+                continue;
+            }
+            if item.is_none() {
+                changes.gone.insert(key.objectid);
+            } else if self.commit.core().root_view().get(key)?.is_none() {
+                changes.made.insert(key.objectid);
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Makes an empty quota tree on a filesystem that has none.
+    fn make_quota_tree(&mut self) -> Result<()> {
+        let commit = self.commit;
+        let entry = self
+            .trees
+            .entry(objectid::QUOTA_TREE)
+            .or_insert_with(|| TreeCommit::new(commit, objectid::QUOTA_TREE));
+        self.roots.quota = Some(entry.merge(None)?.finish()?);
+        self.todo.refs.append(&mut entry.refs);
+        Ok(())
+    }
+
+    /// Lets go of the quota tree and all its blocks.
+    fn drop_quota_tree(&mut self) -> Result<()> {
+        let Some(root) = self.roots.quota.take() else { return Ok(()) };
+        let view = View::new(&self.commit.core().blocks, objectid::QUOTA_TREE, root);
+        let refs = &mut self.todo.refs;
+        view.each_block(&mut |bytenr, level| {
+            refs.by_tree(Target::Block(bytenr, level), objectid::QUOTA_TREE, -1, 0);
+        })?;
+        let item = Key::new(objectid::QUOTA_TREE, kind::ROOT_ITEM, 0);
+        self.todo.root_items.insert(item, None);
+        self.sizes.quota = 0;
+        Ok(())
+    }
+
+    /// Counts what quota groups gain and lose by this commit, once all else has settled; whether there was anything to do.
+    pub(super) fn count_quotas(&mut self) -> Result<bool> {
+        let Some(changes) = self.changes.take() else { return Ok(false) };
+        let core = self.commit.core();
+        let committed = |roots: &Roots| Committed {
+            root: roots.root,
+            chunk: roots.chunk,
+            extent: roots.extent,
+        };
+        let versions = Versions {
+            blocks: &core.blocks,
+            before: committed(&core.roots()),
+            after: committed(&self.roots),
+            memory: core.room / QUOTA_SHARE,
+        };
+        let mut quota = core.quota.lock();
+        let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
+        // What a snapshot is taken of lives on in that.
+        let sources: Vec<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
+        let is_dead = |id| !sources.contains(&id) && self.is_dead(id);
+        let counted = account(groups, &versions, changes, is_dead);
+        if let Ok(true) = counted {
+            let transid = self.commit.transid();
+            self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid, false))?;
+            core.charges.settle(groups, true);
+            return Ok(true);
+        }
+        let why = match counted {
+            Err(error) => error.to_string(),
+            Ok(_) => "more has changed hands than one commit may look at".into(),
+        };
+        core.warn(format!("quota groups are wrong until they are counted anew: {why}"));
+        quota.distrust();
+        self.mark_quotas(&mut quota)?;
+        Ok(true)
+    }
+
+    /// Whether a subvolume is deleted, or gone.
+    fn is_dead(&self, id: u64) -> bool {
+        let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
+        let from = Key::new(id, kind::ROOT_ITEM, 0);
+        let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
+        let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
+        is_of_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
+    }
+
+    /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.
+    fn mark_quotas(&mut self, quota: &mut Quota) -> Result<()> {
+        if let Some(groups) = quota.groups() {
+            let transid = self.commit.transid();
+            self.commit.core().charges.settle(groups, false);
+            return self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid, true));
+        }
+        let key = Key::new(0, kind::QGROUP_STATUS, 0);
+        self.merge(objectid::QUOTA_TREE, |merge| {
+            let found = merge.find(&key)?.unwrap_or_default();
+            let Some((status, rest)) = split::<QgroupStatus>(found) else { return Ok(()) };
+            let (mut status, rest) = (*status, rest.to_vec());
+            status.flags = (status.flags.get() | qgroup_status_flags::INCONSISTENT).into();
+            merge.put(key, &[status.as_bytes(), &rest].concat())
+        })
+    }
+}
