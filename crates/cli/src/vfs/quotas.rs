@@ -127,7 +127,8 @@ impl Quotas {
             kind::QGROUP_LIMIT => {
                 let group = self.groups.entry(key.offset).or_default();
                 if let Some(limit) = QgroupLimit::of(data) {
-                    let set = |flag: u64, most: u64| (limit.flags.get() & flag != 0).then_some(most);
+                    let set =
+                        |flag: u64, most: u64| (limit.flags.get() & flag != 0).then_some(most);
                     group.max_rfer = set(MAX_RFER, limit.max_rfer.get());
                     group.max_excl = set(MAX_EXCL, limit.max_excl.get());
                 }

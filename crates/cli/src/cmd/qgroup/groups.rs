@@ -1,10 +1,11 @@
-//! `qgroup create` and `qgroup destroy`.
+//! `qgroup create` and `qgroup destroy`. Where a group goes that is in others, these may have to be counted anew.
 
 use std::ffi::OsString;
 
 use buttress_fuse::mount::control::QgroupChange;
 use clap::Args;
 
+use super::relations::rescan;
 use super::{change, changing, parse_id};
 use crate::args::Globals;
 use crate::error::Failure;
@@ -31,5 +32,8 @@ pub fn destroy(args: &Group, globals: &Globals) -> Result<(), Failure> {
 }
 
 fn changed(args: &Group, wanted: QgroupChange, globals: &Globals) -> Result<(), Failure> {
-    changing(&args.target, globals, |_, _, vfs| change(vfs, wanted).map(drop))
+    changing(&args.target, globals, |_, _, vfs| {
+        let right = change(vfs, wanted)?;
+        if right { Ok(()) } else { rescan(vfs, globals) }
+    })
 }

@@ -74,7 +74,7 @@ fn related(
 }
 
 /// Counts anew: of a live mount the process behind it does, while the command ends.
-fn rescan(vfs: &Vfs, globals: &Globals) -> Result<(), Failure> {
+pub fn rescan(vfs: &Vfs, globals: &Globals) -> Result<(), Failure> {
     match counted(globals, |told| vfs.rescan_quotas(told)) {
         // The one that is running finds what has changed, and begins anew.
         Err(why) if why.is(Errno::INPROGRESS) => Ok(()),

@@ -91,8 +91,8 @@ fn parse_key(text: &str) -> Result<SortKey, &'static str> {
 
 impl SortKey {
     fn compare(&self, one: &Row, other: &Row) -> Ordering {
-        // No limit is more than any other.
-        let limit = |it: Option<u64>| (it.is_none(), it);
+        // As in btrfs-progs, no limit is like one of nothing.
+        let limit = Option::unwrap_or_default;
         let order = match self.by {
             SortBy::Id => one.id.cmp(&other.id),
             SortBy::Rfer => one.group.rfer.cmp(&other.group.rfer),
@@ -181,12 +181,7 @@ fn paths(vfs: &Vfs) -> Result<Paths, Failure> {
 }
 
 /// The groups asked for, by their numbers.
-fn rows(
-    quotas: Quotas,
-    mut paths: BTreeMap<u64, Vec<u8>>,
-    args: &Show,
-    here: u64,
-) -> Vec<Row> {
+fn rows(quotas: Quotas, mut paths: BTreeMap<u64, Vec<u8>>, args: &Show, here: u64) -> Vec<Row> {
     let wanted = args.with_parents.then(|| quotas.with_parents(here));
     let is_wanted = |id: u64| match &wanted {
         Some(wanted) => wanted.contains(&id),

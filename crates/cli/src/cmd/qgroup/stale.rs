@@ -7,6 +7,7 @@ use std::io::Write;
 use buttress_fuse::mount::control::QgroupChange;
 use clap::Args;
 
+use super::relations::rescan;
 use super::{change, changing};
 use crate::args::Globals;
 use crate::cmd::files::Failures;
@@ -31,14 +32,16 @@ pub fn run(args: &ClearStale, globals: &Globals, out: &mut dyn Write) -> Result<
     let mut failures = Failures::new(globals);
     let mut gone = Vec::new();
     changing(&args.target, globals, |_, _, vfs| {
+        let mut right = true;
         for id in stale(vfs)? {
             if globals.talks() {
                 writeln!(out, "Delete stale qgroup {}", shown(id))?;
             }
             let done = change(vfs, QgroupChange::Destroy(id));
+            right &= !matches!(done, Ok(false));
             failures.note(done.map(|_| gone.push(shown(id))), out)?;
         }
-        Ok(())
+        if right { Ok(()) } else { rescan(vfs, globals) }
     })?;
     if globals.format == Format::Json {
         output::write_json(out, "qgroup-clear-stale", gone.into())?;

@@ -86,12 +86,7 @@ fn group_of(vfs: &Vfs, id: u64) -> Result<Option<Group>, Failure> {
     }
 }
 
-fn group_text(
-    id: u64,
-    group: &Group,
-    units: Units,
-    out: &mut dyn Write,
-) -> Result<(), Failure> {
+fn group_text(id: u64, group: &Group, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
     let limit = |most: Option<u64>| most.map_or("-".to_owned(), |most| units.show(most));
     writeln!(out, "\tQuota group:\t\t{}", quotas::shown(id))?;
     writeln!(out, "\t  Limit referenced:\t{}", limit(group.max_rfer))?;

@@ -76,7 +76,7 @@ impl QgroupChange {
     pub fn apply(self, fs: &Filesystem) -> buttress::Result<bool> {
         match self {
             QgroupChange::Create(id) => fs.create_qgroup(id).map(|()| true),
-            QgroupChange::Destroy(id) => fs.destroy_qgroup(id).map(|()| true),
+            QgroupChange::Destroy(id) => fs.destroy_qgroup(id),
             QgroupChange::Assign { member, group } => fs.assign_qgroup(member, group),
             QgroupChange::Remove { member, group } => fs.remove_qgroup(member, group),
             QgroupChange::Limit(id, limits) => fs.limit_qgroup(id, limits).map(|()| true),
@@ -162,14 +162,18 @@ pub(super) fn read_groups(text: &[u8]) -> Answer<Vec<u64>> {
 }
 
 impl<S: Control> Mount<S> {
-    /// For what changes quotas: of the whole filesystem, through a mount that may be written to.
-    fn require_quota_master(&self, request: &Request<'_>) -> Answer<()> {
+    /// For what changes quotas that are on: of the whole filesystem, through a mount that may be written to.
+    fn require_quotas(&self, request: &Request<'_>) -> Answer<()> {
         self.require_master(request)?;
+        if !self.store.quotas()?.on {
+            return Err(Errno::NOTCONN);
+        }
         self.require_writable_mount(request)
     }
 
     pub(super) fn quota_ctl(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
-        self.require_quota_master(request)?;
+        self.require_master(request)?;
+        self.require_writable_mount(request)?;
         let wish: QuotaCtl = input(bytes)?;
         match wish.cmd {
             quota_cmd::ENABLE => {
@@ -195,7 +199,7 @@ impl<S: Control> Mount<S> {
 
     /// As Linux answers it, 1 where numbers are wrong after it.
     pub(super) fn qgroup_assign(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
-        self.require_master(request)?;
+        self.require_quotas(request)?;
         let QgroupAssign { assign, src: member, dst: group } = input(bytes)?;
         let change = match assign {
             0 => QgroupChange::Remove { member, group },
@@ -206,7 +210,7 @@ impl<S: Control> Mount<S> {
     }
 
     pub(super) fn qgroup_create(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
-        self.require_master(request)?;
+        self.require_quotas(request)?;
         let wish: QgroupCreate = input(bytes)?;
         let change = match wish.create {
             0 => QgroupChange::Destroy(wish.qgroupid),
@@ -216,27 +220,17 @@ impl<S: Control> Mount<S> {
     }
 
     fn change_qgroup(&self, request: &Request<'_>, change: QgroupChange) -> Answer<bool> {
-        self.require_quota_master(request)?;
-        if !self.store.quotas()?.on {
-            return Err(Errno::NOTCONN);
-        }
+        self.require_quotas(request)?;
         change.refused()?;
         self.store.change_qgroup(change)
     }
 
     pub(super) fn quota_rescan(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
-        self.require_quota_master(request)?;
+        self.require_quotas(request)?;
         let wish: QuotaRescan = input(bytes)?;
         match wish.flags {
-            0 => self.begin_rescan(),
+            0 => self.store.count_quotas(),
             _ => Err(Errno::INVAL),
-        }
-    }
-
-    fn begin_rescan(&self) -> Answer<()> {
-        match self.store.quotas()?.on {
-            true => self.store.count_quotas(),
-            false => Err(Errno::NOTCONN),
         }
     }
 
@@ -267,11 +261,14 @@ impl<S: Control> Mount<S> {
 
     /// The same set: begins what takes long.
     pub(super) fn quota_word(&self, request: &Request<'_>, value: &[u8]) -> Answer<()> {
-        self.require_quota_master(request)?;
+        self.require_master(request)?;
         match value {
             b"on" => self.begin_quotas(),
             b"off" => self.store.disable_quotas(),
-            b"rescan" => self.begin_rescan(),
+            b"rescan" => {
+                self.require_quotas(request)?;
+                self.store.count_quotas()
+            }
             _ => Err(Errno::INVAL),
         }
     }
