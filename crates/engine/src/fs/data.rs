@@ -9,7 +9,7 @@ use super::{Filesystem, Mapping, Seek};
 use crate::error::{Errno, Error, Result};
 use crate::inode::file::{DIRECT_MIN, PARTS_MAX};
 use crate::inode::{FEW, Source, Step, letting_go};
-use crate::space::Need;
+use crate::space::{NOBODY, Need};
 
 /// Bytes that one operation writes at most.
 const WRITE_LEN: usize = 8 << 20;
@@ -209,13 +209,13 @@ impl Filesystem {
         match mode {
             Allocate::PunchHole => self.punch(node, offset, offset.saturating_add(len)),
             Allocate::Reserve { keep_size } => {
+                let need = Need { charged_to: NOBODY, ..need };
                 inner.change_at(node, need, |op, subvolume, inode| {
+                    // What is there already is not allocated again.
                     if op.core.charges.are_limited() {
-                        // What is there already is not allocated again.
                         let end = offset.saturating_add(len);
-                        let holes = subvolume.tree.hole_bytes(op, inode, offset, end)?;
-                        let spare = need.data.saturating_sub(holes + 3 * SECTOR);
-                        op.core.charges.give_back(node.subvolume, spare);
+                        let data = subvolume.tree.hole_bytes(op, inode, offset, end)?;
+                        op.charge_need(Need { data, charged_to: node.subvolume, ..need })?;
                     }
                     subvolume.tree.allocate(op, inode, offset, len, keep_size)
                 })

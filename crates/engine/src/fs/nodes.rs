@@ -162,7 +162,8 @@ impl Inner {
         mut work: impl FnMut(&Op<'_>, &Subvolume, &Arc<Inode>) -> Result<T>,
     ) -> Result<T> {
         self.ready(node)?;
-        self.change(Need { charged_to: node.subvolume, ..need }, |op| {
+        let charged_to = if need.charged_to == 0 { node.subvolume } else { need.charged_to };
+        self.change(Need { charged_to, ..need }, |op| {
             let (subvolume, inode) = self.find(op, node)?;
             work(op, &subvolume, &inode)
         })

@@ -82,7 +82,8 @@ impl Inner {
                 Ok(done) => return Ok(done),
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Quota(may_shrink)) => {
-                    if !may_shrink || counted == COUNTS_MAX {
+                    let helps = may_shrink || self.forest.has_dead();
+                    if !helps || counted == COUNTS_MAX {
                         return Err(Error::User(Errno::DQUOT));
                     }
                     counted += 1;
@@ -142,6 +143,9 @@ impl Inner {
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
         let bytes = charged(need, self.core.features.nodesize);
+        if need.deleting {
+            self.core.charges.note_deletion();
+        }
         let charges = self.core.charges.charge(need.charged_to, bytes);
         charges.map_err(|full| Failure::Quota(full.may_shrink))?;
         self.core.space.reserve(need).map_err(|shortage| {

@@ -27,6 +27,8 @@ struct State {
     groups: Vec<Limited>,
     /// The limited groups that a subvolume is in.
     over: HashMap<u64, Vec<usize>>,
+    /// Whether anything was deleted in the running transaction, and in those that were frozen and are not counted.
+    deleted: [bool; 2],
 }
 
 #[derive(Debug)]
@@ -52,7 +54,7 @@ impl Limited {
 /// A group has no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exceeded {
-    /// Whether anything is charged that a commit would count, and to less perhaps.
+    /// Whether a commit may find that there is less: of what was charged, or by what was deleted.
     pub may_shrink: bool,
 }
 
@@ -62,16 +64,24 @@ impl Charges {
         self.are_limited.load(Ordering::Acquire)
     }
 
+    /// Something is deleted, and what groups have may be less when that is counted.
+    pub fn note_deletion(&self) {
+        if self.are_limited() {
+            self.state.lock().deleted[0] = true;
+        }
+    }
+
     /// Charges `bytes` to the groups of a subvolume, all or none.
     pub fn charge(&self, subvolume: u64, bytes: u64) -> Result<(), Exceeded> {
         if bytes == 0 || !self.are_limited() {
             return Ok(());
         }
-        let State { groups, over } = &mut *self.state.lock();
+        let State { groups, over, deleted } = &mut *self.state.lock();
         let Some(over) = over.get(&subvolume) else { return Ok(()) };
         let full = over.iter().filter_map(|at| groups.get(*at)).find(|it| !it.has_room(bytes));
         if let Some(full) = full {
-            return Err(Exceeded { may_shrink: full.running > 0 || full.frozen > 0 });
+            let is_charged = full.running > 0 || full.frozen > 0;
+            return Err(Exceeded { may_shrink: is_charged || deleted.contains(&true) });
         }
         for at in over {
             if let Some(group) = groups.get_mut(*at) {
@@ -86,7 +96,7 @@ impl Charges {
         if bytes == 0 || !self.are_limited() {
             return;
         }
-        let State { groups, over } = &mut *self.state.lock();
+        let State { groups, over, .. } = &mut *self.state.lock();
         for at in over.get(&subvolume).into_iter().flatten() {
             if let Some(group) = groups.get_mut(*at) {
                 group.running = group.running.saturating_sub(bytes);
@@ -96,7 +106,9 @@ impl Charges {
 
     /// No operation runs: what was charged so far is the committing transaction's.
     pub fn freeze(&self) {
-        for group in &mut self.state.lock().groups {
+        let State { groups, deleted: [running, frozen], .. } = &mut *self.state.lock();
+        *frozen |= std::mem::take(running);
+        for group in groups {
             group.frozen = group.frozen.saturating_add(std::mem::take(&mut group.running));
         }
     }
@@ -122,7 +134,9 @@ impl Charges {
             }
         }
         self.are_limited.store(!limited.is_empty(), Ordering::Release);
-        *state = State { groups: limited, over };
+        let [running, frozen] = state.deleted;
+        let deleted = [running, frozen && !is_counted];
+        *state = State { groups: limited, over, deleted };
     }
 }
 

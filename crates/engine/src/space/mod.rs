@@ -52,7 +52,7 @@ pub use emit::Dirty;
 pub use extents::Range;
 pub use items::{Edit, Items};
 pub use load::SpaceRoots;
-pub use reserve::{Need, SUBVOLUME_DELETION, Shortage};
+pub use reserve::{NOBODY, Need, SUBVOLUME_DELETION, Shortage};
 pub use usage::{ClassUsage, StatBytes, Usage};
 
 /// How many classes there are.

@@ -45,9 +45,12 @@ pub struct Need {
     pub subvolume: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
-    /// The subvolume whose quota groups it is charged to; 0: none.
+    /// The subvolume whose quota groups it is charged to; 0: the one that is changed, if it is one's content.
     pub charged_to: u64,
 }
+
+/// For [`Need::charged_to`]: nobody. Who knows better what is gained charges that himself.
+pub const NOBODY: u64 = u64::MAX;
 
 /// Why an operation was not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

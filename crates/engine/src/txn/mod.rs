@@ -203,6 +203,11 @@ impl Op<'_> {
         self.core.charges.charge(subvolume, bytes).map_err(|_| Error::User(Errno::DQUOT))
     }
 
+    /// Charges what it may need.
+    pub(crate) fn charge_need(&self, need: Need) -> Result<()> {
+        self.charge(need.charged_to, charged(need, self.core.features.nodesize))
+    }
+
     /// Gives back part of what it was promised: it does not need that.
     pub(crate) fn unreserve(&self, need: Need) {
         self.core.space.unreserve(need);

@@ -9,6 +9,7 @@ mod faults;
 mod judge;
 mod known;
 mod large;
+mod limits;
 mod memory;
 mod quotas;
 

@@ -157,7 +157,8 @@ fn flags(fs: &Filesystem) -> u64 {
 fn what_is_not_known_is_counted_anew() {
     let Some(image) = made() else { return };
     let fs = open(&image.path());
-    fill(&fs, Node::top(256), b"file", None);
+    let file = fill(&fs, Node::top(256), b"file", None);
+    fill(&fs, Node::ROOT, b"file", Some(file));
     fs.snapshot(256, Node::ROOT, b"snapshot", false).unwrap();
     fs.commit().unwrap();
     assert_eq!(flags(&fs), qgroup_status_flags::ON | qgroup_status_flags::INCONSISTENT);

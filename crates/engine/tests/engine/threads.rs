@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress::{Error, Filesystem, New, Node, Options, Owner, Rename, Unsupported};
+use buttress::{Filesystem, New, Node, Options, Owner, Rename};
 use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::{Image, bytes, content, names};
@@ -118,31 +118,6 @@ fn threads_find_what_they_did_in_subvolumes_that_left_memory() {
     });
     fs.close().unwrap();
     image.check();
-}
-
-#[test]
-fn quotas_are_marked_inconsistent_or_left_alone() {
-    let image = Image::by_progs(512 << 20, &[]);
-    if !buttress_testkit::oracle::root_or_skip() {
-        return;
-    }
-    image.mounted(|top| {
-        let top = top.to_str().unwrap();
-        buttress_testkit::oracle::btrfs(&["quota", "enable", top]).unwrap();
-        buttress_testkit::oracle::btrfs(&["quota", "rescan", "-w", top]).unwrap();
-        // Limits are not held here.
-        buttress_testkit::oracle::btrfs(&["qgroup", "limit", "1G", "0/5", top]).unwrap();
-    });
-    let refused = Filesystem::open(image.path(), Options::read_write());
-    assert!(matches!(refused, Err(Error::Unsupported(Unsupported::Quotas))));
-    let options = Options::read_write().mark_quota_inconsistent(true);
-    let fs = Filesystem::open(image.path(), options).unwrap();
-    fs.create(Node::ROOT, b"dir", &New::directory(0o755)).unwrap();
-    fs.close().unwrap();
-    let path = image.path();
-    let args = ["inspect-internal", "dump-tree", "-t", "quota", path.to_str().unwrap()];
-    let dump = buttress_testkit::oracle::btrfs(&args).unwrap();
-    assert!(dump.contains("ON|INCONSISTENT"), "{dump}");
 }
 
 /// Runs two things at the same moment; what they answer.
