@@ -159,12 +159,13 @@ impl Vfs {
         }
     }
 
-    /// The ids of all trees that are or were subvolumes, those that are being deleted among them.
+    /// The ids of all subvolumes, those that are being deleted among them.
     pub fn roots(&self) -> Result<BTreeSet<u64>, FileError> {
         let mut all = BTreeSet::new();
         let keys = Key::new(objectid::FS_TREE, kind::ROOT_ITEM, 0)..=Key::MAX;
         self.search(objectid::ROOT_TREE, keys, 0, &mut |key, _, data| {
-            if key.kind == kind::ROOT_ITEM && RootItem::read(data).is_some() {
+            let is_root = key.kind == kind::ROOT_ITEM && RootItem::read(data).is_some();
+            if is_root && objectid::is_subvolume(key.objectid) {
                 all.insert(key.objectid);
             }
             true

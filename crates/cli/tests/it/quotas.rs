@@ -270,7 +270,7 @@ fn groups_that_cannot_be_are_refused() {
             ("qgroup assign 0/256 1/9 @", "there is no such group"),
             ("qgroup assign 2/1 1/1 @", "the level of a group must be higher"),
             ("qgroup assign nowhere 1/1 @", "neither LEVEL/NUMBER nor the path of a subvolume"),
-            ("qgroup assign data 1/1 @", "neither"),
+            ("qgroup assign data 1/1 @", "it is not in the filesystem of "),
             ("qgroup remove 0/5 1/1 @", "it is not in it"),
             ("qgroup limit 1G 7/7 @", "there is no such group"),
             ("qgroup limit 1G @sub/data", "it is not a subvolume"),
@@ -340,9 +340,16 @@ fn relations_that_make_numbers_wrong_have_them_counted() {
     place.ok("quota enable disk.img");
     place.ok("qgroup create 1/1 disk.img");
     place.ok("subvolume snapshot -q disk.img:/sub disk.img:/snap");
-    let said = "Quota data changed, rescan scheduled\n";
-    assert_eq!(place.ok("qgroup assign 0/256 1/1 disk.img"), said);
-    assert_eq!(place.ok("-q qgroup assign 0/257 1/1 disk.img"), "");
+    // In a group that has nothing else all is its own.
+    assert_eq!(place.ok("qgroup assign 0/256 1/1 disk.img"), "");
+    // What the library has counted by itself in the meantime need not be counted again.
+    let is_said = |line: &str| {
+        let text = place.ok(line);
+        assert!(["", "Quota data changed, rescan scheduled\n"].contains(&&*text), "{line}: {text}");
+    };
+    is_said("qgroup assign 0/257 1/1 disk.img");
+    assert_eq!(place.ok("-q qgroup remove 0/257 1/1 disk.img"), "");
+    is_said("qgroup assign --rescan 0/257 1/1 disk.img");
     let group = |id: &str| {
         let all = place.json("qgroup show disk.img");
         all.as_array().unwrap().iter().find(|it| it["qgroupid"] == id).unwrap().clone()
@@ -352,7 +359,8 @@ fn relations_that_make_numbers_wrong_have_them_counted() {
     assert!(both["exclusive"].as_u64().unwrap() > 300_000);
     place.ok("check disk.img");
     let said = place.run("qgroup remove --no-rescan 0/257 1/1 disk.img");
-    assert!(said.code == 0 && said.err.ends_with("inconsistent, rescan needed\n"), "{}", said.err);
+    let warned = said.err.is_empty() || said.err.ends_with("inconsistent, rescan needed\n");
+    assert!(said.code == 0 && said.text().is_empty() && warned, "{}", said.err);
     assert_eq!(place.ok("quota rescan disk.img"), "quota rescan started\n");
     assert_eq!(group("1/1")["children"], json!(["0/256"]));
     place.ok("check disk.img");
@@ -378,7 +386,9 @@ fn a_live_mount_has_quotas_too() {
     place.ok("subvolume create -q -i 1/1 mnt/new");
     place.ok("subvolume snapshot -q -i 1/1 mnt/sub mnt/snap");
     place.ok("qgroup assign mnt/sub 1/1 mnt");
-    assert!(place.ok("quota rescan -w mnt").starts_with("quota rescan started\n"));
+    // Where that has begun a rescan already, it is the one that is waited for.
+    place.ok("quota rescan -w mnt");
+    assert_eq!(place.ok("quota rescan -w mnt"), "quota rescan started\n");
     place.ok("quota rescan -W mnt");
     assert_eq!(place.ok("quota rescan -s mnt"), "no rescan operation in progress\n");
     place.ok("qgroup limit 1M mnt/new");

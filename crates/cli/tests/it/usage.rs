@@ -116,7 +116,7 @@ const OPTIONS: [(&str, &str); 38] = [
     ("qgroup remove", "--rescan --no-rescan"),
     ("qgroup create", ""),
     ("qgroup destroy", ""),
-    ("qgroup clear-stale", ""),
+    ("qgroup clear-stale", "-q --quiet"),
     ("qgroup limit", "-c -e"),
     (
         "qgroup show",
@@ -155,7 +155,9 @@ fn told(name: &str, command: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let first =
         text.lines().filter_map(|line| line.strip_prefix("    ")?.split_whitespace().next());
-    let options = first.filter(|word| word.starts_with('-')).flat_map(|word| word.split('|'));
+    // Not the lines of a text about `+:` and `-:`.
+    let is_option = |word: &&str| word.starts_with('-') && !word.starts_with("-:");
+    let options = first.filter(is_option).flat_map(|word| word.split('|'));
     options.map(|word| word.split('=').next().unwrap().to_owned()).collect()
 }
 

@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 
 use buttress::costs::Progress;
+use buttress::ondisk::objectid;
 use buttress::{Filesystem, NewLimits};
 use rustix::io::Errno;
 
@@ -20,9 +21,6 @@ use crate::protocol::channel::Request;
 
 /// Bits of a group's number below its level.
 const LEVEL_SHIFT: u32 = 48;
-/// `BTRFS_FS_TREE_OBJECTID` and `BTRFS_FIRST_FREE_OBJECTID`: the subvolumes that there may be.
-const TOP_LEVEL: u64 = 5;
-const FIRST_FREE: u64 = 256;
 
 /// A counting of quotas that somebody has asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -129,7 +127,7 @@ impl QgroupChange {
 
 /// Whether Linux takes it for the group of a subvolume, be there one or not.
 fn is_of_subvolume(id: u64) -> bool {
-    id == TOP_LEVEL || (FIRST_FREE..1 << LEVEL_SHIFT).contains(&id)
+    id >> LEVEL_SHIFT == 0 && objectid::is_subvolume(id)
 }
 
 /// `-`: as it is; `none`: no limit; else the number.
