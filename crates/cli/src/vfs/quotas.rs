@@ -66,6 +66,8 @@ pub struct Group {
 /// What the quota tree says.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
+    /// The transaction of the last update.
+    generation: u64,
     /// See `qgroup_status_flags`.
     flags: u64,
     /// How far a rescan of Linux has come.
@@ -115,6 +117,7 @@ impl Quotas {
         match key.kind {
             kind::QGROUP_STATUS => {
                 if let Some(status) = QgroupStatus::of(data) {
+                    self.generation = status.generation.get();
                     (self.flags, self.rescan) = (status.flags.get(), status.rescan.get());
                 }
             }
@@ -155,7 +158,15 @@ impl Vfs {
         });
         match searched {
             Err(why) if why.is(Errno::NOENT) => Ok(None),
-            searched => searched.map(|()| Some(quotas)),
+            searched => searched.map(|()| {
+                // Whoever wrote last may know nothing of quotas.
+                if let Vfs::Image(image) = self
+                    && quotas.generation < image.fs().info().generation
+                {
+                    quotas.flags |= qgroup_status_flags::INCONSISTENT;
+                }
+                Some(quotas)
+            }),
         }
     }
 
