@@ -99,7 +99,7 @@ pub struct Globals {
     /// Where the filesystem begins in the device, in bytes (suffixes k, m, g, t)
     #[arg(long, global = true, help_heading = "Global options", value_parser = buttress_mkfs::parse_size, default_value = "0", hide_default_value = true, value_name = "SIZE")]
     pub offset: u64,
-    /// Change a filesystem with quotas all the same; they count wrong until Linux rescans them
+    /// Change a filesystem with simple quotas, or such that cannot be read, all the same; they count wrong from then on
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
@@ -173,6 +173,12 @@ pub enum Command {
     /// Subvolumes and snapshots
     #[command(subcommand, infer_subcommands = true)]
     Subvolume(cmd::subvolume::Subvolume),
+    /// Quotas as a whole
+    #[command(subcommand, infer_subcommands = true)]
+    Quota(cmd::quota::Quota),
+    /// Groups of quotas
+    #[command(subcommand, infer_subcommands = true)]
+    Qgroup(cmd::qgroup::Qgroup),
     /// Check an unmounted filesystem; only reads
     #[command(after_help = CHECK)]
     Check(cmd::check::Check),

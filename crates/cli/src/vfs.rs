@@ -4,10 +4,12 @@
 //! An unmounted one is asked through the library, a live one through its mount, where the running daemon answers. The
 //! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
 
+pub mod quotas;
 pub mod trees;
 
 use std::fmt::Display;
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -354,32 +356,33 @@ impl Vfs {
     }
 }
 
-/// Makes an empty subvolume in a directory.
-pub fn create_subvolume(directory: &Vnode, name: &[u8]) -> Result<(), FileError> {
+/// Makes an empty subvolume in a directory, and puts it into groups of quotas.
+pub fn create_subvolume(directory: &Vnode, name: &[u8], groups: &[u64]) -> Result<(), FileError> {
     match directory.image_node() {
         Some((image, node)) => {
-            image.fs().create_subvolume(node, name, image.owner())?;
+            image.fs().create_subvolume_in(node, name, image.owner(), groups)?;
             Ok(())
         }
-        None => Ok(client::create_subvolume(&below(directory, name))?),
+        None => Ok(client::create_subvolume_in(&below(directory, name), groups)?),
     }
 }
 
-/// Makes a snapshot of the subvolume at a vnode in a directory.
+/// Makes a snapshot of the subvolume at a vnode in a directory, and puts it into groups of quotas.
 pub fn snapshot(
     source: &Vnode,
     directory: &Vnode,
     name: &[u8],
     read_only: bool,
+    groups: &[u64],
 ) -> Result<(), FileError> {
     match (source.image_node(), directory.image_node()) {
         (Some((image, node)), Some((other, to))) if image.is(other) => {
-            image.fs().snapshot(node.subvolume, to, name, read_only)?;
+            image.fs().snapshot_in(node.subvolume, to, name, read_only, groups)?;
             Ok(())
         }
         (None, None) => {
             let path = source.host_path().unwrap_or_else(|| ".".into());
-            Ok(client::snapshot(&path, &below(directory, name), read_only)?)
+            Ok(client::snapshot_in(&path, &below(directory, name), read_only, groups)?)
         }
         _ => Err(Errno::XDEV.into()),
     }
@@ -415,6 +418,12 @@ pub fn set_default(vnode: &Vnode) -> Result<(), FileError> {
         (Some((image, node)), _) => Ok(image.fs().set_default_subvolume(node.subvolume)?),
         (_, path) => Ok(client::set_default(&path.unwrap_or_else(|| ".".into()))?),
     }
+}
+
+/// Whether two paths lie on the same live mount.
+pub fn is_same_mount(one: &Path, other: &Path) -> bool {
+    let device = |path: &Path| path.metadata().ok().map(|it| it.dev());
+    device(one).is_some_and(|number| device(other) == Some(number))
 }
 
 fn below(directory: &Vnode, name: &[u8]) -> PathBuf {

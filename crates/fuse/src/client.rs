@@ -8,6 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use buttress::costs::{Bytes, Progress, Share};
 use buttress::{Referrers, WantedReferrers};
@@ -15,13 +16,17 @@ use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 pub use crate::mount::control::ExtentFacts;
+use crate::mount::control::quotas::groups_word;
 use crate::mount::control::words::{PREFIX, Record};
 use crate::mount::control::{
-    Facts, FoundItem, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey, trees,
+    Facts, FoundItem, QgroupChange, QuotaFacts, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey,
+    trees,
 };
 
 /// How often all is asked for again because a commit came in between.
 const REFERRERS_TRIES: u32 = 8;
+/// How often it is asked how far a counting of quotas is.
+const QUOTA_PAUSE: Duration = Duration::from_millis(20);
 /// Most bytes of one attribute.
 const VALUE_BYTES_MAX: usize = 1 << 16;
 
@@ -32,13 +37,34 @@ pub fn is_live(path: &Path) -> bool {
 
 /// Makes an empty subvolume at `path`.
 pub fn create_subvolume(path: &Path) -> Result<(), Errno> {
+    create_subvolume_in(path, &[])
+}
+
+/// The same, in groups of quotas from the beginning.
+pub fn create_subvolume_in(path: &Path, groups: &[u64]) -> Result<(), Errno> {
     let (directory, name) = split(path)?;
-    set(directory, "subvolume", name.as_bytes())?;
+    match groups {
+        [] => set(directory, "subvolume", name.as_bytes())?,
+        _ => {
+            let head = format!("{} ", groups_word(groups));
+            set(directory, "subvolume-in", &[head.as_bytes(), name.as_bytes()].concat())?;
+        }
+    }
     settled(directory)
 }
 
 /// Makes a snapshot of the subvolume at `source` at `path`.
 pub fn snapshot(source: &Path, path: &Path, read_only: bool) -> Result<(), Errno> {
+    snapshot_in(source, path, read_only, &[])
+}
+
+/// The same, in groups of quotas from the beginning.
+pub fn snapshot_in(
+    source: &Path,
+    path: &Path,
+    read_only: bool,
+    groups: &[u64],
+) -> Result<(), Errno> {
     let (directory, name) = split(path)?;
     let metadata = std::fs::metadata(source).map_err(errno)?;
     if metadata.dev() != std::fs::metadata(directory).map_err(errno)?.dev() {
@@ -46,7 +72,11 @@ pub fn snapshot(source: &Path, path: &Path, read_only: bool) -> Result<(), Errno
     }
     let kind = if read_only { "ro" } else { "rw" };
     let head = format!("{} {kind} ", metadata.ino());
-    set(directory, "snapshot", &[head.as_bytes(), name.as_bytes()].concat())?;
+    let (word, groups) = match groups {
+        [] => ("snapshot", String::new()),
+        _ => ("snapshot-in", format!("{} ", groups_word(groups))),
+    };
+    set(directory, word, &[head.as_bytes(), groups.as_bytes(), name.as_bytes()].concat())?;
     settled(directory)
 }
 
@@ -284,6 +314,45 @@ pub fn subvolume_costs(
     let [total, shared, freed] = sums.sums().ok_or(Errno::PROTO)?;
     get(path, &format!("counted.{number}"))?;
     Ok(SubvolumeCosts { shares, total, shared, freed })
+}
+
+/// How it is with quotas.
+pub fn quotas(path: &Path) -> Result<QuotaFacts, Errno> {
+    let records = Record::all(&get(path, "quota")?);
+    records.first().and_then(Record::quotas).ok_or(Errno::PROTO)
+}
+
+/// Has the process behind the mount begin to switch quotas on: they are when all is counted.
+pub fn enable_quotas(path: &Path) -> Result<(), Errno> {
+    set(path, "quota", b"on")
+}
+
+/// Switches quotas off.
+pub fn disable_quotas(path: &Path) -> Result<(), Errno> {
+    set(path, "quota", b"off")
+}
+
+/// Has the process behind the mount begin to count quotas anew. EINPROGRESS where it does already, ENOTCONN where they are off.
+pub fn rescan_quotas(path: &Path) -> Result<(), Errno> {
+    set(path, "quota", b"rescan")
+}
+
+/// Waits while quotas are counted because somebody has asked for that, and fails as the last counting has. `told` hears how far it is.
+pub fn wait_for_quotas(path: &Path, told: &mut dyn FnMut(Progress)) -> Result<(), Errno> {
+    loop {
+        let count = quotas(path)?.count;
+        if !count.running {
+            return count.failed.map_or(Ok(()), Err);
+        }
+        count.progress.into_iter().for_each(&mut *told);
+        std::thread::sleep(QUOTA_PAUSE);
+    }
+}
+
+/// Changes a group of quotas; whether all numbers are right after that.
+pub fn change_qgroup(path: &Path, change: QgroupChange) -> Result<bool, Errno> {
+    set(path, "qgroup", change.word().as_bytes())?;
+    Ok(!quotas(path)?.wrong)
 }
 
 /// Renames the filesystem.

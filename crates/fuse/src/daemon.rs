@@ -354,6 +354,8 @@ fn serve_until_end<S: Control>(
     // A signal may have come while it was being put.
     serving.session.leave_nothing();
     holder::announce_end();
+    // Nothing is counted any more when the filesystem is closed.
+    let _given_up = mount.store().wait_for_quotas();
     mount.release();
     Ok((served, serving))
 }

@@ -64,6 +64,9 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
+    /// Serving ends: what is answered when something long is done should be answered now.
+    fn ends(&self) {}
+
     /// Whether this request may wait for a disk or a commit, so that another thread should go on
     /// reading.
     fn may_wait(&self, request: &Request<'_>) -> bool {
@@ -546,6 +549,7 @@ impl Shared {
     }
 
     fn end(&self) {
+        self.handler.ends();
         self.crew.end();
         *self.ended.lock() = true;
         self.ended_changed.notify_all();

@@ -18,6 +18,8 @@ pub mod mkfs;
 pub mod mount;
 pub mod mv;
 pub mod property;
+pub mod qgroup;
+pub mod quota;
 pub mod rescue;
 pub mod rm;
 pub mod stat;
@@ -48,6 +50,8 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Chown(args) => chown::run(args, globals, out),
         Command::Stat(args) => stat::run(args, globals, out),
         Command::Subvolume(args) => subvolume::run(args, globals, out),
+        Command::Quota(args) => quota::run(args, globals, out),
+        Command::Qgroup(args) => qgroup::run(args, globals, out),
         Command::Check(args) => check::run(args, globals, out),
         Command::Property(args) => property::run(args, globals, out),
         Command::Filesystem(args) => filesystem::run(args, globals, out),

@@ -8,6 +8,7 @@ use std::process::Command;
 use crate::device::for_everybody;
 use crate::run::{KernelMount, Place, Said, have_progs, run_as};
 use crate::tree;
+use crate::vfs::has_simple_quotas;
 
 /// Where the primary superblock is.
 const PRIMARY: u64 = 64 << 10;
@@ -280,13 +281,12 @@ fn as_the_helpers_of_mount_and_umount() {
 }
 
 #[test]
-fn quotas_of_a_live_mount() {
+fn simple_quotas_of_a_live_mount() {
     let place = image();
     let Some(kernel) = KernelMount::of(&place, "disk.img") else { return };
-    place.progs("btrfs", &format!("quota enable {}", kernel.path().display()));
-    place.progs("btrfs", &format!("quota rescan -w {}", kernel.path().display()));
-    // Limits are not held here.
-    place.progs("btrfs", &format!("qgroup limit 1G 0/5 {}", kernel.path().display()));
+    if !has_simple_quotas(&kernel) {
+        return;
+    }
     drop(kernel);
     std::fs::create_dir(place.join("mnt")).unwrap();
     for foreground in ["", "-f "] {
@@ -298,7 +298,7 @@ fn quotas_of_a_live_mount() {
         place.ok(&format!("mkdir mnt/{}", option.len()));
         live.end();
     }
-    place.check("disk.img");
+    place.ok("check disk.img");
     let kernel = KernelMount::of(&place, "disk.img").unwrap();
     assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 2);
 }

@@ -21,6 +21,7 @@ mod mkfs;
 mod modes;
 mod moving;
 mod operands;
+mod quotas;
 mod readme;
 mod refused;
 mod rescue;

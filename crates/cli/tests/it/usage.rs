@@ -63,14 +63,14 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 28] = [
+const OPTIONS: [(&str, &str); 38] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",
         "-c --commit-after -C --commit-each -i= --subvolid= -v --verbose -q --quiet",
     ),
-    ("subvolume snapshot", "-r -q --quiet"),
-    ("subvolume create", "-q --quiet"),
+    ("subvolume snapshot", "-r -i= -q --quiet"),
+    ("subvolume create", "-i= -q --quiet"),
     (
         "subvolume show",
         "-r= --rootid= -u= --uuid= -b --raw -h --human-readable -H --iec --si -k --kbytes -m --mbytes -g --gbytes -t --tbytes",
@@ -109,6 +109,19 @@ const OPTIONS: [(&str, &str); 28] = [
         "inspect-internal list-chunks",
         "--sort= --raw --human-readable --iec --si --kbytes --mbytes --gbytes --tbytes",
     ),
+    ("quota enable", "-s --simple"),
+    ("quota disable", ""),
+    ("quota rescan", "-s --status -w --wait -W --wait-norescan -q --quiet"),
+    ("qgroup assign", "--rescan --no-rescan"),
+    ("qgroup remove", "--rescan --no-rescan"),
+    ("qgroup create", ""),
+    ("qgroup destroy", ""),
+    ("qgroup clear-stale", "-q --quiet"),
+    ("qgroup limit", "-c -e"),
+    (
+        "qgroup show",
+        "-p -c -r -e -F -f --sort= --sync --raw --human-readable --iec --si --kbytes --mbytes --gbytes --tbytes",
+    ),
     ("subvolume find-new", ""),
     ("subvolume sync", "-s="),
     ("check", "-s= --super= --readonly --force --mode= --check-data-csum -p --progress"),
@@ -121,10 +134,8 @@ const OPTIONS: [(&str, &str); 28] = [
     ),
 ];
 
-/// What btrfs-progs takes and we do not: quotas, repair, several devices and older roots for a check, and what is obsolete.
-const REFUSED: [(&str, &str); 5] = [
-    ("subvolume snapshot", "-i"),
-    ("subvolume create", "-i"),
+/// What btrfs-progs takes and we do not: repair, several devices and older roots for a check, and what is obsolete.
+const REFUSED: [(&str, &str); 3] = [
     (
         "check",
         "-b --backup -r --tree-root --chunk-root --repair --init-csum-tree --init-extent-tree --clear-space-cache \
@@ -144,7 +155,9 @@ fn told(name: &str, command: &str) -> Vec<String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let first =
         text.lines().filter_map(|line| line.strip_prefix("    ")?.split_whitespace().next());
-    let options = first.filter(|word| word.starts_with('-')).flat_map(|word| word.split('|'));
+    // Not the lines of a text about `+:` and `-:`.
+    let is_option = |word: &&str| word.starts_with('-') && !word.starts_with("-:");
+    let options = first.filter(is_option).flat_map(|word| word.split('|'));
     options.map(|word| word.split('=').next().unwrap().to_owned()).collect()
 }
 

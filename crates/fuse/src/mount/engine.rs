@@ -15,10 +15,11 @@ use rustix::fs::IFlags;
 use rustix::io::Errno;
 
 use super::control::{
-    Control, DeviceFacts, ExtentFacts, Facts, FoundItem, SpaceFacts, StoredFacts, StoredPart,
-    SubvolumeFacts, TreeKey,
+    Control, DeviceFacts, ExtentFacts, Facts, FoundItem, QgroupChange, QuotaFacts, SpaceFacts,
+    StoredFacts, StoredPart, SubvolumeFacts, TreeKey,
 };
 use super::countings::Countings;
+use super::rescan::Rescan;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
@@ -57,13 +58,15 @@ pub struct Engine {
     clock: Env,
     sector: u32,
     countings: Countings,
+    rescan: Rescan,
 }
 
 impl Engine {
     /// Serves `fs`; other clones of it go on to work.
     pub fn new(fs: Filesystem) -> Self {
         let sector = fs.info().sectorsize;
-        Self { fs, clock: Env::system(), sector, countings: Countings::default() }
+        let (countings, rescan) = (Countings::default(), Rescan::default());
+        Self { fs, clock: Env::system(), sector, countings, rescan }
     }
 
     fn time(&self, time: SetTime) -> buttress::Time {
@@ -122,7 +125,7 @@ impl Engine {
 
 /// The number for the caller; what is more than the caller's mistake is also said in full, for the
 /// terminal of a mount in the foreground.
-fn errno(error: Error) -> Errno {
+pub(super) fn errno(error: Error) -> Errno {
     let errno = error.errno();
     if matches!(errno, Errno::IO | Errno::UCLEAN) || matches!(error, Error::Aborted(_)) {
         eprintln!("buttress: {error}");
@@ -454,9 +457,16 @@ fn device_facts(device: buttress::DeviceInfo) -> DeviceFacts {
 }
 
 impl Control for Engine {
-    fn create_subvolume(&self, directory: &Self::Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+    fn create_subvolume(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        new: &NewInode,
+        groups: &[u64],
+    ) -> Answer<()> {
         let owner = Owner { uid: new.uid, gid: new.gid };
-        self.fs.create_subvolume(*directory, name.as_bytes(), owner).map(drop).map_err(errno)
+        let made = self.fs.create_subvolume_in(*directory, name.as_bytes(), owner, groups);
+        made.map(drop).map_err(errno)
     }
 
     fn snapshot(
@@ -465,8 +475,10 @@ impl Control for Engine {
         directory: &Self::Node,
         name: &OsStr,
         read_only: bool,
+        groups: &[u64],
     ) -> Answer<()> {
-        let made = self.fs.snapshot(source, *directory, name.as_bytes(), read_only);
+        let name = name.as_bytes();
+        let made = self.fs.snapshot_in(source, *directory, name, read_only, groups);
         made.map(drop).map_err(errno)
     }
 
@@ -594,6 +606,34 @@ impl Control for Engine {
 
     fn end_counting(&self, counting: u64) {
         self.countings.end(counting);
+    }
+
+    fn quotas(&self) -> Answer<QuotaFacts> {
+        Ok(QuotaFacts {
+            on: self.fs.has_quotas(),
+            wrong: self.fs.has_wrong_quotas(),
+            count: self.rescan.state(),
+        })
+    }
+
+    fn count_quotas(&self) -> Answer<()> {
+        self.rescan.begin(&self.fs)
+    }
+
+    fn wait_for_quotas(&self) -> Answer<()> {
+        self.rescan.wait()
+    }
+
+    fn give_up_quotas(&self) {
+        self.rescan.give_up();
+    }
+
+    fn disable_quotas(&self) -> Answer<()> {
+        self.fs.disable_quotas().map_err(errno)
+    }
+
+    fn change_qgroup(&self, change: QgroupChange) -> Answer<bool> {
+        change.apply(&self.fs).map_err(errno)
     }
 
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {

@@ -27,6 +27,7 @@ mod metadata;
 mod names;
 mod permission;
 mod protect;
+mod rescan;
 pub mod store;
 
 use std::sync::OnceLock;
@@ -330,6 +331,10 @@ impl<S: Control> Handler for Mount<S> {
             opcode::SETXATTR | opcode::GETXATTR => words::is_control(request),
             kind => session::waits_by_nature(kind),
         }
+    }
+
+    fn ends(&self) {
+        self.store.give_up_quotas();
     }
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {

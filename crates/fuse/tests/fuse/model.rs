@@ -416,17 +416,30 @@ impl Store for Model {
 
 /// Subvolumes of the model are directories, which shows that the kernel learns of the names.
 impl Control for Model {
-    fn create_subvolume(&self, directory: &Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+    fn create_subvolume(
+        &self,
+        directory: &Node,
+        name: &OsStr,
+        new: &NewInode,
+        _groups: &[u64],
+    ) -> Answer<()> {
         self.insert(directory, name, new)?.state.lock().is_top = true;
         Ok(())
     }
 
-    fn snapshot(&self, source: u64, directory: &Node, name: &OsStr, ro: bool) -> Answer<()> {
+    fn snapshot(
+        &self,
+        source: u64,
+        directory: &Node,
+        name: &OsStr,
+        ro: bool,
+        groups: &[u64],
+    ) -> Answer<()> {
         if source != SUBVOLUME {
             return Err(Errno::INVAL);
         }
         let mode = DIRECTORY | if ro { 0o555 } else { 0o755 };
-        self.create_subvolume(directory, name, &NewInode { mode, ..NewInode::default() })
+        self.create_subvolume(directory, name, &NewInode { mode, ..NewInode::default() }, groups)
     }
 
     fn delete_subvolume(&self, directory: &Node, name: &OsStr, _: &Node) -> Answer<()> {

@@ -21,6 +21,8 @@ SUBVOL_INFO, ROOTREF, LOOKUP_USER, DESTROY_V2 = 0x81F8943C, 0xD000943D, 0xD00094
 GETFLAGS, SETFLAGS, GETVERSION = 0x80086601, 0x40086602, 0x80087601
 GETXATTR, SETXATTR, START_SYNC = 0x801C581F, 0x401C5820, 0x80089418
 GET_FEATURES, READ_ONLY, BY_ID = 0x80189439, 2, 16
+QUOTA_CTL, QGROUP_ASSIGN, QGROUP_CREATE = 0xC0109428, 0x40189429, 0x4010942A
+QUOTA_RESCAN, QUOTA_RESCAN_STATUS, QUOTA_RESCAN_WAIT = 0x4040942C, 0x8040942D, 0x942E
 USER, GROUP = 1001, 2000
 # Of the number that is shown, what is not the subvolume.
 NUMBER = 2**40 - 1
@@ -103,7 +105,8 @@ def setup(top):
         json.dump(ids, out)
     os.chmod(top + "/ids", 0o644)
     os.chmod(top + "/outside", 0o700)
-    os.sync()
+    # Not sync(2), which waits for every filesystem of the machine.
+    assert libc.syncfs(os.open(top, os.O_RDONLY)) == 0
 
 
 def identity(path):
@@ -201,7 +204,40 @@ def cases(place):
         ("below", ROOTREF, bytes(4096)),
     ]:
         tell(what, call(top, number, value)[0])
+    quotas(top)
     sizes(top)
+
+
+def quotas(top):
+    """Of quotas that are off, on and off again: the ioctls that FUSE carries."""
+    level = 1 << 48
+    for state, command in [("off", 0), ("on", 1), ("off again", 2)]:
+        if command:
+            tell("quotas: " + state, call(top, QUOTA_CTL, struct.pack("<QQ", command, 0))[0])
+        for what, number, value in [
+            ("command", QUOTA_CTL, struct.pack("<QQ", 9, 0)),
+            ("wait", QUOTA_RESCAN_WAIT, b""),
+            ("make", QGROUP_CREATE, struct.pack("<QQ", 1, level | 7)),
+            ("make again", QGROUP_CREATE, struct.pack("<QQ", 1, level | 7)),
+            ("make above", QGROUP_CREATE, struct.pack("<QQ", 1, 2 * level | 7)),
+            ("make 0", QGROUP_CREATE, struct.pack("<QQ", 1, 0)),
+            ("make of a subvolume", QGROUP_CREATE, struct.pack("<QQ", 1, 1 << 20)),
+            ("assign", QGROUP_ASSIGN, struct.pack("<QQQ", 1, level | 7, 2 * level | 7)),
+            ("assign again", QGROUP_ASSIGN, struct.pack("<QQQ", 1, level | 7, 2 * level | 7)),
+            ("assign below", QGROUP_ASSIGN, struct.pack("<QQQ", 1, 2 * level | 7, level | 7)),
+            ("destroy with members", QGROUP_CREATE, struct.pack("<QQ", 0, 2 * level | 7)),
+            ("remove", QGROUP_ASSIGN, struct.pack("<QQQ", 0, level | 7, 2 * level | 7)),
+            ("remove again", QGROUP_ASSIGN, struct.pack("<QQQ", 0, level | 7, 2 * level | 7)),
+            ("destroy", QGROUP_CREATE, struct.pack("<QQ", 0, level | 7)),
+            ("destroy again", QGROUP_CREATE, struct.pack("<QQ", 0, level | 7)),
+            ("destroy of a subvolume", QGROUP_CREATE, struct.pack("<QQ", 0, 5)),
+            ("destroy above", QGROUP_CREATE, struct.pack("<QQ", 0, 2 * level | 7)),
+            ("rescan with flags", QUOTA_RESCAN, struct.pack("<Q56x", 1)),
+            ("rescan", QUOTA_RESCAN, bytes(64)),
+            ("wait for it", QUOTA_RESCAN_WAIT, b""),
+            ("status", QUOTA_RESCAN_STATUS, b""),
+        ]:
+            tell("quotas %s: %s" % (state, what), call(top, number, value)[0])
 
 
 def sizes(top):

@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use crate::args::Globals;
 use crate::cmd::files::{Failures, session};
+use crate::cmd::qgroup::{groups_of, refused_groups};
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::{self, Vfs};
@@ -23,6 +24,9 @@ pub struct Create {
     /// Directories above too where they are missing
     #[arg(short, long)]
     parents: bool,
+    /// Put it into this group of quotas: LEVEL/NUMBER. Can be given several times
+    #[arg(short = 'i', value_name = "QGROUPID")]
+    groups: Vec<OsString>,
 }
 
 const TAKEN: &str = "target path already exists";
@@ -58,9 +62,10 @@ fn one(
         return Err(Failure::new("cannot create", target.shown(), TAKEN));
     }
     let (directory, name) = session.find_parent(target)?;
-    Vfs::of(&directory)?;
-    let made = vfs::create_subvolume(&directory, &name);
-    made.map_err(|why| refused("cannot create", &directory, &name, &why))?;
+    let vfs = Vfs::of(&directory)?;
+    let groups = groups_of(&args.groups, session, &vfs, globals)?;
+    let made = vfs::create_subvolume(&directory, &name, &groups);
+    made.map_err(|why| refused("cannot create", &directory, &name, (&vfs, &groups), &why))?;
     if globals.talks() {
         writeln!(out, "Create subvolume '{}'", directory.entry_name(&name))?;
     }
@@ -72,9 +77,13 @@ pub fn refused(
     what: &str,
     directory: &Vnode,
     name: &[u8],
+    (vfs, groups): (&Vfs, &[u64]),
     why: &crate::vnode::FileError,
 ) -> Failure {
     let place = directory.entry_name(name);
+    if let Some(failure) = refused_groups(what, &place, vfs, groups, why) {
+        return failure;
+    }
     match why {
         why if why.is(Errno::EXIST) => Failure::new(what, place, TAKEN),
         why => Failure::new(what, place, why),

@@ -5,7 +5,8 @@ use std::io::Write;
 
 use buttress_device::Access;
 use clap::Args;
-use serde_json::Value;
+use rustix::io::Errno;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::list;
@@ -14,7 +15,8 @@ use crate::clock::Zone;
 use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::output::{self, Format};
-use crate::units::UnitArgs;
+use crate::units::{UnitArgs, Units};
+use crate::vfs::quotas::{self, Group};
 use crate::vfs::{Subvolume, Vfs};
 use crate::vnode::{Target, Time};
 
@@ -30,14 +32,13 @@ pub struct Show {
     /// The subvolume with this uuid of the filesystem at TARGET
     #[arg(short, long, value_name = "UUID", conflicts_with = "rootid")]
     uuid: Option<Uuid>,
-    /// Accepted: only quotas have sizes here.
     #[command(flatten)]
     units: UnitArgs,
 }
 
 /// Prints what there is to know about a subvolume.
 pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let (all, id) = session(globals, Access::ReadOnly, |session| {
+    let (all, id, group) = session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
         let vfs = Vfs::of(&vnode)?;
         let (all, _hidden) = vfs.subvolumes_past()?;
@@ -46,7 +47,7 @@ pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
             (_, Some(uuid)) => all.iter().find(|it| it.uuid == uuid).map_or(0, |it| it.id),
             _ => vfs.subvolume_at(&vnode)?,
         };
-        Ok((all, id))
+        Ok((all, id, group_of(&vfs, id)?))
     })?;
     let Some(shown) = all.iter().find(|it| it.id == id) else {
         let place = args.target.to_string_lossy();
@@ -59,17 +60,49 @@ pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
     let is_snapshot = |it: &&Subvolume| !shown.uuid.is_nil() && it.parent_uuid == shown.uuid;
     let snapshots: Vec<&Subvolume> = all.iter().filter(is_snapshot).collect();
     match globals.format {
-        Format::Text => text(shown, &snapshots, out),
+        Format::Text => {
+            text(shown, &snapshots, out)?;
+            group.map_or(Ok(()), |group| group_text(id, &group, args.units.units(), out))
+        }
         Format::Json => {
             let mut value = list::json(shown, &Zone::local());
             let paths: Vec<Value> =
                 snapshots.iter().map(|it| output::text_json(&it.path)).collect();
             if let Some(object) = value.as_object_mut() {
                 object.insert("snapshots".into(), paths.into());
+                object.extend(group.map(|group| ("quota group".into(), group_json(id, &group))));
             }
             Ok(output::write_json(out, "subvolume-show", value)?)
         }
     }
+}
+
+/// The group of quotas that a subvolume has; none where quotas are off, and for who may not see them.
+fn group_of(vfs: &Vfs, id: u64) -> Result<Option<Group>, Failure> {
+    match vfs.quotas() {
+        Err(why) if why.is(Errno::PERM) => Ok(None),
+        Err(why) => Err(Failure::new("cannot read the quotas of", vfs.name(), why)),
+        Ok(quotas) => Ok(quotas.and_then(|mut quotas| quotas.groups.remove(&id))),
+    }
+}
+
+fn group_text(id: u64, group: &Group, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
+    let limit = |most: Option<u64>| most.map_or("-".to_owned(), |most| units.show(most));
+    writeln!(out, "\tQuota group:\t\t{}", quotas::shown(id))?;
+    writeln!(out, "\t  Limit referenced:\t{}", limit(group.max_rfer))?;
+    writeln!(out, "\t  Limit exclusive:\t{}", limit(group.max_excl))?;
+    writeln!(out, "\t  Usage referenced:\t{}", units.show(group.rfer))?;
+    Ok(writeln!(out, "\t  Usage exclusive:\t{}", units.show(group.excl))?)
+}
+
+fn group_json(id: u64, group: &Group) -> Value {
+    json!({
+        "qgroupid": quotas::shown(id),
+        "max_referenced": group.max_rfer,
+        "max_exclusive": group.max_excl,
+        "referenced": group.rfer,
+        "exclusive": group.excl,
+    })
 }
 
 fn text(it: &Subvolume, snapshots: &[&Subvolume], out: &mut dyn Write) -> Result<(), Failure> {

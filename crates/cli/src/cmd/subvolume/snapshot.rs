@@ -12,6 +12,7 @@ use super::create::refused;
 use crate::args::Globals;
 use crate::cmd::copy::{base_name, destination};
 use crate::cmd::files::session;
+use crate::cmd::qgroup::groups_of;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::{self, Vfs};
@@ -27,6 +28,9 @@ pub struct Snapshot {
     /// Make it read-only
     #[arg(short = 'r', long)]
     readonly: bool,
+    /// Put it into this group of quotas: LEVEL/NUMBER. Can be given several times
+    #[arg(short = 'i', value_name = "QGROUPID")]
+    groups: Vec<OsString>,
 }
 
 /// Makes a snapshot.
@@ -37,6 +41,7 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
         let vnode = session.find(&source, true)?;
         let vfs = Vfs::of(&vnode)?;
         vfs.subvolume_at(&vnode)?;
+        let groups = groups_of(&args.groups, session, &vfs, globals)?;
         let new = ("cannot make a snapshot at", Kind::Directory);
         let (directory, name) = destination(session, &target, base_name(&source), false, new)?;
         let Some(name) = name else {
@@ -44,13 +49,13 @@ pub fn run(args: &Snapshot, globals: &Globals, out: &mut dyn Write) -> Result<()
                 .failure("cannot name a snapshot of", "the top level has no name")
                 .hint("Give the snapshot's own name in DESTINATION."));
         };
-        let made = vfs::snapshot(&vnode, &directory, &name, args.readonly);
+        let made = vfs::snapshot(&vnode, &directory, &name, args.readonly, &groups);
         made.map_err(|why| match why.is(Errno::XDEV) {
             true => {
                 let what = format!("cannot make a snapshot of {vnode} at");
                 Failure::new(what, directory.entry_name(&name), "not in the same filesystem")
             }
-            false => refused("cannot create", &directory, &name, &why),
+            false => refused("cannot create", &directory, &name, (&vfs, &groups), &why),
         })?;
         if globals.format == Format::Json {
             let value = json!({

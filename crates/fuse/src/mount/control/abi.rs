@@ -161,6 +161,47 @@ pub(super) struct RootRefs {
     pub(super) align: [u8; 7],
 }
 
+/// `struct btrfs_ioctl_quota_ctl_args`.
+#[repr(C)]
+#[derive(FromBytes, Immutable, KnownLayout)]
+pub(super) struct QuotaCtl {
+    pub(super) cmd: u64,
+    pub(super) status: u64,
+}
+
+/// `BTRFS_QUOTA_CTL_*`: what QUOTA_CTL is to do.
+pub(super) mod quota_cmd {
+    pub(in super::super) const ENABLE: u64 = 1;
+    pub(in super::super) const DISABLE: u64 = 2;
+    pub(in super::super) const ENABLE_SIMPLE: u64 = 4;
+}
+
+/// `struct btrfs_ioctl_qgroup_assign_args`.
+#[repr(C)]
+#[derive(FromBytes, Immutable, KnownLayout)]
+pub(super) struct QgroupAssign {
+    pub(super) assign: u64,
+    pub(super) src: u64,
+    pub(super) dst: u64,
+}
+
+/// `struct btrfs_ioctl_qgroup_create_args`.
+#[repr(C)]
+#[derive(FromBytes, Immutable, KnownLayout)]
+pub(super) struct QgroupCreate {
+    pub(super) create: u64,
+    pub(super) qgroupid: u64,
+}
+
+/// `struct btrfs_ioctl_quota_rescan_args`.
+#[repr(C)]
+#[derive(Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(super) struct QuotaRescan {
+    pub(super) flags: u64,
+    pub(super) progress: u64,
+    pub(super) reserved: [u64; 6],
+}
+
 /// `struct fsxattr`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -180,6 +221,8 @@ const _: () = {
     assert!(size_of::<FsInfo>() == 1024 && size_of::<DevInfo>() == 4096);
     assert!(size_of::<SubvolInfo>() == 504 && size_of::<RootRefs>() == 4096);
     assert!(size_of::<FsXattr>() == 28);
+    assert!(size_of::<QgroupAssign>() == 24 && size_of::<QgroupCreate>() == 16);
+    assert!(size_of::<QuotaCtl>() == 16 && size_of::<QuotaRescan>() == 64);
 };
 
 /// `BTRFS_SUBVOL_RDONLY`.
@@ -203,6 +246,12 @@ pub(super) const SUBVOL_GETFLAGS: u32 = number::<u64>(READ, BTRFS, 25);
 pub(super) const SUBVOL_SETFLAGS: u32 = number::<u64>(WRITE, BTRFS, 26);
 pub(super) const DEV_INFO: u32 = number::<DevInfo>(READ | WRITE, BTRFS, 30);
 pub(super) const FS_INFO: u32 = number::<FsInfo>(READ, BTRFS, 31);
+pub(super) const QUOTA_CTL: u32 = number::<QuotaCtl>(READ | WRITE, BTRFS, 40);
+pub(super) const QGROUP_ASSIGN: u32 = number::<QgroupAssign>(WRITE, BTRFS, 41);
+pub(super) const QGROUP_CREATE: u32 = number::<QgroupCreate>(WRITE, BTRFS, 42);
+pub(super) const QUOTA_RESCAN: u32 = number::<QuotaRescan>(WRITE, BTRFS, 44);
+pub(super) const QUOTA_RESCAN_STATUS: u32 = number::<QuotaRescan>(READ, BTRFS, 45);
+pub(super) const QUOTA_RESCAN_WAIT: u32 = BTRFS << 8 | 46;
 pub(super) const GET_FSLABEL: u32 = number::<[u8; 256]>(READ, BTRFS, 49);
 pub(super) const SET_FSLABEL: u32 = number::<[u8; 256]>(WRITE, BTRFS, 50);
 pub(super) const GET_FEATURES: u32 = number::<[u64; 3]>(READ, BTRFS, 57);
@@ -229,6 +278,12 @@ mod tests {
         assert_eq!(TREE_SEARCH, 0xd000_9411);
         assert_eq!(FS_INFO, 0x8400_941f);
         assert_eq!(GET_SUBVOL_INFO, 0x81f8_943c);
+        assert_eq!(QUOTA_CTL, 0xc010_9428);
+        assert_eq!(QGROUP_ASSIGN, 0x4018_9429);
+        assert_eq!(QGROUP_CREATE, 0x4010_942a);
+        assert_eq!(QUOTA_RESCAN, 0x4040_942c);
+        assert_eq!(QUOTA_RESCAN_STATUS, 0x8040_942d);
+        assert_eq!(QUOTA_RESCAN_WAIT, 0x942e);
         assert_eq!(FS_GETFLAGS, 0x8008_6601);
         assert_eq!(FS_GETXATTR, 0x801c_581f);
         assert_eq!(FS_SETXATTR, 0x401c_5820);

@@ -50,12 +50,23 @@ impl<S: Control> Mount<S> {
 }
 
 fn progress_record(progress: Option<Progress>) -> Vec<u8> {
-    let Some(at) = progress else { return Writer::default().show("stage", "done").end() };
+    let mut writer = Writer::default();
+    match progress {
+        Some(at) => write_progress(&mut writer, at),
+        None => {
+            writer.show("stage", "done");
+        }
+    }
+    writer.end()
+}
+
+/// Writes how far a counting is.
+pub(super) fn write_progress(writer: &mut Writer, at: Progress) {
     let stage = match at.stage {
         Stage::Nodes => "nodes",
         Stage::Extents => "extents",
     };
-    Writer::default().show("stage", stage).numbers("at", &[at.done, at.total]).end()
+    writer.show("stage", stage).numbers("at", &[at.done, at.total]);
 }
 
 fn share_record((id, share): &(u64, Share)) -> Vec<u8> {

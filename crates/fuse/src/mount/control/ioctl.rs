@@ -21,9 +21,9 @@ impl<S: Control> Mount<S> {
         let result = self.dispatch(request, wish.cmd, input);
         self.send_notices(reply.channel());
         match result {
-            Ok(Output { bytes, refused }) => {
+            Ok(Output { bytes, value, refused }) => {
                 let bytes = bytes.get(..wish.out_size as usize).unwrap_or(&bytes);
-                let result = refused.map_or(0, |errno| errno.raw_os_error().saturating_neg());
+                let result = refused.map_or(value, |errno| errno.raw_os_error().saturating_neg());
                 reply.parts(&[IoctlOut { result, ..IoctlOut::default() }.as_bytes(), bytes]);
             }
             Err(errno) => reply.refuse(errno),
@@ -45,6 +45,18 @@ impl<S: Control> Mount<S> {
             abi::INO_LOOKUP => self.ino_lookup(request, input),
             abi::INO_LOOKUP_USER => self.ino_lookup_user(request, input),
             abi::TREE_SEARCH => self.tree_search(request, input),
+            _ => self.dispatch_quotas(request, number, input),
+        }
+    }
+
+    fn dispatch_quotas(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Output> {
+        match number {
+            abi::QUOTA_CTL => done(self.quota_ctl(request, input)),
+            abi::QGROUP_ASSIGN => self.qgroup_assign(request, input),
+            abi::QGROUP_CREATE => done(self.qgroup_create(request, input)),
+            abi::QUOTA_RESCAN => done(self.quota_rescan(request, input)),
+            abi::QUOTA_RESCAN_STATUS => self.quota_rescan_status(request),
+            abi::QUOTA_RESCAN_WAIT => done(self.quota_rescan_wait(request)),
             _ => self.dispatch_facts(request, number, input),
         }
     }
@@ -76,6 +88,8 @@ const XPROTECTING: u32 = xflag::IMMUTABLE | xflag::APPEND;
 #[derive(Default)]
 pub(super) struct Output {
     pub(super) bytes: Vec<u8>,
+    /// What ioctl(2) returns.
+    pub(super) value: i32,
     /// The ioctl fails, but the caller gets the bytes all the same.
     pub(super) refused: Option<Errno>,
 }
@@ -111,5 +125,5 @@ pub(super) fn input<T: FromBytes + KnownLayout + Immutable>(bytes: &[u8]) -> Ans
 
 /// The struct an ioctl returns.
 pub(super) fn output<T: IntoBytes + Immutable>(value: &T) -> Answer<Output> {
-    Ok(Output { bytes: value.as_bytes().to_vec(), refused: None })
+    Ok(Output { bytes: value.as_bytes().to_vec(), ..Output::default() })
 }

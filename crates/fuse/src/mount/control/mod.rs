@@ -1,7 +1,8 @@
 //! What goes beyond files: subvolumes, labels, facts about the filesystem, by two ways.
 //!
 //! Programs written for btrfs use its ioctls (`ioctl`). FUSE carries only those whose struct says
-//! by its size all there is to copy, so the ones with pointers or trailing buffers answer ENOTTY.
+//! by its size all there is to copy, so the ones with pointers or trailing buffers answer ENOTTY; so does QGROUP_LIMIT, whose number
+//! says that there is nothing to copy from the caller.
 //!
 //! Our own command uses extended attributes with the prefix `buttress.` (`words`, and
 //! [`crate::client`] is the other end): getting and setting them needs no ioctl numbers, no unsafe
@@ -17,12 +18,14 @@ mod abi;
 mod counting;
 mod facts;
 mod ioctl;
+pub(crate) mod quotas;
 mod search;
 mod subvolumes;
 pub(crate) mod trees;
 pub(crate) mod words;
 
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
+pub use quotas::{QgroupChange, QuotaCount, QuotaFacts};
 pub use trees::{ReferrerFacts, ReferrersPart, StoredFacts, StoredPart};
 
 use std::ffi::{OsStr, OsString};
@@ -178,17 +181,24 @@ pub struct FoundItem<'a> {
 /// What a filesystem offers beyond files. What is not implemented answers ENOTTY.
 #[allow(unused_variables, reason = "the names document the parameters")]
 pub trait Control: Store {
-    /// Makes an empty subvolume.
-    fn create_subvolume(&self, directory: &Self::Node, name: &OsStr, new: &NewInode) -> Answer<()> {
+    /// Makes an empty subvolume, in these groups of quotas from the beginning.
+    fn create_subvolume(
+        &self,
+        directory: &Self::Node,
+        name: &OsStr,
+        new: &NewInode,
+        groups: &[u64],
+    ) -> Answer<()> {
         Err(Errno::NOTTY)
     }
-    /// Makes a snapshot of subvolume `source`.
+    /// Makes a snapshot of subvolume `source`, in these groups of quotas from the beginning.
     fn snapshot(
         &self,
         source: u64,
         directory: &Self::Node,
         name: &OsStr,
         read_only: bool,
+        groups: &[u64],
     ) -> Answer<()> {
         Err(Errno::NOTTY)
     }
@@ -269,6 +279,28 @@ pub trait Control: Store {
     }
     /// A counting is of no use any more.
     fn end_counting(&self, counting: u64) {}
+    /// How it is with quotas.
+    fn quotas(&self) -> Answer<QuotaFacts> {
+        Err(Errno::NOTTY)
+    }
+    /// Begins to count them anew, and switches them on; EINPROGRESS where that has begun already. It goes on by itself.
+    fn count_quotas(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Waits while they are counted; fails as the last counting has.
+    fn wait_for_quotas(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// The mount ends: nobody counts any more.
+    fn give_up_quotas(&self) {}
+    /// Switches quotas off.
+    fn disable_quotas(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Changes a group of quotas; whether all numbers are right after that.
+    fn change_qgroup(&self, change: QgroupChange) -> Answer<bool> {
+        Err(Errno::NOTTY)
+    }
     /// Renames the filesystem.
     fn set_label(&self, label: &[u8]) -> Answer<()> {
         Err(Errno::NOTTY)

@@ -34,7 +34,7 @@ impl<S: Control> Mount<S> {
         let mut answer = key.as_bytes().to_vec();
         answer.append(&mut found.bytes);
         answer.resize(SEARCH_BYTES, 0);
-        Ok(Output { bytes: answer, refused: None })
+        Ok(Output { bytes: answer, ..Output::default() })
     }
 }
 

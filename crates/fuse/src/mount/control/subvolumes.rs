@@ -28,24 +28,30 @@ const ROOT_REFS: usize = 255;
 impl<S: Control> Mount<S> {
     pub(super) fn subvol_create(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgs = input(bytes)?;
-        self.make_subvolume(request, text(&arguments.name)?)
+        self.make_subvolume(request, text(&arguments.name)?, &[])
     }
 
+    /// Groups of quotas would be behind a pointer.
     pub(super) fn subvol_create_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgsV2 = input(bytes)?;
         if arguments.flags & !SUBVOL_RDONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
         // Linux takes the flag here, and makes a subvolume that can be written to all the same.
-        self.make_subvolume(request, text(&arguments.name)?)
+        self.make_subvolume(request, text(&arguments.name)?, &[])
     }
 
-    /// A new subvolume in the directory the request is about.
-    pub(super) fn make_subvolume(&self, request: &Request<'_>, name: &OsStr) -> Answer<()> {
+    /// A new subvolume in the directory the request is about, and in groups of quotas.
+    pub(super) fn make_subvolume(
+        &self,
+        request: &Request<'_>,
+        name: &OsStr,
+        groups: &[u64],
+    ) -> Answer<()> {
         self.require_writable_mount(request)?;
         let directory = self.free_place(&Caller::of(request), request, name)?;
         let new = self.new_inode(request, DIRECTORY | 0o777 & !caller::umask_of(request.pid()));
-        self.store.create_subvolume(&directory, name, &new)?;
+        self.store.create_subvolume(&directory, name, &new, groups)?;
         self.names_changed(request.nodeid());
         Ok(())
     }
@@ -72,22 +78,22 @@ impl<S: Control> Mount<S> {
         let source = caller::file_of(request.pid(), arguments.fd, device)?;
         let source = self.node(self.id_of_shown(source))?;
         let read_only = arguments.flags & SUBVOL_RDONLY != 0;
-        self.make_snapshot(request, &source, text(&arguments.name)?, read_only)
+        self.make_snapshot(request, &source, (text(&arguments.name)?, &[]), read_only)
     }
 
-    /// A snapshot of the subvolume whose top is `source`, in the directory the request is about.
+    /// A snapshot of the subvolume whose top is `source`, in the directory the request is about, and in groups of quotas.
     pub(super) fn make_snapshot(
         &self,
         request: &Request<'_>,
         source: &S::Node,
-        name: &OsStr,
+        (name, groups): (&OsStr, &[u64]),
         read_only: bool,
     ) -> Answer<()> {
         let caller = Caller::of(request);
         self.require_owner(&caller, source)?;
         let id = self.subvolume_top(source)?;
         let directory = self.free_place(&caller, request, name)?;
-        self.store.snapshot(id, &directory, name, read_only)?;
+        self.store.snapshot(id, &directory, name, read_only, groups)?;
         self.names_changed(request.nodeid());
         Ok(())
     }

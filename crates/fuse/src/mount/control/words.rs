@@ -6,6 +6,7 @@
 //! | `subvolume.ID` | the subvolume ID | |
 //! | `subvolumes.ID` | all from ID on, as many as fit | |
 //! | `snapshot` | | a snapshot; value: source's shown inode number, `ro` or `rw`, name |
+//! | `subvolume-in`, `snapshot-in` | | the same in groups of quotas; value: their numbers, separated by commas, before the name |
 //! | `delete` | | deletes a subvolume; value: name |
 //! | `delete-id` | | deletes a subvolume wherever it lies; value: id |
 //! | `deleted.ID` | all from ID on that are deleted and whose space is not free yet, as many as fit | |
@@ -23,6 +24,8 @@
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
 //! | `count`, `count.N`, `costs-N.ID`, `asked-N.ID`, `sums.N`, `counted.N` | what subvolumes take, see `counting` | |
+//! | `quota` | how it is with quotas: whether they are on, and wrong, and how far a counting of them is | `on` and `rescan` begin to count them, `off` |
+//! | `qgroup` | | changes a group of quotas; value: `create` or `destroy` and a number, `assign` or `remove` and two, `limit`, a number and both limits (`-`: as it is, `none`) |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -38,6 +41,7 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
+use super::quotas::read_groups;
 use super::{Control, DeviceFacts, ExtentFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
 use crate::mount::caller::Caller;
 use crate::mount::permission::{READ, SEARCH};
@@ -77,7 +81,7 @@ pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
         return name.ok().and_then(word) == Some("commit");
     }
     let name = body.read::<SetxattrIn>().and_then(|_head| body.text());
-    matches!(name.ok().and_then(word), Some("snapshot" | "readonly" | "commit"))
+    matches!(name.ok().and_then(word), Some("snapshot" | "snapshot-in" | "readonly" | "commit"))
 }
 
 impl<S: Control> Mount<S> {
@@ -115,6 +119,7 @@ impl<S: Control> Mount<S> {
             ("path", None) => self.path_of(request, &node)?,
             ("stored", Some(from)) => self.stored_word(request, &node, from)?,
             ("place", Some(id)) => self.place_of(request, id)?,
+            ("quota", None) => self.quota_facts(request)?,
             ("settled", None) => Vec::new(),
             ("commit", None) => {
                 self.store.commit()?;
@@ -197,8 +202,12 @@ impl<S: Control> Mount<S> {
     ) -> Answer<()> {
         let name = OsStr::from_bytes(value);
         match word {
-            "subvolume" => self.make_subvolume(request, name),
-            "snapshot" => self.snapshot_word(request, value),
+            "subvolume" => self.make_subvolume(request, name, &[]),
+            "subvolume-in" => self.subvolume_in_word(request, value),
+            "snapshot" => self.snapshot_word(request, value, false),
+            "snapshot-in" => self.snapshot_word(request, value, true),
+            "quota" => self.quota_word(request, value),
+            "qgroup" => self.qgroup_word(request, value),
             "delete" => self.delete_named(request, request.nodeid(), name, None),
             "delete-id" => self.delete_by_id(request, parse_id(value)?),
             "readonly" => match value {
@@ -216,10 +225,12 @@ impl<S: Control> Mount<S> {
         }
     }
 
-    fn snapshot_word(&self, request: &Request<'_>, value: &[u8]) -> Answer<()> {
-        let mut parts = value.splitn(3, |&byte| byte == b' ');
+    fn snapshot_word(&self, request: &Request<'_>, value: &[u8], in_groups: bool) -> Answer<()> {
+        let mut parts = value.splitn(if in_groups { 4 } else { 3 }, |&byte| byte == b' ');
         let mut next = || parts.next().ok_or(Errno::INVAL);
-        let (source, kind, name) = (next()?, next()?, next()?);
+        let (source, kind) = (next()?, next()?);
+        let groups = if in_groups { read_groups(next()?)? } else { Vec::new() };
+        let name = next()?;
         let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
         let source = self.node(self.id_of_shown(source.ok_or(Errno::INVAL)?))?;
         // A number is no proof of having found it.
@@ -230,7 +241,7 @@ impl<S: Control> Mount<S> {
             b"rw" => false,
             _ => return Err(Errno::INVAL),
         };
-        self.make_snapshot(request, &source, OsStr::from_bytes(name), read_only)
+        self.make_snapshot(request, &source, (OsStr::from_bytes(name), &groups), read_only)
     }
 }
 
