@@ -158,8 +158,9 @@ fn there(work: Work, scale: Scale, quotas: bool) -> Result<f64, String> {
     for number in 0..work.snapshots() {
         let to = path(&format!("snapshot{number:02}"));
         linux::run("btrfs", &["-q", "subvolume", "snapshot", &path("work"), &to])?;
-        let changed = (number * 37 % UNCHANGED..scale.of(OVERWRITTEN)).step_by(UNCHANGED as usize);
-        changed.map(|file| write(file, number as u8)).collect::<Result<(), _>>()?;
+        (number * 37 % UNCHANGED..scale.of(OVERWRITTEN))
+            .step_by(UNCHANGED as usize)
+            .try_for_each(|file| write(file, number as u8))?;
     }
     if quotas {
         linux::run("btrfs", &["quota", "enable", &path("")])?;
@@ -210,7 +211,8 @@ fn linux_makes(top: &Path, files: u64) -> Result<(), String> {
 /// Each work with quotas and without, by turns.
 pub fn row(scale: Scale) -> Row {
     let mut row = Row::new(18, "what quotas cost".to_owned());
-    for work in Work::ALL {
+    let chosen = std::env::var("BENCH_WORK").unwrap_or_default();
+    for work in Work::ALL.into_iter().filter(|work| work.name(scale).contains(&chosen)) {
         for (side, name) in [(Side::Here, "here"), (Side::Linux, "Linux")] {
             if scale.wants(side) {
                 compare(&mut row, scale, work, side, name);

@@ -6,6 +6,7 @@ use super::changes::Changes;
 use super::groups::Groups;
 use crate::error::Result;
 use crate::hash::Spread;
+use crate::refs::RootSet;
 use crate::refs::Target;
 use crate::refs::child_refs;
 use crate::refs::owners::{Committed, Known, Owners};
@@ -52,8 +53,11 @@ pub fn account(
         after: Owners::new(versions.blocks, versions.after, &mut after),
         blocks: versions.blocks,
         fresh,
-        sets: Sets::default(),
-        moves: HashMap::new(),
+        moves: Vec::new(),
+        numbers: HashMap::new(),
+        met: Spread::default(),
+        epochs: (0, 0),
+        trees: 0,
         over: HashMap::new(),
         left: BLOCKS_MAX,
         done: [new_alone, 0, 0, 0, 0],
@@ -68,11 +72,12 @@ pub fn account(
     for (tree, bytes) in alone {
         // What a snapshot has comes with the rest of it.
         if !counting.fresh.contains(&tree) {
-            counting.add(&[], &[tree], bytes);
+            let number = counting.add(Vec::new(), vec![tree]);
+            counting.moves[number].bytes += bytes;
         }
     }
     let moves = counting.moves;
-    for (_, moved) in moves {
+    for moved in moves {
         if !moved.apply(groups, &is_dead) {
             return Ok(false);
         }
@@ -86,26 +91,6 @@ pub fn account(
         groups.remove(id);
     }
     Ok(true)
-}
-
-/// Sets of trees by number.
-#[derive(Default)]
-struct Sets {
-    numbers: HashMap<Vec<u64>, u32>,
-    /// How many trees they have, together.
-    trees: usize,
-}
-
-impl Sets {
-    fn number(&mut self, trees: &[u64]) -> u32 {
-        if let Some(number) = self.numbers.get(trees) {
-            return *number;
-        }
-        let number = self.numbers.len() as u32;
-        self.trees += trees.len();
-        self.numbers.insert(trees.to_vec(), number);
-        number
-    }
 }
 
 /// What it does to the groups that extents of one set are of another one now.
@@ -129,16 +114,6 @@ impl Moved {
     }
 }
 
-/// An extent in one version.
-#[derive(Debug, Default)]
-struct Reached {
-    /// The trees, ascending; none where the version does not have it.
-    trees: Vec<u64>,
-    bytes: u64,
-    /// The level and the generation of a tree block.
-    block: Option<(u8, u64)>,
-}
-
 struct Counting<'a> {
     groups: &'a Groups,
     /// Whether a subvolume is deleted.
@@ -148,8 +123,15 @@ struct Counting<'a> {
     blocks: &'a Blocks,
     /// Snapshots that do not count yet.
     fresh: BTreeSet<u64>,
-    sets: Sets,
-    moves: HashMap<(u32, u32), Moved>,
+    /// What extents of one set that are of another one now do to groups.
+    moves: Vec<Moved>,
+    /// The same by the trees, before and after.
+    numbers: HashMap<[Vec<u64>; 2], usize>,
+    /// The same by the two sets, as long as these are numbered so.
+    met: Spread<u64, Option<usize>>,
+    epochs: (u64, u64),
+    /// How many trees all those sets have, together.
+    trees: usize,
     /// The groups over a subvolume.
     over: HashMap<u64, BTreeSet<u64>>,
     /// Blocks that may be gone into.
@@ -183,23 +165,23 @@ impl Counting<'_> {
     }
 
     fn is_spent(&self) -> bool {
-        self.left == 0 || self.sets.trees > TREES_MAX
+        self.left == 0 || self.trees > TREES_MAX
     }
 
     /// Counts one extent; what is below it and may have changed goes to `below`.
     fn one(&mut self, bytenr: u64, below: &mut Vec<u64>) -> Result<()> {
-        let before = reached(&mut self.before, bytenr)?;
-        let mut after = reached(&mut self.after, bytenr)?;
-        after.trees.retain(|tree| !self.fresh.contains(tree));
-        if before.trees == after.trees {
+        let (before, after) = (self.before.reached(bytenr)?, self.after.reached(bytenr)?);
+        let bytes = [&before, &after].into_iter().flatten().map(|it| it.bytes).max().unwrap_or(0);
+        let sets = [&before, &after].map(|it| it.as_ref().map_or(RootSet::EMPTY, |it| it.trees));
+        let Some(number) = self.number(sets) else {
             self.done[1] += 1;
             return Ok(());
-        }
+        };
         self.done[2] += 1;
-        let bytes = before.bytes.max(after.bytes);
-        let goes_on = self.add(&before.trees, &after.trees, bytes);
-        if let Some((level, generation)) = before.block
-            && goes_on
+        let Some(moved) = self.moves.get_mut(number) else { return Ok(()) };
+        moved.bytes = moved.bytes.saturating_add(bytes);
+        if let Some((level, generation)) = before.and_then(|before| before.block)
+            && moved.goes_on
         {
             self.left = self.left.saturating_sub(1);
             self.done[3] += 1;
@@ -213,21 +195,45 @@ impl Counting<'_> {
         Ok(())
     }
 
-    /// Notes that bytes of one set of trees are of another one now; whether to look at what is below them.
-    fn add(&mut self, before: &[u64], after: &[u64], bytes: u64) -> bool {
-        let key = (self.sets.number(before), self.sets.number(after));
+    /// The number of what it does to groups that extents of one set are of another one now; `None` where it is the same one. Most extents have
+    /// sets that others have had before them.
+    fn number(&mut self, [before, after]: [RootSet; 2]) -> Option<usize> {
+        let epochs = (self.before.sets_epoch(), self.after.sets_epoch());
+        if self.epochs != epochs {
+            self.met.clear();
+            self.epochs = epochs;
+        }
+        let key = u64::from(before.number()) << 32 | u64::from(after.number());
+        if let Some(known) = self.met.get(&key) {
+            return *known;
+        }
+        let old: Vec<u64> = self.before.trees_in(before).collect();
+        let fresh = &self.fresh;
+        let new: Vec<u64> = self.after.trees_in(after).filter(|id| !fresh.contains(id)).collect();
+        let number = (old != new).then(|| self.add(old, new));
+        self.met.insert(key, number);
+        number
+    }
+
+    /// The same by the trees themselves.
+    fn add(&mut self, before: Vec<u64>, after: Vec<u64>) -> usize {
+        let sets = [before, after];
+        if let Some(number) = self.numbers.get(&sets) {
+            return *number;
+        }
+        let [before, after] = &sets;
         let (groups, over, is_dead) = (self.groups, &mut self.over, self.is_dead);
-        let moved = self.moves.entry(key).or_insert_with(|| {
-            let steps = steps(groups, over, before, after);
-            // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
-            let goes_on = match after.is_empty() {
-                true => before.len() > 1,
-                false => steps.iter().any(|(group, ..)| !is_dead(*group)),
-            };
-            Moved { steps, goes_on, bytes: 0 }
-        });
-        moved.bytes = moved.bytes.saturating_add(bytes);
-        moved.goes_on
+        let steps = steps(groups, over, before, after);
+        // Each tree that had it has a copy now where it is gone; what one of them took from its copy has left no record.
+        let goes_on = match after.is_empty() {
+            true => before.len() > 1,
+            false => steps.iter().any(|(group, ..)| !is_dead(*group)),
+        };
+        self.trees += before.len() + after.len();
+        self.moves.push(Moved { steps, goes_on, bytes: 0 });
+        let number = self.moves.len() - 1;
+        self.numbers.insert(sets, number);
+        number
     }
 }
 
@@ -255,10 +261,4 @@ fn steps(
         (rfer != 0 || excl != 0).then_some((group, rfer, excl))
     };
     members.into_iter().filter_map(step).collect()
-}
-
-fn reached(owners: &mut Owners<'_>, bytenr: u64) -> Result<Reached> {
-    let Some(found) = owners.reached(bytenr)? else { return Ok(Reached::default()) };
-    let trees = owners.trees_in(found.trees).collect();
-    Ok(Reached { trees, bytes: found.bytes, block: found.block })
 }

@@ -28,6 +28,11 @@ impl RootSet {
     /// No tree.
     pub const EMPTY: RootSet = RootSet(0);
 
+    /// Its number in its [`RootSets`].
+    pub fn number(self) -> u32 {
+        self.0
+    }
+
     /// Whether it has no tree.
     pub fn is_empty(self) -> bool {
         self == RootSet::EMPTY

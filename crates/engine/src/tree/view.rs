@@ -38,6 +38,11 @@ impl Item {
         self.leaf.data(self.slot)
     }
 
+    /// That at a slot of a leaf.
+    pub fn of(leaf: Arc<TreeBlock>, slot: usize) -> Item {
+        Item { leaf, slot }
+    }
+
     /// The keys behind it in its leaf.
     pub fn keys_behind(&self) -> impl Iterator<Item = Key> + '_ {
         (self.slot + 1..self.leaf.len()).map(|slot| self.leaf.key(slot))

@@ -123,6 +123,8 @@ pub struct Known {
     items: Kept<Answers>,
     /// The sets of trees that were answered. A [`RootSet`] is of use until the next question.
     pub(super) sets: RootSets,
+    /// How often all sets were forgotten.
+    epoch: u64,
 }
 
 impl Known {
@@ -148,7 +150,13 @@ impl Known {
             trees: Kept::new(most, true),
             items: Kept::new(most, true),
             sets: RootSets::bounded(question_max),
+            epoch: 0,
         }
+    }
+
+    /// How often all sets were forgotten: those of another number mean nothing.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     /// The sets of trees that the last question was answered with.
@@ -213,6 +221,7 @@ impl Known {
             self.leaves.clear();
             self.nodes.clear();
             self.sets.clear();
+            self.epoch += 1;
         }
     }
 }

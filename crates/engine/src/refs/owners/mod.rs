@@ -37,10 +37,11 @@ mod resolve;
 mod search;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::view::InlineRef;
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, TreeBlock, kind, objectid};
 
 pub use alone::Asker;
 pub use known::{Answers, Known};
@@ -51,6 +52,7 @@ pub use resolve::{Referrer, Referrers, Resolving, Wanted};
 use references::{Extents, wrong};
 
 use crate::error::{Error, Result};
+use crate::hash::Spread;
 use crate::tree::{Blocks, Root, View};
 
 /// The trees of one committed version that are not found by a root item, and the extent tree.
@@ -75,6 +77,10 @@ pub struct Owners<'a> {
     last_leaf: Option<(u64, u64)>,
     /// Room for references, used again.
     refs: Vec<InlineRef>,
+    /// The tree and the leaf in which pieces of files were looked for last, and the key at which the next leaf begins.
+    last_pieces: Option<(u64, Arc<TreeBlock>, Option<Key>)>,
+    /// Whether what a leaf refers to has references by the leaf's address, of leaves that were asked about last.
+    full: Spread<u64, bool>,
 }
 
 impl<'a> Owners<'a> {
@@ -83,7 +89,16 @@ impl<'a> Owners<'a> {
         known.is_of(committed.root);
         let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
         let (extents, refs) = (Extents::new(extents), Vec::new());
-        Owners { blocks, committed, extents, known, last_leaf: None, refs }
+        Owners {
+            blocks,
+            committed,
+            extents,
+            known,
+            last_leaf: None,
+            refs,
+            last_pieces: None,
+            full: Spread::default(),
+        }
     }
 
     /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.

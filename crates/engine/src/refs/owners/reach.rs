@@ -28,19 +28,54 @@ pub struct Reached {
 impl Owners<'_> {
     /// What the version has at `bytenr`; `None` where there is nothing.
     pub fn reached(&mut self, bytenr: u64) -> Result<Option<Reached>> {
-        if !self.is_known(bytenr)? {
+        self.known.begin();
+        let (mut reading, mut refs) = (Reading::of_any(bytenr), std::mem::take(&mut self.refs));
+        self.extents.more(&mut reading, &mut refs, BATCH)?;
+        if !reading.is_there() {
+            self.refs = refs;
             return Ok(None);
         }
-        self.known.begin();
-        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
-        self.extents.more(&mut reading, &mut refs, 1)?;
         let head = reading.head()?;
-        let Some(level) = head.level else {
-            let trees = self.trees_of_data(bytenr)?;
-            return Ok(Some(Reached { trees, bytes: head.len, block: None }));
-        };
-        let (trees, bytes) = (self.trees_of_block(bytenr, None)?, self.blocks.nodesize() as u64);
-        Ok(Some(Reached { trees, bytes, block: Some((level, head.generation)) }))
+        if let Some(level) = head.level {
+            self.refs = refs;
+            let trees = self.trees_of_block(bytenr, None)?;
+            let bytes = self.blocks.nodesize() as u64;
+            return Ok(Some(Reached { trees, bytes, block: Some((level, head.generation)) }));
+        }
+        let mut trees = RootSet::EMPTY;
+        while !refs.is_empty() {
+            trees = self.with_trees_of_data(trees, (bytenr, head.len), &refs)?;
+            self.extents.more(&mut reading, &mut refs, BATCH)?;
+        }
+        self.refs = refs;
+        Ok(Some(Reached { trees, bytes: head.len, block: None }))
+    }
+
+    /// A set, and the trees that reach a data extent by these references.
+    fn with_trees_of_data(
+        &mut self,
+        mut all: RootSet,
+        extent: (u64, u64),
+        refs: &[InlineRef],
+    ) -> Result<RootSet> {
+        for one in refs {
+            let some = match *one {
+                InlineRef::SharedData { parent, .. } => self.trees_of_block(parent, Some(0))?,
+                InlineRef::ExtentData { root, objectid, offset, count } => {
+                    let file = FileRef { ino: objectid, offset, count };
+                    self.trees_of_pieces(root, extent, file)?
+                }
+                _ => continue,
+            };
+            all = self.known.sets.union(all, some);
+        }
+        self.known.check(extent.0)?;
+        Ok(all)
+    }
+
+    /// The number of the sets that are in use: those with another number mean nothing any more.
+    pub fn sets_epoch(&self) -> u64 {
+        self.known.epoch()
     }
 
     /// The trees of the set that the last question was answered with, ascending.
@@ -65,20 +100,7 @@ impl Owners<'_> {
         let mut all = RootSet::EMPTY;
         self.each_batch(bytenr, |owners, reading, refs| {
             let len = reading.head()?.len;
-            for one in refs {
-                let some = match *one {
-                    InlineRef::SharedData { parent, .. } => {
-                        owners.trees_of_block(parent, Some(0))?
-                    }
-                    InlineRef::ExtentData { root, objectid, offset, count } => {
-                        let file = FileRef { ino: objectid, offset, count };
-                        owners.trees_of_pieces(root, (bytenr, len), file)?
-                    }
-                    _ => continue,
-                };
-                all = owners.known.sets.union(all, some);
-            }
-            owners.known.check(bytenr)?;
+            all = owners.with_trees_of_data(all, (bytenr, len), refs)?;
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(all)

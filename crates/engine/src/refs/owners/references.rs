@@ -38,13 +38,25 @@ pub struct Reading {
     next: Option<(Key, usize)>,
     head: Option<Head>,
     sum: u64,
+    /// It is no error if there is no such extent.
+    may_be_missing: bool,
 }
 
 impl Reading {
+    /// The same of what may not be there.
+    pub fn of_any(bytenr: u64) -> Reading {
+        Reading { may_be_missing: true, ..Reading::of(bytenr) }
+    }
+
+    /// Whether there is such an extent; something must have been read.
+    pub fn is_there(&self) -> bool {
+        self.head.is_some()
+    }
+
     /// Nothing is read yet.
     pub fn of(bytenr: u64) -> Reading {
         let from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
-        Reading { bytenr, next: Some((from, 0)), head: None, sum: 0 }
+        Reading { bytenr, next: Some((from, 0)), head: None, sum: 0, may_be_missing: false }
     }
 
     /// The extent.
@@ -150,6 +162,14 @@ impl<'a> Extents<'a> {
         Ok(items.next()?.is_some())
     }
 
+    /// What the extent item at `bytenr` says before its references. The place that was come to stays.
+    pub fn head_at(&self, bytenr: u64) -> Result<Head> {
+        let mut elsewhere = Extents::new(self.view);
+        let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
+        elsewhere.more(&mut reading, &mut refs, 1)?;
+        reading.head()
+    }
+
     /// The last item that is at `key` or before it.
     pub fn last_before(&self, key: &Key) -> Result<Option<Item>> {
         self.view.last_at_or_before(key)
@@ -242,6 +262,9 @@ fn first_from(leaf: &TreeBlock, from: &Key, last: usize) -> Option<usize> {
 
 /// All references are read.
 fn finish(reading: &Reading) -> Result<()> {
+    if reading.may_be_missing && reading.head.is_none() {
+        return Ok(());
+    }
     if reading.head()?.refs != reading.sum {
         return Err(wrong("an extent does not have as many references as it says", reading.bytenr));
     }

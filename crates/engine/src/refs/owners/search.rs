@@ -6,10 +6,10 @@ use std::sync::Arc;
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
 use buttress_ondisk::{Key, TreeBlock, kind};
 
-use super::references::{Head, Reading, wrong};
+use super::references::{Head, wrong};
 use super::{Owners, contradicts};
 use crate::error::Result;
-use crate::tree::{Item, View};
+use crate::tree::{Cursor, Item, View};
 
 /// The longest content that a compressed extent holds.
 const COMPRESSED_MAX: u64 = 128 << 10;
@@ -66,8 +66,12 @@ impl<'a> Owners<'a> {
         let first = if file.offset > i64::MAX as u64 { 0 } else { file.offset };
         let end = file.offset.wrapping_add(len.max(COMPRESSED_MAX));
         let from = Key::new(file.ino, kind::EXTENT_DATA, first);
-        let mut items = tree.range(from, Key { offset: end, ..from });
-        let (mut left, mut last) = (file.count, None);
+        let to = Key { offset: end, ..from };
+        let mut items = match self.leaf_of(&tree, &from, &to)? {
+            Some(leaf) => Pieces::Leaf(leaf.search(&from).unwrap_or_else(|slot| slot), leaf, to),
+            None => Pieces::Tree(tree.range(from, to)),
+        };
+        let mut left = file.count;
         while left > 0 {
             let Some(item) = items.next()? else {
                 let what = "a file does not refer to an extent as often as the extent tree says";
@@ -76,7 +80,7 @@ impl<'a> Owners<'a> {
             let Some(part) = extent_of(item.data()) else { continue };
             let start = item.key().offset.wrapping_sub(part.skip);
             let is_meant = part.bytenr == bytenr && start == file.offset;
-            if is_meant && self.refers_by(id, item.leaf(), &mut last)? {
+            if is_meant && self.refers_by(id, item.leaf())? {
                 left -= 1;
                 if each(self, &item)?.is_break() {
                     return Ok(ControlFlow::Break(()));
@@ -86,26 +90,63 @@ impl<'a> Owners<'a> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Whether what a leaf refers to has references by this tree for it; `last` is the leaf that was asked about last, with the answer.
-    fn refers_by(
-        &mut self,
-        id: u64,
-        leaf: &TreeBlock,
-        last: &mut Option<(u64, bool)>,
-    ) -> Result<bool> {
+    /// The leaf of a tree that has all its items between two keys, where one has: most often that of the question before.
+    fn leaf_of(&mut self, tree: &View<'a>, from: &Key, to: &Key) -> Result<Option<Arc<TreeBlock>>> {
+        let has_all = |leaf: &TreeBlock, before: &Option<Key>| {
+            leaf.lost().is_empty()
+                && leaf.span().is_some_and(|(first, _)| first <= *from)
+                && before.is_none_or(|before| *to < before)
+        };
+        if let Some((id, leaf, before)) = &self.last_pieces
+            && *id == tree.owner()
+            && has_all(leaf, before)
+        {
+            return Ok(Some(leaf.clone()));
+        }
+        let (leaf, before) = tree.leaf_at(from)?;
+        let found = has_all(&leaf, &before).then(|| leaf.clone());
+        self.last_pieces = Some((tree.owner(), leaf, before));
+        Ok(found)
+    }
+
+    /// Whether what a leaf refers to has references by this tree for it.
+    fn refers_by(&mut self, id: u64, leaf: &TreeBlock) -> Result<bool> {
         if leaf.owner() != id {
             return Ok(false);
         }
-        if let Some((bytenr, answer)) = *last
-            && bytenr == leaf.bytenr()
-        {
-            return Ok(answer);
+        if let Some(full) = self.full.get(&leaf.bytenr()) {
+            return Ok(!full);
         }
-        let (mut reading, mut refs) = (Reading::of(leaf.bytenr()), Vec::new());
-        self.extents.more(&mut reading, &mut refs, 1)?;
-        let answer = !reading.head()?.full;
-        *last = Some((leaf.bytenr(), answer));
-        Ok(answer)
+        // Whoever asks for extents one after the other has a place in the extent tree, which is not this one.
+        let item = self.extents.head_at(leaf.bytenr())?;
+        if self.full.len() >= FULL_MAX {
+            self.full.clear();
+        }
+        self.full.insert(leaf.bytenr(), item.full);
+        Ok(!item.full)
+    }
+}
+
+/// Leaves of which it is remembered how they refer.
+const FULL_MAX: usize = 1 << 14;
+
+/// Items of files.
+enum Pieces<'a> {
+    /// From a slot of a leaf to a key.
+    Leaf(usize, Arc<TreeBlock>, Key),
+    Tree(Cursor<'a>),
+}
+
+impl Pieces<'_> {
+    fn next(&mut self) -> Result<Option<Item>> {
+        match self {
+            Pieces::Tree(items) => items.next(),
+            Pieces::Leaf(slot, leaf, to) => {
+                let item = (*slot < leaf.len()).then(|| Item::of(leaf.clone(), *slot));
+                *slot += 1;
+                Ok(item.filter(|item| item.key() <= *to))
+            }
+        }
     }
 }
 
