@@ -99,7 +99,7 @@ pub struct Globals {
     /// Where the filesystem begins in the device, in bytes (suffixes k, m, g, t)
     #[arg(long, global = true, help_heading = "Global options", value_parser = buttress_mkfs::parse_size, default_value = "0", hide_default_value = true, value_name = "SIZE")]
     pub offset: u64,
-    /// Change a filesystem with simple quotas, or such that cannot be read, all the same; they count wrong from then on
+    /// Change a filesystem whose quotas cannot be read all the same; they are marked as wrong
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),

@@ -15,9 +15,8 @@ use crate::error::{self, Failure};
 use crate::quote::harmless;
 use crate::units::Units;
 
-/// What to do about a filesystem with quotas.
-pub const QUOTAS: &str = "With --mark-quota-inconsistent it is written to all the same; the quotas \
-                          count wrong until Linux rescans them (btrfs quota rescan).";
+/// What to do about a filesystem with simple quotas.
+pub const QUOTAS: &str = "Reading works. On Linux, `btrfs quota disable` takes them away; full quotas (`btrfs quota enable`) are counted here, too.";
 
 /// What to do where only a copy of the superblock is left, which may be old.
 pub const OLD_MIRROR: &str = "Reading works, and shows that commit. To write on from it and give up all later ones: \

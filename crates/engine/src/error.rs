@@ -80,8 +80,8 @@ pub enum Error {
 /// What is not supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unsupported {
-    /// Quotas, which writing would make wrong.
-    #[error("writing to a filesystem with quotas")]
+    /// Simple quotas, which writing would make wrong.
+    #[error("writing to a filesystem with simple quotas")]
     Quotas,
     /// A balance that has begun.
     #[error("writing while a balance is under way")]

@@ -289,18 +289,12 @@ fn simple_quotas_of_a_live_mount() {
     }
     drop(kernel);
     std::fs::create_dir(place.join("mnt")).unwrap();
-    for foreground in ["", "-f "] {
-        let said = place.fails(&format!("mount {foreground}disk.img mnt"));
-        assert!(said.contains("quotas is not supported\n  With --mark-quota-incons"), "{said}");
-    }
-    for option in ["--mark-quota-inconsistent", "-o mark_quota_inconsistent"] {
-        let Some(live) = Live::of(&place, option) else { return };
-        place.ok(&format!("mkdir mnt/{}", option.len()));
-        live.end();
+    for options in ["", "-f ", "--mark-quota-inconsistent ", "-o mark_quota_inconsistent "] {
+        let said = place.fails(&format!("mount {options}disk.img mnt"));
+        assert!(said.contains("simple quotas is not supported\n  Reading works"), "{said}");
     }
     place.ok("check disk.img");
-    let kernel = KernelMount::of(&place, "disk.img").unwrap();
-    assert_eq!(std::fs::read_dir(kernel.path()).unwrap().count(), 2);
+    KernelMount::of(&place, "disk.img").unwrap();
 }
 
 /// The process in the background has the words of a failure, and the command what to do about it.

@@ -161,8 +161,8 @@ fn replace_goes_on(item: &[u8]) -> bool {
     matches!(state, Some(STARTED | SUSPENDED))
 }
 
-/// What is to be done about quotas. Those that are right are counted on; `may_be_wrong`: simple ones, and those that nobody can read, may be left
-/// as they are.
+/// What is to be done about quotas. Those that are right are counted on; `may_be_wrong`: such that nobody can read may be left as
+/// they are.
 fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     let Some(root) = roots.quota else { return Ok(Quota::Off) };
     let view = View::new(blocks, objectid::QUOTA_TREE, root);
@@ -174,11 +174,9 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     if !is(qgroup_status_flags::ON) {
         return Ok(Quota::Off);
     }
+    // Linux could not count them anew.
     if is(qgroup_status_flags::SIMPLE_MODE) {
-        return match may_be_wrong {
-            true => Ok(Quota::Left),
-            false => Err(Error::Unsupported(Unsupported::Quotas)),
-        };
+        return Err(Error::Unsupported(Unsupported::Quotas));
     }
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)

@@ -171,8 +171,7 @@ impl Options {
         Options { background, ..self }
     }
 
-    /// Writes to a filesystem with quotas all the same, and marks its quotas as inconsistent: they count nothing right
-    /// before the next rescan.
+    /// Writes to a filesystem whose quotas cannot be read all the same, and marks them as inconsistent.
     pub fn mark_quota_inconsistent(self, mark_quota_inconsistent: bool) -> Options {
         Options { mark_quota_inconsistent, ..self }
     }

@@ -277,3 +277,224 @@ fn limits_hold_where_numbers_are_wrong() {
     fs.close().unwrap();
     image.check();
 }
+
+/// One side of a comparison.
+trait Side {
+    /// Writes a mebibyte; whether there was room.
+    fn write(&self, path: &str, at: u64) -> bool;
+    fn unlink(&self, path: &str);
+    /// Makes a subvolume, or a snapshot, in a group; whether there was room.
+    fn subvolume(&self, name: &str, group: u64);
+    fn snapshot(&self, source: &str, name: &str, group: u64);
+    fn delete(&self, name: &str);
+    fn limit(&self, group: u64, bytes: Option<u64>);
+    /// Counts all groups anew.
+    fn recount(&self);
+    /// Mebibytes that groups above level 0 refer to and have for themselves: what both sides take for metadata differs.
+    fn groups(&self) -> BTreeMap<u64, (u64, u64)>;
+}
+
+fn shown(group: u64) -> String {
+    format!("{}/{}", group >> 48, group & 0xffff)
+}
+
+struct Linux<'a>(&'a std::path::Path);
+
+impl Linux<'_> {
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Side for Linux<'_> {
+    fn write(&self, path: &str, at: u64) -> bool {
+        let (to, seek) = (format!("of={}", self.path(path)), format!("seek={at}"));
+        let words =
+            ["if=/dev/zero", &to, "bs=1M", "count=1", "conv=notrunc", "oflag=direct", &seek];
+        let done = std::process::Command::new("dd").args(words).output().unwrap();
+        let said = String::from_utf8_lossy(&done.stderr);
+        assert!(done.status.success() || said.contains("quota exceeded"), "{said}");
+        btrfs(&["filesystem", "sync", &self.path("")]).unwrap();
+        done.status.success()
+    }
+
+    fn unlink(&self, path: &str) {
+        std::fs::remove_file(self.path(path)).unwrap();
+        btrfs(&["filesystem", "sync", &self.path("")]).unwrap();
+    }
+
+    fn subvolume(&self, name: &str, group: u64) {
+        btrfs(&["subvolume", "create", "-i", &shown(group), &self.path(name)]).unwrap();
+    }
+
+    fn snapshot(&self, source: &str, name: &str, group: u64) {
+        let (from, to) = (self.path(source), self.path(name));
+        btrfs(&["subvolume", "snapshot", "-i", &shown(group), &from, &to]).unwrap();
+    }
+
+    fn delete(&self, name: &str) {
+        btrfs(&["subvolume", "delete", &self.path(name)]).unwrap();
+        btrfs(&["subvolume", "sync", &self.path("")]).unwrap();
+    }
+
+    fn limit(&self, group: u64, bytes: Option<u64>) {
+        let bytes = bytes.map_or("none".to_owned(), |bytes| bytes.to_string());
+        btrfs(&["qgroup", "limit", &bytes, &shown(group), &self.path("")]).unwrap();
+    }
+
+    fn recount(&self) {
+        btrfs(&["quota", "rescan", "-w", &self.path("")]).unwrap();
+    }
+
+    fn groups(&self) -> BTreeMap<u64, (u64, u64)> {
+        let show = || btrfs(&["qgroup", "show", "--raw", "--sync", &self.path("")]).unwrap();
+        let mut said = show();
+        if said.contains("inconsistent") {
+            self.recount();
+            said = show();
+        }
+        let group = |line: &str| {
+            let mut words = line.split_whitespace();
+            let (level, number) = words.next()?.split_once('/')?;
+            let (level, number): (u64, u64) = (level.parse().ok()?, number.parse().ok()?);
+            let mut bytes = || words.next()?.parse::<u64>().ok();
+            Some((level << 48 | number, (bytes()? / MIB, bytes()? / MIB)))
+        };
+        said.lines().filter_map(group).filter(|(id, _)| id >> 48 > 0).collect()
+    }
+}
+
+impl Side for Filesystem {
+    fn write(&self, path: &str, at: u64) -> bool {
+        let (dir, name) = path.split_once('/').unwrap();
+        let dir = self.resolve(dir).unwrap();
+        let answer = match self.lookup(dir, name.as_bytes()).unwrap() {
+            Some(found) => Ok(found.node),
+            None => self.create(dir, name.as_bytes(), &New::file(0o600)).map(|made| made.node),
+        };
+        let answer =
+            answer.and_then(|file| Filesystem::write(self, file, at * MIB, &[0; MIB as usize]));
+        assert!(answer.is_ok() || is_over(&answer), "{answer:?}");
+        self.commit().unwrap();
+        answer.is_ok()
+    }
+
+    fn unlink(&self, path: &str) {
+        let (dir, name) = path.split_once('/').unwrap();
+        Filesystem::unlink(self, self.resolve(dir).unwrap(), name.as_bytes()).unwrap();
+        self.commit().unwrap();
+    }
+
+    fn subvolume(&self, name: &str, group: u64) {
+        let owner = Owner::default();
+        self.create_subvolume_in(Node::ROOT, name.as_bytes(), owner, &[group]).unwrap();
+    }
+
+    fn snapshot(&self, source: &str, name: &str, group: u64) {
+        let source = self.resolve(source).unwrap().subvolume;
+        self.snapshot_in(source, Node::ROOT, name.as_bytes(), false, &[group]).unwrap();
+    }
+
+    fn delete(&self, name: &str) {
+        self.delete_subvolume(Node::ROOT, name.as_bytes()).unwrap();
+        self.clean().unwrap();
+    }
+
+    fn limit(&self, group: u64, bytes: Option<u64>) {
+        self.limit_qgroup(group, NewLimits { rfer: Some(bytes), excl: None }).unwrap();
+    }
+
+    fn recount(&self) {
+        self.count_quotas(|_| true).unwrap();
+    }
+
+    fn groups(&self) -> BTreeMap<u64, (u64, u64)> {
+        if self.has_wrong_quotas() {
+            self.count_quotas(|_| true).unwrap();
+        }
+        let above = usage(self).into_iter().filter(|(id, _)| id >> 48 > 0);
+        above.map(|(id, (rfer, excl))| (id, (rfer / MIB, excl / MIB))).collect()
+    }
+}
+
+/// The same is done on Linux and here, on data of whole mebibytes with limits half way between: the same is refused, and groups have the same.
+#[test]
+fn the_same_is_refused_as_on_linux() {
+    if !root_or_skip() {
+        return;
+    }
+    const GROUPS: [u64; 3] = [1 << 48 | 1, 1 << 48 | 2, 2 << 48 | 1];
+    for seed in 0..3 {
+        let (image, other) = (Image::by_progs(1 << 30, &[]), Image::by_us(1 << 30));
+        let fs = open(&other);
+        fs.count_quotas(|_| true).unwrap();
+        GROUPS.iter().for_each(|group| fs.create_qgroup(*group).unwrap());
+        assert!(fs.assign_qgroup(GROUPS[0], GROUPS[2]).unwrap());
+        image.mounted(|top| {
+            let linux = Linux(top);
+            btrfs(&["quota", "enable", &linux.path("")]).unwrap();
+            btrfs(&["quota", "rescan", "-w", &linux.path("")]).unwrap();
+            for group in GROUPS {
+                btrfs(&["qgroup", "create", &shown(group), &linux.path("")]).unwrap();
+            }
+            let relation = [&shown(GROUPS[0]), &shown(GROUPS[2])];
+            btrfs(&["qgroup", "assign", relation[0], relation[1], &linux.path("")]).unwrap();
+            compare(seed, &linux, &fs, &GROUPS);
+        });
+        fs.close().unwrap();
+        other.check();
+    }
+}
+
+fn compare(seed: u64, linux: &dyn Side, ours: &dyn Side, groups: &[u64]) {
+    let (mut rng, sides) = (Rng::new(seed), [linux, ours]);
+    let (mut volumes, mut files, mut refused) = (Vec::new(), Vec::new(), 0);
+    for step in 0..70 {
+        let group = *rng.pick(groups);
+        match rng.below(16) {
+            0 | 1 => {
+                let name = format!("volume{step}");
+                sides.iter().for_each(|side| side.subvolume(&name, group));
+                volumes.push(name);
+            }
+            2 if !volumes.is_empty() => {
+                let (source, name) = (rng.pick(&volumes).clone(), format!("snapshot{step}"));
+                // Linux takes it in whatever the limit of the group is.
+                sides.iter().for_each(|side| side.limit(group, None));
+                sides.iter().for_each(|side| side.snapshot(&source, &name, group));
+                volumes.push(name);
+            }
+            3 if volumes.len() > 3 => {
+                let name = volumes.remove(rng.below(volumes.len() as u64) as usize);
+                files.retain(|file: &String| !file.starts_with(&format!("{name}/")));
+                sides.iter().for_each(|side| side.delete(&name));
+            }
+            4 | 5 => {
+                let bytes = rng.below(12) * MIB + MIB / 2;
+                sides.iter().for_each(|side| side.limit(group, Some(bytes)));
+            }
+            6 if !files.is_empty() => {
+                let file = files.remove(rng.below(files.len() as u64) as usize);
+                sides.iter().for_each(|side| side.unlink(&file));
+            }
+            _ if !volumes.is_empty() => {
+                let file = format!("{}/file{}", rng.pick(&volumes), rng.below(4));
+                let at = rng.below(3);
+                let done = sides.map(|side| side.write(&file, at));
+                assert_eq!(done[0], done[1], "seed {seed}, step {step}, {file} at {at}");
+                refused += u64::from(!done[0]);
+                if done[0] && !files.contains(&file) {
+                    files.push(file);
+                }
+            }
+            _ => {}
+        }
+        if linux.groups() != ours.groups() {
+            let before = sides.map(Side::groups);
+            sides.iter().for_each(|side| side.recount());
+            assert_eq!(linux.groups(), ours.groups(), "seed {seed}, step {step}, {before:?}");
+            println!("seed {seed}, step {step}: {before:?}, anew {:?}", linux.groups());
+        }
+    }
+    assert!(refused > 0, "seed {seed}: nothing was refused");
+}

@@ -10,8 +10,7 @@ use buttress::{Filesystem, Node, Options};
 use buttress_testkit::corpus::{Expectation, Image};
 use buttress_testkit::facts::{Facts, diff, facts_of_dir, facts_of_library};
 use buttress_testkit::oracle::{
-    KernelMount, LoopDevice, OracleError, TempDir, btrfs, check, is_clean_line, root_or_skip,
-    temp_dir,
+    KernelMount, LoopDevice, TempDir, btrfs, check, root_or_skip, temp_dir,
 };
 
 use crate::each::each;
@@ -50,7 +49,6 @@ struct Swap {
     _dir: TempDir,
     path: PathBuf,
     offset: u64,
-    quotas: bool,
     /// Whether the checker that is installed knows all its features.
     known: bool,
     /// Whether the kernel moves everything, which takes a while.
@@ -59,9 +57,6 @@ struct Swap {
 
 /// Images on which the kernel moves everything after our changes: references of all kinds.
 const MOVED: [&str; 4] = ["plain", "mixed-zstd", "node-4k-snapshots", "old-extent-items"];
-
-/// The image with quotas that nobody has set limits for.
-const COUNTED: &str = "quotas-from-mkfs";
 
 /// A directory in memory if there is one: all these commits would wait for a disk.
 fn quick_dir() -> Step<TempDir> {
@@ -92,10 +87,8 @@ impl Swap {
     fn of(image: &Image) -> Step<Swap> {
         let dir = quick_dir()?;
         let path = image.copy_to(dir.path()).map_err(|error| error.to_string())?;
-        // Those without limits are counted, and stay right.
-        let quotas = image.name.contains("quotas") && image.name != COUNTED;
         let upkeep = MOVED.contains(&image.name);
-        Ok(Swap { _dir: dir, path, offset: image.offset, quotas, known: true, upkeep })
+        Ok(Swap { _dir: dir, path, offset: image.offset, known: true, upkeep })
     }
 
     /// An empty filesystem as our own mkfs makes it today, with a block group tree.
@@ -106,7 +99,7 @@ impl Swap {
         let mut environment = buttress_mkfs::Environment::system();
         buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment)
             .map_err(|error| error.to_string())?;
-        Ok(Swap { _dir: dir, path, offset: 0, quotas: false, known: false, upkeep: true })
+        Ok(Swap { _dir: dir, path, offset: 0, known: false, upkeep: true })
     }
 
     fn options(&self) -> Options {
@@ -115,7 +108,7 @@ impl Swap {
 
     /// The library's turn; what it then shows.
     fn ours(&self, round: u64) -> Step<Facts> {
-        let options = self.options().mark_quota_inconsistent(self.quotas);
+        let options = self.options();
         // One image's primary superblock is bad: what is left of it does not say whether the mirror is old.
         let fs = match Filesystem::open(&self.path, options.clone()) {
             Err(error) if error.to_string().contains("the primary superblock is bad") => {
@@ -129,7 +122,7 @@ impl Swap {
         let facts = facts_of_library(&fs).map_err(|e| because("facts of our changes")(&e))?;
         fs.close().map_err(|e| because("close")(&e))?;
         alike("after our own reopen", &self.reopened()?, &facts)?;
-        self.check(self.quotas)?;
+        self.check()?;
         Ok(facts)
     }
 
@@ -143,8 +136,8 @@ impl Swap {
         facts_of_library(&fs).map_err(|e| because("facts")(&e))
     }
 
-    /// What the checker finds must be nothing; but `quotas` that are inconsistent may be wrong.
-    fn check(&self, quotas: bool) -> Step<()> {
+    /// What the checker finds must be nothing.
+    fn check(&self) -> Step<()> {
         if !self.known {
             return Ok(());
         }
@@ -152,11 +145,7 @@ impl Swap {
             0 => check(&self.path, true),
             _ => check(self.device()?.path(), true),
         };
-        match found {
-            Ok(_) => Ok(()),
-            Err(OracleError::Unclean { report, .. }) if quotas && only_quotas(&report) => Ok(()),
-            Err(error) => Err(error.to_string()),
-        }
+        found.map(drop).map_err(|error| error.to_string())
     }
 
     fn device(&self) -> Step<LoopDevice> {
@@ -179,10 +168,8 @@ fn kernel_facts(top: &Path) -> Step<Facts> {
 
 fn swap(image: &Image) -> Step<()> {
     let swap = Swap::of(image)?;
-    if swap.quotas {
-        must_be_refused(&swap, swap.options())?;
-    }
     if image.name == "simple-quotas" {
+        must_be_refused(&swap, swap.options())?;
         return must_be_refused(&swap, swap.options().mark_quota_inconsistent(true));
     }
     (0..if long() { ROUNDS_LONG } else { 1 }).try_for_each(|round| by_turns(&swap, 1 + 2 * round))
@@ -196,28 +183,16 @@ fn by_turns(swap: &Swap, round: u64) -> Step<()> {
         if swap.upkeep {
             upkeep(top)?;
         }
-        if swap.quotas {
-            let args = ["quota", "rescan", "-w", &top.to_string_lossy()];
-            btrfs(&args).map_err(|error| error.to_string())?;
-        }
         Ok(())
     })?;
     // Without the feature `no-holes`, Linux 6.18 does not always write down the size that it shows: it loses what was
     // appended to space allocated past the end of a file. What counts is what it shows next time.
     let theirs = swap.mounted(kernel_facts)?;
-    // A rescan has made quotas right.
-    swap.check(false)?;
+    swap.check()?;
     alike("we after the kernel's changes", &swap.reopened()?, &theirs)?;
     let ours = swap.ours(round + 1)?;
     swap.mounted(|top| alike("the kernel in the end", &kernel_facts(top)?, &ours))?;
-    swap.check(swap.quotas)
-}
-
-/// Whether the checker finds nothing but the quotas that are said to be inconsistent.
-fn only_quotas(report: &str) -> bool {
-    let known = ["Rescan hasn't been init", "Counts for qgroup", "our:", "disk:", "diff:"];
-    let rest = report.lines().filter(|line| !known.iter().any(|start| line.starts_with(start)));
-    rest.clone().all(is_clean_line) && rest.count() < report.lines().count()
+    swap.check()
 }
 
 /// The kernel reads every checksum, and moves every extent and tree block: it follows each reference back to where it is
@@ -229,7 +204,7 @@ fn upkeep(top: &Path) -> Step<()> {
     Ok(())
 }
 
-/// A filesystem whose quotas are counted is not written unless its user says that they may become wrong.
+/// A filesystem with simple quotas is not written.
 fn must_be_refused(swap: &Swap, options: Options) -> Step<()> {
     match Filesystem::open(&swap.path, options) {
         Ok(_) => Err("opened for writing in spite of quotas".into()),
