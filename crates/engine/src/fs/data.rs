@@ -106,7 +106,7 @@ impl Filesystem {
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
         match self.write_at(node, To::Offset(offset), data) {
             // The file may have space of its own.
-            Err(Error::NoSpace) if self.has_reserved(node)? => {
+            Err(Error::NoSpace | Error::User(Errno::DQUOT)) if self.has_reserved(node)? => {
                 self.write_reserved(node, offset, data)
             }
             done => done.map(|_| ()),
@@ -134,7 +134,7 @@ impl Filesystem {
     pub fn write_back(&self, node: Node, offset: u64, data: &[u8]) -> Result<usize> {
         let part = &data[..data.len().min(WRITE_LEN)];
         match self.write_at(node, To::OffsetFromCache(offset), part) {
-            Err(Error::NoSpace) => self.write(node, offset, part),
+            Err(Error::NoSpace | Error::User(Errno::DQUOT)) => self.write(node, offset, part),
             done => done.map(|_| part.len()),
         }
     }

@@ -88,6 +88,8 @@ struct Inner {
     owners: Mutex<Known>,
     /// Whose turn it is to ask which files refer to data: what that takes is there once.
     resolving: Mutex<()>,
+    /// Whose turn it is to count all that quota groups have.
+    counting_quotas: Mutex<()>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

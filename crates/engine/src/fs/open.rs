@@ -76,6 +76,7 @@ impl Filesystem {
             warnings,
             owners: Mutex::new(Known::new(owners_bytes)),
             resolving: Mutex::default(),
+            counting_quotas: Mutex::default(),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),

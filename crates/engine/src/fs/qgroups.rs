@@ -2,18 +2,25 @@
 //!
 //! Groups are changed in memory, and the commit that follows writes them with the numbers that it counts. All of it is durable when the call returns.
 
+use buttress_ondisk::{Key, kind, objectid};
+
 use super::run::need;
 use super::types::{Node, Owner};
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::quota::{Groups, Quota, is_of_subvolume};
 use crate::space::Need;
+use crate::tree::View;
 use crate::txn::{Core, Upkeep};
 
 pub use crate::quota::NewLimits;
 
 /// Bytes of the items of a group, or of a few relations.
 const GROUP_BYTES: usize = 400;
+/// Bytes of the two items of a relation, which are in leaves of their own perhaps.
+const RELATION_BYTES: usize = 60;
+/// Groups that a subvolume may be put into when it is made, about as many as on Linux, where the list is a page.
+const INHERITED_MAX: usize = 500;
 
 impl Core {
     /// What writing groups of so many bytes may need.
@@ -60,9 +67,14 @@ impl Inner {
 
     /// Refuses groups that no subvolume can be put into.
     fn may_be_in(&self, groups: &[u64]) -> Result<()> {
-        let mut quota = self.core.quota.lock();
-        let known = quota.groups().ok_or(Error::User(Errno::NOTCONN))?;
-        groups.iter().try_for_each(|group| known.may_hold(*group))
+        if groups.len() > INHERITED_MAX {
+            return Err(Error::User(Errno::INVAL));
+        }
+        match self.core.quota.lock().groups() {
+            Some(known) => groups.iter().try_for_each(|group| known.may_hold(*group)),
+            // As on Linux.
+            None => Ok(()),
+        }
     }
 
     /// Has a subvolume of the running transaction be in groups from the beginning.
@@ -78,7 +90,7 @@ impl Inner {
         self.put_in(snapshot, groups);
         let mut quota = self.core.quota.lock();
         let Some(known) = quota.groups() else { return Ok(()) };
-        let charged = self.core.charges.charge(snapshot, known.gained(source, groups));
+        let charged = self.core.charges.charge_shared(snapshot, known.referenced(source), source);
         charged.map_err(|_| {
             known.want(snapshot, &[]);
             Error::User(Errno::DQUOT)
@@ -104,6 +116,12 @@ impl Filesystem {
         if !self.has_quotas() {
             return Ok(());
         }
+        // A tree that nobody can read cannot be let go of: better said now than by the commit.
+        inner.read(|op| {
+            let root = op.core.roots().quota;
+            let view = root.map(|root| View::new(&op.core.blocks, objectid::QUOTA_TREE, root));
+            view.map_or(Ok(()), |view| view.each_block(&mut |_, _| {}))
+        })?;
         let blocks = u32::try_from(inner.core.space.trees().quota).unwrap_or(u32::MAX);
         let need =
             Need { private: 1, nodes: blocks.saturating_add(8), deleting: true, ..need(0, 0) };
@@ -138,7 +156,6 @@ impl Filesystem {
 
     /// Whether a subvolume is there, be it deleted.
     fn has_tree(&self, id: u64) -> Result<bool> {
-        use buttress_ondisk::{Key, kind};
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         self.inner().commit()?;
         self.inner().read(|op| {
@@ -150,6 +167,7 @@ impl Filesystem {
     /// Puts a group into another one of a higher level; whether all groups' numbers are right after that: else they are counted anew. EINVAL when the
     /// level is not higher, ENOENT when one of both is not there, EEXIST when it is in it already.
     pub fn assign_qgroup(&self, member: u64, group: u64) -> Result<bool> {
+        self.inner().commit()?;
         self.inner().relate(|groups| groups.enter(member, group))
     }
 
@@ -160,6 +178,7 @@ impl Filesystem {
 
     /// Limits a group. ENOENT when there is none.
     pub fn limit_qgroup(&self, id: u64, limits: NewLimits) -> Result<()> {
+        self.inner().commit()?;
         self.inner().change_groups(|groups| groups.limit(id, limits))
     }
 
@@ -176,7 +195,8 @@ impl Filesystem {
             return self.create_subvolume(dir, name, owner);
         }
         inner.may_be_in(groups)?;
-        let id = inner.create_subvolume(dir, name, owner, |id| inner.put_in(id, groups))?;
+        let more = inner.core.need_for_groups(RELATION_BYTES * groups.len());
+        let id = inner.create_subvolume(dir, name, owner, (more, |id| inner.put_in(id, groups)))?;
         inner.commit_for_space(Upkeep::None)?;
         Ok(id)
     }
@@ -198,6 +218,8 @@ impl Filesystem {
         inner.may_be_in(groups)?;
         // What was written to the source counts by then.
         inner.commit_for_space(Upkeep::None)?;
-        inner.snapshot(source, dir, name, read_only, |id| inner.put_snapshot_in(id, source, groups))
+        let more = inner.core.need_for_groups(RELATION_BYTES * groups.len());
+        let with = |id| inner.put_snapshot_in(id, source, groups);
+        inner.snapshot(source, dir, name, read_only, (more, with))
     }
 }

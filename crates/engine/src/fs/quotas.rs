@@ -23,8 +23,9 @@ impl Filesystem {
     /// Has each commit from now on count what quota groups have, on a filesystem without quotas too, and counts what is there. `told` hears how
     /// far it is and may end it by `false`: then the answer is EINTR. EBUSY when commits keep coming faster than it can be counted.
     pub fn count_quotas(&self, mut told: impl FnMut(Progress) -> bool) -> Result<()> {
+        let _alone = self.inner().counting_quotas.lock();
         for _ in 0..TRIES {
-            if self.inner().count_quotas(&mut told)? {
+            if self.inner().count_quotas(&mut told, true)? {
                 return Ok(());
             }
         }
@@ -34,7 +35,11 @@ impl Filesystem {
 
 impl Inner {
     /// Counts once; whether no commit has come in between.
-    pub(super) fn count_quotas(&self, told: &mut dyn FnMut(Progress) -> bool) -> Result<bool> {
+    fn count_quotas(
+        &self,
+        told: &mut dyn FnMut(Progress) -> bool,
+        switches_on: bool,
+    ) -> Result<bool> {
         let core = &self.core;
         core.check_writable()?;
         if matches!(*core.quota.lock(), Quota::Left) {
@@ -43,7 +48,8 @@ impl Inner {
         self.commit()?;
         let mut counting = Counting::of(self)?;
         while counting.step_in(self)? {
-            if !told(counting.progress()) {
+            let is_off = !switches_on && !self.has_wrong_quotas();
+            if is_off || !told(counting.progress()) {
                 return Err(Error::User(Errno::INTR));
             }
         }
@@ -63,7 +69,7 @@ impl Inner {
             Err(Shortage::CommitFirst) => return Ok(false),
             Err(Shortage::NoSpace) => return Err(Error::NoSpace),
         }
-        *core.recounted.lock() = Some(Counted { costs, dead, version });
+        *core.recounted.lock() = Some(Counted { costs, dead, version, switches_on });
         let transid = self.commit_for_space(Upkeep::None)?;
         let is_counted = matches!(*core.quota.lock(), Quota::Counted(_));
         Ok(is_counted && (!was_counted || transid == version + 1))
@@ -96,9 +102,27 @@ impl Inner {
         matches!(*self.core.quota.lock(), Quota::Inconsistent(_))
     }
 
+    /// Has wrong quotas counted anew, for whoever is refused by them: one pass for all who wait. Whether they are right then.
+    pub(super) fn right_quotas(&self) -> bool {
+        let _alone = self.counting_quotas.lock();
+        if !self.has_wrong_quotas() {
+            return true;
+        }
+        let _counted = self.count_quotas(&mut |_| true, false);
+        let is_right = !self.has_wrong_quotas();
+        if !is_right {
+            // What can be held is what was known last, and what one transaction adds.
+            if let Some(groups) = self.core.quota.lock().groups() {
+                self.core.charges.settle(groups, true);
+            }
+        }
+        is_right
+    }
+
     /// Counts quotas anew where they are wrong, until `gives_up`; whether they are right then. What keeps it from that is said.
     pub(super) fn repair_quotas(&self, gives_up: impl Fn() -> bool) -> bool {
-        match self.count_quotas(&mut |_| !gives_up()) {
+        let Some(_alone) = self.counting_quotas.try_lock() else { return false };
+        match self.count_quotas(&mut |_| !gives_up(), false) {
             Ok(done) => done,
             Err(Error::User(_)) => false,
             Err(error) => {

@@ -83,11 +83,10 @@ impl Inner {
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Quota(may_shrink)) => {
                     let helps = may_shrink || self.forest.has_dead();
-                    if !helps || counted == COUNTS_MAX {
+                    if !helps || counted == COUNTS_MAX || !self.count_charges()? {
                         return Err(Error::User(Errno::DQUOT));
                     }
                     counted += 1;
-                    self.count_charges()?;
                     continue;
                 }
                 Err(Failure::Shortage(shortage)) => shortage,
@@ -122,12 +121,13 @@ impl Inner {
         }
     }
 
-    /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted.
-    fn count_charges(&self) -> Result<()> {
-        match self.has_wrong_quotas() {
-            true => self.count_quotas(&mut |_| true).map(drop),
-            false => self.commit_for_space(Upkeep::None).map(drop),
+    /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted; whether that could be done.
+    fn count_charges(&self) -> Result<bool> {
+        if self.has_wrong_quotas() {
+            return Ok(self.right_quotas());
         }
+        let upkeep = if self.forest.has_dead() { Upkeep::Much } else { Upkeep::None };
+        self.commit_for_space(upkeep).map(|_| true)
     }
 
     /// Bytes in use of the kind that an operation wants more of.

@@ -1,6 +1,6 @@
 //! Subvolumes, snapshots, deletion.
 
-use super::run::need;
+use super::run::{need, plus};
 use super::types::{Node, Owner};
 use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};
@@ -63,18 +63,18 @@ impl Inner {
 }
 
 impl Inner {
-    /// Makes an empty subvolume; `with` its id what else belongs to it is done, before any commit.
+    /// Makes an empty subvolume; `with` its id what else belongs to it is done, before any commit, which needs `more`.
     pub(super) fn create_subvolume(
         &self,
         dir: Node,
         name: &[u8],
         owner: Owner,
-        with: impl Fn(u64),
+        (more, with): (Need, impl Fn(u64)),
     ) -> Result<u64> {
         self.must_be_free(dir, name)?;
         self.change_at(
             dir,
-            Need { private: 8, ..need(4, 1400 + 4 * name.len()) },
+            plus(Need { private: 8, ..need(4, 1400 + 4 * name.len()) }, more),
             |op, subvolume, parent| {
                 let place = Place { subvolume, dir: parent, name };
                 let id = self.forest.create(op, place, 0o755, owner.uid, owner.gid)?;
@@ -84,18 +84,18 @@ impl Inner {
         )
     }
 
-    /// Makes a snapshot; `with` its id what else belongs to it is done, before any commit.
+    /// Makes a snapshot; `with` its id what else belongs to it is done, before any commit, which needs `more`.
     pub(super) fn snapshot(
         &self,
         source: u64,
         dir: Node,
         name: &[u8],
         read_only: bool,
-        with: impl Fn(u64) -> Result<()>,
+        (more, with): (Need, impl Fn(u64) -> Result<()>),
     ) -> Result<u64> {
         self.ready(dir)?;
         self.must_be_free(dir, name)?;
-        let request = self.core.space.snapshot_need();
+        let request = plus(self.core.space.snapshot_need(), more);
         let id = self.change(request, |op| {
             self.forest.request_snapshot_with(op, source, read_only, &with)
         })?;
@@ -167,12 +167,12 @@ impl Filesystem {
 
     /// Makes an empty subvolume with the name `name` in `dir`; its id.
     pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
-        self.inner().create_subvolume(dir, name, owner, |_| ())
+        self.inner().create_subvolume(dir, name, owner, (Need::default(), |_| ()))
     }
 
     /// Makes a snapshot of subvolume `source` with the name `name` in `dir`; its id. It is durable when this returns.
     pub fn snapshot(&self, source: u64, dir: Node, name: &[u8], read_only: bool) -> Result<u64> {
-        self.inner().snapshot(source, dir, name, read_only, |_| Ok(()))
+        self.inner().snapshot(source, dir, name, read_only, (Need::default(), |_| Ok(())))
     }
 
     /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,

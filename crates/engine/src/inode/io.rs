@@ -430,7 +430,7 @@ impl FileTree {
         let most = self.clone_most(op, inode.ino, &mut target, (offset, len), from.parts)?;
         let shared = from.share(op, &mut source, len, most)?;
         if from.tree.id != self.id {
-            op.charge(self.id, shared.disk_bytes())?;
+            op.charge_shared(self.id, shared.disk_bytes(), from.tree.id)?;
         }
         self.clone_into(op, inode, &mut target, offset, shared)
     }

@@ -29,6 +29,8 @@ struct State {
     over: HashMap<u64, Vec<usize>>,
     /// Whether anything was deleted in the running transaction, and in those that were frozen and are not counted.
     deleted: [bool; 2],
+    /// [`Groups::shape`] that this is of.
+    shape: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -73,18 +75,37 @@ impl Charges {
 
     /// Charges `bytes` to the groups of a subvolume, all or none.
     pub fn charge(&self, subvolume: u64, bytes: u64) -> Result<(), Exceeded> {
+        self.charge_but(subvolume, bytes, None)
+    }
+
+    /// The same of what another subvolume has already: groups that this one is in, too, and limits of what is exclusive, have nothing to do with it.
+    pub fn charge_shared(&self, subvolume: u64, bytes: u64, of: u64) -> Result<(), Exceeded> {
+        self.charge_but(subvolume, bytes, Some(of))
+    }
+
+    fn charge_but(&self, subvolume: u64, bytes: u64, of: Option<u64>) -> Result<(), Exceeded> {
         if bytes == 0 || !self.are_limited() {
             return Ok(());
         }
-        let State { groups, over, deleted } = &mut *self.state.lock();
+        let State { groups, over, deleted, .. } = &mut *self.state.lock();
+        let has_it = of.and_then(|of| over.get(&of));
         let Some(over) = over.get(&subvolume) else { return Ok(()) };
+        let is_charged = |at: &&usize, group: &Limited| match of {
+            Some(_) => group.most[0].is_some() && !has_it.is_some_and(|it| it.contains(at)),
+            None => true,
+        };
+        let over: Vec<usize> = over
+            .iter()
+            .filter(|at| groups.get(**at).is_some_and(|group| is_charged(at, group)))
+            .copied()
+            .collect();
         let full = over.iter().filter_map(|at| groups.get(*at)).find(|it| !it.has_room(bytes));
         if let Some(full) = full {
             let is_charged = full.running > 0 || full.frozen > 0;
             return Err(Exceeded { may_shrink: is_charged || deleted.contains(&true) });
         }
         for at in over {
-            if let Some(group) = groups.get_mut(*at) {
+            if let Some(group) = groups.get_mut(at) {
                 group.running = group.running.saturating_add(bytes);
             }
         }
@@ -116,27 +137,51 @@ impl Charges {
     /// What was frozen is in these numbers now, where `is_counted`; limits and relations may be others.
     pub fn settle(&self, groups: &Groups, is_counted: bool) {
         let mut state = self.state.lock();
+        // Most commits change numbers only.
+        if state.shape == Some(groups.shape()) {
+            state.renew(groups, is_counted);
+            return;
+        }
         let mut limited: Vec<Limited> = groups
             .limited()
             .map(|(id, most, usage)| Limited { id, most, usage, running: 0, frozen: 0 })
             .collect();
+        let places: HashMap<u64, usize> =
+            limited.iter().enumerate().map(|(at, group)| (group.id, at)).collect();
         for old in &state.groups {
-            if let Some(new) = limited.iter_mut().find(|new| new.id == old.id) {
-                new.running = old.running;
-                new.frozen = if is_counted { 0 } else { old.frozen };
+            if let Some(new) = places.get(&old.id).and_then(|at| limited.get_mut(*at)) {
+                (new.running, new.frozen) = (old.running, old.frozen);
             }
         }
         let mut over: HashMap<u64, Vec<usize>> = HashMap::new();
         if !limited.is_empty() {
             for (subvolume, above) in groups.with_wanted() {
-                let at = (0..limited.len()).filter(|at| above.contains(&limited[*at].id));
-                over.insert(subvolume, at.collect());
+                let at: Vec<usize> =
+                    above.iter().filter_map(|id| places.get(id).copied()).collect();
+                if !at.is_empty() {
+                    over.insert(subvolume, at);
+                }
             }
         }
         self.are_limited.store(!limited.is_empty(), Ordering::Release);
-        let [running, frozen] = state.deleted;
-        let deleted = [running, frozen && !is_counted];
-        *state = State { groups: limited, over, deleted };
+        let (deleted, shape) = (state.deleted, Some(groups.shape()));
+        *state = State { groups: limited, over, deleted, shape };
+        state.renew(groups, is_counted);
+    }
+}
+
+impl State {
+    /// These are the numbers now; what was frozen is in them where `is_counted`.
+    fn renew(&mut self, groups: &Groups, is_counted: bool) {
+        for limited in &mut self.groups {
+            limited.usage = groups.usage_of(limited.id);
+            if is_counted {
+                limited.frozen = 0;
+            }
+        }
+        if is_counted {
+            self.deleted[1] = false;
+        }
     }
 }
 

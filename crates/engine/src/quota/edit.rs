@@ -32,6 +32,7 @@ impl Groups {
         if self.all.contains_key(&id) {
             return refuse(Errno::EXIST);
         }
+        self.reshape();
         self.gone.remove(&id);
         self.all.insert(id, Group::new());
         Ok(())
@@ -160,24 +161,22 @@ impl Groups {
         }
         limit.flags = flags.into();
         group.is_limit_changed = true;
+        self.reshape();
         Ok(())
     }
 
     /// Has a subvolume that is not committed yet be in these groups from the beginning, as far as they are there by then.
     pub fn want(&mut self, subvolume: u64, groups: &[u64]) {
+        self.reshape();
         match groups {
             [] => self.wanted.remove(&subvolume),
             _ => self.wanted.insert(subvolume, groups.to_vec()),
         };
     }
 
-    /// Bytes that groups gain by a snapshot of a subvolume, at most.
-    pub fn gained(&self, source: u64, groups: &[u64]) -> u64 {
-        let over = self.over(source);
-        match groups.iter().all(|group| over.contains(group)) {
-            true => 0,
-            false => self.all.get(&source).map_or(0, |group| group.usage.rfer),
-        }
+    /// Bytes that a group refers to.
+    pub fn referenced(&self, group: u64) -> u64 {
+        self.all.get(&group).map_or(0, |group| group.usage.rfer)
     }
 
     /// Refuses a group that a subvolume cannot be in.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use buttress_ondisk::item::{QgroupInfo, QgroupLimit, QgroupStatus, qgroup_status_flags, split};
 use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::{FromZeros, IntoBytes};
@@ -59,6 +61,8 @@ pub struct Groups {
     pub(super) wanted: BTreeMap<u64, Vec<u64>>,
     /// Quotas are on and right from now on, which the status does not say yet.
     is_begun: bool,
+    /// Another number when groups, relations or limits are others.
+    shape: u64,
 }
 
 /// Whether a group is that of a subvolume. Others share the numbers with ids of trees.
@@ -96,6 +100,7 @@ impl Groups {
                 _ => {}
             }
         }
+        groups.reshape();
         Ok(groups)
     }
 
@@ -135,6 +140,7 @@ impl Groups {
     /// A group of its own for a subvolume that has nothing yet. One that is there already stays, with its relations and limits: an earlier
     /// subvolume of that number has left it, or somebody has made it ahead.
     pub(super) fn make(&mut self, subvolume: u64) {
+        self.reshape();
         self.gone.remove(&subvolume);
         let group = self.all.entry(subvolume).or_insert_with(Group::new);
         (group.usage, group.is_changed) = (Usage::default(), true);
@@ -147,6 +153,7 @@ impl Groups {
 
     /// Puts a group into another one, or takes it out.
     pub(super) fn relate(&mut self, member: u64, group: u64, is_in: bool) {
+        self.reshape();
         let above = self.above.entry(member).or_default();
         match is_in {
             true => above.insert(group),
@@ -163,9 +170,11 @@ impl Groups {
 
     /// The group of a subvolume that is gone goes, too.
     pub(super) fn remove(&mut self, subvolume: u64) {
+        self.reshape();
         if self.all.remove(&subvolume).is_some() {
             self.gone.insert(subvolume);
         }
+        self.wanted.remove(&subvolume);
         for above in self.above.remove(&subvolume).unwrap_or_default() {
             self.related.insert((subvolume, above), false);
         }
@@ -192,6 +201,22 @@ impl Groups {
             ];
             most.iter().any(Option::is_some).then_some((*id, most, group.usage))
         })
+    }
+
+    /// A number that is another one when there are other groups, relations or limits.
+    pub(super) fn shape(&self) -> u64 {
+        self.shape
+    }
+
+    /// They are others now. No two tables of groups have the same number.
+    pub(super) fn reshape(&mut self) {
+        static SHAPES: AtomicU64 = AtomicU64::new(1);
+        self.shape = SHAPES.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What a group has; nothing where there is none.
+    pub(super) fn usage_of(&self, group: u64) -> Usage {
+        self.all.get(&group).map(|group| group.usage).unwrap_or_default()
     }
 
     /// What a group has.

@@ -46,6 +46,8 @@ pub struct Counted {
     pub dead: BTreeSet<u64>,
     /// The generation of the version.
     pub version: u64,
+    /// Whether quotas are switched on by that where they are off.
+    pub switches_on: bool,
 }
 
 /// Whether this filesystem's quotas are counted.

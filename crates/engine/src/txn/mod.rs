@@ -203,6 +203,12 @@ impl Op<'_> {
         self.core.charges.charge(subvolume, bytes).map_err(|_| Error::User(Errno::DQUOT))
     }
 
+    /// The same of what another subvolume has already.
+    pub(crate) fn charge_shared(&self, subvolume: u64, bytes: u64, of: u64) -> Result<()> {
+        let charged = self.core.charges.charge_shared(subvolume, bytes, of);
+        charged.map_err(|_| Error::User(Errno::DQUOT))
+    }
+
     /// Charges what it may need.
     pub(crate) fn charge_need(&self, need: Need) -> Result<()> {
         self.charge(need.charged_to, charged(need, self.core.features.nodesize))
@@ -221,11 +227,11 @@ impl Op<'_> {
 }
 
 /// Bytes by which the groups of an operation's subvolume may grow: its data, and each leaf that it adds to may split. Who gives space back is
-/// charged nothing.
+/// charged for data that it writes anew, parts of sectors, and nothing else.
 pub(crate) fn charged(need: Need, nodesize: usize) -> u64 {
     let leaves = if need.bytes > 0 { need.leaves } else { 0 };
     match need.deleting {
-        true => 0,
+        true => need.data,
         false => need.data.saturating_add(u64::from(leaves) * nodesize as u64),
     }
 }

@@ -7,7 +7,9 @@ use zerocopy::IntoBytes;
 use super::super::core::Roots;
 use super::{Settler, TreeCommit};
 use crate::error::Result;
-use crate::quota::{Changes, Counted, Quota, Versions, account, is_deleted, is_of_subvolume};
+use crate::quota::{
+    Changes, Counted, Groups, Quota, Versions, account, is_deleted, is_of_subvolume,
+};
 use crate::refs::Target;
 use crate::refs::owners::Committed;
 use crate::tree::View;
@@ -22,12 +24,23 @@ impl Settler<'_, '_> {
         let mut quota = core.quota.lock();
         if matches!(*quota, Quota::Leaving) {
             *quota = Quota::Off;
+            core.recounted.lock().take();
             return self.drop_quota_tree();
         }
-        if let Some(Counted { costs, dead, version }) = core.recounted.lock().take()
+        let is_off = matches!(*quota, Quota::Off);
+        if let Some(Counted { costs, dead, version, switches_on }) = core.recounted.lock().take()
             && version == core.roots().root.generation
+            && (switches_on || !is_off)
         {
-            let mut groups = quota.groups().map(std::mem::take).unwrap_or_default();
+            // A tree may have groups though quotas are off.
+            let mut groups = match (quota.groups(), self.roots.quota) {
+                (Some(groups), _) => std::mem::take(groups),
+                (None, Some(root)) => {
+                    let view = View::new(&core.blocks, objectid::QUOTA_TREE, root);
+                    Groups::load(view).unwrap_or_default()
+                }
+                (None, None) => Groups::default(),
+            };
             groups.recount(&costs, &dead);
             *quota = Quota::Counted(groups);
             if self.roots.quota.is_none() {
@@ -108,7 +121,15 @@ impl Settler<'_, '_> {
             counters: &core.counters,
         };
         let mut quota = core.quota.lock();
-        let Quota::Counted(groups) = &mut *quota else { return Ok(false) };
+        let Quota::Counted(groups) = &mut *quota else {
+            // Somebody has found out meanwhile that they are wrong.
+            if let Quota::Inconsistent(groups) = &mut *quota {
+                groups.come_and_go(&changes.made, &changes.gone);
+                self.mark_quotas(&mut quota)?;
+                return Ok(true);
+            }
+            return Ok(false);
+        };
         // What a snapshot is taken of lives on in that.
         let sources: Vec<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
         let is_dead = |id| !sources.contains(&id) && self.is_dead(id);
