@@ -417,7 +417,7 @@ fn the_same_is_refused_as_on_linux() {
     }
     const GROUPS: [u64; 3] = [1 << 48 | 1, 1 << 48 | 2, 2 << 48 | 1];
     let is_long = std::env::var_os("BUTTRESS_LONG").is_some();
-    let (seeds, steps) = if is_long { (20, 70) } else { (1, 25) };
+    let (seeds, steps) = if is_long { (20, 70) } else { (1, 45) };
     for seed in 0..seeds {
         let (image, other) = (Image::by_progs(1 << 30, &[]), Image::by_us(1 << 30));
         let fs = open(&other);
