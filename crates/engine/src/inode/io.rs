@@ -236,6 +236,7 @@ impl FileTree {
         if let Some(promised) = how.promised {
             let fresh = file.space_for(op.core, layers, offset..end)?;
             let need = Need { data: fresh.saturating_sub(promised), ..Need::default() };
+            op.charge(self.id, need.data)?;
             op.core.space.reserve(need).map_err(|_| Error::NoSpace)?;
         }
         file.write(op, layers, offset, data)?;
