@@ -217,7 +217,10 @@ impl Filesystem {
         }
         inner.may_be_in(groups)?;
         // What was written to the source counts by then.
-        inner.commit_for_space(Upkeep::None)?;
+        match inner.has_wrong_quotas() {
+            true => drop(inner.right_quotas()),
+            false => drop(inner.commit_for_space(Upkeep::None)?),
+        }
         let more = inner.core.need_for_groups(RELATION_BYTES * groups.len());
         let with = |id| inner.put_snapshot_in(id, source, groups);
         inner.snapshot(source, dir, name, read_only, (more, with))

@@ -107,6 +107,10 @@ impl Inner {
             return Err(error);
         }
         self.commit()?;
+        // Where nobody knows what groups have by it, the worker counts.
+        if self.has_wrong_quotas() {
+            self.wake.wake();
+        }
         Ok(id)
     }
 }

@@ -113,8 +113,14 @@ impl Groups {
         let before = *usage;
         usage.excl = root.min(usage.rfer);
         let now = *usage;
-        if let Some(of_snapshot) = self.usage(snapshot) {
-            *of_snapshot = now;
+        let limit = self.all.get(&source).map(|group| group.limit);
+        if let Some(of_snapshot) = self.all.get_mut(&snapshot) {
+            (of_snapshot.usage, of_snapshot.is_changed) = (now, true);
+            // As on Linux: whoever may take snapshots of what is limited gets no more by that.
+            if let Some(limit) = limit {
+                (of_snapshot.limit, of_snapshot.is_limit_changed) = (limit, true);
+            }
+            self.reshape();
         }
         let was_alone = before.rfer == before.excl;
         let (over, over_source) = (self.over(snapshot), self.over(source));

@@ -138,6 +138,23 @@ fn every_way_to_more_is_held() {
     image.check();
 }
 
+/// A snapshot has its source's limits, as on Linux; and a new subvolume's group is there as soon as the subvolume is.
+#[test]
+fn a_snapshot_is_limited_as_its_source() {
+    let image = Image::by_us(512 << 20);
+    let fs = open(&image);
+    fs.count_quotas(|_| true).unwrap();
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    fs.limit_qgroup(work, most_referenced(8 * MIB)).unwrap();
+    let snapshot = fs.snapshot(work, Node::ROOT, b"snapshot", false).unwrap();
+    for id in [work, snapshot] {
+        let written = fill(&fs, file(&fs, Node::top(id), b"file"), MIB as usize);
+        assert_eq!(written, 7 * MIB);
+    }
+    fs.close().unwrap();
+    image.check();
+}
+
 /// What is deleted and open counts until it is closed.
 #[test]
 fn a_deleted_file_that_is_open_counts() {
@@ -162,7 +179,6 @@ fn what_is_exclusive_is_limited() {
     let fs = open(&image);
     fs.count_quotas(|_| true).unwrap();
     let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
-    fs.commit().unwrap();
     fs.limit_qgroup(work, NewLimits { rfer: None, excl: Some(Some(8 * MIB)) }).unwrap();
     let one = file(&fs, Node::top(work), b"one");
     fill_some(&fs, one, 7 * MIB);

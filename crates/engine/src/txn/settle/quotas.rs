@@ -142,7 +142,7 @@ impl Settler<'_, '_> {
         }
         let why = match counted {
             Err(error) => error.to_string(),
-            Ok(_) => "more has changed hands than one commit may look at".into(),
+            Ok(_) => "more has changed hands than one commit may look at, or a snapshot is in a group that has part of it already".into(),
         };
         core.warn(format!("quota groups are wrong until they are counted anew: {why}"));
         quota.distrust();
