@@ -90,22 +90,23 @@ impl Charges {
         let State { groups, over, deleted, .. } = &mut *self.state.lock();
         let has_it = of.and_then(|of| over.get(&of));
         let Some(over) = over.get(&subvolume) else { return Ok(()) };
-        let is_charged = |at: &&usize, group: &Limited| match of {
-            Some(_) => group.most[0].is_some() && !has_it.is_some_and(|it| it.contains(at)),
+        let is_meant = |at: usize, group: &Limited| match of {
+            Some(_) => group.most[0].is_some() && !has_it.is_some_and(|it| it.contains(&at)),
             None => true,
         };
-        let over: Vec<usize> = over
-            .iter()
-            .filter(|at| groups.get(**at).is_some_and(|group| is_charged(at, group)))
-            .copied()
-            .collect();
-        let full = over.iter().filter_map(|at| groups.get(*at)).find(|it| !it.has_room(bytes));
-        if let Some(full) = full {
-            let is_charged = full.running > 0 || full.frozen > 0;
-            return Err(Exceeded { may_shrink: is_charged || deleted.contains(&true) });
+        for at in over {
+            if let Some(group) = groups.get(*at)
+                && is_meant(*at, group)
+                && !group.has_room(bytes)
+            {
+                let is_charged = group.running > 0 || group.frozen > 0;
+                return Err(Exceeded { may_shrink: is_charged || deleted.contains(&true) });
+            }
         }
         for at in over {
-            if let Some(group) = groups.get_mut(at) {
+            if let Some(group) = groups.get_mut(*at)
+                && is_meant(*at, group)
+            {
                 group.running = group.running.saturating_add(bytes);
             }
         }

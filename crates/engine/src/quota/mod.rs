@@ -9,14 +9,18 @@
 //! long as some group's numbers come out otherwise, as what is below a block is reached by all who reach the block.
 //!
 //! **A snapshot** shares all but its root with its source. It is left out of the sets of the commit that takes it, and then gets the source's
-//! numbers; both have one block for themselves.
+//! numbers and limits; both have one block for themselves. Groups of higher levels follow by a formula where they have both, or nothing else, or where
+//! the source shared nothing (`edit.rs`, as when a group enters another one).
 //!
 //! **A deleted subvolume** reaches what it has until that is dropped. Its own group loses what goes, but nobody looks below what it shares for its
 //! sake, and it goes with the last of it. (btrfs-progs expects the group to have all until then; Linux and our checker do not.)
 //!
 //! **Limits** are held when an operation begins ([`Charges`]).
 //!
-//! **Where it is not known** (damage, more to go through than a commit may take, a snapshot of a member of a group that the snapshot is not in) the
+//! **Locks**: the gate before the groups (`Core::quota`), and these before [`Charges`], which takes no other. A commit holds the groups while it
+//! counts, and needs no gate for that.
+//!
+//! **Where it is not known** (damage, more to go through than a commit may take, a snapshot in a group that may have part of it already) the
 //! quotas are marked as inconsistent, as Linux does, until all is counted anew: the worker does that by itself, by a pass over the last commit.
 
 use std::collections::BTreeSet;
