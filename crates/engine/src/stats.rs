@@ -25,7 +25,7 @@ pub enum Phase {
 }
 
 /// Reasons for which an fsync is a commit, in the order of [`Stats::REFUSALS`].
-pub(crate) const REFUSALS: usize = 10;
+pub(crate) const REFUSALS: usize = 11;
 /// What quotas do about extents, see [`Stats::QUOTA_EXTENTS`].
 const QUOTA_EXTENTS: usize = 5;
 
@@ -129,8 +129,8 @@ impl Stats {
     pub const QUOTA_EXTENTS: [&str; QUOTA_EXTENTS] = ["alone", "same", "moved", "blocks", "below"];
 
     /// The reasons for which an fsync is a commit: logs are turned off, the last commit does not know the subvolume, or a chunk; an inode
-    /// of it has another name now, or lost one that is somebody's now; data were cloned; space is reserved behind the end of a file; the log
-    /// has become too large, had no room, or could not be written.
+    /// of it has another name now, or lost one that is somebody's now; data were cloned; space is reserved behind the end of a file; xattrs that were
+    /// there have become longer; the log has become too large, had no room, or could not be written.
     pub const REFUSALS: [&str; REFUSALS] = [
         "off",
         "subvolume",
@@ -139,6 +139,7 @@ impl Stats {
         "taken",
         "clone",
         "prealloc",
+        "xattrs",
         "large",
         "room",
         "failed",

@@ -16,6 +16,7 @@ use super::{Allocate, Filesystem, New, Node, Options};
 use crate::env::Env;
 use crate::error::Errno;
 use crate::inode::Rename;
+use crate::stats::Stats;
 
 fn formatted() -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(128 << 20));
@@ -164,6 +165,26 @@ fn what_has_changed_goes_while_the_log_is_made() {
     let replayed = all.replayed();
     assert_eq!(names(&replayed, dir).len(), 0);
     assert_eq!(replayed.attributes(file).map_err(|error| error.errno()).err(), Some(Errno::NOENT));
+}
+
+/// Linux (6.18) makes an xattr longer in its leaf when it replays a log, and dies where that is full. What becomes shorter, or is new, is logged.
+#[test]
+fn an_xattr_that_has_become_longer_is_committed() {
+    for (value, is_logged) in [(&b"longer value"[..], false), (b"val", true)] {
+        let all = Disturbed::new();
+        let fs = all.fs();
+        let file = touch(fs, Node::ROOT, "file");
+        fs.set_xattr(file, b"user.x", b"value", Default::default()).unwrap();
+        fs.commit().unwrap();
+        fs.set_xattr(file, b"user.x", value, Default::default()).unwrap();
+        fs.set_xattr(file, b"user.new", &[7; 300], Default::default()).unwrap();
+        fs.sync(file).unwrap();
+        let reason = Stats::REFUSALS.iter().position(|name| *name == "xattrs").unwrap();
+        assert_eq!(fs.stats().log_refused[reason], u64::from(!is_logged));
+        assert_eq!(fs.stats().log_writes, u64::from(is_logged));
+        let replayed = all.replayed();
+        assert_eq!(replayed.get_xattr(file, b"user.x").unwrap().as_deref(), Some(value));
+    }
 }
 
 /// What was made durable while it had no name is there when it has one: written, synced, linked, and the directory synced, as programs do

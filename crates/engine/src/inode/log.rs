@@ -44,6 +44,8 @@ pub enum Reason {
     Clone,
     /// Space is reserved behind the end of a file of the last commit.
     Prealloc,
+    /// An item of xattrs of the last commit has become longer.
+    Xattrs,
     /// The log, or what it would hold of an inode, has become too large.
     Large,
     /// No room for its blocks.
@@ -54,7 +56,7 @@ pub enum Reason {
 
 impl Reason {
     /// All, in the order in which they are counted.
-    pub const ALL: [Reason; 10] = [
+    pub const ALL: [Reason; 11] = [
         Reason::Off,
         Reason::Subvolume,
         Reason::Chunk,
@@ -62,6 +64,7 @@ impl Reason {
         Reason::Taken,
         Reason::Clone,
         Reason::Prealloc,
+        Reason::Xattrs,
         Reason::Large,
         Reason::Room,
         Reason::Failed,

@@ -227,7 +227,7 @@ impl FileTree {
 }
 
 /// Bytes that an xattr takes of an item.
-fn weight(name: &[u8], value: usize) -> usize {
+pub(super) fn weight(name: &[u8], value: usize) -> usize {
     size_of::<DirItem>() + name.len() + value
 }
 

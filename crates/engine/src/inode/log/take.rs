@@ -19,6 +19,7 @@ use crate::inode::names::{EXTREF_LEN, NameChange, REF_LEN};
 use crate::inode::state::State;
 use crate::inode::strays::Stray;
 use crate::inode::tree::FileTree;
+use crate::inode::xattrs::weight;
 use crate::inode::{Location, item_len_max, push_dir_item};
 use crate::stats;
 use crate::tree::View;
@@ -100,7 +101,9 @@ impl Taker<'_, '_> {
         {
             return Ok(Taken::Commit(reason));
         }
-        self.xattrs(state)?;
+        if let Some(reason) = self.xattrs(state)? {
+            return Ok(Taken::Commit(reason));
+        }
         let entries = match extent {
             Extent::Whole => self.entries(state)?,
             Extent::Exists if state.uncovers => self.lost(state)?,
@@ -266,8 +269,9 @@ impl Taker<'_, '_> {
         Ok(None)
     }
 
-    /// All xattrs.
-    fn xattrs(&mut self, state: &mut State) -> Result<()> {
+    /// All xattrs, unless an item of the last commit has become longer: Linux (6.18) makes it longer in its leaf when it replays the log, and dies
+    /// where that is full.
+    fn xattrs(&mut self, state: &mut State) -> Result<Option<Reason>> {
         let stored = match &state.stored {
             _ if !state.on_disk => Arc::default(),
             Some(stored) => stored.clone(),
@@ -284,15 +288,23 @@ impl Taker<'_, '_> {
         let hashed = |(name, value): (_, Option<_>)| Some((Hashed::of(name).hash, name, value?));
         let mut there: Vec<(u32, &[u8], &[u8])> = all.into_iter().filter_map(hashed).collect();
         there.sort_by_key(|&(hash, ..)| hash);
+        let mut stored_len: BTreeMap<u32, usize> = BTreeMap::new();
+        for (name, value) in stored.iter() {
+            *stored_len.entry(Hashed::of(name.as_bytes()).hash).or_default() +=
+                weight(name.as_bytes(), value.len());
+        }
         for group in there.chunk_by(|a, b| a.0 == b.0) {
             let mut item = Vec::new();
             for (_, name, value) in group {
                 let (none, transid) = (Key::default(), self.op.transid);
                 push_dir_item(&mut item, none, transid, file_type::XATTR, name, value);
             }
+            if stored_len.get(&group[0].0).is_some_and(|len| *len < item.len()) {
+                return Ok(Some(Reason::Xattrs));
+            }
             self.put(kind::XATTR_ITEM, group[0].0.into(), item);
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Those that the last commit has. This is the only search, and is made once for an inode that has some.
