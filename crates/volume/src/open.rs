@@ -147,6 +147,7 @@ impl Volume {
             members: vec![member],
             access,
             gate: Gate::of(&sb),
+            more_features: AtomicU64::new(0),
             newest: AtomicU64::new(sb.generation.get()),
             chunk_tree_uuid: [0; 16],
             superblock: RwLock::new(Box::new(sb)),

@@ -70,6 +70,8 @@ pub struct Volume {
     pub(crate) members: Vec<Member>,
     pub(crate) access: Access,
     pub(crate) gate: Gate,
+    /// Incompatible features that came since it was opened.
+    pub(crate) more_features: AtomicU64,
     pub(crate) newest: AtomicU64,
     pub(crate) chunk_tree_uuid: [u8; 16],
     pub(crate) superblock: RwLock<Box<Superblock>>,
@@ -127,9 +129,18 @@ impl Volume {
         }
     }
 
-    /// The gate that tree blocks go through, with the newest generation known.
+    /// The gate that tree blocks go through, with the newest generation known and all features.
     pub fn gate(&self) -> Gate {
-        Gate { generation_max: self.newest.load(Ordering::Acquire), ..self.gate }
+        Gate {
+            generation_max: self.newest.load(Ordering::Acquire),
+            incompat: self.gate.incompat | self.more_features.load(Ordering::Acquire),
+            ..self.gate
+        }
+    }
+
+    /// Tree blocks may have what these incompatible features bring, which a superblock to come says.
+    pub fn note_features(&self, incompat: u64) {
+        self.more_features.fetch_or(incompat, Ordering::AcqRel);
     }
 
     /// Says that blocks of this generation may be met from now on, ahead of the superblock.

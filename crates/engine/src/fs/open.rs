@@ -175,9 +175,13 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     if !is(qgroup_status_flags::ON) {
         return Ok(Quota::Off);
     }
-    // Linux could not count them anew.
     if is(qgroup_status_flags::SIMPLE_MODE) {
-        return Err(Error::Unsupported(Unsupported::Quotas));
+        // Whoever writes knows the feature, so they are right; that since when they count is missing is damage.
+        let groups = Groups::load(view)?;
+        return match groups.simple_since() {
+            Some(_) => Ok(Quota::Simple(groups)),
+            None => Err(Error::Unsupported(Unsupported::Quotas)),
+        };
     }
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)

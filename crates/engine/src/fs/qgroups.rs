@@ -58,7 +58,7 @@ impl Inner {
             Ok(())
         })?;
         self.commit_for_space(Upkeep::None)?;
-        let is_right = matches!(*self.core.quota.lock(), Quota::Counted(_));
+        let is_right = matches!(*self.core.quota.lock(), Quota::Counted(_) | Quota::Simple(_));
         if !is_right {
             self.wake.wake();
         }
@@ -77,6 +77,15 @@ impl Inner {
         }
     }
 
+    /// The groups that a subvolume is in that is made in another one, and nobody says otherwise: those of that one where quotas are simple, as on
+    /// Linux.
+    pub(super) fn inherited_groups(&self, parent: u64) -> Vec<u64> {
+        match &*self.core.quota.lock() {
+            Quota::Simple(groups) => groups.inherited_from(parent),
+            _ => Vec::new(),
+        }
+    }
+
     /// Has a subvolume of the running transaction be in groups from the beginning.
     fn put_in(&self, subvolume: u64, groups: &[u64]) {
         if let Some(known) = self.core.quota.lock().groups() {
@@ -89,6 +98,9 @@ impl Inner {
     fn put_snapshot_in(&self, snapshot: u64, source: u64, groups: &[u64]) -> Result<()> {
         self.put_in(snapshot, groups);
         let mut quota = self.core.quota.lock();
+        if quota.is_simple() {
+            return Ok(());
+        }
         let Some(known) = quota.groups() else { return Ok(()) };
         let charged = self.core.charges.charge_shared(snapshot, known.referenced(source), source);
         charged.map_err(|_| {
@@ -102,6 +114,11 @@ impl Filesystem {
     /// Whether quotas are on.
     pub fn has_quotas(&self) -> bool {
         !matches!(*self.core().quota.lock(), Quota::Off | Quota::Leaving)
+    }
+
+    /// Whether simple quotas are on.
+    pub fn has_simple_quotas(&self) -> bool {
+        self.core().quota.lock().is_simple()
     }
 
     /// Whether quotas are on and wrong, until they are counted anew ([`Filesystem::count_quotas`]; with a worker that comes by itself).
@@ -191,8 +208,10 @@ impl Filesystem {
         groups: &[u64],
     ) -> Result<u64> {
         let inner = self.inner();
+        let inherited = inner.inherited_groups(dir.subvolume);
+        let groups = if groups.is_empty() { &inherited } else { groups };
         if groups.is_empty() {
-            return self.create_subvolume(dir, name, owner);
+            return inner.create_subvolume(dir, name, owner, (Need::default(), |_| ()));
         }
         inner.may_be_in(groups)?;
         let more = inner.core.need_for_groups(RELATION_BYTES * groups.len());
@@ -212,8 +231,10 @@ impl Filesystem {
         groups: &[u64],
     ) -> Result<u64> {
         let inner = self.inner();
+        let inherited = inner.inherited_groups(dir.subvolume);
+        let groups = if groups.is_empty() { &inherited } else { groups };
         if groups.is_empty() {
-            return self.snapshot(source, dir, name, read_only);
+            return inner.snapshot(source, dir, name, read_only, (Need::default(), |_| Ok(())));
         }
         inner.may_be_in(groups)?;
         // What was written to the source counts by then.

@@ -21,8 +21,12 @@ const TRIES: u32 = 8;
 
 impl Filesystem {
     /// Has each commit from now on count what quota groups have, on a filesystem without quotas too, and counts what is there. `told` hears how
-    /// far it is and may end it by `false`: then the answer is EINTR. EBUSY when commits keep coming faster than it can be counted.
+    /// far it is and may end it by `false`: then the answer is EINTR. EBUSY when commits keep coming faster than it can be counted, EINVAL
+    /// where simple quotas are on.
     pub fn count_quotas(&self, mut told: impl FnMut(Progress) -> bool) -> Result<()> {
+        if self.has_simple_quotas() {
+            return Err(Error::User(Errno::INVAL));
+        }
         let _alone = self.inner().counting_quotas.lock();
         for _ in 0..TRIES {
             if self.inner().count_quotas(&mut told, true)? {
@@ -30,6 +34,28 @@ impl Filesystem {
             }
         }
         Err(Error::User(Errno::BUSY))
+    }
+
+    /// Switches simple quotas on: what is allocated from now on counts for the subvolume that allocates it, and nothing that is there. Nothing where
+    /// they are on; EEXIST where full ones are.
+    pub fn enable_simple_quotas(&self) -> Result<()> {
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        let _alone = inner.counting_quotas.lock();
+        if self.has_quotas() {
+            return if self.has_simple_quotas() { Ok(()) } else { Err(Error::User(Errno::EXIST)) };
+        }
+        // A group for each subvolume is written.
+        let subvolumes = self.subvolumes_past(&mut |_| ())?.len();
+        let bytes = Groups::default().bytes(subvolumes + 1);
+        inner.change(inner.core.need_for_groups(bytes), |op| {
+            let mut quota = op.core.quota.lock();
+            if matches!(*quota, Quota::Off) {
+                *quota = Quota::Beginning;
+            }
+            Ok(())
+        })?;
+        inner.commit_for_space(Upkeep::None).map(drop)
     }
 }
 

@@ -171,12 +171,12 @@ impl Filesystem {
 
     /// Makes an empty subvolume with the name `name` in `dir`; its id.
     pub fn create_subvolume(&self, dir: Node, name: &[u8], owner: Owner) -> Result<u64> {
-        self.inner().create_subvolume(dir, name, owner, (Need::default(), |_| ()))
+        self.create_subvolume_in(dir, name, owner, &[])
     }
 
     /// Makes a snapshot of subvolume `source` with the name `name` in `dir`; its id. It is durable when this returns.
     pub fn snapshot(&self, source: u64, dir: Node, name: &[u8], read_only: bool) -> Result<u64> {
-        self.inner().snapshot(source, dir, name, read_only, (Need::default(), |_| Ok(())))
+        self.snapshot_in(source, dir, name, read_only, &[])
     }
 
     /// Deletes the subvolume `name` in `dir`; its id. Its space comes back bit by bit. EPERM for the default subvolume,

@@ -42,7 +42,9 @@ impl Source<'_> {
         }
         let size = state.attributes.size;
         let (file, layers) = state.file_layers(self.inode.ino, self.tree.view(op.core));
-        file.share(op, layers, size, self.offset, (len, most), self.parts)
+        let shared = file.share(op, layers, size, self.offset, (len, most), self.parts)?;
+        shared.made_by(self.tree.id);
+        Ok(shared)
     }
 }
 

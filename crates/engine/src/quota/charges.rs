@@ -19,6 +19,8 @@ use super::groups::{Groups, Usage};
 pub struct Charges {
     /// Whether any group has a limit: nobody else takes the lock.
     are_limited: AtomicBool,
+    /// Simple quotas are charged for nothing that somebody else has allocated.
+    are_simple: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -80,7 +82,10 @@ impl Charges {
 
     /// The same of what another subvolume has already: groups that this one is in, too, and limits of what is exclusive, have nothing to do with it.
     pub fn charge_shared(&self, subvolume: u64, bytes: u64, of: u64) -> Result<(), Exceeded> {
-        self.charge_but(subvolume, bytes, Some(of))
+        match self.are_simple.load(Ordering::Acquire) {
+            true => Ok(()),
+            false => self.charge_but(subvolume, bytes, Some(of)),
+        }
     }
 
     fn charge_but(&self, subvolume: u64, bytes: u64, of: Option<u64>) -> Result<(), Exceeded> {
@@ -137,6 +142,7 @@ impl Charges {
 
     /// What was frozen is in these numbers now, where `is_counted`; limits and relations may be others.
     pub fn settle(&self, groups: &Groups, is_counted: bool) {
+        self.are_simple.store(groups.simple_since().is_some(), Ordering::Release);
         let mut state = self.state.lock();
         // Most commits change numbers only.
         if state.shape == Some(groups.shape()) {

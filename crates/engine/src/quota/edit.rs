@@ -38,12 +38,16 @@ impl Groups {
         Ok(())
     }
 
-    /// Takes a group away; whether the others' numbers are right after that. ENOENT when there is none, EBUSY when it has members.
+    /// Takes a group away; whether the others' numbers are right after that. ENOENT when there is none, EBUSY when it has members, or with simple
+    /// quotas owns something.
     pub fn destroy(&mut self, id: u64) -> Result<bool> {
         if !self.all.contains_key(&id) {
             return refuse(Errno::NOENT);
         }
         if self.above.values().any(|above| above.contains(&id)) {
+            return refuse(Errno::BUSY);
+        }
+        if self.simple_since().is_some() && level(id) == 0 && self.usage_of(id).rfer > 0 {
             return refuse(Errno::BUSY);
         }
         let above = self.above.get(&id).cloned().unwrap_or_default();
@@ -64,6 +68,10 @@ impl Groups {
         }
         let (before, own) = (self.over(member), self.below(member));
         self.relate(member, group, true);
+        if self.simple_since.is_some() {
+            self.sum_up();
+            return Ok(true);
+        }
         let new: Vec<u64> = self.over(member).difference(&before).copied().collect();
         let others: Vec<BTreeSet<u64>> = new.iter().map(|id| self.without(*id, member)).collect();
         let usage = self.all.get(&member).map(|group| group.usage).unwrap_or_default();
@@ -88,6 +96,10 @@ impl Groups {
         }
         let (before, own) = (self.over(member), self.below(member));
         self.relate(member, group, false);
+        if self.simple_since.is_some() {
+            self.sum_up();
+            return Ok(true);
+        }
         let now = self.over(member);
         let usage = self.all.get(&member).map(|group| group.usage).unwrap_or_default();
         let mut is_right = true;
@@ -113,15 +125,10 @@ impl Groups {
         let before = *usage;
         usage.excl = root.min(usage.rfer);
         let now = *usage;
-        let limit = self.all.get(&source).map(|group| group.limit);
         if let Some(of_snapshot) = self.all.get_mut(&snapshot) {
             (of_snapshot.usage, of_snapshot.is_changed) = (now, true);
-            // As on Linux: whoever may take snapshots of what is limited gets no more by that.
-            if let Some(limit) = limit {
-                (of_snapshot.limit, of_snapshot.is_limit_changed) = (limit, true);
-            }
-            self.reshape();
         }
+        self.inherit_limit(snapshot, source);
         let was_alone = before.rfer == before.excl;
         let (over, over_source) = (self.over(snapshot), self.over(source));
         let mut is_right = true;
@@ -211,7 +218,7 @@ impl Groups {
     /// The subvolumes below a group, but for those that are below it by `member` alone.
     fn without(&self, group: u64, member: u64) -> BTreeSet<u64> {
         let ids = self.all.keys().copied().filter(|id| level(*id) == 0 && *id != member);
-        ids.filter(|id| self.over_but(*id, member).contains(&group)).collect()
+        ids.filter(|id| self.over_but(*id, Some(member)).contains(&group)).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::edit::{MAX_EXCL, MAX_RFER};
+use super::simple::{since_of, status_of};
 use crate::error::Result;
 use crate::refs::usage::Costs;
 use crate::tree::{Merge, View};
@@ -60,7 +61,9 @@ pub struct Groups {
     /// In what subvolumes that are not committed yet are from the beginning.
     pub(super) wanted: BTreeMap<u64, Vec<u64>>,
     /// Quotas are on and right from now on, which the status does not say yet.
-    is_begun: bool,
+    pub(super) is_begun: bool,
+    /// These are simple quotas; the transaction since which what is allocated counts.
+    pub(super) simple_since: Option<u64>,
     /// Another number when groups, relations or limits are others.
     shape: u64,
 }
@@ -68,6 +71,13 @@ pub struct Groups {
 /// Whether a group is that of a subvolume. Others share the numbers with ids of trees.
 pub fn is_of_subvolume(group: u64) -> bool {
     level(group) == 0 && objectid::is_subvolume(group)
+}
+
+/// Since when what is allocated counts, where a status item says that quotas are simple.
+fn simple_since(status: &[u8]) -> Option<u64> {
+    let (item, rest) = split::<QgroupStatus>(status)?;
+    let is_simple = item.flags.get() & qgroup_status_flags::SIMPLE_MODE != 0;
+    since_of(rest).filter(|_| is_simple)
 }
 
 /// The level of a group: 0 for that of a subvolume.
@@ -97,6 +107,7 @@ impl Groups {
                 kind::QGROUP_RELATION if level(key.objectid) < level(key.offset) => {
                     groups.above.entry(key.objectid).or_default().insert(key.offset);
                 }
+                kind::QGROUP_STATUS => groups.simple_since = simple_since(item.data()),
                 _ => {}
             }
         }
@@ -214,6 +225,15 @@ impl Groups {
         self.shape = SHAPES.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// A snapshot has its source's limits. As on Linux: whoever may take snapshots of what is limited gets no more by that.
+    pub(super) fn inherit_limit(&mut self, snapshot: u64, source: u64) {
+        let Some(limit) = self.all.get(&source).map(|group| group.limit) else { return };
+        if let Some(group) = self.all.get_mut(&snapshot) {
+            (group.limit, group.is_limit_changed) = (limit, true);
+        }
+        self.reshape();
+    }
+
     /// What a group has; nothing where there is none.
     pub(super) fn usage_of(&self, group: u64) -> Usage {
         self.all.get(&group).map(|group| group.usage).unwrap_or_default()
@@ -228,14 +248,14 @@ impl Groups {
 
     /// A group and all that it is in, directly or not, each once.
     pub(super) fn over(&self, group: u64) -> BTreeSet<u64> {
-        self.over_but(group, u64::MAX)
+        self.over_but(group, None)
     }
 
     /// The same, without `but` and what it is in by that alone.
-    pub(super) fn over_but(&self, group: u64, but: u64) -> BTreeSet<u64> {
+    pub(super) fn over_but(&self, group: u64, but: Option<u64>) -> BTreeSet<u64> {
         let (mut waiting, mut seen) = (vec![group], BTreeSet::new());
         while let Some(one) = waiting.pop() {
-            if one != but && self.all.contains_key(&one) && seen.insert(one) {
+            if Some(one) != but && self.all.contains_key(&one) && seen.insert(one) {
                 waiting.extend(self.above.get(&one).into_iter().flatten());
             }
         }
@@ -252,13 +272,17 @@ impl Groups {
     pub fn emit(&mut self, merge: &mut Merge<'_>, transid: u64, is_wrong: bool) -> Result<()> {
         let status = Key::new(0, kind::QGROUP_STATUS, 0);
         let found = merge.find(&status)?.unwrap_or_default();
-        let (mut item, rest) = split(found).map_or_else(
+        let (mut item, mut rest) = split(found).map_or_else(
             || (QgroupStatus { version: 1.into(), ..QgroupStatus::new_zeroed() }, Vec::new()),
             |(item, rest): (&QgroupStatus, _)| (*item, rest.to_vec()),
         );
         item.generation = transid.into();
         if std::mem::take(&mut self.is_begun) {
             (item.flags, item.rescan) = (qgroup_status_flags::ON.into(), 0.into());
+            if let Some(since) = self.simple_since {
+                let (flags, of_simple) = status_of(since);
+                (item.flags, rest) = (flags.into(), of_simple);
+            }
         }
         if is_wrong {
             item.flags = (item.flags.get() | qgroup_status_flags::INCONSISTENT).into();

@@ -15,6 +15,8 @@
 //! **A deleted subvolume** reaches what it has until that is dropped. Its own group loses what goes, but nobody looks below what it shares for its
 //! sake, and it goes with the last of it. (btrfs-progs expects the group to have all until then; Linux and our checker do not.)
 //!
+//! **Simple quotas** count by who has allocated something (`simple.rs`).
+//!
 //! **Limits** are held when an operation begins ([`Charges`]).
 //!
 //! **Locks**: the gate before the groups (`Core::quota`), and these before [`Charges`], which takes no other. A commit holds the groups while it
@@ -34,6 +36,7 @@ mod changes;
 mod charges;
 mod edit;
 mod groups;
+mod simple;
 
 pub use account::{Versions, account};
 pub use changes::Changes;
@@ -62,6 +65,10 @@ pub enum Quota {
     Off,
     /// By each commit.
     Counted(Groups),
+    /// The next commit switches simple ones on.
+    Beginning,
+    /// They are simple ones, counted by each commit.
+    Simple(Groups),
     /// They are on and wrong, and each commit says so. The worker counts them anew.
     Inconsistent(Groups),
     /// The same, and they stay so, whatever they have: on request.
@@ -76,17 +83,24 @@ pub fn is_deleted(item: &RootItem) -> bool {
 }
 
 impl Quota {
+    /// Whether what is allocated counts by who has allocated it, be it from the next commit on.
+    pub fn is_simple(&self) -> bool {
+        matches!(self, Quota::Beginning | Quota::Simple(_))
+    }
+
     /// The groups, where they are known.
     pub fn groups(&mut self) -> Option<&mut Groups> {
         match self {
-            Quota::Counted(groups) | Quota::Inconsistent(groups) => Some(groups),
-            Quota::Off | Quota::Left | Quota::Leaving => None,
+            Quota::Counted(groups) | Quota::Inconsistent(groups) | Quota::Simple(groups) => {
+                Some(groups)
+            }
+            Quota::Off | Quota::Beginning | Quota::Left | Quota::Leaving => None,
         }
     }
 
-    /// Each commit counts no more, until all is counted anew.
+    /// Each commit counts no more, until all is counted anew. Simple ones are never wrong.
     pub fn distrust(&mut self) {
-        if let Some(groups) = self.groups() {
+        if let Quota::Counted(groups) | Quota::Inconsistent(groups) = self {
             *self = Quota::Inconsistent(std::mem::take(groups));
         }
     }

@@ -11,7 +11,7 @@ use buttress_ondisk::{Key, SECTOR, kind};
 use zerocopy::IntoBytes;
 
 use super::extent::{count_after, data_ref};
-use super::{Extent, Record};
+use super::{Extent, Owned, Record};
 use crate::error::{Error, Result};
 use crate::tree::Merge;
 
@@ -26,6 +26,8 @@ pub struct Applied {
     pub freed_data: Vec<(u64, u64)>,
     /// Tree blocks that went.
     pub freed_blocks: Vec<u64>,
+    /// What trees have allocated, and what of that went, where [`Form::owners`] asks for it.
+    pub owned: Owned,
 }
 
 /// How extents are written down on this filesystem.
@@ -39,6 +41,8 @@ pub struct Form<'a> {
     pub generation: u64,
     /// First keys of new tree blocks, needed where `skinny` is not set.
     pub first_keys: &'a HashMap<u64, Key>,
+    /// Simple quotas count what was allocated since this transaction: who has allocated data is written down with these.
+    pub owners: Option<u64>,
 }
 
 /// Merges `records` (folded, all those of each extent) into the extent tree.
@@ -87,6 +91,9 @@ fn apply_group(
             key,
         ));
     }
+    if let Some(since) = form.owners {
+        note_owner(&mut extent, form, group, (is_new, since), (key, applied));
+    }
     if extent.refs == 0 {
         return drop_extent(merge, form, key, &extent, is_new, applied);
     }
@@ -96,6 +103,39 @@ fn apply_group(
         applied.new_data.push((bytenr, key.offset));
     }
     apply_keyed(merge, keyed)
+}
+
+/// Notes that the owner of an extent has it from now on, or no more. Whose a tree block is, its header says, and whoever takes the last reference away
+/// has read that.
+fn note_owner(
+    extent: &mut Extent,
+    form: &Form<'_>,
+    group: &[Record],
+    (is_new, since): (bool, u64),
+    (key, applied): (Key, &mut Applied),
+) {
+    let (is_data, goes) = (extent.flags & extent_flags::DATA != 0, extent.refs == 0);
+    if is_new == goes || extent.generation < since {
+        return;
+    }
+    let said = group.iter().find(|record| record.kind == kind::EXTENT_OWNER_REF);
+    let by_trees = || {
+        let is_meant = |record: &&Record| match is_new {
+            true => record.marks & Record::NEW != 0,
+            false => record.kind == kind::TREE_BLOCK_REF && record.delta < 0,
+        };
+        group.iter().find(is_meant)
+    };
+    let owner = match is_data && !is_new {
+        true => extent.owner(),
+        false => said.or_else(by_trees).map(|record| record.owner),
+    };
+    let Some(owner) = owner else { return };
+    if is_data && is_new {
+        extent.set_owner(owner);
+    }
+    let bytes = if is_data { key.offset } else { form.nodesize as u64 };
+    applied.owned.add(owner, bytes, is_new);
 }
 
 /// What is new has no item, and whatever else is referred to has one.
@@ -112,7 +152,7 @@ fn must_agree(group: &[Record], is_new: bool, key: Key) -> Result<()> {
 
 /// Where a new extent's item goes. `None` when the group allocates nothing (a mark for a block that went before).
 fn new_key(form: &Form<'_>, group: &[Record]) -> Option<Key> {
-    let record = group.iter().find(|record| record.kind != 0)?;
+    let record = group.iter().find(|record| record.is_reference())?;
     let bytenr = record.bytenr;
     Some(if record.sectors > 0 {
         Key::new(bytenr, kind::EXTENT_ITEM, u64::from(record.sectors) * SECTOR)
@@ -141,8 +181,10 @@ fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Result<Vec<
     let mut keyed = Vec::new();
     // Losses first: they make room.
     for gains in [false, true] {
-        for record in group.iter().filter(|record| record.delta != 0 && (record.delta > 0) == gains)
-        {
+        let is_meant = |record: &&Record| {
+            record.is_reference() && record.delta != 0 && (record.delta > 0) == gains
+        };
+        for record in group.iter().filter(is_meant) {
             if extent.change_inline(record)? {
             } else if gains && !has_keyed && extent.has_room(record.kind, form.nodesize) {
                 extent.add_inline(record);
@@ -346,8 +388,13 @@ mod tests {
                 placed: 0,
             };
             let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
-            let form =
-                Form { nodesize: 4096, skinny: true, generation: 7, first_keys: &HashMap::new() };
+            let form = Form {
+                nodesize: 4096,
+                skinny: true,
+                generation: 7,
+                first_keys: &HashMap::new(),
+                owners: None,
+            };
             log.fold(|records| apply(&mut merge, &form, records, &mut Applied::default()))?;
             self.root = Some(merge.finish().unwrap());
             Ok(())

@@ -47,12 +47,28 @@ impl Extent {
 
     /// Whether file `ino` of tree `root` is the only one to refer to this data extent, at `offset` (file minus extent offset).
     pub fn is_only_of(&self, root: u64, ino: u64, offset: u64) -> bool {
-        let [(InlineRef::ExtentData { root: tree, objectid, offset: at, .. }, count)] =
-            self.inline.as_slice()
+        let inline = match self.inline.as_slice() {
+            [(InlineRef::Owner { .. }, _), rest @ ..] => rest,
+            all => all,
+        };
+        let [(InlineRef::ExtentData { root: tree, objectid, offset: at, .. }, count)] = inline
         else {
             return false;
         };
         *count == self.refs && (*tree, *objectid, *at) == (root, ino, offset)
+    }
+
+    /// The tree that has allocated this data extent, where simple quotas want that to be known.
+    pub fn owner(&self) -> Option<u64> {
+        self.inline.iter().find_map(|(one, _)| match one {
+            InlineRef::Owner { root } => Some(*root),
+            _ => None,
+        })
+    }
+
+    /// Says which tree has allocated this new data extent. That is ahead of all references.
+    pub fn set_owner(&mut self, root: u64) {
+        self.inline.insert(0, (InlineRef::Owner { root }, 0));
     }
 
     /// Whether there are references in items of their own.

@@ -13,7 +13,8 @@ use super::packed::{ROOM, pack, packed_len, unpack};
 pub struct Record {
     /// Logical address of the extent or tree block.
     pub bytenr: u64,
-    /// `TREE_BLOCK_REF`, `EXTENT_DATA_REF`, `SHARED_BLOCK_REF` or `SHARED_DATA_REF`; 0 for a mark without reference.
+    /// `TREE_BLOCK_REF`, `EXTENT_DATA_REF`, `SHARED_BLOCK_REF` or `SHARED_DATA_REF`; 0 for a mark without reference, and `EXTENT_OWNER_REF` for whose
+    /// it is, which is no reference.
     pub kind: u8,
     /// The level of a tree block.
     pub level: u8,
@@ -33,6 +34,11 @@ pub struct Record {
 const _: () = assert!(size_of::<Record>() <= 48);
 
 impl Record {
+    /// Whether it is of a reference.
+    pub fn is_reference(&self) -> bool {
+        !matches!(self.kind, 0 | kind::EXTENT_OWNER_REF)
+    }
+
     /// The extent was allocated in this commit.
     pub const NEW: u8 = 1;
     /// The block's references to its children are by its own address from now on.
@@ -197,6 +203,26 @@ impl RefLog {
             marks: 0,
             delta,
             owner: parent,
+            ino: 0,
+            offset: 0,
+            sectors,
+        });
+    }
+
+    /// Tree `owner` has allocated `target`: said where the references do not say so, by whoever allocates it in another tree's stead, or takes
+    /// the last reference away.
+    pub fn owned(&mut self, target: Target, owner: u64) {
+        let (bytenr, level, sectors) = match target {
+            Target::Block(bytenr, level) => (bytenr, level, 0),
+            Target::Data { bytenr, sectors, .. } => (bytenr, 0, sectors),
+        };
+        self.push(&Record {
+            bytenr,
+            kind: kind::EXTENT_OWNER_REF,
+            level,
+            marks: 0,
+            delta: 1,
+            owner,
             ino: 0,
             offset: 0,
             sectors,

@@ -29,7 +29,7 @@ const KINDS: [u8; 8] = [
     kind::EXTENT_DATA_REF,
     kind::SHARED_BLOCK_REF,
     kind::SHARED_DATA_REF,
-    0,
+    kind::EXTENT_OWNER_REF,
     0,
     0,
 ];

@@ -73,6 +73,13 @@ pub fn may_be_shared(block: &TreeBlock, last_snapshot: u64) -> bool {
     block.generation() <= last_snapshot || block.flags() & BlockHead::RELOC != 0
 }
 
+/// Says whose a block is of which the last reference, by `tree`, goes.
+pub fn own_at_end(log: &mut RefLog, block: &TreeBlock, tree: u64) {
+    if block.owner() != tree {
+        log.owned(Target::Block(block.bytenr(), block.level()), block.owner());
+    }
+}
+
 impl<'a> Sharing<'a> {
     /// The decisions of a commit that starts from `extents`.
     pub fn new(extents: View<'a>, transid: u64) -> Sharing<'a> {
@@ -92,8 +99,11 @@ impl<'a> Sharing<'a> {
                 self.give(&mut states, log, old, By::Tree(tree), 1);
             }
         } else if full {
+            own_at_end(log, old, tree);
             self.give(&mut states, log, old, By::Tree(tree), 1);
             self.give(&mut states, log, old, By::Block(old.bytenr()), -1);
+        } else {
+            own_at_end(log, old, tree);
         }
         states.entry(old.bytenr()).or_default().delta -= 1;
         log.by_tree(Target::Block(old.bytenr(), old.level()), tree, -1, 0);

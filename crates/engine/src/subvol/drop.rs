@@ -25,7 +25,7 @@ use zerocopy::IntoBytes;
 
 use super::forest::{Forest, Subvolume};
 use crate::error::{Error, Result};
-use crate::refs::{RefLog, Target, may_be_shared};
+use crate::refs::{RefLog, Target, may_be_shared, own_at_end};
 use crate::tree::{Root, View};
 use crate::txn::{Commit, Core, CsumLog, Upkeep};
 
@@ -452,6 +452,8 @@ impl Walk<'_, '_> {
         self.path.pop();
         match self.path.last().cloned() {
             Some((parent, _, parent_full)) => {
+                let by = if parent_full { 0 } else { parent.owner() };
+                own_at_end(&mut self.log, block, by);
                 self.unlink(&parent, parent_full, block.bytenr(), block.level());
                 self.pass();
             }

@@ -26,7 +26,7 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::quota::Changes;
-use crate::refs::{Applied, Form, Target, apply};
+use crate::refs::{Applied, Form, Owned, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
 use crate::tree::{Item, Merge, Packed, Root, View};
@@ -47,6 +47,10 @@ struct Settler<'c, 'a> {
     before: Trees,
     /// What quotas have to look at, until they have; nothing where nobody counts.
     changes: Option<Changes>,
+    /// The transaction since which simple quotas count what is allocated.
+    owners: Option<u64>,
+    /// What trees have allocated and what of that was freed, until it is counted.
+    owned: Owned,
 }
 
 /// Merges everything that is not a subvolume; answers where the trees are, and how large those that describe space.
@@ -66,6 +70,8 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         sizes,
         before: sizes,
         changes: None,
+        owners: None,
+        owned: Owned::default(),
     };
     settler.begin_quotas()?;
     settler.settle_uuids()?;
@@ -227,12 +233,13 @@ impl<'c, 'a> Settler<'c, 'a> {
             skinny: features.skinny,
             generation: self.commit.transid(),
             first_keys: &first_keys,
+            owners: self.owners,
         };
         let mut applied = Applied::default();
-        let mut changes = self.changes.take();
+        let (mut changes, is_simple) = (self.changes.take(), self.owners.is_some());
         self.merge(objectid::EXTENT_TREE, |merge| {
             let folded = log.fold(|records| {
-                if let Some(changes) = &mut changes {
+                if let Some(changes) = changes.as_mut().filter(|_| !is_simple) {
                     changes.note(records, features.nodesize as u64);
                 }
                 apply(merge, &form, records, &mut applied)
@@ -241,6 +248,7 @@ impl<'c, 'a> Settler<'c, 'a> {
             Ok(())
         })?;
         self.changes = changes;
+        self.owned.append(&mut applied.owned);
         self.account(&applied)?;
         Ok(true)
     }

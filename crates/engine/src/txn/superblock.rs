@@ -28,6 +28,8 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
     next.sys_chunk_array.fill(0);
     next.sys_chunk_array[..array.len()].copy_from_slice(&array);
     next.sys_chunk_array_size = (array.len() as u32).into();
+    // With those that tree blocks of this commit are the first to have.
+    next.incompat_flags = (next.incompat_flags.get() | core.volume.gate().incompat).into();
     if roots.free_space.is_some() {
         let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
         if next.compat_ro_flags.get() & valid != valid {

@@ -12,6 +12,7 @@ mod large;
 mod limits;
 mod memory;
 mod quotas;
+mod simple_quotas;
 
 mod space;
 mod subvolumes;

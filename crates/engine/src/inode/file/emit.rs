@@ -14,7 +14,7 @@ use zerocopy::IntoBytes;
 
 use super::changes::{FileChanges, round_up};
 use super::layers::extent_key;
-use super::piece::{Extent, Origin, Packed, Piece};
+use super::piece::{Extent, Origin, Packed, Piece, SharedExtent};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
 use crate::refs::{Record, RefLog, Target};
@@ -262,10 +262,13 @@ impl Emitter<'_, '_, '_> {
                 self.emit.csums.push(span.start, digests.bytes.clone());
             }
         }
-        let is_new = introduced.is_some_and(|shared| shared.origin == Origin::New);
-        let marks = if is_new { Record::NEW } else { 0 };
+        let made = introduced.filter(|shared| shared.origin == Origin::New);
+        let marks = if made.is_some() { Record::NEW } else { 0 };
         let whole = (extent.bytenr, extent.disk_len);
         let target = Target::data(whole, self.ino, span.start, extent.offset);
+        if let Some(maker) = made.and_then(SharedExtent::maker).filter(|it| *it != self.emit.tree) {
+            self.emit.refs.owned(target, maker);
+        }
         self.emit.refs.by_tree(target, self.emit.tree, 1, marks);
         self.put_extent(span, tail, extent.ram_len, (extent.compression, extent.prealloc))
     }

@@ -1,7 +1,7 @@
 //! What a range of a file can hold in a layer: each value can be cut together with its range.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use buttress_ondisk::SECTOR;
 
@@ -42,6 +42,8 @@ pub(super) struct SharedExtent {
     pub digests: RangeMap<Digests>,
     /// Where the data are from.
     pub origin: Origin,
+    /// The tree that has allocated it, once another one may refer to it, too.
+    maker: OnceLock<u64>,
     emitted: AtomicBool,
 }
 
@@ -85,7 +87,18 @@ impl SharedExtent {
 
     /// The same, with checksums of some of its sectors.
     pub fn of_parts(range: Range, digests: RangeMap<Digests>, origin: Origin) -> SharedExtent {
-        SharedExtent { range, digests, origin, emitted: AtomicBool::new(false) }
+        let (maker, emitted) = (OnceLock::new(), AtomicBool::new(false));
+        SharedExtent { range, digests, origin, maker, emitted }
+    }
+
+    /// Tree `tree` refers to it, and another one is going to: who does so first has allocated it.
+    pub fn made_by(&self, tree: u64) {
+        self.maker.get_or_init(|| tree);
+    }
+
+    /// The tree that has allocated it, where that may be another one than refers to it.
+    pub fn maker(&self) -> Option<u64> {
+        self.maker.get().copied()
     }
 
     /// Whether the caller is the one who says that the extent, or what is in it, is new: the first who asks.

@@ -47,6 +47,15 @@ impl Shared {
         extents.iter().map(|(_, len)| len).sum()
     }
 
+    /// All that is new in it was allocated by tree `tree`, which it is of, or by whom that has it from.
+    pub fn made_by(&self, tree: u64) {
+        for (_, part) in &self.parts {
+            if let Part::Extent(Extent { shared: Some(shared), .. }) = part {
+                shared.made_by(tree);
+            }
+        }
+    }
+
     /// Bytes that are copied, because they have no extent that could be shared.
     pub fn copied(&self) -> u64 {
         let bytes = |(_, part): &(Span, Part)| match part {

@@ -1,6 +1,7 @@
 //! Quotas in a commit: groups come and go with subvolumes, and gain and lose what the commit has changed.
 
 use buttress_ondisk::item::{QgroupStatus, RootItem, qgroup_status_flags, split};
+use buttress_ondisk::superblock::incompat;
 use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
@@ -27,19 +28,19 @@ impl Settler<'_, '_> {
             core.recounted.lock().take();
             return self.drop_quota_tree();
         }
+        if matches!(*quota, Quota::Beginning) {
+            *quota = Quota::Simple(self.begin_simple()?);
+        }
         let is_off = matches!(*quota, Quota::Off);
         if let Some(Counted { costs, dead, version, switches_on }) = core.recounted.lock().take()
             && version == core.roots().root.generation
             && (switches_on || !is_off)
+            && !quota.is_simple()
         {
             // A tree may have groups though quotas are off.
-            let mut groups = match (quota.groups(), self.roots.quota) {
-                (Some(groups), _) => std::mem::take(groups),
-                (None, Some(root)) => {
-                    let view = View::new(&core.blocks, objectid::QUOTA_TREE, root);
-                    Groups::load(view).unwrap_or_default()
-                }
-                (None, None) => Groups::default(),
+            let mut groups = match quota.groups() {
+                Some(groups) => std::mem::take(groups),
+                None => self.groups_of_off(),
             };
             groups.recount(&costs, &dead);
             *quota = Quota::Counted(groups);
@@ -49,15 +50,68 @@ impl Settler<'_, '_> {
         }
         match &mut *quota {
             Quota::Counted(_) => self.changes = Some(self.changed_trees()?),
+            Quota::Simple(groups) => {
+                self.owners = groups.simple_since();
+                self.changes = Some(self.changed_trees()?);
+            }
             Quota::Inconsistent(groups) => {
                 let Changes { made, gone, .. } = self.changed_trees()?;
                 groups.come_and_go(&made, &gone);
                 self.mark_quotas(&mut quota)?;
             }
             Quota::Left => self.mark_quotas(&mut quota)?,
-            Quota::Off | Quota::Leaving => {}
+            Quota::Off | Quota::Beginning | Quota::Leaving => {}
         }
         Ok(())
+    }
+
+    /// The groups that there are while quotas are off.
+    fn groups_of_off(&self) -> Groups {
+        let Some(root) = self.roots.quota else { return Groups::default() };
+        let view = View::new(&self.commit.core().blocks, objectid::QUOTA_TREE, root);
+        Groups::load(view).unwrap_or_default().be_full()
+    }
+
+    /// Switches simple quotas on: the groups of all subvolumes, which own nothing yet.
+    fn begin_simple(&mut self) -> Result<Groups> {
+        let core = self.commit.core();
+        // What is written from now on has owners in it, which only whoever knows the feature may read.
+        core.volume.note_features(incompat::SIMPLE_QUOTA);
+        let mut subvolumes = Vec::new();
+        let trees = core.root_view();
+        let mut items = trees.range(Key::new(objectid::FS_TREE, kind::ROOT_ITEM, 0), Key::MAX);
+        while let Some(item) = items.next()? {
+            let key = item.key();
+            let is_subvolume = key.kind == kind::ROOT_ITEM && is_of_subvolume(key.objectid);
+            if is_subvolume && RootItem::read(item.data()).is_some_and(|item| !is_deleted(&item)) {
+                subvolumes.push(key.objectid);
+            }
+        }
+        let mut groups = self.groups_of_off();
+        groups.begin_simple(self.commit.transid(), &subvolumes);
+        if self.roots.quota.is_none() {
+            self.make_quota_tree()?;
+        }
+        Ok(groups)
+    }
+
+    /// Counts what was allocated and freed by the trees that have allocated it; whether there was anything to do.
+    fn count_owned(&mut self, groups: &mut Groups) -> Result<bool> {
+        let changes = self.changes.take();
+        if changes.is_none() && self.owned.is_empty() {
+            return Ok(false);
+        }
+        let core = self.commit.core();
+        let wrong = groups.own(std::mem::take(&mut self.owned), &changes.unwrap_or_default());
+        if !wrong.is_empty() {
+            core.warn(format!(
+                "quota groups {wrong:?} owned less than was freed of theirs: they own nothing now"
+            ));
+        }
+        let transid = self.commit.transid();
+        self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid, false))?;
+        core.charges.settle(groups, true);
+        Ok(true)
     }
 
     /// Which subvolumes are new, and which are gone.
@@ -106,8 +160,11 @@ impl Settler<'_, '_> {
 
     /// Counts what quota groups gain and lose by this commit, once all else has settled; whether there was anything to do.
     pub(super) fn count_quotas(&mut self) -> Result<bool> {
-        let Some(changes) = self.changes.take() else { return Ok(false) };
         let core = self.commit.core();
+        if let Quota::Simple(groups) = &mut *core.quota.lock() {
+            return self.count_owned(groups);
+        }
+        let Some(changes) = self.changes.take() else { return Ok(false) };
         let committed = |roots: &Roots| Committed {
             root: roots.root,
             chunk: roots.chunk,
