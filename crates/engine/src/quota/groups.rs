@@ -302,14 +302,17 @@ impl Groups {
     }
 
     fn take_changed(&mut self, items: &mut BTreeMap<Key, Option<Vec<u8>>>, transid: u64) {
+        let is_simple = self.simple_since.is_some();
         for (id, group) in &mut self.all {
             if std::mem::take(&mut group.is_changed) {
+                // Linux counts no compressed bytes with simple quotas, and keeps the groups of those that are gone while it finds some.
+                let compressed = |bytes: u64| if is_simple { 0 } else { bytes };
                 let info = QgroupInfo {
                     generation: transid.into(),
                     rfer: group.usage.rfer.into(),
-                    rfer_cmpr: group.usage.rfer.into(),
+                    rfer_cmpr: compressed(group.usage.rfer).into(),
                     excl: group.usage.excl.into(),
-                    excl_cmpr: group.usage.excl.into(),
+                    excl_cmpr: compressed(group.usage.excl).into(),
                 };
                 items.insert(Key::new(0, kind::QGROUP_INFO, *id), Some(info.as_bytes().to_vec()));
             }

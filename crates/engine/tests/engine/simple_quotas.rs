@@ -145,7 +145,8 @@ impl Side for Ours {
             }
             Clone(from, to) => {
                 let (from, to) = (file(from), file(to));
-                fs.clone_range(from, 0, 0, to, 0).unwrap();
+                let len = fs.attributes(from).unwrap().size;
+                assert_eq!(fs.clone_range(from, 0, len, to, 0).unwrap(), len);
             }
             Remove(path) => {
                 let (dir, name) = place(path);
