@@ -119,7 +119,9 @@ impl Handle {
         if self.inner.core.read_only {
             return Ok(());
         }
-        self.inner.commit().map(|_| ())
+        self.inner.commit()?;
+        self.inner.repair_quotas_at_end();
+        Ok(())
     }
 }
 

@@ -1,9 +1,10 @@
 //! Quotas: switched on, and counted anew.
 //!
 //! All is counted by a pass over the last commit ([`super::costs`]), and the commit that comes next goes on from there. When one has come in between,
-//! it is counted once more. The worker does so, too, where quotas are wrong.
+//! it is counted once more, and nobody commits until that is done. The worker does so, too, where quotas are wrong, and whoever closes the filesystem.
 
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
@@ -14,10 +15,23 @@ use crate::error::{Errno, Error, Result, Unsupported};
 use crate::quota::{Counted, Groups, Quota, is_deleted};
 use crate::refs::usage::Progress;
 use crate::space::{Need, Shortage};
-use crate::txn::Upkeep;
+use crate::txn::{LogTurn, Upkeep};
 
-/// How often it is counted anew because a commit was faster.
+/// How often it is counted anew because there was no room for the answer without a commit.
 const TRIES: u32 = 8;
+/// How long whoever closes a filesystem waits for wrong quotas to be counted: whoever opens it next has to count them otherwise.
+const CLOSING_MAX: Duration = Duration::from_secs(10);
+
+/// What came of counting wrong quotas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Repair {
+    /// They are right.
+    Done,
+    /// Somebody was in the way, or wanted it to end.
+    Later,
+    /// They cannot be counted, which was said.
+    Failed,
+}
 
 impl Filesystem {
     /// Has each commit from now on count what quota groups have, on a filesystem without quotas too, and counts what is there. `told` hears how
@@ -29,7 +43,7 @@ impl Filesystem {
         }
         let _alone = self.inner().counting_quotas.lock();
         for _ in 0..TRIES {
-            if self.inner().count_quotas(&mut told, true)? {
+            if self.inner().count_quotas(&mut |at, _| told(at), true)? {
                 return Ok(());
             }
         }
@@ -60,10 +74,10 @@ impl Filesystem {
 }
 
 impl Inner {
-    /// Counts once; whether no commit has come in between.
+    /// Counts once; whether each commit counts from here on. EINTR where `told` ends it, which hears how far it is, and whether nobody commits meanwhile.
     fn count_quotas(
         &self,
-        told: &mut dyn FnMut(Progress) -> bool,
+        told: &mut dyn FnMut(Progress, bool) -> bool,
         switches_on: bool,
     ) -> Result<bool> {
         let core = &self.core;
@@ -72,22 +86,25 @@ impl Inner {
             return Err(Error::Unsupported(Unsupported::Quotas));
         }
         self.commit()?;
-        let mut counting = Counting::of(self)?;
-        while counting.step_in(self)? {
-            let is_off = !switches_on && !self.has_wrong_quotas();
-            if is_off || !told(counting.progress()) {
-                return Err(Error::User(Errno::INTR));
+        let mut told = |at, alone| (switches_on || self.has_wrong_quotas()) && told(at, alone);
+        let beside = self.pass_over_last(&mut |at| told(at, false))?;
+        core.env.step("quotas are counted beside commits");
+        // Nobody commits from here on until the next commit has the answer. Where one has come first, its version is counted now: however fast others
+        // commit, this ends.
+        let turn = LogTurn::wait(core, |_| false);
+        let is_last = |it: &Counting| it.version() == core.roots().root.generation;
+        let counting = match beside.filter(is_last) {
+            Some(counting) => counting,
+            None => {
+                self.pass_over_last(&mut |at| told(at, true))?.ok_or(Error::User(Errno::BUSY))?
             }
-        }
+        };
         let version = counting.version();
         let Some(dead) = self.dead_in(version)? else { return Ok(false) };
         let costs = counting.costs();
-        let (was_counted, bytes) = {
-            let mut quota = core.quota.lock();
-            let more = costs.subvolumes().count();
-            let bytes =
-                quota.groups().map_or_else(|| Groups::default().bytes(more), |it| it.bytes(more));
-            (matches!(*quota, Quota::Counted(_)), bytes)
+        let bytes = {
+            let (mut quota, more) = (core.quota.lock(), costs.subvolumes().count());
+            quota.groups().map_or_else(|| Groups::default().bytes(more), |it| it.bytes(more))
         };
         let need = Need { deleting: true, ..core.need_for_groups(bytes) };
         match core.space.reserve(need) {
@@ -96,9 +113,24 @@ impl Inner {
             Err(Shortage::NoSpace) => return Err(Error::NoSpace),
         }
         *core.recounted.lock() = Some(Counted { costs, dead, version, switches_on });
-        let transid = self.commit_for_space(Upkeep::None)?;
-        let is_counted = matches!(*core.quota.lock(), Quota::Counted(_));
-        Ok(is_counted && (!was_counted || transid == version + 1))
+        drop(turn);
+        self.commit_for_space(Upkeep::None)?;
+        Ok(matches!(*core.quota.lock(), Quota::Counted(_)))
+    }
+
+    /// Counts what subvolumes take in the last version; `None` when a commit has made another one of it meanwhile.
+    fn pass_over_last(&self, told: &mut dyn FnMut(Progress) -> bool) -> Result<Option<Counting>> {
+        let mut counting = Counting::of(self)?;
+        let version = counting.version();
+        while counting.step_in(self)? {
+            if counting.version() != version {
+                return Ok(None);
+            }
+            if !told(counting.progress()) {
+                return Err(Error::User(Errno::INTR));
+            }
+        }
+        Ok(Some(counting))
     }
 
     /// The subvolumes that are deleted in a version; `None` when it is not the last one any more.
@@ -134,7 +166,7 @@ impl Inner {
         if !self.has_wrong_quotas() {
             return true;
         }
-        let _counted = self.count_quotas(&mut |_| true, false);
+        let _counted = self.count_quotas(&mut |_, _| true, false);
         let is_right = !self.has_wrong_quotas();
         if !is_right {
             // What can be held is what was known last, and what one transaction adds.
@@ -145,17 +177,36 @@ impl Inner {
         is_right
     }
 
-    /// Counts quotas anew where they are wrong, until `gives_up`; whether they are right then. What keeps it from that is said.
-    pub(super) fn repair_quotas(&self, gives_up: impl Fn() -> bool) -> bool {
-        let Some(_alone) = self.counting_quotas.try_lock() else { return false };
-        match self.count_quotas(&mut |_| !gives_up(), false) {
-            Ok(done) => done,
-            Err(Error::User(_)) => false,
+    /// Counts quotas anew where they are wrong, until `gives_up`. What keeps it from that is said. Where a commit `is_wanted` meanwhile it is made.
+    pub(super) fn repair_quotas(
+        &self,
+        is_wanted: impl Fn() -> bool,
+        gives_up: impl Fn() -> bool,
+    ) -> Repair {
+        let Some(_alone) = self.counting_quotas.try_lock() else { return Repair::Later };
+        let mut told = |_, alone: bool| {
+            let is_done = alone || !is_wanted() || self.commit().is_ok();
+            is_done && !gives_up()
+        };
+        match self.count_quotas(&mut told, false) {
+            Ok(true) => Repair::Done,
+            Ok(false) | Err(Error::User(_)) => Repair::Later,
             Err(error) => {
                 self.core
                     .warn(format!("quota groups stay wrong, as they cannot be counted: {error}"));
-                false
+                Repair::Failed
             }
+        }
+    }
+
+    /// The last chance to have wrong quotas counted.
+    pub(super) fn repair_quotas_at_end(&self) {
+        let end = Instant::now() + CLOSING_MAX;
+        if self.has_wrong_quotas()
+            && self.core.check_writable().is_ok()
+            && self.repair_quotas(|| false, || Instant::now() >= end) == Repair::Later
+        {
+            self.core.warn("quota groups are left to be counted anew: that took too long".into());
         }
     }
 }

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
+use super::quotas::Repair;
 use crate::error::Result;
 use crate::txn::Upkeep;
 
@@ -93,14 +94,13 @@ impl Wake {
         !state.stop
     }
 
-    fn stopping(&self) -> bool {
-        self.state.lock().stop
+    /// Whether somebody waits for a commit: he is told no more.
+    fn take_wanted(&self) -> bool {
+        std::mem::take(&mut self.state.lock().wanted)
     }
 
-    /// Whether somebody waits for a commit, or for the end.
-    fn is_wanted(&self) -> bool {
-        let state = self.state.lock();
-        state.wanted || state.stop
+    fn stopping(&self) -> bool {
+        self.state.lock().stop
     }
 }
 
@@ -189,8 +189,9 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     }
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
     let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());
-    let mut quotas = QuotaRepair::default();
-    while wake.wait(pace, extent) {
+    let mut quotas = QuotaRepair::new();
+    let are_wrong = || inner.upgrade().is_some_and(|inner| inner.has_wrong_quotas());
+    while wake.wait(quotas.pace(pace, are_wrong()), extent) {
         let Some(inner) = inner.upgrade() else { return };
         if commit_and_drop(&inner, wake, &mut tried).is_err() {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
@@ -201,26 +202,39 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
 }
 
 /// When wrong quotas are counted anew: a pass may take long, and who wants a commit meanwhile ends it.
-#[derive(Default)]
 struct QuotaRepair {
-    /// Rounds of the worker until the next try.
-    wait: u32,
-    /// So many were the last time.
-    pause: u32,
+    /// When it is tried next.
+    again: Instant,
+    /// Until then from the last try.
+    pause: Duration,
 }
 
 impl QuotaRepair {
-    /// Rounds between two tries at most.
-    const PAUSE_MAX: u32 = 64;
+    /// Between two tries, where somebody was in the way.
+    const PAUSE: Duration = Duration::from_secs(1);
+    /// At most, where damage was.
+    const PAUSE_MAX: Duration = Duration::from_secs(3600);
+
+    fn new() -> QuotaRepair {
+        QuotaRepair { again: Instant::now(), pause: QuotaRepair::PAUSE }
+    }
+
+    /// How long the worker may wait.
+    fn pace(&self, pace: Pace, are_wrong: bool) -> Pace {
+        let left = self.again.saturating_duration_since(Instant::now());
+        let interval = if are_wrong { pace.interval.min(left) } else { pace.interval };
+        Pace { interval, ..pace }
+    }
 
     fn step(&mut self, inner: &Inner, wake: &Wake) {
         if !inner.has_wrong_quotas() {
-            *self = QuotaRepair::default();
-        } else if self.wait > 0 {
-            self.wait -= 1;
-        } else if !inner.repair_quotas(|| wake.is_wanted()) {
-            self.pause = (2 * self.pause).clamp(1, Self::PAUSE_MAX);
-            self.wait = self.pause;
+            *self = QuotaRepair::new();
+        } else if Instant::now() >= self.again {
+            self.pause = match inner.repair_quotas(|| wake.take_wanted(), || wake.stopping()) {
+                Repair::Done | Repair::Later => QuotaRepair::PAUSE,
+                Repair::Failed => (self.pause * 8).min(QuotaRepair::PAUSE_MAX),
+            };
+            self.again = Instant::now() + self.pause;
         }
     }
 }

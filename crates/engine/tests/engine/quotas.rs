@@ -240,3 +240,58 @@ fn linux_goes_on_where_a_subvolume_is_dropped_half_way() {
         judge(&image, if shared { 6 } else { 4 });
     }
 }
+
+/// Threads that write, take snapshots and delete them, so that there is a commit at any time; quotas of both kinds are switched on and off beside them.
+/// Switching them on ends, however fast others commit, and what they say at the end is what is counted.
+#[test]
+fn quotas_come_and_go_while_others_write() {
+    let image = Image::by_us(1 << 30);
+    let fs = &Filesystem::open(image.path(), Options::read_write()).unwrap();
+    let is_done = &std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..8_u64 {
+            let name = format!("work{thread}");
+            let id = fs.create_subvolume(Node::ROOT, name.as_bytes(), Owner::default()).unwrap();
+            scope.spawn(move || {
+                let work = Node::top(id);
+                let mut round = 0_u64;
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let file = format!("file{}", round % 50);
+                    let file = match fs.lookup(work, file.as_bytes()).unwrap() {
+                        Some(found) => found.node,
+                        None => fs.create(work, file.as_bytes(), &New::file(0o600)).unwrap().node,
+                    };
+                    fs.write(file, round % 7 * 4096, &[round as u8; 20_000]).unwrap();
+                    let snapshot = format!("snap{thread}-{}", round / 16 % 3);
+                    if round % 16 == 0 {
+                        let _may_be_missing = fs.delete_subvolume(Node::ROOT, snapshot.as_bytes());
+                        fs.snapshot(id, Node::ROOT, snapshot.as_bytes(), false).unwrap();
+                    }
+                    round += 1;
+                }
+            });
+        }
+        for _ in 0..4 {
+            fs.count_quotas(|_| true).unwrap();
+            assert!(fs.has_quotas());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            fs.disable_quotas().unwrap();
+            fs.enable_simple_quotas().unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            fs.disable_quotas().unwrap();
+        }
+        fs.count_quotas(|_| true).unwrap();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    fs.clean().unwrap();
+    fs.clone().close().unwrap();
+    if root_or_skip() {
+        image.mounted(|top| {
+            let top = top.to_str().unwrap();
+            let have = groups(top);
+            btrfs(&["quota", "rescan", "-w", top]).unwrap();
+            assert_eq!(have, groups(top));
+        });
+    }
+}
