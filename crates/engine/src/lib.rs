@@ -21,10 +21,10 @@ pub mod txn;
 pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
-    Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Entry, Fiemap, File,
-    FileExtent, FileKind, Filesystem, Info, Mapping, New, NewLimits, Node, OpenMode, Options,
-    Owner, Place, Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo,
-    Times, Usage, WantedReferrers, acl, fiemap_flags,
+    Allocate, Attributes, Change, ClassUsage, Counting, DeviceInfo, Emptied, Emptying, Entry,
+    Fiemap, File, FileExtent, FileKind, Filesystem, GroupInfo, Info, Mapping, New, NewLimits, Node,
+    OpenMode, Options, Owner, Place, Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn,
+    SubvolumeInfo, Times, Usage, WantedReferrers, acl, fiemap_flags,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;

@@ -2,10 +2,10 @@
 //! the orders in which threads may run (see `tree/schedules.rs`).
 
 #[cfg(not(feature = "shuttle"))]
-pub use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard};
+pub use parking_lot::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(feature = "shuttle")]
-pub use scheduled::{Condvar, Mutex, RwLock, RwLockReadGuard};
+pub use scheduled::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 #[cfg(not(feature = "shuttle"))]
 use parking_lot::MutexGuard;
@@ -26,8 +26,8 @@ pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a
 
 #[cfg(feature = "shuttle")]
 mod scheduled {
-    pub use shuttle::sync::{Condvar, RwLockReadGuard};
-    use shuttle::sync::{MutexGuard, RwLockWriteGuard};
+    use shuttle::sync::MutexGuard;
+    pub use shuttle::sync::{Condvar, RwLockReadGuard, RwLockWriteGuard};
 
     /// A lock without poisoning, as parking_lot has it.
     #[derive(Debug, Default)]

@@ -25,6 +25,7 @@ mod options;
 mod paths;
 mod qgroups;
 mod quotas;
+mod relocate;
 mod rename;
 mod replayed;
 mod resolve;
@@ -55,12 +56,13 @@ pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
 pub use options::Options;
 pub use qgroups::NewLimits;
+pub use relocate::{Emptied, Emptying};
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
 
 pub use crate::inode::file::{Mapping, Place, Seek, Stored, StoredIn};
 pub use crate::inode::{Rename, SetXattr};
 pub use crate::refs::owners::{Referrer, Referrers, Wanted as WantedReferrers};
-pub use crate::space::{ClassUsage, Usage};
+pub use crate::space::{ClassUsage, GroupInfo, Usage};
 pub use crate::subvol::SubvolumeInfo;
 
 /// An open filesystem. Cheap to clone; the last clone that goes away commits and ends the background work.
@@ -90,6 +92,8 @@ struct Inner {
     resolving: Mutex<()>,
     /// Whose turn it is to count all that quota groups have.
     counting_quotas: Mutex<()>,
+    /// Of whoever empties block groups.
+    relocating: Mutex<()>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

@@ -77,6 +77,7 @@ impl Filesystem {
             owners: Mutex::new(Known::new(owners_bytes)),
             resolving: Mutex::default(),
             counting_quotas: Mutex::default(),
+            relocating: Mutex::default(),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),

@@ -231,16 +231,25 @@ impl RefLog {
 
     /// The block at `bytenr` refers to its children by its own address from now on.
     pub fn full_backref(&mut self, bytenr: u64, level: u8) {
+        self.mark(Target::Block(bytenr, level), Record::FULL_BACKREF);
+    }
+
+    /// Marks `target`, whoever refers to it.
+    pub fn mark(&mut self, target: Target, marks: u8) {
+        let (bytenr, level, sectors) = match target {
+            Target::Block(bytenr, level) => (bytenr, level, 0),
+            Target::Data { bytenr, sectors, .. } => (bytenr, 0, sectors),
+        };
         self.push(&Record {
             bytenr,
             kind: 0,
             level,
-            marks: Record::FULL_BACKREF,
+            marks,
             delta: 0,
             owner: 0,
             ino: 0,
             offset: 0,
-            sectors: 0,
+            sectors,
         });
     }
 

@@ -10,6 +10,7 @@
 mod apply;
 mod extent;
 mod fold;
+mod graph;
 mod log;
 mod owned;
 pub mod owners;
@@ -20,6 +21,7 @@ pub mod usage;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
+pub use graph::{Above, Graph, MovingData};
 pub use log::{Record, RefLog, Target};
 pub use owned::Owned;
 pub use root_set::{RootSet, RootSets};

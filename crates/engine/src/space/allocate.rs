@@ -91,7 +91,7 @@ impl Space {
         self.add_chunk(&mut pool, class, true)
     }
 
-    fn add_chunk(&self, pool: &mut Pool, class: Class, needed: bool) -> bool {
+    pub(super) fn add_chunk(&self, pool: &mut Pool, class: Class, needed: bool) -> bool {
         let outlook = self.outlook(pool, true);
         let mut limit = outlook.limit(class, pool.promises);
         if class == Class::System && needed {

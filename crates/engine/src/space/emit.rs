@@ -3,6 +3,8 @@
 //! Writing these allocates blocks, which changes block groups again: a commit asks [`Space::take_dirty`]
 //! and emits, until nothing is dirty.
 
+use std::collections::BTreeSet;
+
 use buttress_ondisk::item::{BlockGroupItem, DevExtent, DevItem};
 use buttress_ondisk::key::DiskKey;
 use buttress_ondisk::{Key, kind, objectid};
@@ -103,15 +105,23 @@ impl Space {
             let mut set = slot.set.lock();
             let mut vacant: Vec<(bool, u64, u64)> = set
                 .vacant()
+                .filter(|group| !group.is_closed())
                 .map(|group| (group.flags == kind, group.range.len, group.range.start))
                 .collect();
             // The one to keep: of the wanted type, long.
             vacant.sort_unstable();
             vacant.pop();
-            for (_, _, start) in vacant {
+            let closed = set.vacant().filter(|group| group.is_closed());
+            let closed: Vec<u64> = closed.map(|group| group.range.start).collect();
+            let vacant = vacant.into_iter().map(|(.., start)| start);
+            let going: BTreeSet<u64> = vacant.chain(closed).collect();
+            for start in going {
                 let Some(group) = set.get(start) else { continue };
-                let (bytes, nodes) = (group.free().bytes(), group.free().nodes());
-                if !self.outlook(pool, true).fits_without(class, bytes, nodes, pool.promises) {
+                let (bytes, nodes) = (group.free().bytes(), group.nodes());
+                // What is closed is nobody's to have.
+                let is_needed = !group.is_closed()
+                    && !self.outlook(pool, true).fits_without(class, bytes, nodes, pool.promises);
+                if is_needed {
                     continue;
                 }
                 set.remove(&slot.counters, start);

@@ -58,6 +58,8 @@ pub(crate) struct Group {
     pub touched: u64,
     /// How often its free space has left memory.
     departures: u64,
+    /// What is in it is to go elsewhere, and nothing comes to it.
+    closed: bool,
 }
 
 impl Group {
@@ -79,6 +81,7 @@ impl Group {
             runs: 0,
             touched: 0,
             departures: 0,
+            closed: false,
         }
     }
 
@@ -153,6 +156,26 @@ impl Group {
         &self.free
     }
 
+    /// Nothing is allocated in it from now on, or (`closed` is not set) it is again.
+    pub fn close(&mut self, closed: bool) {
+        self.closed = closed;
+    }
+
+    /// Whether nothing is allocated in it, whatever is free.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// The longest run of bytes that can be allocated.
+    pub fn longest(&self) -> u64 {
+        if self.closed { 0 } else { self.free.longest() }
+    }
+
+    /// Tree blocks that can be allocated.
+    pub fn nodes(&self) -> u64 {
+        if self.closed { 0 } else { self.free.nodes() }
+    }
+
     /// Bytes let go that become free at the next freeze, or soon.
     pub fn pinned_bytes(&self) -> u64 {
         self.pinned.bytes() + self.thawing.bytes()
@@ -174,7 +197,10 @@ impl Group {
     /// Whether the free space tree says what is so of it, as far as it was told: then where it has free space may leave memory.
     pub fn can_leave(&self) -> bool {
         let written = matches!(&self.unwritten, Unwritten::Places(places) if places.is_empty());
-        written && self.sets().iter().all(|set| set.is_empty()) && self.free.can_leave()
+        !self.closed
+            && written
+            && self.sets().iter().all(|set| set.is_empty())
+            && self.free.can_leave()
     }
 
     /// Where it has free space leaves memory.

@@ -28,6 +28,7 @@ mod group;
 mod items;
 mod load;
 mod log;
+mod relocate;
 mod reserve;
 mod set;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use emit::Dirty;
 pub use extents::Range;
 pub use items::{Edit, Items};
 pub use load::SpaceRoots;
+pub use relocate::GroupInfo;
 pub use reserve::{NOBODY, Need, SUBVOLUME_DELETION, Shortage};
 pub use usage::{ClassUsage, StatBytes, Usage};
 

@@ -296,6 +296,11 @@ impl Outlook {
         Outlook { data, metadata, ..self }.fits(promises, Leave::Reserve)
     }
 
+    /// Whether promises fit, and leave what only deletions may use.
+    pub fn fits_promises(self, promises: Promises) -> bool {
+        self.fits(promises, Leave::Reserve)
+    }
+
     /// The same, after commits have finished all that runs and freed all that is pinned.
     fn after_commits(&self) -> Outlook {
         let settle = |mut sums: Sums| {

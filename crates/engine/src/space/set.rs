@@ -60,8 +60,8 @@ impl Sums {
         Sums {
             total: group.range.len,
             used: group.used,
-            free: group.free().bytes(),
-            nodes: group.free().nodes(),
+            free: if group.is_closed() { 0 } else { group.free().bytes() },
+            nodes: group.nodes(),
             pinned: group.pinned_bytes(),
             promised: group.promised_bytes(),
             excluded: group.excluded_bytes(),
@@ -154,7 +154,7 @@ impl Set {
     pub fn add(&mut self, counters: &Counters, group: Group) {
         let start = group.range.start;
         counters.shift(Sums::default(), Sums::of(&group));
-        self.place(start, None, room_of(group.free().longest()));
+        self.place(start, None, room_of(group.longest()));
         self.note_vacant(start, group.is_vacant());
         self.groups.insert(start, group);
     }
@@ -163,7 +163,7 @@ impl Set {
     pub fn remove(&mut self, counters: &Counters, start: u64) -> Option<Group> {
         let group = self.groups.remove(&start)?;
         counters.shift(Sums::of(&group), Sums::default());
-        self.place(start, room_of(group.free().longest()), None);
+        self.place(start, room_of(group.longest()), None);
         self.dirty.remove(&start);
         self.pinned.remove(&start);
         self.thawing.remove(&start);
@@ -204,14 +204,14 @@ impl Set {
     ) -> Option<R> {
         let group = self.groups.get_mut(&start)?;
         let before = Sums::of(group);
-        let room = room_of(group.free().longest());
+        let room = room_of(group.longest());
         let was_vacant = group.is_vacant();
         self.changes += 1;
         group.touched = self.changes;
         let answer = change(group);
         let after = Sums::of(group);
         let vacant = group.is_vacant();
-        let room_after = room_of(group.free().longest());
+        let room_after = room_of(group.longest());
         counters.shift(before, after);
         self.place(start, room, room_after);
         if before.pinned < after.pinned {
@@ -333,7 +333,7 @@ impl Set {
 
     /// One run of `want` bytes for data.
     pub fn take_data(&mut self, counters: &Counters, want: u64) -> Take<Range> {
-        let Some(start) = self.fitting(want, |group| group.free().longest() >= want) else {
+        let Some(start) = self.fitting(want, |group| group.longest() >= want) else {
             return Ok(None);
         };
         self.take(counters, start, |group| group.take_data(want))
@@ -354,7 +354,7 @@ impl Set {
     /// The longest run there is, or nearly, cut at `want`; at least `min` bytes.
     pub fn take_longest(&mut self, counters: &Counters, min: u64, want: u64) -> Take<Range> {
         let room = self.rooms.iter().rev().find(|room| !room.is_empty());
-        let longest = |start: &u64| self.groups.get(start).map_or(0, |g| g.free().longest());
+        let longest = |start: &u64| self.groups.get(start).map_or(0, |g| g.longest());
         let start = room.and_then(|room| room.iter().take(TRIES).copied().max_by_key(longest));
         let Some(start) = start else { return Ok(None) };
         self.take(counters, start, |group| group.take_longest(min, want))
@@ -362,7 +362,7 @@ impl Set {
 
     /// The address of a tree block of `node` bytes, near the last one.
     pub fn take_block(&mut self, counters: &Counters, node: u64) -> Take<u64> {
-        let fits = |group: &Group| group.free().nodes() > 0;
+        let fits = |group: &Group| group.nodes() > 0;
         let start = self.fitting(node, fits).or_else(|| {
             let any = self.groups.iter().find(|(_, group)| fits(group));
             any.map(|(&start, _)| start)

@@ -414,6 +414,20 @@ impl Participant for Forest {
             (superblock.incompat_flags.get() | frozen.superblock.incompat).into();
     }
 
+    fn moved(&self, trees: &[(u64, Root)]) {
+        let mut frozen = self.frozen.lock();
+        for (id, root) in trees {
+            let Some(subvolume) = self.subvolumes.get(*id) else { continue };
+            let mut state = subvolume.state.lock();
+            state.item.bytenr = root.bytenr.into();
+            state.item.generation = root.generation.into();
+            state.item.generation_v2 = root.generation.into();
+            drop(state);
+            frozen.roots.retain(|(other, _)| other.id != *id);
+            frozen.roots.push((subvolume, *root));
+        }
+    }
+
     fn published(&self) {
         self.pace.lock().durable(Instant::now());
         for (subvolume, root) in &self.frozen.lock().roots {

@@ -15,11 +15,14 @@ use parking_lot::Mutex;
 use super::core::Core;
 use super::csums::CsumLog;
 use super::exchange::NEW_BLOCK_FLAGS;
+use super::settle::{Relocated, Relocation};
 use super::{Guard, settle, superblock};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::{RefLog, Sharing};
+use crate::space::{Need, Shortage};
 use crate::stats::{self, Phase};
+use crate::tree::Root;
 
 /// Who has changes to commit: the subvolumes.
 pub trait Participant: Sync {
@@ -33,6 +36,8 @@ pub trait Participant: Sync {
     fn merge(&self, commit: &Commit<'_>) -> Result<()>;
     /// Changes members of the superblock that belong to it.
     fn superblock(&self, superblock: &mut Superblock);
+    /// These trees are elsewhere than their merges have left them.
+    fn moved(&self, _trees: &[(u64, Root)]) {}
     /// The transaction is durable: its trees are the ones to read.
     fn published(&self);
     /// What those trees have is dropped. A log may be written meanwhile.
@@ -95,6 +100,8 @@ pub struct Commit<'a> {
     left_behind: Mutex<Vec<u64>>,
     /// Snapshots that are taken, and of what.
     snapshots: Mutex<Vec<(u64, u64)>>,
+    /// Trees of files whose roots were moved.
+    moved: Mutex<Vec<(u64, Root)>>,
 }
 
 impl<'a> Commit<'a> {
@@ -111,6 +118,7 @@ impl<'a> Commit<'a> {
             gathered: Mutex::default(),
             left_behind: Mutex::default(),
             snapshots: Mutex::default(),
+            moved: Mutex::default(),
         }
     }
 
@@ -158,6 +166,11 @@ impl<'a> Commit<'a> {
 
     pub(super) fn take_snapshots(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.snapshots.lock())
+    }
+
+    /// The root of a tree of files is elsewhere.
+    pub(super) fn moved(&self, tree: u64, root: Root) {
+        self.moved.lock().push((tree, root));
     }
 
     pub(super) fn take_gathered(&self) -> Gathered {
@@ -327,6 +340,43 @@ pub fn commit_for_space(core: &Core, participant: &dyn Participant, upkeep: Upke
     Ok(transid)
 }
 
+/// Commits, and moves what is asked for, while no operation runs. Where there is no room for what that `needs` beside what others were promised,
+/// nothing is done.
+pub fn relocate(
+    core: &Core,
+    participant: &dyn Participant,
+    relocation: Relocation,
+    needs: Need,
+) -> Result<std::result::Result<Relocated, Shortage>> {
+    core.check_writable()?;
+    let turn = core.txn.begin_commit(None);
+    core.txn.check()?;
+    let guard = Guard { txn: &core.txn, what: "a commit panicked" };
+    let frozen = core
+        .txn
+        .freeze_alone(|| core.space.reserve(needs), |transid| freeze(core, participant, transid));
+    let done = match frozen {
+        Ok(Err(shortage)) => {
+            guard.disarm();
+            return Ok(Err(shortage));
+        }
+        Ok(Ok((transid, gate))) => {
+            *core.relocation.lock() = Some(relocation);
+            let done = run(core, participant, transid, Upkeep::None).map(|()| transid);
+            drop(gate);
+            done
+        }
+        Err(error) => Err(error),
+    };
+    core.relocation.lock().take();
+    finish(core, guard, done)?;
+    if let Some(turn) = &turn {
+        turn.take_back();
+    }
+    core.txn.pause(|| core.space.settle_freed())?;
+    Ok(Ok(core.relocated.lock().take().unwrap_or_default()))
+}
+
 /// A commit, and no other beside it.
 fn commit_alone(
     core: &Core,
@@ -338,19 +388,28 @@ fn commit_alone(
         core.waiting.nothing();
         return Ok(core.txn.committed());
     }
-    let freeze = |transid| {
-        core.env.step("freeze");
-        participant.freeze(transid);
-        core.env.step("frozen");
-        core.space.freeze();
-        core.charges.freeze();
-        core.env.step("space is frozen");
-        core.waiting.freeze();
-    };
     // What a panic leaves of a commit is neither the last transaction nor this one, and the next freeze would replace it.
     let guard = Guard { txn: &core.txn, what: "a commit panicked" };
+    let freeze = |transid| freeze(core, participant, transid);
     let frozen = core.counters.timed(Phase::Freeze, || core.txn.freeze(freeze));
-    match frozen.and_then(|transid| run(core, participant, transid, upkeep).map(|()| transid)) {
+    let done = frozen.and_then(|transid| run(core, participant, transid, upkeep).map(|()| transid));
+    finish(core, guard, done)
+}
+
+/// No operation runs: what they have changed is the committing transaction's.
+fn freeze(core: &Core, participant: &dyn Participant, transid: u64) {
+    core.env.step("freeze");
+    participant.freeze(transid);
+    core.env.step("frozen");
+    core.space.freeze();
+    core.charges.freeze();
+    core.env.step("space is frozen");
+    core.waiting.freeze();
+}
+
+/// A commit has come to its end, or nothing is written any more.
+fn finish(core: &Core, guard: Guard<'_>, done: Result<u64>) -> Result<u64> {
+    match done {
         Ok(transid) => {
             guard.disarm();
             stats::add(&core.counters.commits, 1);
@@ -379,6 +438,8 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
     counters.timed(Phase::Merge, || participant.merge(&commit))?;
     step("settle");
     let (roots, trees) = counters.timed(Phase::Settle, || settle::settle(&commit))?;
+    let moved = std::mem::take(&mut *commit.moved.lock());
+    participant.moved(&moved);
     step("write");
     let written = counters.timed(Phase::Write, || commit.write_blocks())?;
     let mut superblock = superblock::next(core, &roots, transid)?;

@@ -10,6 +10,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Volume;
 use parking_lot::{Mutex, RwLock};
 
+use super::settle::{Relocated, Relocation};
 use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
@@ -273,6 +274,10 @@ pub struct Core {
     pub charges: Charges,
     /// What was counted anew, for the next commit.
     pub recounted: Mutex<Option<Counted>>,
+    /// What the next commit is to move, beside which no operation runs.
+    pub(super) relocation: Mutex<Option<Relocation>>,
+    /// What it has moved.
+    pub(super) relocated: Mutex<Option<Relocated>>,
     /// Whether commits allocate on one thread, so that the same operations make the same bytes.
     pub sequential: bool,
     /// Blocks of deleted subvolumes that one commit looks at.
@@ -326,6 +331,8 @@ impl Core {
             quota: Mutex::default(),
             charges: Charges::default(),
             recounted: Mutex::default(),
+            relocation: Mutex::default(),
+            relocated: Mutex::default(),
             sequential: false,
             warnings: Mutex::default(),
             listener: Listener::default(),

@@ -27,13 +27,13 @@ mod superblock;
 mod waiting;
 
 pub use self::commit::{
-    Commit, Participant, Upkeep, UuidChange, commit, commit_covering, commit_for_space,
+    Commit, Participant, Upkeep, UuidChange, commit, commit_covering, commit_for_space, relocate,
 };
 pub use self::core::{Core, Features, Roots, root_of};
 pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
-pub use self::settle::new_root_item;
+pub use self::settle::{Relocated, Relocation, new_root_item};
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,7 +44,7 @@ use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::refs::RefLog;
 use crate::space::Need;
-use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, wait};
+use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, wait};
 use crate::tree::Merge;
 
 /// Which transaction runs, and who may join it.
@@ -404,6 +404,22 @@ impl Transactions {
         let transid = self.running.fetch_add(1, Ordering::AcqRel);
         frozen(transid);
         Ok(transid)
+    }
+
+    /// The same where nobody is let in until the answer is let go of; `ahead` runs before.
+    fn freeze_alone<T>(
+        &self,
+        ahead: impl FnOnce() -> std::result::Result<(), T>,
+        frozen: impl FnOnce(u64),
+    ) -> Result<std::result::Result<(u64, RwLockWriteGuard<'_, ()>), T>> {
+        let gate = self.gate.write();
+        self.check()?;
+        if let Err(why) = ahead() {
+            return Ok(Err(why));
+        }
+        let transid = self.running.fetch_add(1, Ordering::AcqRel);
+        frozen(transid);
+        Ok(Ok((transid, gate)))
     }
 
     /// Has the gate alone, as nothing is under way: what was let go of before is read by nobody any more.

@@ -12,6 +12,7 @@
 //! gaps ([`crate::space`] says when, and keeps the room for it). Like every other block, the old ones stay until the commit is durable.
 
 mod quotas;
+mod relocate;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,10 +27,12 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::quota::Changes;
-use crate::refs::{Applied, Form, Owned, Target, apply};
+use crate::refs::{Applied, Form, Owned, RefLog, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
 use crate::tree::{Item, Merge, Packed, Root, View};
+
+pub use relocate::{Relocated, Relocation};
 
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.
@@ -88,6 +91,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         if !settler.round()?
             && !settler.touch_root_tree()?
             && !settler.drop_spares()
+            && !settler.relocate()?
             && !settler.count_quotas()?
         {
             if packs {
@@ -226,6 +230,13 @@ impl<'c, 'a> Settler<'c, 'a> {
         let counters = &self.commit.core().counters;
         stats::add(&counters.refs_logged, self.todo.refs.len() as u64);
         let log = std::mem::take(&mut self.todo.refs);
+        self.settle_log(log)?;
+        Ok(true)
+    }
+
+    /// Merges a log of references into the extent tree.
+    fn settle_log(&mut self, log: RefLog) -> Result<()> {
+        let counters = &self.commit.core().counters;
         let features = self.commit.core().features;
         let first_keys = self.commit.first_keys();
         let form = Form {
@@ -249,8 +260,7 @@ impl<'c, 'a> Settler<'c, 'a> {
         })?;
         self.changes = changes;
         self.owned.append(&mut applied.owned);
-        self.account(&applied)?;
-        Ok(true)
+        self.account(&applied)
     }
 
     fn account(&mut self, applied: &Applied) -> Result<()> {

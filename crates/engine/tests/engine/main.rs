@@ -12,6 +12,7 @@ mod large;
 mod limits;
 mod memory;
 mod quotas;
+mod relocate;
 mod simple_quotas;
 
 mod space;

@@ -47,9 +47,11 @@ pub use alone::Asker;
 pub use known::{Answers, Known};
 pub use places::Place;
 pub use reach::Reached;
+pub use references::Head;
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
+pub use search::FileRef;
 
-use references::{Extents, wrong};
+use references::{Extents, Reading, wrong};
 
 use crate::error::{Error, Result};
 use crate::hash::Spread;
@@ -119,6 +121,18 @@ impl<'a> Owners<'a> {
         Ok(View::new(self.blocks, id, root))
     }
 
+    /// What the extent item at `bytenr` says, and all references.
+    pub fn references(&mut self, bytenr: u64) -> Result<(Head, Vec<InlineRef>)> {
+        let (mut reading, mut refs, mut all) = (Reading::of(bytenr), Vec::new(), Vec::new());
+        loop {
+            self.extents.more(&mut reading, &mut refs, REFS_AT_ONCE)?;
+            if refs.is_empty() {
+                return Ok((reading.head()?, all));
+            }
+            all.append(&mut refs);
+        }
+    }
+
     fn find_tree(&self, id: u64) -> Result<Root> {
         let trees = View::new(self.blocks, objectid::ROOT_TREE, self.committed.root);
         let from = Key::new(id, kind::ROOT_ITEM, 0);
@@ -129,6 +143,9 @@ impl<'a> Owners<'a> {
         Ok(Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level })
     }
 }
+
+/// References that are read at once.
+const REFS_AT_ONCE: usize = 1024;
 
 /// Goes on unless it is done.
 fn on_unless(done: bool) -> ControlFlow<()> {

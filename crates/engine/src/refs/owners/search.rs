@@ -17,20 +17,23 @@ const COMPRESSED_MAX: u64 = 128 << 10;
 /// A reference by a file: (file minus extent offset), and how many pieces of the file it stands for.
 #[derive(Clone, Copy, Debug)]
 pub struct FileRef {
+    /// The file.
     pub ino: u64,
+    /// Where in the file the extent would start.
     pub offset: u64,
+    /// Pieces.
     pub count: u32,
 }
 
 impl<'a> Owners<'a> {
     /// The block at `bytenr`, which the extent tree describes so, whatever tree it is of.
-    pub(super) fn block(&self, bytenr: u64, head: &Head) -> Result<Arc<TreeBlock>> {
+    pub fn block(&self, bytenr: u64, head: &Head) -> Result<Arc<TreeBlock>> {
         let level = head.level.ok_or_else(|| wrong("data where a tree block should be", bytenr))?;
         self.blocks.read(bytenr, level, head.generation, 0)
     }
 
     /// The address of the block of tree `id` that refers to the block at `bytenr`; `None` when that is the tree's root.
-    pub(super) fn parent_in(&mut self, id: u64, bytenr: u64, head: &Head) -> Result<Option<u64>> {
+    pub fn parent_in(&mut self, id: u64, bytenr: u64, head: &Head) -> Result<Option<u64>> {
         let tree = self.tree(id)?;
         let (root, level) = (tree.root(), head.level.unwrap_or(0));
         if root.level == level && root.bytenr == bytenr {
@@ -54,7 +57,7 @@ impl<'a> Owners<'a> {
     /// Until `each` breaks, the pieces of a file that a reference to the extent at `bytenr`, of `len` bytes on the disk, stands for:
     /// items of tree `id`, in leaves whose references are by that tree. The tree may reach more pieces at the same place, in leaves of
     /// others and in leaves that refer by their address.
-    pub(super) fn each_piece(
+    pub fn each_piece(
         &mut self,
         id: u64,
         (bytenr, len): (u64, u64),

@@ -1,0 +1,209 @@
+//! What has to be written anew when tree blocks and data extents move: they, and all blocks above them, each once, whoever shares it.
+//!
+//! The graph is closed upwards: of each block in it, all blocks that refer to it are in it, too, up to the roots of trees. So whoever gives each block
+//! of it a new address can have all references to them by their new addresses, and nobody else refers to an old one. Which trees reach what
+//! stays as it is.
+//!
+//! Where only the tree that owns a block reaches it, its references stay such by the tree ([`Above::is_plain`]). Any other one says in its head that it was
+//! moved, as it is newer than the last snapshot then and shared all the same; what such a block refers to is counted by its address, which
+//! `btrfs check` expects of it.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use buttress_ondisk::TreeBlock;
+use buttress_ondisk::view::InlineRef;
+
+use super::child_refs;
+use super::owners::{FileRef, Head, Owners};
+use crate::error::{Error, Result};
+
+/// Steps upwards from one block or extent at most: more than any reference graph of a tree of 8 levels comes to per block.
+const STEPS_MAX: usize = 1 << 22;
+
+/// A tree block that is written anew.
+#[derive(Clone, Debug)]
+pub struct Above {
+    /// As it is.
+    pub block: Arc<TreeBlock>,
+    /// What its extent item says.
+    pub head: Head,
+    /// All that refers to it, each with the block in which that reference is; `None`: it is the root of the tree.
+    pub refs: Vec<(InlineRef, Option<u64>)>,
+    /// Only the tree that owns it reaches it, by blocks of its own, and what it refers to is counted by the tree.
+    pub is_plain: bool,
+}
+
+/// A data extent that moves.
+#[derive(Clone, Debug)]
+pub struct MovingData {
+    /// What its extent item says.
+    pub head: Head,
+    /// All that refers to it, each with the leaves in which the pieces of files are that it stands for.
+    pub refs: Vec<(InlineRef, Vec<u64>)>,
+}
+
+/// What is written anew.
+#[derive(Debug, Default)]
+pub struct Graph {
+    /// Tree blocks by their addresses.
+    pub blocks: BTreeMap<u64, Above>,
+    /// Data extents by their addresses.
+    pub data: BTreeMap<u64, MovingData>,
+    /// The trees whose roots are among the blocks.
+    pub roots: BTreeMap<u64, u64>,
+    /// References that change by it.
+    pub changes: usize,
+}
+
+/// What was added last, to be taken out again.
+#[derive(Debug, Default)]
+pub struct Added {
+    blocks: Vec<u64>,
+    data: Option<u64>,
+    roots: Vec<u64>,
+    changes: usize,
+}
+
+impl Graph {
+    /// Adds the tree block at `bytenr`, of a tree that may be shared, and all above it.
+    pub fn add_block(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
+        let mut added = Added::default();
+        self.climb(owners, vec![bytenr], &mut added)?;
+        Ok(added)
+    }
+
+    /// Adds the data extent at `bytenr`, and all leaves that refer to it with all above them.
+    pub fn add_data(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
+        let mut added = Added::default();
+        if self.data.contains_key(&bytenr) {
+            return Ok(added);
+        }
+        let (head, refs) = owners.references(bytenr)?;
+        let (mut leaves, mut with_leaves) = (Vec::new(), Vec::new());
+        for one in refs {
+            let mut of_this = Vec::new();
+            match one {
+                InlineRef::SharedData { parent, count } => {
+                    of_this.resize(count as usize, parent);
+                    leaves.push(parent);
+                }
+                InlineRef::ExtentData { root, objectid, offset, count } => {
+                    let file = FileRef { ino: objectid, offset, count };
+                    let mut leaf = |_: &mut Owners<'_>, item: &crate::tree::Item| {
+                        of_this.push(item.leaf().bytenr());
+                        Ok(ControlFlow::Continue(()))
+                    };
+                    let _all = owners.each_piece(root, (bytenr, head.len), file, &mut leaf)?;
+                    leaves.extend(&of_this);
+                }
+                _ => {}
+            }
+            self.count(1 + of_this.len(), &mut added);
+            with_leaves.push((one, of_this));
+        }
+        self.data.insert(bytenr, MovingData { head, refs: with_leaves });
+        added.data = Some(bytenr);
+        leaves.sort_unstable();
+        leaves.dedup();
+        self.climb(owners, leaves, &mut added)?;
+        Ok(added)
+    }
+
+    /// Takes out what was added.
+    pub fn take_out(&mut self, added: Added) {
+        for bytenr in added.blocks {
+            self.blocks.remove(&bytenr);
+        }
+        for tree in added.roots {
+            self.roots.remove(&tree);
+        }
+        if let Some(bytenr) = added.data {
+            self.data.remove(&bytenr);
+        }
+        self.changes -= added.changes;
+    }
+
+    /// Bytes of the data that moves.
+    pub fn data_bytes(&self) -> u64 {
+        self.data.values().map(|data| data.head.len).sum()
+    }
+
+    fn count(&mut self, changes: usize, added: &mut Added) {
+        self.changes += changes;
+        added.changes += changes;
+    }
+
+    fn climb(
+        &mut self,
+        owners: &mut Owners<'_>,
+        mut waiting: Vec<u64>,
+        added: &mut Added,
+    ) -> Result<()> {
+        let mut steps = 0;
+        while let Some(bytenr) = waiting.pop() {
+            if self.blocks.contains_key(&bytenr) {
+                continue;
+            }
+            steps += 1;
+            if steps > STEPS_MAX {
+                let what = "more blocks lie above an extent than can be written anew at once";
+                return Err(Error::inconsistent(
+                    buttress_ondisk::objectid::EXTENT_TREE,
+                    what,
+                    bytenr,
+                ));
+            }
+            let (head, refs) = owners.references(bytenr)?;
+            let block = owners.block(bytenr, &head)?;
+            let mut with_parents = Vec::with_capacity(refs.len());
+            for one in refs {
+                let parent = match one {
+                    InlineRef::SharedBlock { parent } => Some(parent),
+                    InlineRef::TreeBlock { root } => owners.parent_in(root, bytenr, &head)?,
+                    _ => continue,
+                };
+                if let (None, InlineRef::TreeBlock { root }) = (parent, one) {
+                    self.roots.insert(root, bytenr);
+                    added.roots.push(root);
+                }
+                waiting.extend(parent);
+                with_parents.push((one, parent));
+            }
+            self.count(2 * with_parents.len(), added);
+            self.blocks.insert(bytenr, Above { block, head, refs: with_parents, is_plain: false });
+            added.blocks.push(bytenr);
+        }
+        self.judge(added);
+        Ok(())
+    }
+
+    /// Which of the blocks that were added are plain: from the roots down.
+    fn judge(&mut self, added: &mut Added) {
+        let level = |bytenr: &u64| self.blocks.get(bytenr).map_or(0, |above| above.block.level());
+        let mut down = added.blocks.clone();
+        down.sort_by_key(|bytenr| std::cmp::Reverse(level(bytenr)));
+        for bytenr in down {
+            let Some(above) = self.blocks.get(&bytenr) else { continue };
+            let is_plain = match above.refs.as_slice() {
+                [(InlineRef::TreeBlock { root }, parent)] => {
+                    let is_own = *root == above.block.owner() && !above.head.full;
+                    let below_plain =
+                        |parent| self.blocks.get(&parent).is_some_and(|it| it.is_plain);
+                    is_own && parent.is_none_or(below_plain)
+                }
+                _ => false,
+            };
+            if is_plain {
+                if let Some(above) = self.blocks.get_mut(&bytenr) {
+                    above.is_plain = true;
+                }
+            } else {
+                let mut children = 0;
+                child_refs(&above.block, |_| children += 1);
+                self.count(2 * children, added);
+            }
+        }
+    }
+}
