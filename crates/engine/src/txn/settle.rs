@@ -91,8 +91,9 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         if !settler.round()?
             && !settler.touch_root_tree()?
             && !settler.drop_spares()
-            && !settler.relocate()?
             && !settler.count_quotas()?
+            // What quotas look for is where the merges have left it.
+            && !settler.relocate()?
         {
             if packs {
                 commit.core().space.note_packed(settler.sizes);

@@ -1,8 +1,9 @@
 //! Block groups are emptied: what was in them is elsewhere, everything reads as before, and btrfs-progs and the kernel agree.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress::{FileKind, Filesystem, New, Node, Owner};
+use buttress::{Errno, FileKind, Filesystem, New, Node, Options, Owner};
 use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::Image;
@@ -103,4 +104,91 @@ fn every_group_can_be_emptied() {
     fs.clean().unwrap();
     fs.close().unwrap();
     image.check();
+}
+
+/// Threads that write, clone, take snapshots and delete them, while groups are emptied all the time. Each thread knows what its files hold.
+#[test]
+fn groups_are_emptied_beside_others() {
+    let image = Image::by_us(1 << 30);
+    let fs = &Filesystem::open(image.path(), Options::read_write()).unwrap();
+    fs.count_quotas(|_| true).unwrap();
+    let is_done = &AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..4_u64)
+            .map(|thread| {
+                let name = format!("work{thread}");
+                let id = fs.create_subvolume(Node::ROOT, name.as_bytes(), Owner::default());
+                let id = id.unwrap();
+                scope.spawn(move || work(fs, thread, id, is_done))
+            })
+            .collect();
+        for _ in 0..3 {
+            for group in fs.block_groups() {
+                match fs.empty_block_group(group.start, |_| true) {
+                    Ok(done) => assert_eq!(done.failed, []),
+                    // Others have given it back, or had no room without it.
+                    Err(error) => assert!(
+                        matches!(error.errno(), Errno::NOENT | Errno::NOSPC | Errno::BUSY),
+                        "{error}"
+                    ),
+                }
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
+    });
+    let expected = contents(fs);
+    fs.clone().close().unwrap();
+    judge(&image, &expected);
+    if buttress_testkit::oracle::root_or_skip() {
+        crate::quotas::judge_numbers(&image);
+    }
+}
+
+/// Files whose content is known, in one subvolume: changed and compared until it `is_done`.
+fn work(fs: &Filesystem, thread: u64, id: u64, is_done: &AtomicBool) {
+    let (mut rng, mut known) = (Rng::new(thread), BTreeMap::<String, Vec<u8>>::new());
+    let top = Node::top(id);
+    let mut round = 0;
+    while !is_done.load(Ordering::Relaxed) {
+        round += 1;
+        let name = format!("file{}", rng.below(40));
+        let file = match fs.lookup(top, name.as_bytes()).unwrap() {
+            Some(found) => found.node,
+            None => fs.create(top, name.as_bytes(), &New::file(0o600)).unwrap().node,
+        };
+        let content = known.entry(name.clone()).or_default();
+        let mut have = vec![0; content.len()];
+        assert_eq!(fs.read(file, 0, &mut have).unwrap(), content.len());
+        assert!(have == *content, "{name} of thread {thread} in round {round}");
+        match rng.below(8) {
+            0 => {
+                fs.unlink(top, name.as_bytes()).unwrap();
+                known.remove(&name);
+            }
+            1 => {
+                let other = format!("file{}", rng.below(40));
+                let from = known.get(&other).cloned().filter(|from| from.len() >= 8192);
+                let (Some(from), true) = (from, other != name) else { continue };
+                let source = fs.lookup(top, other.as_bytes()).unwrap().unwrap().node;
+                assert_eq!(fs.clone_range(source, 0, 8192, file, 0).unwrap(), 8192);
+                let content = known.entry(name).or_default();
+                content.resize(content.len().max(8192), 0);
+                content[..8192].copy_from_slice(&from[..8192]);
+            }
+            2 if round % 5 == 0 => {
+                let name = format!("snap{thread}-{}", rng.below(3));
+                let _may_be_missing = fs.delete_subvolume(Node::ROOT, name.as_bytes());
+                fs.snapshot(id, Node::ROOT, name.as_bytes(), false).unwrap();
+            }
+            3 => drop(fs.sync(file).unwrap()),
+            _ => {
+                let (at, len) = (rng.below(200_000) as usize, 1 + rng.below(50_000) as usize);
+                let bytes = vec![rng.below(256) as u8; len];
+                fs.write(file, at as u64, &bytes).unwrap();
+                content.resize(content.len().max(at + len), 0);
+                content[at..at + len].copy_from_slice(&bytes);
+            }
+        }
+    }
 }
