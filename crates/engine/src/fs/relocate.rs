@@ -139,6 +139,9 @@ impl Inner {
                 None => continue,
                 Some(batch) => {
                     let is_stuck = batch.moved == 0;
+                    if is_stuck && batch.has_no_room {
+                        return Err(Error::NoSpace);
+                    }
                     if batch.is_too_small {
                         size = larger(size, group)?;
                         continue;

@@ -60,6 +60,8 @@ pub struct Relocated {
     pub is_done: bool,
     /// One extent alone takes more than the batch may: nothing was moved.
     pub is_too_small: bool,
+    /// There is no run of free space for a data extent.
+    pub has_no_room: bool,
     /// What could not be moved, and why.
     pub failed: Vec<(u64, String)>,
 }
@@ -147,11 +149,15 @@ impl Settler<'_, '_> {
                     is_full = true;
                     break;
                 }
+                Err(Error::NoSpace) => {
+                    (is_full, plan.done.has_no_room) = (true, true);
+                    break;
+                }
                 Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
             }
         }
         plan.done.is_done = !is_full && plan.done.failed.is_empty();
-        plan.done.is_too_small = is_full && plan.done.moved == 0;
+        plan.done.is_too_small = is_full && plan.done.moved == 0 && !plan.done.has_no_room;
         plan.done.data = plan.graph.data_bytes();
         Ok(plan)
     }
