@@ -179,6 +179,9 @@ pub enum Command {
     /// Groups of quotas
     #[command(subcommand, infer_subcommands = true)]
     Qgroup(cmd::qgroup::Qgroup),
+    /// Write block groups anew
+    #[command(subcommand, infer_subcommands = true)]
+    Balance(cmd::balance::Balance),
     /// Check an unmounted filesystem; only reads
     #[command(after_help = CHECK)]
     Check(cmd::check::Check),
@@ -242,7 +245,7 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
         _ => {}
     }
     let format = format_of(&words);
-    let (words, is_quiet) = quiet_in_front(words);
+    let (words, is_quiet) = quiet_in_front(filters_apart(words));
     let found = command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
     let lists = |cli: &Cli| matches!(cli.command, Command::Subvolume(Subvolume::List(_)));
     let found = found.map(|mut cli| {
@@ -250,6 +253,28 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
         cli
     });
     parsed(found, format)
+}
+
+/// Filters of `balance` stand right behind their option, as with btrfs-progs (`-dusage=50`): they are set apart from it, as clap wants that.
+fn filters_apart(words: Vec<OsString>) -> Vec<OsString> {
+    let is_balance = words.iter().skip(1).any(|word| {
+        word.to_str().is_some_and(|word| word.len() > 1 && "balance".starts_with(word))
+    });
+    if !is_balance {
+        return words;
+    }
+    let apart = |word: OsString| match word.to_str() {
+        Some(text) => match (text.get(..2), text.get(2..)) {
+            (Some(option @ ("-d" | "-m" | "-s")), Some(filters))
+                if filters.starts_with(|first: char| first.is_ascii_lowercase()) =>
+            {
+                format!("{option}={filters}").into()
+            }
+            _ => word,
+        },
+        None => word,
+    };
+    words.into_iter().map(apart).collect()
 }
 
 /// Takes `-q` away that is in front of the command, and says whether it was there: behind `subvolume list` it is a column.

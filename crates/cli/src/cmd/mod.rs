@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+pub mod balance;
 pub mod cat;
 pub mod check;
 pub mod chmod;
@@ -52,6 +53,7 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Subvolume(args) => subvolume::run(args, globals, out),
         Command::Quota(args) => quota::run(args, globals, out),
         Command::Qgroup(args) => qgroup::run(args, globals, out),
+        Command::Balance(args) => balance::run(args, globals, out),
         Command::Check(args) => check::run(args, globals, out),
         Command::Property(args) => property::run(args, globals, out),
         Command::Filesystem(args) => filesystem::run(args, globals, out),

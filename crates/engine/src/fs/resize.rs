@@ -25,6 +25,13 @@ impl Filesystem {
         self.core().space.device_size()
     }
 
+    /// Bytes that the device has, of which the filesystem may use fewer.
+    pub fn device_size_max(&self) -> u64 {
+        let devices = self.core().volume.devices();
+        let size = devices.iter().map(|device| device.device.size()).min();
+        size.unwrap_or(0) / SECTOR * SECTOR
+    }
+
     /// Makes the filesystem end at byte `size` of its device, rounded down to a sector. What lies behind moves first: `told` hears how far that is and
     /// may end it by `false` (EINTR). EINVAL below 256 MiB, EFBIG beyond the device, ENOSPC where what there is has no room, EIO where something
     /// could not be moved.
@@ -36,8 +43,7 @@ impl Filesystem {
         if size < SIZE_MIN.min(now) {
             return Err(Error::User(Errno::INVAL));
         }
-        let device = inner.core.volume.devices().iter().map(|it| it.device.size()).min();
-        if size > now && size > device.unwrap_or(0) {
+        if size > now && size > self.device_size_max() {
             return Err(Error::User(Errno::FBIG));
         }
         let space = &inner.core.space;

@@ -4,6 +4,7 @@ pub mod compsize;
 pub mod df;
 pub mod du;
 pub mod label;
+pub mod resize;
 pub mod show;
 pub mod usage;
 
@@ -38,6 +39,8 @@ pub enum Filesystem {
     Du(du::Du),
     /// Print or set the label
     Label(label::Label),
+    /// Make it larger or smaller
+    Resize(resize::Resize),
     /// Make everything durable that was done before
     Sync(Sync),
     /// Print what the process behind a live mount has done so far
@@ -76,6 +79,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
         Filesystem::CompSize(args) => compsize::run(args, globals, out),
         Filesystem::Du(args) => du::run(args, globals, out),
         Filesystem::Label(args) => label::run(args, globals, out),
+        Filesystem::Resize(args) => resize::run(args, globals, out),
         Filesystem::Sync(args) => sync(args, globals),
         Filesystem::Stats(args) => stats(args, globals, out),
     }

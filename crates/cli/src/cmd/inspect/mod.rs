@@ -7,6 +7,7 @@ pub mod inode_resolve;
 mod layout;
 pub mod list_chunks;
 pub mod logical_resolve;
+pub mod min_dev_size;
 pub mod rootid;
 pub mod subvolid_resolve;
 pub mod tree_stats;
@@ -31,6 +32,8 @@ pub enum Inspect {
     ListChunks(list_chunks::ListChunks),
     /// Print the files that refer to the data at an address
     LogicalResolve(logical_resolve::LogicalResolve),
+    /// Print how small the device can become
+    MinDevSize(min_dev_size::MinDevSize),
     /// Print the id of the subvolume that holds a file
     #[command(name = "rootid")]
     RootId(rootid::RootId),
@@ -51,6 +54,7 @@ pub fn run(command: &Inspect, globals: &Globals, out: &mut dyn Write) -> Result<
         Inspect::InodeResolve(args) => inode_resolve::run(args, globals, out),
         Inspect::ListChunks(args) => list_chunks::run(args, globals, out),
         Inspect::LogicalResolve(args) => logical_resolve::run(args, globals, out),
+        Inspect::MinDevSize(args) => min_dev_size::run(args, globals, out),
         Inspect::RootId(args) => rootid::run(args, globals, out),
         Inspect::SubvolIdResolve(args) => subvolid_resolve::run(args, globals, out),
         Inspect::TreeStats(args) => tree_stats::run(args, globals, out),
