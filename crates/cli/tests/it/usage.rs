@@ -63,7 +63,7 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 38] = [
+const OPTIONS: [(&str, &str); 41] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",
@@ -111,6 +111,9 @@ const OPTIONS: [(&str, &str); 38] = [
     ),
     ("quota enable", "-s --simple"),
     ("quota disable", ""),
+    ("balance start", "-d -m -s -f --force --full-balance -v --verbose -q --quiet"),
+    ("filesystem resize", ""),
+    ("inspect-internal min-dev-size", "--id="),
     ("quota rescan", "-s --status -w --wait -W --wait-norescan -q --quiet"),
     ("qgroup assign", "--rescan --no-rescan"),
     ("qgroup remove", "--rescan --no-rescan"),

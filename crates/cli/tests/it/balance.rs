@@ -1,0 +1,118 @@
+//! `balance start`, `filesystem resize` and `inspect-internal min-dev-size`: of images of the kernel, which it goes on with.
+
+use serde_json::json;
+
+use crate::run::{KernelMount, Place};
+
+/// An image to which the kernel has written: subvolumes that share, large files of which most are gone again, compressed ones.
+fn of_the_kernel() -> Option<Place> {
+    let place = Place::new();
+    place.ok("mkfs -q --size 1200M disk.img");
+    let mount = KernelMount::of(&place, "disk.img")?;
+    let top = mount.path().to_owned();
+    let btrfs = |line: &str| place.progs("btrfs", &line.replace('@', &top.display().to_string()));
+    btrfs("subvolume create @/work");
+    for number in 0..60_u8 {
+        let len = if number % 10 == 0 { 6_000_000 } else { 50_000 };
+        std::fs::write(top.join(format!("work/file{number}")), vec![number; len]).unwrap();
+    }
+    btrfs("filesystem sync @");
+    btrfs("subvolume snapshot @/work @/snap");
+    for number in 0..200_u8 {
+        std::fs::write(top.join(format!("large{number}")), vec![number; 1_500_000]).unwrap();
+    }
+    btrfs("filesystem sync @");
+    for number in (0..200).filter(|number| number % 5 != 0) {
+        std::fs::remove_file(top.join(format!("large{number}"))).unwrap();
+    }
+    std::fs::write(top.join("work/file10"), "anew").unwrap();
+    drop(mount);
+    Some(place)
+}
+
+/// What all files hold, as the kernel reads them.
+fn sums(place: &Place) -> String {
+    let mount = KernelMount::of(place, "disk.img").unwrap();
+    let top = mount.path().display();
+    let script = format!("cd {top} && find . -type f -print0 | sort -z | xargs -0 md5sum");
+    let output = std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert!(output.status.success());
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn what_was_balanced_is_the_same_to_the_kernel() {
+    let Some(place) = of_the_kernel() else { return };
+    let before = sums(&place);
+    assert_eq!(place.ok("balance start -dusage=0 disk.img"), {
+        let chunks = place.json("inspect-internal list-chunks disk.img");
+        let logical = chunks["chunks"].as_array().unwrap().iter();
+        let count = logical.map(|chunk| chunk["lnumber"].as_u64().unwrap()).max().unwrap();
+        format!("Done, had to relocate 0 out of {count} chunks\n")
+    });
+    let done = place.json("balance start -dusage=60 -musage=50 disk.img");
+    assert!(done["relocated"].as_u64().unwrap() >= 1, "{done}");
+    assert_eq!(done["failed"], json!([]));
+    place.check("disk.img");
+    assert_eq!(sums(&place), before);
+    place.ok("balance start --full-balance -q disk.img");
+    place.check("disk.img");
+    assert_eq!(sums(&place), before);
+    // The kernel balances what we have.
+    let mount = KernelMount::of(&place, "disk.img").unwrap();
+    place.progs("btrfs", &format!("balance start --full-balance {}", mount.path().display()));
+    drop(mount);
+    place.ok("balance start -d -m disk.img");
+    place.check("disk.img");
+    assert_eq!(sums(&place), before);
+}
+
+#[test]
+fn profiles_are_converted() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 600M disk.img");
+    std::fs::write(place.join("file"), vec![7; 5_000_000]).unwrap();
+    place.ok("cp file disk.img:/file");
+    let said = place.fails("balance start -mconvert=single disk.img");
+    assert!(said.contains("fewer copies"), "{said}");
+    place.ok("balance start -f -dconvert=dup,soft -mconvert=single disk.img");
+    let df = place.ok("filesystem df disk.img");
+    assert!(df.contains("Data, DUP") && df.contains("Metadata, single"), "{df}");
+    assert!(place.ok("balance start -dconvert=dup,soft disk.img").contains("relocate 0 out of"));
+    for (words, why) in [
+        ("-dconvert=raid1", "Invalid argument"),
+        ("-dwhat=1", "there is no such filter"),
+        ("-dsoft", "goes with convert"),
+        ("-s", "is refused"),
+    ] {
+        let said = place.fails(&format!("balance start {words} disk.img"));
+        assert!(said.contains(why), "{said}");
+    }
+    place.check("disk.img");
+}
+
+#[test]
+fn an_image_becomes_smaller_and_larger() {
+    let Some(place) = of_the_kernel() else { return };
+    let before = sums(&place);
+    let least = place.json("inspect-internal min-dev-size disk.img")["size"].as_u64().unwrap();
+    let said = place.fails(&format!("filesystem resize {} disk.img", 270 << 20));
+    assert!(said.contains("No space left") && said.contains(&least.to_string()), "{said}");
+    place.ok("filesystem resize --file min disk.img");
+    let len = || std::fs::metadata(place.join("disk.img")).unwrap().len();
+    assert!(len() <= least, "{} {least}", len());
+    place.check("disk.img");
+    assert_eq!(sums(&place), before);
+    assert!(place.fails("filesystem resize +1G disk.img").contains("--file"));
+    let now = len();
+    place.ok("filesystem resize --file 1:+1G disk.img");
+    assert_eq!(len(), now + (1 << 30));
+    place.ok("filesystem resize -- -200M disk.img");
+    assert_eq!(len(), now + (1 << 30));
+    let resized = place.json("filesystem resize max disk.img");
+    assert_eq!(resized, json!({ "before": now + (824 << 20), "size": now + (1 << 30) }));
+    place.check("disk.img");
+    assert_eq!(sums(&place), before);
+    let mount = KernelMount::of(&place, "disk.img").unwrap();
+    std::fs::write(mount.path().join("more"), vec![1; 300_000_000]).unwrap();
+}
