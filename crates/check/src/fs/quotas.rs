@@ -11,6 +11,7 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind, objectid};
 
 use crate::{
+    charged::Charged,
     context::Context,
     issue::Place,
     kinds::Kind,
@@ -78,15 +79,16 @@ pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
         let place = Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_STATUS, 0));
         return context.report(Kind::QgroupStatus, place, "no status item", "one");
     };
-    let doubtful = qgroup_status_flags::RESCAN
-        | qgroup_status_flags::INCONSISTENT
-        | qgroup_status_flags::SIMPLE_MODE;
+    let doubtful = qgroup_status_flags::RESCAN | qgroup_status_flags::INCONSISTENT;
     let unreadable = [Kind::TreeBlockBad, Kind::TreeBlockItem];
     if flags & qgroup_status_flags::ON != 0
         && flags & doubtful == 0
         && unreadable.iter().all(|kind| context.sink.count(*kind) == 0)
     {
-        check_counts(context, &found);
+        match flags & qgroup_status_flags::SIMPLE_MODE {
+            0 => check_counts(context, &found),
+            _ => check_charges(context, &found),
+        }
     }
 }
 
@@ -128,14 +130,30 @@ fn check_counts(context: &Context<'_>, found: &Collect) {
             rfer = rfer.saturating_add(if inside > 0 { *bytes } else { 0 });
             excl = excl.saturating_add(if inside == set.len() { *bytes } else { 0 });
         }
-        let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
-        for (what, have, expect) in
-            [("referenced", info.rfer.get(), rfer), ("exclusive", info.excl.get(), excl)]
-        {
-            if have != expect {
-                let have = format_args!("{have} bytes {what} by {}", shown(group));
-                context.report(Kind::QgroupCount, place(), have, expect);
-            }
+        compare(context, (group, info), rfer, excl);
+    }
+}
+
+/// Judges what groups count by simple quotas: what their members have allocated.
+fn check_charges(context: &Context<'_>, found: &Collect) {
+    let Some(charged) = context.charged.as_ref().and_then(Charged::sums) else { return };
+    for (&group, info) in &found.infos {
+        let members = members(found, group);
+        let own = members.iter().filter_map(|id| charged.get(id));
+        let sum = own.fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        compare(context, (group, info), sum, sum);
+    }
+}
+
+/// Reports what a group counts wrong.
+fn compare(context: &Context<'_>, (group, info): (u64, &QgroupInfo), rfer: u64, excl: u64) {
+    let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
+    for (what, have, expect) in
+        [("referenced", info.rfer.get(), rfer), ("exclusive", info.excl.get(), excl)]
+    {
+        if have != expect {
+            let have = format_args!("{have} bytes {what} by {}", shown(group));
+            context.report(Kind::QgroupCount, place(), have, expect);
         }
     }
 }

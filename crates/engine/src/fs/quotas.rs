@@ -31,6 +31,17 @@ impl Filesystem {
         }
         Err(Error::User(Errno::BUSY))
     }
+
+    /// Switches simple quotas on: what is allocated from the commit on that this makes counts for the subvolume that allocates it. Nothing
+    /// where they are on.
+    pub fn enable_simple_quotas(&self) -> Result<()> {
+        Err(Error::Unsupported(Unsupported::Quotas))
+    }
+
+    /// Whether quotas are on, and simple ones.
+    pub fn has_simple_quotas(&self) -> bool {
+        false
+    }
 }
 
 impl Inner {
