@@ -44,6 +44,11 @@ impl Charged {
         is_on.then(|| Charged { since: found.enable_gen.get(), bytes: Mutex::default() })
     }
 
+    /// Whether data of a generation have to say whose they are. The commit that has switched quotas on may have come upon data without.
+    pub fn asks_for_owner(&self, generation: u64) -> bool {
+        generation > self.since
+    }
+
     /// An extent of a generation was met, the first time.
     pub fn add(&self, owner: u64, generation: u64, len: u64) {
         if generation < self.since || !objectid::is_subvolume(owner) {

@@ -20,6 +20,8 @@ use crate::{
     walk::{Leaf, Subtree, Visitor, walk},
 };
 
+/// Most items of a quota tree that are looked at: they are kept in memory.
+const ITEMS_MAX: usize = 1 << 20;
 /// Bytes that an extent takes while it is counted, about.
 const EXTENT_BYTES: usize = 48;
 /// Most rounds.
@@ -31,12 +33,17 @@ struct Collect {
     flags: Option<u64>,
     infos: BTreeMap<u64, QgroupInfo>,
     relations: BTreeSet<(u64, u64)>,
+    items: usize,
     lost: bool,
 }
 
 impl Visitor for Collect {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items() {
+            self.items += 1;
+            if self.items > ITEMS_MAX {
+                return;
+            }
             match key.kind {
                 kind::QGROUP_STATUS => {
                     self.flags = QgroupStatus::of(data).map(|status| status.flags.get());
@@ -73,6 +80,11 @@ pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
     walk(context, tree, Key::MIN..=Key::MAX, &mut found);
     if found.lost {
         return;
+    }
+    if found.items > ITEMS_MAX {
+        let have = "more items than are counted";
+        let expect = format_args!("at most {ITEMS_MAX}");
+        return context.report(Kind::QgroupCount, Place::tree(tree.id()), have, expect);
     }
     check_relations(context, &found);
     let Some(flags) = found.flags else {
@@ -122,7 +134,9 @@ fn members(found: &Collect, group: u64) -> BTreeSet<u64> {
 /// Judges what groups count.
 fn check_counts(context: &Context<'_>, found: &Collect) {
     let Some(sets) = count(context) else { return };
-    for (&group, info) in &found.infos {
+    // The group of a subvolume that is being deleted has what somebody has left there, and goes with it.
+    let is_dead = |id: u64| context.roots.find(id).is_some_and(|tree| tree.item.refs.get() == 0);
+    for (&group, info) in found.infos.iter().filter(|(group, _)| !is_dead(**group)) {
         let members = members(found, group);
         let (mut rfer, mut excl) = (0u64, 0u64);
         for (set, bytes) in &sets {

@@ -148,10 +148,16 @@ impl One<'_, '_> {
 
     /// Simple quotas charge whoever has allocated data. (Tree blocks are charged when they are read.)
     fn charge(&self, extent: &Extent) {
-        if let (Some(charged), Some(owner), Shape::Data { len }) =
-            (&self.context.charged, extent.owner, extent.shape)
-        {
-            charged.add(owner, extent.generation, len);
+        let (Some(charged), Shape::Data { len }) = (&self.context.charged, extent.shape) else {
+            return;
+        };
+        match extent.owner {
+            Some(owner) => charged.add(owner, extent.generation, len),
+            None if extent.whole && charged.asks_for_owner(extent.generation) => {
+                let place = Place::logical(extent.bytenr, extent.len);
+                self.context.report(Kind::ExtentOwner, place, "no owner reference", "one");
+            }
+            None => {}
         }
     }
 
