@@ -393,7 +393,7 @@ fn relations_of_groups_that_are_gone_are_cleared() {
         let key = Key::new(0, kind, 1 << 48 | 2);
         change(&place, |patient| patient.remove(objectid::QUOTA_TREE, key).map(drop));
     }
-    assert!(place.run("check disk.img").err.contains("qgroup-relation"));
+    assert!(place.run("check disk.img").text().contains("qgroup-relation"));
     let shown = place.json("qgroup show disk.img");
     assert_eq!(shown.as_array().unwrap().len(), 3);
     let cleared = place.json("qgroup clear-stale disk.img");
