@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 
 use crate::{
     belongs,
+    charged::Charged,
     fs::Memo,
     issue::{Issue, Place},
     kinds::Kind,
@@ -49,6 +50,8 @@ pub(crate) struct Context<'a> {
     pub visited: Marks,
     /// Where references are counted.
     pub refs: Arc<dyn References>,
+    /// What subvolumes are charged, where simple quotas are on.
+    pub charged: Option<Charged>,
     /// Sizes so far.
     pub sizes: Sizes,
     /// What hashes start from.
@@ -91,6 +94,7 @@ impl<'a> Context<'a> {
             visited: Marks::new(volume),
             refs: Arc::new(Sums::new(seeds)),
             seeds,
+            charged: None,
             sizes: Sizes::default(),
             memo: Arc::new(Memo::new(options.memory_bytes / 4)),
         }
@@ -105,6 +109,7 @@ impl<'a> Context<'a> {
             bad: Arc::clone(&self.bad),
             visited: Marks::new(self.volume),
             refs,
+            charged: None,
             sizes: Sizes::default(),
             memo: Arc::clone(&self.memo),
             ..*self
@@ -151,6 +156,9 @@ impl<'a> Context<'a> {
             return;
         }
         self.measure(block, tree);
+        if let Some(charged) = &self.charged {
+            charged.add_block(block);
+        }
         self.judge(block, tree, above);
         held(&*self.refs, block, from, self.full_backref.has(block.bytenr()));
     }

@@ -139,6 +139,7 @@ kinds! {
     DefaultSubvolume, Error, "default-subvolume", "The default subvolume does not exist.";
     UuidMissing, Warning, "uuid-missing", "The uuid of a subvolume is not in the uuid tree.";
     UuidStale, Warning, "uuid-stale", "The uuid tree has a uuid that the subvolume does not have.";
+    ExtentOwner, Error, "extent-owner-missing", "Data allocated since simple quotas are on do not say whom they count for.";
     QgroupStatus, Error, "qgroup-status-missing", "The quota tree does not say whether quotas are on.";
     QgroupCount, Error, "qgroup-count", "A quota group counts other bytes than there are.";
     QgroupRelation, Error, "qgroup-relation", "A relation of quota groups is told by one of them, or is to none.";

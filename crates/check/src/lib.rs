@@ -15,6 +15,7 @@
 #![cfg_attr(test, allow(clippy::indexing_slicing, reason = "tests index what they built"))]
 
 mod belongs;
+mod charged;
 mod context;
 mod csums;
 mod cursor;

@@ -10,6 +10,7 @@ use buttress_volume::{Access, TreeRoot, Volume, VolumeError};
 use parking_lot::Mutex;
 
 use crate::{
+    charged::Charged,
     context::{Context, Sizes},
     data, devices, fs,
     issue::Place,
@@ -42,6 +43,7 @@ pub fn check(volume: &Volume, options: &Options, progress: &Progress) -> Report 
     let mut context = Context::new(volume, options, progress);
     progress.begin(Phase::Devices, 0);
     context.roots = Arc::new(read_roots(&context));
+    context.charged = Charged::of(&context);
     devices::check(&context);
     progress.begin(Phase::Extents, 0);
     space::check(&context);

@@ -15,8 +15,8 @@ use crate::error::{self, Failure};
 use crate::quote::harmless;
 use crate::units::Units;
 
-/// What to do about a filesystem with simple quotas.
-pub const QUOTAS: &str = "Reading works. On Linux, `btrfs quota disable` takes them away; full quotas (`btrfs quota enable`) are counted here, too.";
+/// What to do about a filesystem with quotas that are not known here.
+pub const QUOTAS: &str = "Reading works. On Linux, `btrfs quota disable` takes them away.";
 
 /// What to do where only a copy of the superblock is left, which may be old.
 pub const OLD_MIRROR: &str = "Reading works, and shows that commit. To write on from it and give up all later ones: \

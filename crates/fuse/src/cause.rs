@@ -53,7 +53,7 @@ causes! {
     NotBtrfs = b'n',
     /// The primary superblock is bad, and its mirror is of an older commit.
     OldMirror = b'm',
-    /// The filesystem has simple quotas, which writing would make wrong.
+    /// The filesystem has quotas that are not known here, and writing would make them wrong.
     Quotas = b'q',
 }
 

@@ -327,6 +327,11 @@ pub fn enable_quotas(path: &Path) -> Result<(), Errno> {
     set(path, "quota", b"on")
 }
 
+/// Switches simple quotas on; what is on already stays.
+pub fn enable_simple_quotas(path: &Path) -> Result<(), Errno> {
+    set(path, "quota", b"simple")
+}
+
 /// Switches quotas off.
 pub fn disable_quotas(path: &Path) -> Result<(), Errno> {
     set(path, "quota", b"off")

@@ -126,6 +126,14 @@ pub enum MkfsError {
         /// What is missing.
         needs: &'static str,
     },
+    /// Two features asked for of which a filesystem has one.
+    #[error("filesystem features '{one}' and '{other}' cannot be together")]
+    FeaturesClash {
+        /// What was asked for.
+        one: &'static str,
+        /// What was asked for, too.
+        other: &'static str,
+    },
     /// A label of more than 255 bytes, or with a newline or zero byte in it.
     #[error("label \"{label}\" {why}")]
     Label {

@@ -27,6 +27,8 @@ pub enum Feature {
     FreeSpaceTree,
     /// Block group items in a tree of their own.
     BlockGroupTree,
+    /// Simple quota groups, which count what subvolumes allocate.
+    Squota,
 }
 
 /// Where a feature is written down.
@@ -112,8 +114,16 @@ const TABLE: [Row; 12] = [
     refused("raid1c34"),
     refused("zoned"),
     refused("raid-stripe-tree"),
-    refused("squota"),
+    row(
+        Feature::Squota,
+        "squota",
+        Bits::Incompat(incompat::SIMPLE_QUOTA),
+        "simple quota groups, which count what a subvolume allocates (compat=6.7)",
+    ),
 ];
+
+/// Features of which a filesystem has one at most.
+const CLASHES: [(Feature, Feature); 1] = [(Feature::Quota, Feature::Squota)];
 
 fn row_of(feature: Feature) -> Option<&'static Row> {
     const ROWS: &[Row; 12] = &TABLE;
@@ -168,8 +178,13 @@ impl FeatureSet {
         self.on = if on { self.on | feature.bit() } else { self.on & !feature.bit() };
     }
 
-    /// Refuses a feature asked for without what it needs; one that is only a default gives way.
+    /// Refuses features that cannot be together, and one asked for without what it needs; one that is only a default gives way.
     pub(crate) fn settle(mut self) -> Result<FeatureSet, MkfsError> {
+        for (one, other) in CLASHES {
+            if self.contains(one) && self.contains(other) {
+                return Err(MkfsError::FeaturesClash { one: one.name(), other: other.name() });
+            }
+        }
         for row in &TABLE {
             let Some(feature) = row.feature.filter(|feature| self.contains(*feature)) else {
                 continue;
@@ -279,6 +294,16 @@ mod tests {
             refused.to_string(),
             "filesystem feature 'block-group-tree' requires 'free-space-tree'"
         );
+    }
+
+    #[test]
+    fn quotas_are_of_one_kind() {
+        let refused = set("quota,squota").unwrap_err();
+        assert_eq!(
+            refused.to_string(),
+            "filesystem features 'quota' and 'squota' cannot be together"
+        );
+        assert_eq!(set("quota,squota,^quota").unwrap().incompat(), 0x10341);
     }
 
     #[test]

@@ -4,7 +4,8 @@ use buttress_codec::crc32c::name_hash;
 use buttress_ondisk::item::{
     BlockGroupItem, ChunkItem, DevExtent, DevItem, DirItem, ExtentInlineRef, ExtentItem,
     FreeSpaceInfo, InodeItem, InodeRef, QgroupInfo, QgroupLimit, QgroupStatus, RootItem,
-    StripeItem, Timespec, TreeBlockInfo, chunk_type, extent_flags, file_type, qgroup_status_flags,
+    SimpleStatus, StripeItem, Timespec, TreeBlockInfo, chunk_type, extent_flags, file_type,
+    qgroup_status_flags,
 };
 use buttress_ondisk::{Key, SECTOR, STRIPE_LEN, kind, objectid};
 use uuid::Uuid;
@@ -59,6 +60,7 @@ pub(crate) fn tree_ids(settled: &Settled) -> Vec<u64> {
     ];
     let optional = [
         (Feature::Quota, objectid::QUOTA_TREE),
+        (Feature::Squota, objectid::QUOTA_TREE),
         (Feature::FreeSpaceTree, objectid::FREE_SPACE_TREE),
         (Feature::BlockGroupTree, objectid::BLOCK_GROUP_TREE),
     ];
@@ -304,14 +306,24 @@ impl Plan {
         vec![(key, objectid::FS_TREE.to_le_bytes().to_vec())]
     }
 
-    /// Quotas that are on and count the only block of the top subvolume.
-    fn quota_items(&self) -> Items {
+    /// What says that quotas are on. Simple ones count from the only generation on that there is.
+    fn quota_status(&self) -> Vec<u8> {
+        let is_simple = self.has(Feature::Squota);
+        let mode = if is_simple { qgroup_status_flags::SIMPLE_MODE } else { 0 };
         let status = QgroupStatus {
             version: 1.into(),
             generation: GENERATION.into(),
-            flags: qgroup_status_flags::ON.into(),
+            flags: (qgroup_status_flags::ON | mode).into(),
             rescan: 0.into(),
         };
+        match is_simple {
+            true => SimpleStatus { status, enable_gen: GENERATION.into() }.as_bytes().to_vec(),
+            false => status.as_bytes().to_vec(),
+        }
+    }
+
+    /// Quotas that are on and count the only block of the top subvolume, which is the same for both kinds of them.
+    fn quota_items(&self) -> Items {
         let bytes = self.nodesize().into();
         let info = QgroupInfo {
             generation: GENERATION.into(),
@@ -322,7 +334,7 @@ impl Plan {
         };
         let limit = QgroupLimit::default();
         vec![
-            (Key::new(0, kind::QGROUP_STATUS, 0), status.as_bytes().to_vec()),
+            (Key::new(0, kind::QGROUP_STATUS, 0), self.quota_status()),
             (Key::new(0, kind::QGROUP_INFO, objectid::FS_TREE), info.as_bytes().to_vec()),
             (Key::new(0, kind::QGROUP_LIMIT, objectid::FS_TREE), limit.as_bytes().to_vec()),
         ]

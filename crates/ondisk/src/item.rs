@@ -540,6 +540,16 @@ disk!(
     }
 );
 
+disk!(
+    /// Body of a `QGROUP_STATUS` since there are simple quotas.
+    SimpleStatus, 40, {
+        /// What it was before.
+        status: QgroupStatus,
+        /// The generation from which on extents count for whoever allocates them.
+        enable_gen: U64,
+    }
+);
+
 /// Flags of a [`QgroupStatus`].
 #[allow(missing_docs)]
 pub mod qgroup_status_flags {

@@ -262,3 +262,12 @@ fn quotas_are_counted_by_each_commit() {
         random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
     }
 }
+
+/// The same of simple quotas, as our checker adds them up.
+#[test]
+fn simple_quotas_are_counted_by_each_commit() {
+    for seed in 310..314 {
+        let config = Config { quotas: true, simple_quotas: true, ..Config::of_seed(seed, 1 << 30) };
+        random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
+    }
+}

@@ -11,6 +11,7 @@ use buttress_ondisk::view::FileExtentItem;
 use buttress_ondisk::{Key, kind, objectid};
 
 use crate::{
+    charged::Charged,
     context::Context,
     issue::Place,
     kinds::Kind,
@@ -19,6 +20,8 @@ use crate::{
     walk::{Leaf, Subtree, Visitor, walk},
 };
 
+/// Most items of a quota tree that are looked at: they are kept in memory.
+const ITEMS_MAX: usize = 1 << 20;
 /// Bytes that an extent takes while it is counted, about.
 const EXTENT_BYTES: usize = 48;
 /// Most rounds.
@@ -30,12 +33,17 @@ struct Collect {
     flags: Option<u64>,
     infos: BTreeMap<u64, QgroupInfo>,
     relations: BTreeSet<(u64, u64)>,
+    items: usize,
     lost: bool,
 }
 
 impl Visitor for Collect {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items() {
+            self.items += 1;
+            if self.items > ITEMS_MAX {
+                return;
+            }
             match key.kind {
                 kind::QGROUP_STATUS => {
                     self.flags = QgroupStatus::of(data).map(|status| status.flags.get());
@@ -73,20 +81,26 @@ pub(crate) fn check_quota_tree(context: &Context<'_>, tree: &Tree) {
     if found.lost {
         return;
     }
+    if found.items > ITEMS_MAX {
+        let have = "more items than are counted";
+        let expect = format_args!("at most {ITEMS_MAX}");
+        return context.report(Kind::QgroupCount, Place::tree(tree.id()), have, expect);
+    }
     check_relations(context, &found);
     let Some(flags) = found.flags else {
         let place = Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_STATUS, 0));
         return context.report(Kind::QgroupStatus, place, "no status item", "one");
     };
-    let doubtful = qgroup_status_flags::RESCAN
-        | qgroup_status_flags::INCONSISTENT
-        | qgroup_status_flags::SIMPLE_MODE;
+    let doubtful = qgroup_status_flags::RESCAN | qgroup_status_flags::INCONSISTENT;
     let unreadable = [Kind::TreeBlockBad, Kind::TreeBlockItem];
     if flags & qgroup_status_flags::ON != 0
         && flags & doubtful == 0
         && unreadable.iter().all(|kind| context.sink.count(*kind) == 0)
     {
-        check_counts(context, &found);
+        match flags & qgroup_status_flags::SIMPLE_MODE {
+            0 => check_counts(context, &found),
+            _ => check_charges(context, &found),
+        }
     }
 }
 
@@ -120,7 +134,9 @@ fn members(found: &Collect, group: u64) -> BTreeSet<u64> {
 /// Judges what groups count.
 fn check_counts(context: &Context<'_>, found: &Collect) {
     let Some(sets) = count(context) else { return };
-    for (&group, info) in &found.infos {
+    // The group of a subvolume that is being deleted has what somebody has left there, and goes with it.
+    let is_dead = |id: u64| context.roots.find(id).is_some_and(|tree| tree.item.refs.get() == 0);
+    for (&group, info) in found.infos.iter().filter(|(group, _)| !is_dead(**group)) {
         let members = members(found, group);
         let (mut rfer, mut excl) = (0u64, 0u64);
         for (set, bytes) in &sets {
@@ -128,14 +144,30 @@ fn check_counts(context: &Context<'_>, found: &Collect) {
             rfer = rfer.saturating_add(if inside > 0 { *bytes } else { 0 });
             excl = excl.saturating_add(if inside == set.len() { *bytes } else { 0 });
         }
-        let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
-        for (what, have, expect) in
-            [("referenced", info.rfer.get(), rfer), ("exclusive", info.excl.get(), excl)]
-        {
-            if have != expect {
-                let have = format_args!("{have} bytes {what} by {}", shown(group));
-                context.report(Kind::QgroupCount, place(), have, expect);
-            }
+        compare(context, (group, info), rfer, excl);
+    }
+}
+
+/// Judges what groups count by simple quotas: what their members have allocated.
+fn check_charges(context: &Context<'_>, found: &Collect) {
+    let Some(charged) = context.charged.as_ref().and_then(Charged::sums) else { return };
+    for (&group, info) in &found.infos {
+        let members = members(found, group);
+        let own = members.iter().filter_map(|id| charged.get(id));
+        let sum = own.fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        compare(context, (group, info), sum, sum);
+    }
+}
+
+/// Reports what a group counts wrong.
+fn compare(context: &Context<'_>, (group, info): (u64, &QgroupInfo), rfer: u64, excl: u64) {
+    let place = || Place::item(objectid::QUOTA_TREE, Key::new(0, kind::QGROUP_INFO, group));
+    for (what, have, expect) in
+        [("referenced", info.rfer.get(), rfer), ("exclusive", info.excl.get(), excl)]
+    {
+        if have != expect {
+            let have = format_args!("{have} bytes {what} by {}", shown(group));
+            context.report(Kind::QgroupCount, place(), have, expect);
         }
     }
 }

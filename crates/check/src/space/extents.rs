@@ -26,6 +26,10 @@ pub(super) struct Extent {
     pub shape: Shape,
     /// Whether its own references to others are said to be by its address.
     pub full: bool,
+    /// The generation that has allocated it.
+    pub generation: u64,
+    /// Whom it counts for, where simple quotas have said so.
+    pub owner: Option<u64>,
     /// A tree that refers to it as a tree block.
     pub tree: Option<u64>,
     /// References that its item says it has.
@@ -122,12 +126,17 @@ impl Reader<'_, '_, '_> {
             len,
             shape,
             full: flags & extent_flags::FULL_BACKREF != 0,
+            generation,
+            owner: None,
             tree: None,
             refs: head.refs.get(),
             counted: 0,
             whole: true,
         });
         for found in refs.by_ref() {
+            if let (InlineRef::Owner { root }, Some(current)) = (found, &mut self.current) {
+                current.owner = Some(root);
+            }
             self.record(bytenr, &found);
         }
         if let (Some(current), false) = (&mut self.current, refs.rest().is_empty()) {

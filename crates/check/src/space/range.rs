@@ -69,6 +69,7 @@ impl Takes for One<'_, '_> {
     fn extent(&mut self, extent: &Extent) {
         self.refs(extent);
         self.bounds(extent);
+        self.charge(extent);
         let end = extent.bytenr.saturating_add(extent.len);
         if extent.bytenr < self.at {
             let place = Place::logical(extent.bytenr, extent.len);
@@ -142,6 +143,21 @@ impl One<'_, '_> {
             let place = Place { tree: Some(tree), ..place };
             let have = format_args!("full backrefs of a block of tree {tree}");
             self.context.report(Kind::ExtentFlags, place, have, "none outside of subvolumes");
+        }
+    }
+
+    /// Simple quotas charge whoever has allocated data. (Tree blocks are charged when they are read.)
+    fn charge(&self, extent: &Extent) {
+        let (Some(charged), Shape::Data { len }) = (&self.context.charged, extent.shape) else {
+            return;
+        };
+        match extent.owner {
+            Some(owner) => charged.add(owner, extent.generation, len),
+            None if extent.whole && charged.asks_for_owner(extent.generation) => {
+                let place = Place::logical(extent.bytenr, extent.len);
+                self.context.report(Kind::ExtentOwner, place, "no owner reference", "one");
+            }
+            None => {}
         }
     }
 

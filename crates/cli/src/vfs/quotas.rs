@@ -1,6 +1,7 @@
 //! Quotas: what the quota tree says, and what is changed.
 //!
-//! All of the tree is kept while it is looked at: some hundred bytes for each group.
+//! All of the tree is kept while it is looked at, some hundred bytes for each group. An image with more items than anybody's groups have is refused,
+//! so that no image eats the memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,6 +16,8 @@ use crate::vnode::FileError;
 
 /// Bits of a group's number below its level.
 const LEVEL_SHIFT: u32 = 48;
+/// Most items of a quota tree.
+const ITEMS_MAX: usize = 1 << 20;
 /// `BTRFS_QGROUP_LIMIT_MAX_RFER` and `BTRFS_QGROUP_LIMIT_MAX_EXCL`: which limits a group has.
 const MAX_RFER: u64 = 1 << 0;
 const MAX_EXCL: u64 = 1 << 1;
@@ -63,6 +66,15 @@ pub struct Group {
     pub members: Vec<u64>,
 }
 
+/// What quotas count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// What each group refers to, and what only it does.
+    Full,
+    /// What subvolumes have allocated.
+    Simple,
+}
+
 /// What the quota tree says.
 #[derive(Clone, Debug, Default)]
 pub struct Quotas {
@@ -74,6 +86,12 @@ pub struct Quotas {
     pub rescan: u64,
     /// The groups, by their numbers.
     pub groups: BTreeMap<u64, Group>,
+    /// Member and parent of relations of which at least one group is missing.
+    pub orphans: Vec<(u64, u64)>,
+    /// Member and parent of all relations.
+    relations: Vec<(u64, u64)>,
+    /// Items there were.
+    items: usize,
 }
 
 impl Quotas {
@@ -113,7 +131,9 @@ impl Quotas {
         found
     }
 
-    fn take(&mut self, key: Key, data: &[u8]) {
+    /// Takes an item; whether there is room for more.
+    fn take(&mut self, key: Key, data: &[u8]) -> bool {
+        self.items += 1;
         match key.kind {
             kind::QGROUP_STATUS => {
                 if let Some(status) = QgroupStatus::of(data) {
@@ -138,11 +158,22 @@ impl Quotas {
             }
             // Each relation is there twice: once from below, once from above.
             kind::QGROUP_RELATION if key.objectid < key.offset => {
-                let (member, parent) = (key.objectid, key.offset);
-                self.groups.entry(member).or_default().parents.push(parent);
-                self.groups.entry(parent).or_default().members.push(member);
+                self.relations.push((key.objectid, key.offset));
             }
             _ => {}
+        }
+        self.items <= ITEMS_MAX
+    }
+
+    /// Relates the groups, once all are known.
+    fn relate(&mut self) {
+        for (member, parent) in std::mem::take(&mut self.relations) {
+            if !self.groups.contains_key(&member) || !self.groups.contains_key(&parent) {
+                self.orphans.push((member, parent));
+                continue;
+            }
+            self.groups.entry(member).or_default().parents.push(parent);
+            self.groups.entry(parent).or_default().members.push(member);
         }
     }
 }
@@ -152,22 +183,36 @@ impl Vfs {
     pub fn quotas(&self) -> Result<Option<Quotas>, FileError> {
         let mut quotas = Quotas::default();
         let all = Key::new(0, 0, 0)..=Key::MAX;
-        let searched = self.search(objectid::QUOTA_TREE, all, 0, &mut |key, _, data| {
-            quotas.take(key, data);
-            true
-        });
+        let searched =
+            self.search(objectid::QUOTA_TREE, all, 0, &mut |key, _, data| quotas.take(key, data));
         match searched {
-            Err(why) if why.is(Errno::NOENT) => Ok(None),
-            searched => searched.map(|()| {
-                // Whoever wrote last may know nothing of quotas.
-                if let Vfs::Image(image) = self
-                    && quotas.generation < image.fs().info().generation
-                {
-                    quotas.flags |= qgroup_status_flags::INCONSISTENT;
-                }
-                Some(quotas)
-            }),
+            Err(why) if why.is(Errno::NOENT) => return Ok(None),
+            searched => searched?,
         }
+        if quotas.items > ITEMS_MAX {
+            return Err(FileError::of(format!("there are more than {ITEMS_MAX} of their items")));
+        }
+        quotas.relate();
+        // Whoever wrote last may know nothing of quotas, but for simple ones, which are an incompatible feature.
+        if let Vfs::Image(image) = self
+            && !quotas.are_simple()
+            && quotas.generation < image.fs().info().generation
+        {
+            quotas.flags |= qgroup_status_flags::INCONSISTENT;
+        }
+        Ok(Some(quotas))
+    }
+
+    /// Which quotas are on, for whoever changes something; `None` where they are off.
+    pub fn quota_mode(&self) -> Result<Option<Mode>, FileError> {
+        let (on, simple) = match self {
+            Vfs::Image(image) => (image.fs().has_quotas(), image.fs().has_simple_quotas()),
+            Vfs::Live(path) => {
+                let QuotaFacts { on, simple, .. } = client::quotas(path)?;
+                (on, simple)
+            }
+        };
+        Ok(on.then_some(if simple { Mode::Simple } else { Mode::Full }))
     }
 
     /// The ids of all subvolumes, those that are being deleted among them.
@@ -184,10 +229,17 @@ impl Vfs {
         Ok(all)
     }
 
-    /// Switches quotas on where they are off, which is done when all is counted.
+    /// Switches simple quotas on, where quotas are off.
+    pub fn enable_simple_quotas(&self) -> Result<(), FileError> {
+        match self {
+            Vfs::Image(image) => Ok(image.fs().enable_simple_quotas()?),
+            Vfs::Live(path) => Ok(client::enable_simple_quotas(path)?),
+        }
+    }
+
+    /// Switches full quotas on, where quotas are off, which is done when all is counted.
     pub fn enable_quotas(&self, told: Told<'_>) -> Result<(), FileError> {
         match self {
-            Vfs::Image(image) if image.fs().has_quotas() => Ok(()),
             Vfs::Image(_) => self.count_quotas(told),
             Vfs::Live(path) => {
                 client::enable_quotas(path)?;
@@ -205,7 +257,7 @@ impl Vfs {
     }
 
     /// Counts quotas anew: of an image now, on a live mount the process behind it begins to. EINPROGRESS where it does so already, ENOTCONN
-    /// where they are off.
+    /// where they are off, EINVAL where they are simple ones.
     pub fn rescan_quotas(&self, told: Told<'_>) -> Result<(), FileError> {
         match self {
             Vfs::Image(image) if image.fs().has_quotas() => self.count_quotas(told),
@@ -285,8 +337,29 @@ mod tests {
             quotas.take(Key::new(member, kind::QGROUP_RELATION, parent), &[]);
             quotas.take(Key::new(parent, kind::QGROUP_RELATION, member), &[]);
         }
+        for group in [1, 2, 3] {
+            quotas.take(Key::new(0, kind::QGROUP_INFO, group), &[]);
+        }
+        quotas.relate();
         assert_eq!(quotas.groups.get(&2).unwrap().members, [1]);
+        assert!(quotas.orphans.is_empty());
         quotas.groups.get_mut(&3).unwrap().parents.push(1);
         assert_eq!(quotas.with_parents(1), BTreeSet::from([1, 2, 3]));
+    }
+
+    #[test]
+    fn relations_to_nothing_are_no_groups() {
+        let mut quotas = Quotas::default();
+        quotas.take(Key::new(0, kind::QGROUP_INFO, 1), &[]);
+        quotas.take(Key::new(1, kind::QGROUP_RELATION, 2), &[]);
+        quotas.relate();
+        assert_eq!((quotas.groups.len(), &quotas.orphans[..]), (1, &[(1, 2)][..]));
+    }
+
+    #[test]
+    fn there_is_an_end_of_items() {
+        let mut quotas = Quotas::default();
+        let taken = (0..).take_while(|_| quotas.take(Key::new(0, 0, 0), &[])).count();
+        assert_eq!(taken, ITEMS_MAX);
     }
 }

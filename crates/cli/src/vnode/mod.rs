@@ -164,6 +164,11 @@ pub struct FileError {
 }
 
 impl FileError {
+    /// What no system error says.
+    pub fn of(text: impl Into<String>) -> FileError {
+        FileError { errno: 0, text: text.into() }
+    }
+
     /// A system error by its number.
     pub fn errno(errno: rustix::io::Errno) -> FileError {
         io::Error::from(errno).into()

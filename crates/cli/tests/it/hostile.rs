@@ -29,7 +29,7 @@ fn image(fill: impl FnOnce(&Path)) -> Place {
 }
 
 /// Changes the image where it lies.
-fn change(
+pub fn change(
     place: &Place,
     edit: impl FnOnce(&Patient) -> Result<(), buttress_testkit::damage::DamageError>,
 ) {

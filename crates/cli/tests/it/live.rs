@@ -6,9 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::device::for_everybody;
-use crate::run::{KernelMount, Place, Said, have_progs, run_as};
+use crate::run::{Place, Said, have_progs, run_as};
 use crate::tree;
-use crate::vfs::has_simple_quotas;
 
 /// Where the primary superblock is.
 const PRIMARY: u64 = 64 << 10;
@@ -278,23 +277,6 @@ fn as_the_helpers_of_mount_and_umount() {
     let said = run_as("mount.fuse.buttress", place.path(), &words);
     assert_eq!(said.code, 2);
     assert!(said.err.contains("unknown mount option `frobnicate`"), "{}", said.err);
-}
-
-#[test]
-fn simple_quotas_of_a_live_mount() {
-    let place = image();
-    let Some(kernel) = KernelMount::of(&place, "disk.img") else { return };
-    if !has_simple_quotas(&kernel) {
-        return;
-    }
-    drop(kernel);
-    std::fs::create_dir(place.join("mnt")).unwrap();
-    for options in ["", "-f ", "--mark-quota-inconsistent ", "-o mark_quota_inconsistent "] {
-        let said = place.fails(&format!("mount {options}disk.img mnt"));
-        assert!(said.contains("simple quotas is not supported\n  Reading works"), "{said}");
-    }
-    place.ok("check disk.img");
-    KernelMount::of(&place, "disk.img").unwrap();
 }
 
 /// The process in the background has the words of a failure, and the command what to do about it.

@@ -27,6 +27,7 @@ mod readme;
 mod refused;
 mod rescue;
 mod run;
+mod simple;
 mod stats;
 mod targets;
 mod tree;

@@ -3,9 +3,11 @@
 
 use std::process::Command;
 
+use buttress_ondisk::{Key, kind, objectid};
 use serde_json::{Value, json};
 
 use crate::device::for_everybody;
+use crate::hostile::change;
 use crate::live::Live;
 use crate::run::{KernelMount, Place, Said, have_progs};
 
@@ -235,8 +237,6 @@ fn nothing_is_done_without_quotas() {
         assert_eq!(place.run(&format!("quota status --is-enabled {name}")).code, 1);
         place.ok(&format!("quota disable {name}"));
         assert_eq!(place.ok(&format!("quota rescan -W {name}")), "");
-        let said = place.fails(&format!("quota enable --simple {name}"));
-        assert!(said.contains("simple quotas are not supported yet"), "{said}");
     };
     off("disk.img:/");
     let Some(live) = Live::of(&place, "") else { return };
@@ -377,6 +377,45 @@ fn groups_of_what_is_gone_are_cleared() {
     assert_eq!(place.ok("qgroup clear-stale disk.img"), "");
     assert_eq!(place.json("qgroup clear-stale disk.img"), json!([]));
     assert!(!place.ok("qgroup show disk.img").contains("<stale>"));
+    place.check("disk.img");
+}
+
+/// As older kernels leave them behind.
+#[test]
+fn relations_of_groups_that_are_gone_are_cleared() {
+    let place = image();
+    place.ok("quota enable disk.img");
+    for group in ["1/1", "1/2"] {
+        place.ok(&format!("qgroup create {group} disk.img"));
+        place.ok(&format!("qgroup assign disk.img:/sub {group} disk.img"));
+    }
+    for kind in [kind::QGROUP_INFO, kind::QGROUP_LIMIT] {
+        let key = Key::new(0, kind, 1 << 48 | 2);
+        change(&place, |patient| patient.remove(objectid::QUOTA_TREE, key).map(drop));
+    }
+    assert!(place.run("check disk.img").text().contains("qgroup-relation"));
+    let shown = place.json("qgroup show disk.img");
+    assert_eq!(shown.as_array().unwrap().len(), 3);
+    let cleared = place.json("qgroup clear-stale disk.img");
+    assert_eq!(cleared, json!(["0/256 in 1/2"]));
+    place.check("disk.img");
+    assert_eq!(place.ok("qgroup clear-stale disk.img"), "");
+}
+
+#[test]
+fn the_largest_limit_is_none() {
+    let place = image();
+    place.ok("quota enable disk.img");
+    let limits = || {
+        let shown = place.json("qgroup show -f disk.img:/sub");
+        (shown[0]["max_referenced"].clone(), shown[0]["max_exclusive"].clone())
+    };
+    place.ok("qgroup limit 18446744073709551614 disk.img:/sub");
+    place.ok("qgroup limit -e 5G disk.img:/sub");
+    assert_eq!(limits(), ((u64::MAX - 1).into(), (5_u64 << 30).into()));
+    place.ok("qgroup limit 18446744073709551615 disk.img:/sub");
+    place.ok("qgroup limit -e 18446744073709551615 disk.img:/sub");
+    assert_eq!(limits(), ("none".into(), "none".into()));
     place.check("disk.img");
 }
 

@@ -1,7 +1,5 @@
 //! `subvolume`, `property` and `filesystem`: text and effects are those of btrfs-progs.
 
-use std::process::Command;
-
 use crate::run::{KernelMount, Place, have_progs};
 
 fn image() -> Place {
@@ -265,37 +263,6 @@ fn quotas_and_limits_are_kept() {
     std::fs::write(place.join("large"), vec![1; 3_000_000]).unwrap();
     assert!(place.fails("cp large disk.img:/large").contains("Disk quota exceeded"));
     place.check("disk.img");
-}
-
-#[test]
-fn simple_quotas_are_only_read() {
-    let place = image();
-    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
-    if !has_simple_quotas(&mount) {
-        return;
-    }
-    drop(mount);
-    place.ok("ls disk.img");
-    let status = place.json("quota status disk.img");
-    assert_eq!((&status["mode"], &status["inconsistent"]), (&"squota".into(), &false.into()));
-    for option in ["", "--mark-quota-inconsistent "] {
-        let said = place.fails(&format!("mkdir {option}disk.img:/x"));
-        assert!(said.contains("simple quotas is not supported\n  Reading works"), "{said}");
-    }
-    place.ok("check disk.img");
-    KernelMount::of(&place, "disk.img").unwrap();
-}
-
-/// Has the kernel switch simple quotas on, which btrfs-progs 6.2 does not know; whether it does.
-pub fn has_simple_quotas(mount: &KernelMount) -> bool {
-    const SCRIPT: &str = "import fcntl, os, struct, sys
-fcntl.ioctl(os.open(sys.argv[1], 0), 0xc0109428, struct.pack('QQ', 4, 0))";
-    let output = Command::new("python3").args(["-c", SCRIPT]).arg(mount.path()).output();
-    let done = output.is_ok_and(|output| output.status.success());
-    if !done {
-        println!("skipped: needs python3 and simple quotas of the kernel");
-    }
-    done
 }
 
 #[test]

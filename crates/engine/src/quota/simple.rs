@@ -38,8 +38,15 @@ impl Groups {
     /// Counts what one commit has allocated and freed, and has groups come and go. Where a group had less than it loses it has nothing then: those
     /// are told.
     pub fn own(&mut self, owned: Owned, changes: &Changes) -> Vec<u64> {
+        // Who gets the number of one that is gone has what that has left behind, as nobody can tell the two apart.
+        let mut has_left = false;
         for id in &changes.made {
+            let left = self.usage_of(*id);
             self.make(*id);
+            if let Some(usage) = self.usage(*id) {
+                *usage = left;
+            }
+            has_left |= left != Default::default();
         }
         for (snapshot, source) in &changes.snapshots {
             self.inherit_limit(*snapshot, *source);
@@ -51,6 +58,9 @@ impl Groups {
                     wrong.push(group);
                 }
             }
+        }
+        if has_left {
+            self.sum_up();
         }
         for id in &changes.gone {
             self.leave_if_empty(*id);

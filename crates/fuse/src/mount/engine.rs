@@ -611,6 +611,7 @@ impl Control for Engine {
     fn quotas(&self) -> Answer<QuotaFacts> {
         Ok(QuotaFacts {
             on: self.fs.has_quotas(),
+            simple: self.fs.has_simple_quotas(),
             wrong: self.fs.has_wrong_quotas(),
             count: self.rescan.state(),
         })
@@ -618,6 +619,10 @@ impl Control for Engine {
 
     fn count_quotas(&self) -> Answer<()> {
         self.rescan.begin(&self.fs)
+    }
+
+    fn enable_simple_quotas(&self) -> Answer<()> {
+        self.fs.enable_simple_quotas().map_err(errno)
     }
 
     fn wait_for_quotas(&self) -> Answer<()> {

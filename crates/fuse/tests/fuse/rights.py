@@ -209,9 +209,13 @@ def cases(place):
 
 
 def quotas(top):
-    """Of quotas that are off, on and off again: the ioctls that FUSE carries."""
+    """Of quotas that are off, on and off again, then the same of simple ones: the ioctls that FUSE carries."""
     level = 1 << 48
-    for state, command in [("off", 0), ("on", 1), ("off again", 2)]:
+    states = [("off", 0), ("on", 1), ("off again", 2)]
+    if os.path.exists("/sys/fs/btrfs/features/simple_quota"):
+        states[2:2] = [("on, not simple", 4)]
+        states += [("simple", 4), ("simple, not full", 1), ("off in the end", 2)]
+    for state, command in states:
         if command:
             tell("quotas: " + state, call(top, QUOTA_CTL, struct.pack("<QQ", command, 0))[0])
         for what, number, value in [

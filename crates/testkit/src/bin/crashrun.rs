@@ -1,7 +1,7 @@
 //! Judges every state that a power loss may leave of the recorded workloads.
 //!
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
-//! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--quotas]`. `--notreelog`: fsyncs are commits. `--quotas`: with quota groups, which change. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
+//! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--quotas] [--simple-quotas]`. `--notreelog`: fsyncs are commits. `--quotas`: with quota groups, which change; `--simple-quotas`: with those of simple quotas. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
@@ -26,6 +26,8 @@ struct Arguments {
     tree_log: bool,
     /// Whether all workloads have quotas.
     quotas: bool,
+    /// Whether all workloads have simple quotas.
+    simple_quotas: bool,
     faults: usize,
     fault: Option<(String, u64)>,
     /// So many random workloads with fsyncs instead, from `seed` on.
@@ -72,7 +74,8 @@ fn arguments() -> Option<Arguments> {
         None => None,
     };
     let tree_log = given.remove("notreelog").is_none();
-    let quotas = given.remove("quotas").is_some();
+    let simple_quotas = given.remove("simple-quotas").is_some();
+    let quotas = given.remove("quotas").is_some() || simple_quotas;
     let enumerate = match given.remove("enumerate") {
         Some(_) => {
             let from = number(&mut given, "from", 0)?;
@@ -91,6 +94,7 @@ fn arguments() -> Option<Arguments> {
     given.is_empty().then_some(Arguments {
         tree_log,
         quotas,
+        simple_quotas,
         random,
         enumerate,
         plan,
@@ -108,7 +112,7 @@ fn main() -> ExitCode {
             "crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME]"
         );
         eprintln!(
-            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks] [--quotas]"
+            "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks] [--quotas] [--simple-quotas]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!("         [--check-every N] [--linux-every N]");
@@ -131,6 +135,7 @@ fn main() -> ExitCode {
     for workload in &mut workloads {
         workload.config.tree_log = arguments.tree_log;
         workload.config.quotas |= arguments.quotas;
+        workload.config.simple_quotas |= arguments.simple_quotas;
     }
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();
@@ -153,8 +158,8 @@ fn main() -> ExitCode {
 }
 
 /// What stands alone.
-const FLAGS: [&str; 6] =
-    ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks", "quotas"];
+const FLAGS: [&str; 7] =
+    ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks", "quotas", "simple-quotas"];
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {

@@ -1,6 +1,6 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
-//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--quotas 1] [--out FILE]`, or
+//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--quotas 1|simple] [--out FILE]`, or
 //! `modelrun --brim 1 [--threads N]` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
@@ -21,6 +21,7 @@ struct Arguments {
     check_every: u64,
     brim: bool,
     quotas: bool,
+    simple_quotas: bool,
     replay: Option<String>,
     image: Option<String>,
     out: String,
@@ -36,6 +37,7 @@ fn arguments() -> Option<Arguments> {
         check_every: 5000,
         brim: false,
         quotas: false,
+        simple_quotas: false,
         replay: None,
         image: None,
         out: String::new(),
@@ -50,7 +52,9 @@ fn arguments() -> Option<Arguments> {
             "--threads" => found.threads = value.parse().ok()?,
             "--size" => found.size = buttress_mkfs::parse_size(&value).ok()?,
             "--check-every" => found.check_every = value.parse().ok()?,
-            "--quotas" => found.quotas = value != "0",
+            "--quotas" => {
+                (found.quotas, found.simple_quotas) = (value != "0", value == "simple");
+            }
             "--brim" => found.brim = value != "0",
             "--replay" => found.replay = Some(value),
             "--image" => found.image = Some(value),
@@ -67,7 +71,7 @@ fn arguments() -> Option<Arguments> {
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
         eprintln!(
-            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--out FILE] [--replay FILE]"
+            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--quotas 1|simple] [--out FILE] [--replay FILE]"
         );
         return ExitCode::from(2);
     };
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
     config.nodesize = arguments.nodesize.unwrap_or(config.nodesize);
     config.mixed &= config.nodesize == 4096;
     config.quotas = arguments.quotas;
+    config.simple_quotas = arguments.simple_quotas;
     println!("seed {} {config:?}", arguments.seed);
     let start = Instant::now();
     let outcome = match &arguments.replay {

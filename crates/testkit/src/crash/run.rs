@@ -249,7 +249,7 @@ impl Judging<'_> {
             self.since.0 = 0;
             match whole {
                 true => judge::progs(&disk.device, &self.workload.config)?,
-                false => judge::progs_by_mirror(&disk.device)?,
+                false => judge::progs_by_mirror(&disk.device, &self.workload.config)?,
             }
             self.outcome.tally.checked += 1;
         }

@@ -168,10 +168,6 @@ fn kernel_facts(top: &Path) -> Step<Facts> {
 
 fn swap(image: &Image) -> Step<()> {
     let swap = Swap::of(image)?;
-    if image.name == "simple-quotas" {
-        must_be_refused(&swap, swap.options())?;
-        return must_be_refused(&swap, swap.options().mark_quota_inconsistent(true));
-    }
     (0..if long() { ROUNDS_LONG } else { 1 }).try_for_each(|round| by_turns(&swap, 1 + 2 * round))
 }
 
@@ -202,15 +198,6 @@ fn upkeep(top: &Path) -> Step<()> {
     btrfs(&["scrub", "start", "-B", &top]).map_err(|error| error.to_string())?;
     btrfs(&["balance", "start", "--full-balance", &top]).map_err(|error| error.to_string())?;
     Ok(())
-}
-
-/// A filesystem with simple quotas is not written.
-fn must_be_refused(swap: &Swap, options: Options) -> Step<()> {
-    match Filesystem::open(&swap.path, options) {
-        Ok(_) => Err("opened for writing in spite of quotas".into()),
-        Err(error) if error.to_string().contains("quotas") => Ok(()),
-        Err(error) => Err(format!("refused for the wrong reason: {error}")),
-    }
 }
 
 /// The feature that the checker here does not know: the kernel is the judge.

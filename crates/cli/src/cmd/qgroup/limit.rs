@@ -35,7 +35,9 @@ struct Size(Option<u64>);
 fn parse_size(text: &str) -> Result<Size, buttress_mkfs::MkfsError> {
     match text.eq_ignore_ascii_case("none") {
         true => Ok(Size(None)),
-        false => buttress_mkfs::parse_size(text).map(|bytes| Size(Some(bytes))),
+        // As on Linux, the most that fits is no limit.
+        false => buttress_mkfs::parse_size(text)
+            .map(|bytes| Size(Some(bytes).filter(|bytes| *bytes != u64::MAX))),
     }
 }
 

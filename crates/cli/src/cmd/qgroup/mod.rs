@@ -35,7 +35,7 @@ pub enum Qgroup {
     Create(groups::Group),
     /// Take a group away
     Destroy(groups::Group),
-    /// Take the groups of subvolumes away that are not there any more
+    /// Take away the groups of subvolumes, and relations of groups, that are not there any more
     ClearStale(stale::ClearStale),
     /// List groups, what they have, and their limits
     Show(show::Show),
@@ -173,9 +173,13 @@ fn reason(change: QgroupChange, why: &FileError) -> Option<&'static str> {
             (Errno::EXIST, "there is one already"),
             (Errno::INVAL, "groups of level 0 come with their subvolumes"),
         ][..],
-        Destroy(_) => {
-            &[(Errno::NOENT, NONE), (Errno::BUSY, "it has members, or its subvolume is there")]
-        }
+        Destroy(_) => &[
+            (Errno::NOENT, NONE),
+            (
+                Errno::BUSY,
+                "it has members, its subvolume is there, or what that has allocated (simple quotas)",
+            ),
+        ],
         Assign { .. } => &[
             (Errno::NOENT, NONE),
             (Errno::EXIST, "it is in it already"),

@@ -59,6 +59,11 @@ pub fn run(args: &Rescan, globals: &Globals, out: &mut dyn Write) -> Result<(), 
                 let failure = refused(RESCAN, vfs, why);
                 return Err(failure.hint("One is running already; -W waits for it."));
             }
+            Err(why) if why.is(Errno::INVAL) => {
+                let why = "simple quotas cannot be counted anew";
+                let hint = "What was there before they were switched on counts for nobody.";
+                return Err(Failure::new(RESCAN, vfs.name(), why).hint(hint));
+            }
             Err(why) => return Err(refused(RESCAN, vfs, why)),
         }
         if args.wait { wait(vfs, globals) } else { Ok(()) }

@@ -1,6 +1,7 @@
 //! `quota enable` and `quota disable`.
 //!
-//! Quotas are on when all is counted, so that they are right from the beginning; Linux counts behind the command.
+//! Full quotas are on when all is counted, so that they are right from the beginning; Linux counts behind the command. Simple ones have nothing to
+//! count: what is there already is nobody's.
 
 use std::ffi::OsString;
 
@@ -10,6 +11,8 @@ use clap::Args;
 use super::{counted, refused, with_vfs};
 use crate::args::Globals;
 use crate::error::Failure;
+use crate::vfs::Vfs;
+use crate::vfs::quotas::Mode;
 
 /// Arguments of `quota enable`.
 #[derive(Debug, Args)]
@@ -17,7 +20,7 @@ pub struct Enable {
     /// DEVICE[:PATH] or a path on a live mount
     #[arg(value_name = "TARGET")]
     target: OsString,
-    /// Refused: simple quotas are not supported yet
+    /// Simple quotas (Linux 6.7), which count what a subvolume allocates from now on, whoever else refers to it
     #[arg(short, long)]
     simple: bool,
 }
@@ -34,14 +37,32 @@ const ENABLE: &str = "cannot enable quotas of";
 
 /// Switches quotas on.
 pub fn enable(args: &Enable, globals: &Globals) -> Result<(), Failure> {
-    if args.simple {
-        let why = "simple quotas are not supported yet";
-        return Err(Failure::new(ENABLE, args.target.display(), why));
-    }
+    let wanted = if args.simple { Mode::Simple } else { Mode::Full };
     with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
-        let done = counted(globals, |told| vfs.enable_quotas(told));
+        match vfs.quota_mode().map_err(|why| refused(ENABLE, vfs, why))? {
+            Some(mode) if mode == wanted => return Ok(()),
+            Some(mode) => return Err(are_others(mode, vfs)),
+            None => {}
+        }
+        let done = match wanted {
+            Mode::Simple => vfs.enable_simple_quotas(),
+            Mode::Full => counted(globals, |told| vfs.enable_quotas(told)),
+        };
         done.map_err(|why| refused(ENABLE, vfs, why))
     })
+}
+
+/// Quotas of the other kind are on. (Linux says nothing, and leaves them as they are.)
+fn are_others(mode: Mode, vfs: &Vfs) -> Failure {
+    let name = vfs.name();
+    let hint = format!(
+        "`buttress quota disable {name}` switches these off first; groups and limits are gone then."
+    );
+    let why = match mode {
+        Mode::Simple => "simple quotas are on",
+        Mode::Full => "full quotas are on",
+    };
+    Failure::new(ENABLE, name, why).hint(hint)
 }
 
 /// Switches quotas off.

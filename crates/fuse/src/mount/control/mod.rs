@@ -287,6 +287,10 @@ pub trait Control: Store {
     fn count_quotas(&self) -> Answer<()> {
         Err(Errno::NOTTY)
     }
+    /// Switches simple quotas on.
+    fn enable_simple_quotas(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
     /// Waits while they are counted; fails as the last counting has.
     fn wait_for_quotas(&self) -> Answer<()> {
         Err(Errno::NOTTY)

@@ -38,6 +38,8 @@ pub struct QuotaCount {
 pub struct QuotaFacts {
     /// Whether they are on.
     pub on: bool,
+    /// Whether they are simple ones.
+    pub simple: bool,
     /// Whether they are on and wrong, until they are counted anew.
     pub wrong: bool,
     /// Whether they are.
@@ -179,8 +181,24 @@ impl<S: Control> Mount<S> {
                 self.store.wait_for_quotas()
             }
             quota_cmd::DISABLE => self.store.disable_quotas(),
-            quota_cmd::ENABLE_SIMPLE => Err(Errno::OPNOTSUPP),
+            quota_cmd::ENABLE_SIMPLE => self.begin_simple_quotas(),
             _ => Err(Errno::INVAL),
+        }
+    }
+
+    /// Switches simple quotas on where there are none. As on Linux, those of the other kind stay, and nobody is told.
+    fn begin_simple_quotas(&self) -> Answer<()> {
+        match self.store.quotas()?.on {
+            true => Ok(()),
+            false => self.store.enable_simple_quotas(),
+        }
+    }
+
+    /// Begins to count them anew. Simple ones cannot be: what was there before them counts for nobody.
+    fn recount_quotas(&self) -> Answer<()> {
+        match self.store.quotas()?.simple {
+            true => Err(Errno::INVAL),
+            false => self.store.count_quotas(),
         }
     }
 
@@ -227,7 +245,7 @@ impl<S: Control> Mount<S> {
         self.require_quotas(request)?;
         let wish: QuotaRescan = input(bytes)?;
         match wish.flags {
-            0 => self.store.count_quotas(),
+            0 => self.recount_quotas(),
             _ => Err(Errno::INVAL),
         }
     }
@@ -262,10 +280,11 @@ impl<S: Control> Mount<S> {
         self.require_master(request)?;
         match value {
             b"on" => self.begin_quotas(),
+            b"simple" => self.begin_simple_quotas(),
             b"off" => self.store.disable_quotas(),
             b"rescan" => {
                 self.require_quotas(request)?;
-                self.store.count_quotas()
+                self.recount_quotas()
             }
             _ => Err(Errno::INVAL),
         }
@@ -287,9 +306,10 @@ impl<S: Control> Mount<S> {
 }
 
 fn quota_record(facts: &QuotaFacts) -> Vec<u8> {
-    let QuotaFacts { on, wrong, count } = facts;
+    let QuotaFacts { on, simple, wrong, count } = facts;
     let mut writer = Writer::default();
-    for (name, is_so) in [("on", on), ("wrong", wrong), ("running", &count.running)] {
+    let running = &count.running;
+    for (name, is_so) in [("on", on), ("simple", simple), ("wrong", wrong), ("running", running)] {
         writer.show(name, u8::from(*is_so));
     }
     if let Some(progress) = count.progress {
@@ -310,7 +330,8 @@ impl Record {
             progress: self.progress().flatten(),
             failed: self.number("failed").map(Errno::from_raw_os_error),
         };
-        Some(QuotaFacts { on: is_so("on")?, wrong: is_so("wrong")?, count })
+        let (on, simple, wrong) = (is_so("on")?, is_so("simple")?, is_so("wrong")?);
+        Some(QuotaFacts { on, simple, wrong, count })
     }
 }
 
@@ -351,7 +372,9 @@ mod tests {
     fn how_it_is_comes_back() {
         let progress = Some(Progress { stage: Stage::Extents, done: 1, total: 2 });
         let count = QuotaCount { running: true, progress, failed: Some(Errno::BUSY) };
-        for facts in [QuotaFacts { on: true, wrong: true, count }, QuotaFacts::default()] {
+        let full = QuotaFacts { on: true, wrong: true, count, simple: false };
+        let simple = QuotaFacts { on: true, simple: true, ..QuotaFacts::default() };
+        for facts in [full, simple, QuotaFacts::default()] {
             let records = Record::all(&quota_record(&facts));
             assert_eq!(records.first().and_then(Record::quotas), Some(facts));
         }

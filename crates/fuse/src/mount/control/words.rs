@@ -24,7 +24,7 @@
 //! | `facts`, `spaces` | the filesystem as a whole | |
 //! | `stats` | what was done so far, and how many files the kernel holds, as one record | |
 //! | `count`, `count.N`, `costs-N.ID`, `asked-N.ID`, `sums.N`, `counted.N` | what subvolumes take, see `counting` | |
-//! | `quota` | how it is with quotas: whether they are on, and wrong, and how far a counting of them is | `on` and `rescan` begin to count them, `off` |
+//! | `quota` | how it is with quotas: whether they are on, and wrong, and how far a counting of them is | `on` and `rescan` begin to count them, `simple` switches simple ones on, `off` |
 //! | `qgroup` | | changes a group of quotas; value: `create` or `destroy` and a number, `assign` or `remove` and two, `limit`, a number and both limits (`-`: as it is, `none`) |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |

@@ -1,6 +1,9 @@
 //! Subvolumes: root items, their names, uuids, and quotas.
 
-use buttress_ondisk::item::{DirItem, QgroupInfo, RootItem, RootRef};
+use buttress_ondisk::item::{
+    DirItem, QgroupInfo, QgroupStatus, RootItem, RootRef, SimpleStatus, qgroup_status_flags,
+};
+use buttress_ondisk::superblock::incompat;
 use buttress_ondisk::{Key, kind, objectid};
 
 use crate::damage::{Base, Kind, Patient, Result, TOP};
@@ -42,6 +45,17 @@ fn rename(p: &Patient, by: u8) -> Result<()> {
 /// Changes what a group of quotas counts.
 fn group(p: &Patient, id: u64, edit: impl FnOnce(&mut QgroupInfo)) -> Result<()> {
     p.edit(QUOTAS, Key::new(0, kind::QGROUP_INFO, id), edit)
+}
+
+/// Says that quotas are simple ones, and have been from the beginning.
+fn simple_quotas(p: &Patient) -> Result<()> {
+    p.superblock(|sb| {
+        sb.incompat_flags = (sb.incompat_flags.get() | incompat::SIMPLE_QUOTA).into();
+    })?;
+    p.rewrite(QUOTAS, STATUS, |data| data.resize(size_of::<SimpleStatus>(), 0))?;
+    p.edit::<QgroupStatus>(QUOTAS, STATUS, |it| {
+        it.flags = (it.flags.get() | qgroup_status_flags::SIMPLE_MODE).into();
+    })
 }
 
 pub const KINDS: &[Kind] = &[
@@ -174,6 +188,8 @@ pub const KINDS: &[Kind] = &[
         p.remove(QUOTAS, Key::new(0, kind::QGROUP_INFO, 256)).map(drop)
     })
     .on(Base::Quotas),
+    Kind::new("qgroup-status.simple", "qgroup-count", simple_quotas).on(Base::Quotas),
+    Kind::new("extent-item.no-owner", "extent-owner-missing", simple_quotas).on(Base::Quotas),
     Kind::new("qgroup-relation.missing", "qgroup-relation", |p| {
         p.remove(QUOTAS, p.first(QUOTAS, kind::QGROUP_RELATION)?).map(drop)
     })

@@ -82,7 +82,7 @@ impl Runner {
             }
             (Err(error), Some(expected)) if error.errno() == expected => Ok(()),
             // It may have gone with its subvolume by now.
-            (Err(error), None) if error.errno() == Errno::NOENT => Ok(()),
+            (Err(error), None | Some(Errno::EXIST)) if error.errno() == Errno::NOENT => Ok(()),
             // A subvolume that was dropped has left it.
             (Ok(()), Some(Errno::BUSY)) => Ok(()),
             (Err(buttress::Error::NoSpace), _) => Ok(()),
