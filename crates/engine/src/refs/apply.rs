@@ -41,16 +41,17 @@ pub struct Form<'a> {
     pub first_keys: &'a HashMap<u64, Key>,
 }
 
-/// Merges `records` (folded, all those of each extent) into the extent tree.
+/// Merges `records` (folded, all those of each extent) into the extent tree. `told` hears of each extent its records, and what they have made of it.
 pub fn apply(
     merge: &mut Merge<'_>,
     form: &Form<'_>,
     records: &[Record],
     applied: &mut Applied,
+    told: &mut dyn FnMut(&[Record], &Extent),
 ) -> Result<()> {
     for group in records.chunk_by(|a, b| a.bytenr == b.bytenr) {
         if group.iter().any(|record| record.delta != 0 || record.marks != 0) {
-            apply_group(merge, form, group, applied)?;
+            apply_group(merge, form, group, applied, told)?;
         }
     }
     Ok(())
@@ -61,6 +62,7 @@ fn apply_group(
     form: &Form<'_>,
     group: &[Record],
     applied: &mut Applied,
+    told: &mut dyn FnMut(&[Record], &Extent),
 ) -> Result<()> {
     let bytenr = group[0].bytenr;
     let found = match merge.peek(&Key::new(bytenr, kind::EXTENT_ITEM, 0))? {
@@ -87,6 +89,7 @@ fn apply_group(
             key,
         ));
     }
+    told(group, &extent);
     if extent.refs == 0 {
         return drop_extent(merge, form, key, &extent, is_new, applied);
     }
@@ -348,7 +351,9 @@ mod tests {
             let mut merge = Merge::new(&self.blocks, 5, self.root, &mut fake).unwrap();
             let form =
                 Form { nodesize: 4096, skinny: true, generation: 7, first_keys: &HashMap::new() };
-            log.fold(|records| apply(&mut merge, &form, records, &mut Applied::default()))?;
+            log.fold(|records| {
+                apply(&mut merge, &form, records, &mut Applied::default(), &mut |_, _| ())
+            })?;
             self.root = Some(merge.finish().unwrap());
             Ok(())
         }

@@ -13,6 +13,7 @@
 
 mod quotas;
 
+use quotas::last_snapshot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -26,7 +27,7 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::quota::Changes;
-use crate::refs::{Applied, Form, Target, apply};
+use crate::refs::{Applied, Extent, Form, Record, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
 use crate::tree::{Item, Merge, Packed, Root, View};
@@ -229,14 +230,16 @@ impl<'c, 'a> Settler<'c, 'a> {
             first_keys: &first_keys,
         };
         let mut applied = Applied::default();
-        let mut changes = self.changes.take();
+        let (mut changes, commit) = (self.changes.take(), self.commit);
+        let mut told = |records: &[Record], extent: &Extent| {
+            if let Some(changes) = &mut changes {
+                let nodesize = features.nodesize as u64;
+                changes.told(records, extent, nodesize, |tree| last_snapshot(commit, tree));
+            }
+        };
         self.merge(objectid::EXTENT_TREE, |merge| {
-            let folded = log.fold(|records| {
-                if let Some(changes) = &mut changes {
-                    changes.note(records, features.nodesize as u64);
-                }
-                apply(merge, &form, records, &mut applied)
-            })?;
+            let folded =
+                log.fold(|records| apply(merge, &form, records, &mut applied, &mut told))?;
             stats::add(&counters.refs_folded, folded as u64);
             Ok(())
         })?;

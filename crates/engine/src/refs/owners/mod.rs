@@ -48,8 +48,8 @@ pub use alone::Asker;
 pub use known::{Answers, Known};
 pub use places::Place;
 pub use reach::Reached;
-pub use search::extent_of;
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
+pub use search::extent_of;
 
 use references::{Extents, wrong};
 
