@@ -32,6 +32,8 @@ const BLOCKS_MAX: usize = 4096;
 const BESIDE: usize = 2;
 /// Leaves of another tree that have what one leaf has, at most.
 const LEAVES_MAX: usize = 3;
+/// So few extents are asked for sooner than one more leaf is read for them.
+const ASKED_MAX: usize = 3;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -247,6 +249,9 @@ impl<'a> Counting<'a> {
     fn compare(&mut self, named: &mut Vec<(Key, u64)>, change: &Change) -> Result<()> {
         let mut one = change.is_left.then_some(change.tree);
         for other in self.moves.beside(change.tree, BESIDE) {
+            if named.len() <= ASKED_MAX {
+                break;
+            }
             let Some(view) = self.other(other)? else { continue };
             let Some(one) = one else {
                 // Nobody is left of whom it is known: what counts is what this one and another one name.
@@ -255,13 +260,14 @@ impl<'a> Counting<'a> {
                 one = Some(other);
                 continue;
             };
-            if !named.is_empty() && self.moves.is_nobodys([one, other]) {
+            if self.moves.is_nobodys([one, other]) {
                 let mut found = found_in(&view, named).into_iter();
                 named.retain(|(_, bytenr)| {
                     let is_shared = found.next() == Some(true);
-                    if is_shared {
+                    self.done[COMPARED] += u64::from(is_shared);
+                    // What has gone with the leaf has records of its own.
+                    if is_shared && !change.is_left {
                         self.shared.insert(*bytenr, ());
-                        self.done[COMPARED] += 1;
                     }
                     !is_shared
                 });

@@ -182,10 +182,11 @@ impl Groups {
 
     /// Subvolumes that have groups: up to `most` on each side of this one, by their numbers; the nearest ones come first.
     pub(super) fn beside(&self, subvolume: u64, most: usize) -> Vec<u64> {
-        let ids = |group: (&u64, &Group)| Some(*group.0).filter(|id| is_of_subvolume(*id));
-        let above = self.all.range(subvolume.saturating_add(1)..).map_while(ids).take(most);
-        let below = self.all.range(..subvolume).rev().map_while(ids).take(most);
-        above.chain(below).collect()
+        let is_its = |id: &&u64| is_of_subvolume(**id);
+        let mut above = self.all.range(subvolume.saturating_add(1)..).map(|it| it.0);
+        let mut below = self.all.range(..subvolume).rev().map(|it| it.0);
+        let sides = |_| [above.next(), below.next()].into_iter().flatten();
+        (0..most).flat_map(sides).filter(is_its).copied().collect()
     }
 
     /// The group of a subvolume that is gone goes, too.

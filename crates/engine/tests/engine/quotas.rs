@@ -454,5 +454,15 @@ fn the_group_of_a_deleted_subvolume_goes_at_once() {
         commit_and_compare(&fs);
     }
     assert_eq!(ids.map(|id| has(&fs, id)), [false, false]);
+    // What a snapshot is taken of has its group until the snapshot has the numbers.
+    let last = fs.snapshot(work, Node::ROOT, b"last", false).unwrap();
+    overwrite(&fs, &files[400..600]);
+    fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+    commit_and_compare(&fs);
+    assert!(has(&fs, last));
+    while fs.is_dropping() {
+        commit_and_compare(&fs);
+    }
+    assert!(!has(&fs, work));
     finish(&image, fs);
 }
