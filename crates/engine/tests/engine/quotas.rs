@@ -360,8 +360,8 @@ fn clones_within_a_commit_are_counted() {
     fs.snapshot(work, Node::ROOT, b"snapshot", false).unwrap();
     overwrite(&fs, &files[..100]);
     for (number, (_, to)) in ids.iter().enumerate() {
-        for from in number * 20..150 {
-            fs.clone_range(files[from], 0, 4096, *to, from as u64 * 4096).unwrap();
+        for (from, file) in files.iter().enumerate().take(150).skip(number * 20) {
+            fs.clone_range(*file, 0, 4096, *to, from as u64 * 4096).unwrap();
         }
     }
     commit_and_compare(&fs);
@@ -398,7 +398,7 @@ fn deleted_snapshots_are_dropped_in_steps_while_others_change() {
         let group = 1 << 48 | 1;
         fs.create_qgroup(group).unwrap();
         for number in above {
-            let member = fs.resolve(&format!("snapshot{number}")).unwrap().subvolume;
+            let member = fs.resolve(format!("snapshot{number}")).unwrap().subvolume;
             fs.assign_qgroup(member, group).unwrap();
             fs.count_quotas(|_| true).unwrap();
         }
