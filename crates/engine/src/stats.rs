@@ -27,7 +27,7 @@ pub enum Phase {
 /// Reasons for which an fsync is a commit, in the order of [`Stats::REFUSALS`].
 pub(crate) const REFUSALS: usize = 11;
 /// What quotas do about extents, see [`Stats::QUOTA_EXTENTS`].
-const QUOTA_EXTENTS: usize = 5;
+const QUOTA_EXTENTS: usize = 7;
 
 /// How many phases there are.
 const PHASES: usize = 7;
@@ -123,10 +123,12 @@ impl Stats {
     pub const PHASES: [&str; PHASES] =
         ["freeze", "prepare", "merge", "settle", "write", "superblocks", "publish"];
 
-    /// What quotas do about an extent that a commit has to do with: it is new and has one owner, so nothing is asked; who reaches it is asked in both
-    /// versions, and it is the same (`same`) or not (`moved`), as it has records, or as (`below`) it is below a tree block that others reach
-    /// now; of these, so many are read (`blocks`).
-    pub const QUOTA_EXTENTS: [&str; QUOTA_EXTENTS] = ["alone", "same", "moved", "blocks", "below"];
+    /// What quotas do about an extent that a commit has to do with: its records and its references tell that one tree has it alone (`alone`), or
+    /// who has lost it (`told`); other trees are seen to name it, too (`compared`); or who reaches it is asked, and it is the same (`same`) or
+    /// not (`moved`). Tree blocks are asked about always. So many of them are read (`read`), to see what is below, which is looked at, too (`below`: tree
+    /// blocks without records).
+    pub const QUOTA_EXTENTS: [&str; QUOTA_EXTENTS] =
+        ["alone", "told", "compared", "same", "moved", "read", "below"];
 
     /// The reasons for which an fsync is a commit: logs are turned off, the last commit does not know the subvolume, or a chunk; an inode
     /// of it has another name now, or lost one that is somebody's now; data were cloned; space is reserved behind the end of a file; xattrs that were

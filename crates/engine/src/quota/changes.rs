@@ -1,46 +1,177 @@
 //! What a commit has to look at: gathered while the log of references is merged into the extent tree.
+//!
+//! The merge has just read the item of each extent that has records, so what refers to it after the commit is at hand, and of most extents all is known
+//! by that: what is newer than the last snapshot of the only tree that its references name is that tree's alone, before and after. Of the others is kept
+//! who has lost them for certain, and who has them still.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use buttress_ondisk::item::extent_flags;
+use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{SECTOR, kind, objectid};
 
-use crate::refs::Record;
+use crate::hash::Spread;
+use crate::refs::{Extent, Record, RootSet, RootSets};
+
+/// Bytes that the sets of trees may take that a commit's own records name.
+const SETS_BYTES: u64 = 64 << 20;
 
 /// What one commit has changed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Changes {
-    /// Extents and tree blocks whose trees may have changed.
-    pub touched: Vec<u64>,
-    /// Bytes of new ones that only one tree refers to, by that tree.
-    pub alone: BTreeMap<u64, u64>,
-    /// How many of these there are.
-    pub new_alone: u64,
+    /// Tree blocks that several trees may reach, or have reached.
+    pub(super) blocks: Vec<u64>,
+    /// The same of data extents.
+    pub(super) extents: Vec<Touched>,
+    /// Data extents that a leaf has let go of, each with the address of the leaf by which it referred to it.
+    pub(super) released: Vec<(u64, u64)>,
+    /// Bytes that are new or gone, and that only one tree refers to, or did, by that tree.
+    pub(super) alone: Spread<u64, i64>,
+    /// How many extents these and those are that have changed no owner.
+    pub(super) settled: u64,
+    /// The sets of trees in `extents`.
+    pub(super) sets: RootSets,
+    /// The transaction of each tree's last snapshot.
+    last_snapshots: Spread<u64, u64>,
     /// Snapshots that were taken, with what they were taken of.
     pub snapshots: Vec<(u64, u64)>,
     /// Subvolumes that are new, snapshots among them.
     pub made: BTreeSet<u64>,
+    /// Subvolumes that are deleted, and of which something is left.
+    pub dead: BTreeSet<u64>,
     /// Subvolumes of which nothing is left.
     pub gone: BTreeSet<u64>,
 }
 
-impl Changes {
-    /// Notes what the folded records of extents say, all of each extent.
-    pub fn note(&mut self, records: &[Record], nodesize: u64) {
-        for group in records.chunk_by(|a, b| a.bytenr == b.bytenr) {
-            if !group.iter().any(is_of_files) {
-                continue;
-            }
-            match only_tree(group) {
-                Some(tree) => {
-                    let sectors = group.iter().map(|record| record.sectors).max().unwrap_or(0);
-                    let bytes = if sectors > 0 { u64::from(sectors) * SECTOR } else { nodesize };
-                    *self.alone.entry(tree).or_default() += bytes;
-                    self.new_alone += 1;
-                }
-                None => self.touched.extend(group.first().map(|record| record.bytenr)),
-            }
+/// What is known of a data extent that has records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
+    pub bytenr: u64,
+    pub bytes: u64,
+    pub version: Versioned,
+    /// Trees that have reached it, and may not do so any more.
+    pub lost: RootSet,
+    /// Trees that reach it, by what their own blocks refer to.
+    pub has: RootSet,
+    /// Those of them that may have had nothing of it before.
+    pub gained: RootSet,
+}
+
+/// In which of the two versions an extent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Versioned {
+    Before,
+    After,
+    Both,
+}
+
+impl Default for Changes {
+    fn default() -> Changes {
+        Changes {
+            blocks: Vec::new(),
+            extents: Vec::new(),
+            released: Vec::new(),
+            alone: Spread::default(),
+            settled: 0,
+            sets: RootSets::bounded(SETS_BYTES),
+            last_snapshots: Spread::default(),
+            snapshots: Vec::new(),
+            made: BTreeSet::new(),
+            dead: BTreeSet::new(),
+            gone: BTreeSet::new(),
         }
     }
+}
+
+impl Changes {
+    /// Nothing yet but that these snapshots were taken.
+    pub fn of(snapshots: Vec<(u64, u64)>) -> Changes {
+        Changes { snapshots, ..Changes::default() }
+    }
+
+    /// Notes what the folded records of an extent, all of them, have made of it. `last_snapshot` tells when a tree has had its last snapshot by the last
+    /// version, if it was there.
+    pub fn told(
+        &mut self,
+        records: &[Record],
+        extent: &Extent,
+        nodesize: u64,
+        last_snapshot: impl FnOnce(u64) -> Option<u64>,
+    ) {
+        if !records.iter().any(is_of_files) {
+            return;
+        }
+        let Some(first) = records.first() else { return };
+        let sectors = records.iter().map(|record| record.sectors).max().unwrap_or(0);
+        let bytes = if sectors > 0 { u64::from(sectors) * SECTOR } else { nodesize };
+        let is_new = records.iter().any(|record| record.marks & Record::NEW != 0);
+        let version = match (is_new, extent.refs) {
+            // It was nowhere.
+            (true, 0) => return,
+            (true, _) => Versioned::After,
+            (false, 0) => Versioned::Before,
+            (false, _) => Versioned::Both,
+        };
+        if let Some(tree) = only_tree(records, extent)
+            && (is_new || extent.generation > self.last_snapshot(tree, last_snapshot))
+        {
+            self.settled += 1;
+            let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
+            let change = match version {
+                Versioned::After => bytes,
+                Versioned::Before => -bytes,
+                Versioned::Both => return,
+            };
+            *self.alone.entry(tree).or_default() += change;
+            return;
+        }
+        if sectors == 0 {
+            return self.blocks.push(first.bytenr);
+        }
+        self.extent(records, extent, (first.bytenr, bytes, version));
+    }
+
+    fn last_snapshot(&mut self, tree: u64, ask: impl FnOnce(u64) -> Option<u64>) -> u64 {
+        *self.last_snapshots.entry(tree).or_insert_with(|| ask(tree).unwrap_or(u64::MAX))
+    }
+
+    /// Notes a data extent.
+    fn extent(
+        &mut self,
+        records: &[Record],
+        extent: &Extent,
+        (bytenr, bytes, version): (u64, u64, Versioned),
+    ) {
+        let sets = &mut self.sets;
+        let (mut lost, mut has, mut gained) = (RootSet::EMPTY, RootSet::EMPTY, RootSet::EMPTY);
+        for tree in extent.inline.iter().filter_map(|(one, _)| tree_of(one)) {
+            let one = sets.single(tree);
+            has = sets.union(has, one);
+        }
+        for record in records {
+            match (record.kind, record.delta > 0) {
+                (kind::EXTENT_DATA_REF, false) if record.delta < 0 => {
+                    let one = sets.single(record.owner);
+                    lost = sets.union(lost, one);
+                }
+                (kind::EXTENT_DATA_REF, true) if !had_before(record.owner, records, extent) => {
+                    let one = sets.single(record.owner);
+                    gained = sets.union(gained, one);
+                }
+                (kind::SHARED_DATA_REF, false) => self.released.push((bytenr, record.owner)),
+                _ => {}
+            }
+        }
+        self.extents.push(Touched { bytenr, bytes, version, lost, has, gained });
+    }
+}
+
+/// Whether a tree had references to a data extent already that has `records` now.
+fn had_before(tree: u64, records: &[Record], extent: &Extent) -> bool {
+    let refs = extent.inline.iter().filter(|(one, _)| tree_of(one) == Some(tree));
+    let now: i64 = refs.map(|(_, count)| count).sum();
+    let more = records.iter().filter(|one| one.kind == kind::EXTENT_DATA_REF && one.owner == tree);
+    now > more.map(|one| i64::from(one.delta)).sum()
 }
 
 /// Whether a reference may be a subvolume's; those by blocks are.
@@ -52,14 +183,25 @@ fn is_of_files(record: &Record) -> bool {
     }
 }
 
-/// The tree that alone refers to what is new.
-fn only_tree(group: &[Record]) -> Option<u64> {
-    let first = group.first()?;
-    let is_new = group.iter().any(|record| record.marks & Record::NEW != 0);
-    let is_alike = |record: &Record| {
-        matches!(record.kind, kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF)
-            && record.owner == first.owner
-            && record.delta > 0
+fn tree_of(one: &InlineRef) -> Option<u64> {
+    match *one {
+        InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => Some(root),
+        _ => None,
+    }
+}
+
+/// The tree that alone has references to an extent, and had: who else reaches it has a block of that tree.
+fn only_tree(records: &[Record], extent: &Extent) -> Option<u64> {
+    let tree = records.first()?.owner;
+    let is_its = |record: &Record| {
+        matches!(record.kind, kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF) && record.owner == tree
     };
-    (is_new && group.iter().all(is_alike)).then_some(first.owner)
+    let is_alone = records.iter().all(is_its)
+        && extent.flags & extent_flags::FULL_BACKREF == 0
+        && !extent.has_keyed()
+        && extent.inline.iter().all(|(one, _)| match one {
+            InlineRef::Owner { .. } => true,
+            one => tree_of(one) == Some(tree),
+        });
+    is_alone.then_some(tree)
 }

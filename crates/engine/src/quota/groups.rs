@@ -173,10 +173,31 @@ impl Groups {
         self.related.insert((member, group), is_in);
     }
 
-    /// Subvolumes are new and others gone, while nobody counts.
-    pub fn come_and_go(&mut self, made: &BTreeSet<u64>, gone: &BTreeSet<u64>) {
+    /// Subvolumes are new.
+    pub fn come(&mut self, made: &BTreeSet<u64>) {
         made.iter().for_each(|id| self.make(*id));
+    }
+
+    /// Subvolumes are gone.
+    pub fn go(&mut self, gone: &BTreeSet<u64>) {
         gone.iter().for_each(|id| self.remove(*id));
+    }
+
+    /// The group of a subvolume that is deleted goes, so that nobody has to count what the subvolume loses; but one that is in another group stays as
+    /// long as there is something in it, as what is dropped is that one's, too.
+    pub fn let_go(&mut self, subvolume: u64) {
+        if self.above.get(&subvolume).is_none_or(BTreeSet::is_empty) {
+            self.remove(subvolume);
+        }
+    }
+
+    /// Subvolumes that have groups: up to `most` on each side of this one, by their numbers; the nearest ones come first.
+    pub(super) fn beside(&self, subvolume: u64, most: usize) -> Vec<u64> {
+        let is_its = |id: &&u64| is_of_subvolume(**id);
+        let mut above = self.all.range(subvolume.saturating_add(1)..).map(|it| it.0);
+        let mut below = self.all.range(..subvolume).rev().map(|it| it.0);
+        let sides = |_| [above.next(), below.next()].into_iter().flatten();
+        (0..most).flat_map(sides).filter(is_its).copied().collect()
     }
 
     /// The group of a subvolume that is gone goes, too.

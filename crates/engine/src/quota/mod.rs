@@ -1,19 +1,20 @@
 //! Full quotas: what each group of subvolumes refers to, and what only it has, kept right by each commit.
 //!
-//! A commit that has settled knows two versions: the last one, and the one that it makes. Of each extent whose references have changed it asks in
-//! both which trees reach it ([`crate::refs::owners`]), and the groups gain and lose its bytes by the difference. Groups are written by the same
+//! A commit that has settled knows two versions: the last one, and the one that it makes. Of each extent whose references have changed it finds out
+//! which trees reached it and which do, and the groups gain and lose its bytes by the difference. Groups are written by the same
 //! commit, so what the quota tree says is of the version that it is in; the status item has that version's number, by which Linux knows it too.
 //!
-//! **What is looked at** ([`Changes`]): extents with records in the log of references. What is new and only one tree refers to needs no question.
-//! Below a tree block that fewer trees reach than before everything may have changed without a record of its own; that is gone through as
-//! long as some group's numbers come out otherwise, as what is below a block is reached by all who reach the block.
+//! **What is looked at** ([`Changes`]): extents with records in the log of references, as they are merged into the extent tree. Most are decided by
+//! what is seen there. Of the others who has lost them is known, and only who reaches them now is asked (`counting.rs`).
 //!
 //! **A snapshot** shares all but its root with its source. It is left out of the sets of the commit that takes it, and then gets the source's
 //! numbers and limits; both have one block for themselves. Groups of higher levels follow by a formula where they have both, or nothing else, or where
 //! the source shared nothing (`edit.rs`, as when a group enters another one).
 //!
-//! **A deleted subvolume** reaches what it has until that is dropped. Its own group loses what goes, but nobody looks below what it shares for its
-//! sake, and it goes with the last of it. (btrfs-progs expects the group to have all until then; Linux and our checker do not.)
+//! **A deleted subvolume** reaches what it has until that is dropped, and what it shares nobody else has alone until then. Its own group goes with the
+//! commit that deletes it (Linux and btrfs-progs accept that): so nobody counts what it loses, which is most of what dropping a snapshot changes. One that is
+//! in another group keeps its group until nothing is left of it, as that other group has what it has. Nor does the group of the source of a snapshot go
+//! before the snapshot has got its numbers.
 //!
 //! **Simple quotas** count by who has allocated something (`simple.rs`).
 //!
@@ -27,6 +28,7 @@
 
 use std::collections::BTreeSet;
 
+use buttress_ondisk::Key;
 use buttress_ondisk::item::{RootItem, root_flags};
 
 use crate::refs::usage::Costs;
@@ -34,6 +36,7 @@ use crate::refs::usage::Costs;
 mod account;
 mod changes;
 mod charges;
+mod counting;
 mod edit;
 mod groups;
 mod simple;
@@ -79,7 +82,8 @@ pub enum Quota {
 
 /// Whether a subvolume is deleted and waits to be dropped. A snapshot that has no name yet is not: what nobody can reach in it is taken away first.
 pub fn is_deleted(item: &RootItem) -> bool {
-    item.refs.get() == 0 && item.flags.get() & root_flags::DEAD != 0
+    let is_marked = item.flags.get() & root_flags::DEAD != 0;
+    item.refs.get() == 0 && (is_marked || Key::from(item.drop_progress) != Key::MIN)
 }
 
 impl Quota {

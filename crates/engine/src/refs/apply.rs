@@ -45,16 +45,17 @@ pub struct Form<'a> {
     pub owners: Option<u64>,
 }
 
-/// Merges `records` (folded, all those of each extent) into the extent tree.
+/// Merges `records` (folded, all those of each extent) into the extent tree. `told` hears of each extent its records, and what they have made of it.
 pub fn apply(
     merge: &mut Merge<'_>,
     form: &Form<'_>,
     records: &[Record],
     applied: &mut Applied,
+    told: &mut dyn FnMut(&[Record], &Extent),
 ) -> Result<()> {
     for group in records.chunk_by(|a, b| a.bytenr == b.bytenr) {
         if group.iter().any(|record| record.delta != 0 || record.marks != 0) {
-            apply_group(merge, form, group, applied)?;
+            apply_group(merge, form, group, applied, told)?;
         }
     }
     Ok(())
@@ -65,6 +66,7 @@ fn apply_group(
     form: &Form<'_>,
     group: &[Record],
     applied: &mut Applied,
+    told: &mut dyn FnMut(&[Record], &Extent),
 ) -> Result<()> {
     let bytenr = group[0].bytenr;
     let found = match merge.peek(&Key::new(bytenr, kind::EXTENT_ITEM, 0))? {
@@ -94,6 +96,7 @@ fn apply_group(
     if let Some(since) = form.owners {
         note_owner(&mut extent, form, group, (is_new, since), (key, applied));
     }
+    told(group, &extent);
     if extent.refs == 0 {
         return drop_extent(merge, form, key, &extent, is_new, applied);
     }
@@ -395,7 +398,9 @@ mod tests {
                 first_keys: &HashMap::new(),
                 owners: None,
             };
-            log.fold(|records| apply(&mut merge, &form, records, &mut Applied::default()))?;
+            log.fold(|records| {
+                apply(&mut merge, &form, records, &mut Applied::default(), &mut |_, _| ())
+            })?;
             self.root = Some(merge.finish().unwrap());
             Ok(())
         }

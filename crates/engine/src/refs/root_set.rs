@@ -159,6 +159,16 @@ impl RootSets {
         }
     }
 
+    /// The trees of `from` that are not in `other`.
+    pub fn difference(&mut self, from: RootSet, other: RootSet) -> RootSet {
+        if other.is_empty() || from.is_empty() {
+            return from;
+        }
+        let mut rest: Vec<u64> =
+            self.trees(from).filter(|tree| !self.contains(other, *tree)).collect();
+        self.of(&mut rest)
+    }
+
     /// Whether all trees of `part` are in `whole`.
     pub fn is_subset(&mut self, part: RootSet, whole: RootSet) -> bool {
         self.union(part, whole) == whole
@@ -389,6 +399,8 @@ mod tests {
                 }
             };
             assert!(sets.trees(found).eq(wanted.iter().copied()));
+            let less = sets.difference(*one, *other);
+            assert!(sets.trees(less).eq((some - more).iter().copied()));
             assert_eq!(sets.len(found), wanted.len() as u64);
             assert_eq!(sets.only(found).is_some(), wanted.len() == 1);
             assert_eq!(sets.contains(found, tree), wanted.contains(&tree));

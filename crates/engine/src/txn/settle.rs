@@ -14,6 +14,7 @@
 mod quotas;
 mod relocate;
 
+use quotas::last_snapshot;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -27,7 +28,7 @@ use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
 use crate::quota::Changes;
-use crate::refs::{Applied, Form, Owned, RefLog, Target, apply};
+use crate::refs::{Applied, Extent, Form, Owned, Record, RefLog, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
 use crate::tree::{Item, Merge, Packed, Root, View};
@@ -248,14 +249,17 @@ impl<'c, 'a> Settler<'c, 'a> {
             owners: self.owners,
         };
         let mut applied = Applied::default();
-        let (mut changes, is_simple) = (self.changes.take(), self.owners.is_some());
+        let (mut changes, commit) = (self.changes.take(), self.commit);
+        let is_simple = self.owners.is_some();
+        let mut told = |records: &[Record], extent: &Extent| {
+            if let Some(changes) = changes.as_mut().filter(|_| !is_simple) {
+                let nodesize = features.nodesize as u64;
+                changes.told(records, extent, nodesize, |tree| last_snapshot(commit, tree));
+            }
+        };
         self.merge(objectid::EXTENT_TREE, |merge| {
-            let folded = log.fold(|records| {
-                if let Some(changes) = changes.as_mut().filter(|_| !is_simple) {
-                    changes.note(records, features.nodesize as u64);
-                }
-                apply(merge, &form, records, &mut applied)
-            })?;
+            let folded =
+                log.fold(|records| apply(merge, &form, records, &mut applied, &mut told))?;
             stats::add(&counters.refs_folded, folded as u64);
             Ok(())
         })?;

@@ -6,6 +6,8 @@ use std::path::Path;
 use buttress::ondisk::item::{QgroupStatus, qgroup_status_flags};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Filesystem, New, Node, Options, Owner};
+use buttress_testkit::ops::compare;
+use buttress_testkit::ops::rng::Rng;
 use buttress_testkit::oracle::{btrfs, root_or_skip};
 
 use crate::judge::Image;
@@ -299,4 +301,231 @@ fn quotas_come_and_go_while_others_write() {
     if root_or_skip() {
         judge_numbers(&image);
     }
+}
+
+/// What is left of a subvolume that is dropped half way is asked from where dropping goes on: what its blocks name before that is gone.
+#[test]
+fn half_of_a_file_is_dropped_while_others_write() {
+    let image = Image::by_us(512 << 20);
+    let options = Options::read_write().background(false).drop_blocks_max(16);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    let file = fs.create(Node::top(work), b"file", &New::file(0o600)).unwrap().node;
+    let (pieces, piece) = (10_000u64, 4096);
+    for at in (0..pieces * piece).step_by(4 << 20) {
+        fs.write(file, at, &vec![7; 4 << 20]).unwrap();
+    }
+    let other = fs.create(Node::ROOT, b"other", &New::file(0o600)).unwrap().node;
+    fs.clone_range(file, 0, pieces * piece, other, 0).unwrap();
+    let third = fs.create_subvolume(Node::ROOT, b"third", Owner::default()).unwrap();
+    fs.commit().unwrap();
+    // Each second piece is another extent: those of the first ones are in many leaves.
+    for number in (0..pieces).step_by(2) {
+        fs.write(file, number * piece, &[8; 4096]).unwrap();
+    }
+    fs.count_quotas(|_| true).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+    fs.commit().unwrap();
+    let mut rounds = 0;
+    while fs.is_dropping() {
+        let name = format!("file{rounds}");
+        let file = fs.create(Node::top(third), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.clone_range(other, 0, pieces * piece, file, 0).unwrap();
+        fs.write(other, rounds * 8192, &[9; 4096]).unwrap();
+        commit_and_compare(&fs);
+        rounds += 1;
+    }
+    assert!(rounds > 1, "{rounds}");
+    fs.close().unwrap();
+    image.check();
+    if root_or_skip() {
+        judge(&image, 2);
+    }
+}
+
+/// A subvolume `work` with files of 4 KiB, so many in a few directories.
+fn files(fs: &Filesystem, count: u64) -> (u64, Vec<Node>) {
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    let make = |number: u64| {
+        let name = format!("file{number:06}");
+        let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[number as u8; 4096]).unwrap();
+        file
+    };
+    (work, (0..count).map(make).collect())
+}
+
+fn overwrite<'f>(fs: &Filesystem, files: impl IntoIterator<Item = &'f Node>) {
+    for file in files {
+        fs.write(*file, 0, &[255; 4096]).unwrap();
+    }
+}
+
+/// What the commit has counted is what a pass counts.
+fn commit_and_compare(fs: &Filesystem) {
+    fs.commit().unwrap();
+    assert!(!fs.has_wrong_quotas());
+    compare::quotas(fs).unwrap();
+}
+
+fn finish(image: &Image, fs: Filesystem) {
+    fs.clean().unwrap();
+    compare::quotas(&fs).unwrap();
+    fs.close().unwrap();
+    image.check();
+}
+
+/// What is overwritten below snapshots is lost, but where the tree has it elsewhere: in another file, or in one that is read only through a clone.
+#[test]
+fn what_is_overwritten_below_snapshots_is_lost_where_it_is_nowhere_else() {
+    let image = Image::by_us(512 << 20);
+    let fs = open(&image.path());
+    let (work, files) = files(&fs, 2000);
+    let far = fs.create_subvolume(Node::ROOT, b"far", Owner::default()).unwrap();
+    for number in [3, 500, 501, 1999] {
+        for top in [work, far] {
+            let name = format!("clone{number}");
+            let file = fs.create(Node::top(top), name.as_bytes(), &New::file(0o600)).unwrap().node;
+            fs.clone_range(files[number], 0, 4096, file, 0).unwrap();
+        }
+    }
+    fs.count_quotas(|_| true).unwrap();
+    for round in 0..4usize {
+        let name = format!("snapshot{round}");
+        fs.snapshot(work, Node::ROOT, name.as_bytes(), round % 2 == 0).unwrap();
+        commit_and_compare(&fs);
+        overwrite(&fs, files.iter().skip(round * 100).step_by(round + 1));
+        commit_and_compare(&fs);
+    }
+    // Snapshots and what they are taken of lose the same in one commit, in leaves that both of them copy.
+    let snapshot = fs.resolve("snapshot3").unwrap();
+    for number in 600..700 {
+        let name = format!("file{number:06}");
+        for top in [Node::top(work), snapshot] {
+            fs.unlink(top, name.as_bytes()).unwrap();
+        }
+    }
+    commit_and_compare(&fs);
+    finish(&image, fs);
+}
+
+/// What is new in a commit may have several owners at once.
+#[test]
+fn clones_within_a_commit_are_counted() {
+    let image = Image::by_us(512 << 20);
+    let fs = open(&image.path());
+    let (work, files) = files(&fs, 300);
+    let ids = [b"a", b"b", b"c"].map(|name| {
+        let id = fs.create_subvolume(Node::ROOT, name, Owner::default()).unwrap();
+        (id, fs.create(Node::top(id), b"file", &New::file(0o600)).unwrap().node)
+    });
+    fs.count_quotas(|_| true).unwrap();
+    fs.snapshot(work, Node::ROOT, b"snapshot", false).unwrap();
+    overwrite(&fs, &files[..100]);
+    for (number, (_, to)) in ids.iter().enumerate() {
+        for (from, file) in files.iter().enumerate().take(150).skip(number * 20) {
+            fs.clone_range(*file, 0, 4096, *to, from as u64 * 4096).unwrap();
+        }
+    }
+    commit_and_compare(&fs);
+    // Lost and gained in one commit, and gained by whom it was taken away in the same one.
+    overwrite(&fs, &files[40..120]);
+    let (_, first) = ids[0];
+    for number in 0..60 {
+        fs.write(first, number * 4096, &[3; 4096]).unwrap();
+        fs.clone_range(first, number * 4096, 4096, files[number as usize], 0).unwrap();
+        fs.clone_range(ids[1].1, 100 * 4096, 4096, first, number * 4096).unwrap();
+    }
+    commit_and_compare(&fs);
+    fs.delete_subvolume(Node::ROOT, b"a").unwrap();
+    fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+    commit_and_compare(&fs);
+    finish(&image, fs);
+}
+
+/// Every second snapshot is deleted, in small steps, while others are written to and taken. The groups of the deleted ones go first; what nobody but one has
+/// after that is his, step by step.
+#[test]
+fn deleted_snapshots_are_dropped_in_steps_while_others_change() {
+    for above in [&[][..], &[2], &[2, 3, 4]] {
+        let image = Image::by_us(512 << 20);
+        let options = Options::read_write().background(false).drop_blocks_max(16);
+        let fs = Filesystem::open(image.path(), options).unwrap();
+        let (work, files) = files(&fs, 3000);
+        for number in 0..8usize {
+            let name = format!("snapshot{number}");
+            fs.snapshot(work, Node::ROOT, name.as_bytes(), false).unwrap();
+            overwrite(&fs, files.iter().skip(number * 37 % 50).step_by(50));
+        }
+        fs.count_quotas(|_| true).unwrap();
+        let group = 1 << 48 | 1;
+        fs.create_qgroup(group).unwrap();
+        for number in above {
+            let member = fs.resolve(format!("snapshot{number}")).unwrap().subvolume;
+            fs.assign_qgroup(member, group).unwrap();
+            fs.count_quotas(|_| true).unwrap();
+        }
+        for number in [0, 2, 3, 6] {
+            fs.delete_subvolume(Node::ROOT, format!("snapshot{number}").as_bytes()).unwrap();
+        }
+        let (mut rounds, mut rng) = (0, Rng::new(above.len() as u64));
+        while rounds == 0 || fs.is_dropping() {
+            let from = rng.below(2990) as usize;
+            overwrite(&fs, &files[from..from + 10]);
+            let kept = fs.resolve("snapshot1").unwrap();
+            let name = format!("file{:06}", rng.below(3000));
+            if let Some(file) = fs.lookup(kept, name.as_bytes()).unwrap() {
+                fs.clone_range(files[from], 0, 4096, file.node, 0).unwrap();
+            }
+            if rounds % 16 == 3 {
+                let name = format!("more{rounds}");
+                fs.snapshot(work, Node::ROOT, name.as_bytes(), true).unwrap();
+            }
+            commit_and_compare(&fs);
+            rounds += 1;
+        }
+        assert!(rounds > 10, "{rounds}");
+        finish(&image, fs);
+    }
+}
+
+/// A deleted subvolume has no group, but for one that is in another group: that goes with the last of it.
+#[test]
+fn the_group_of_a_deleted_subvolume_goes_at_once() {
+    let image = Image::by_us(512 << 20);
+    let options = Options::read_write().background(false).drop_blocks_max(16);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let (work, files) = files(&fs, 2000);
+    let ids = [b"a", b"b"].map(|name| fs.snapshot(work, Node::ROOT, name, false).unwrap());
+    overwrite(&fs, &files[..500]);
+    fs.count_quotas(|_| true).unwrap();
+    let group = 1 << 48 | 1;
+    fs.create_qgroup(group).unwrap();
+    fs.assign_qgroup(ids[1], group).unwrap();
+    fs.count_quotas(|_| true).unwrap();
+    for name in [b"a", b"b"] {
+        fs.delete_subvolume(Node::ROOT, name).unwrap();
+    }
+    commit_and_compare(&fs);
+    assert!(fs.is_dropping());
+    let has = |fs: &Filesystem, id| {
+        let groups = compare::Quotas::of(fs).unwrap();
+        groups.usage.contains_key(&id)
+    };
+    assert_eq!(ids.map(|id| has(&fs, id)), [false, true]);
+    while fs.is_dropping() {
+        commit_and_compare(&fs);
+    }
+    assert_eq!(ids.map(|id| has(&fs, id)), [false, false]);
+    // What a snapshot is taken of has its group until the snapshot has the numbers.
+    let last = fs.snapshot(work, Node::ROOT, b"last", false).unwrap();
+    overwrite(&fs, &files[400..600]);
+    fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+    commit_and_compare(&fs);
+    assert!(has(&fs, last));
+    while fs.is_dropping() {
+        commit_and_compare(&fs);
+    }
+    assert!(!has(&fs, work));
+    finish(&image, fs);
 }

@@ -317,29 +317,6 @@ fn again(runner: &mut Runner) -> Result<()> {
 
 // ---- oracles ----
 
-/// `btrfs check`, data included. Of a subvolume that is dropped half way it expects that quota groups have all that it had, where Linux has what
-/// is left; where it finds nothing else, it looks again when all is dropped. So it does where they are marked as wrong, and have been counted anew.
-pub fn progs(device: &MemoryDevice, config: &Config) -> Result<()> {
-    match kernel::check(device) {
-        Err(Failure(why))
-            if config.quotas
-                && ["Counts for qgroup id", "Rescan hasn't been"]
-                    .iter()
-                    .any(|it| why.contains(it)) =>
-        {
-            let rest = Arc::new(device.snapshot());
-            let fs = engine("open", open(&(rest.clone() as _), config, &Clock::default()))?;
-            engine("clean", fs.clean())?;
-            if fs.has_wrong_quotas() {
-                engine("quotas", fs.count_quotas(|_| true))?;
-            }
-            engine("close", fs.close())?;
-            kernel::check(&rest)
-        }
-        checked => checked,
-    }
-}
-
 fn oracle<T, E: std::fmt::Display>(result: std::result::Result<T, E>) -> Result<T> {
     result.map_err(|error| Failure(error.to_string()))
 }
@@ -367,7 +344,7 @@ pub fn linux(device: &MemoryDevice, config: &Config, model: &Model) -> Result<()
     }
     oracle(mount.finish())?;
     let after = oracle(MemoryDevice::load(&image))?;
-    progs(&after, config)?;
+    kernel::check_with_quotas(&after, config)?;
     let after: Arc<dyn BlockDevice> = Arc::new(after);
     let fs = engine("open what Linux wrote", open(&after, config, &Clock::default()))?;
     let found = engine("lookup", fs.lookup(Node::ROOT, &PROBE.as_bytes()[1..]))?;

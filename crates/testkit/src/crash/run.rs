@@ -12,6 +12,7 @@ use super::judge;
 use super::record::{Recording, record};
 use super::states::{self, Disk, Loss, Maker, State};
 use super::workloads::Workload;
+use crate::ops::kernel;
 use crate::ops::run::{Failure, Result};
 use crate::ops::shrink::message;
 use crate::oracle::is_root;
@@ -248,7 +249,7 @@ impl Judging<'_> {
         if due(self.since.0, self.plan.check_every) {
             self.since.0 = 0;
             match whole {
-                true => judge::progs(&disk.device, &self.workload.config)?,
+                true => kernel::check_with_quotas(&disk.device, &self.workload.config)?,
                 false => judge::progs_by_mirror(&disk.device, &self.workload.config)?,
             }
             self.outcome.tally.checked += 1;

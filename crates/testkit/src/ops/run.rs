@@ -115,6 +115,7 @@ impl Config {
             dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
             cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
             free_space_max: seed % 2 * (24 << 20),
+            drop_blocks_max: *rng.pick(&[16, 4096]),
             ..Config::default()
         }
     }
@@ -459,7 +460,7 @@ impl Runner {
         self.check_quotas()?;
         let Some(device) = &self.device else { return Ok(()) };
         self.counts.checked += 1;
-        kernel::check(device)
+        kernel::check_with_quotas(device, &self.config)
     }
 
     /// What the last commit says of quota groups is what there is.

@@ -7,6 +7,8 @@
 //! met then; nor are sets, which answers in the making refer to. For both there is a bound of its own ([`Known::check`]), far beyond what snapshots
 //! and clones come to; who has made up trees that go beyond it is told so.
 
+use buttress_ondisk::Key;
+
 use super::super::{RootSet, RootSets};
 use super::alone::Alone;
 use crate::error::{Error, Result};
@@ -118,7 +120,8 @@ pub struct Known {
     leaves: Kept<RootSet>,
     /// Of nodes.
     nodes: Kept<RootSet>,
-    pub(super) trees: Kept<Root>,
+    /// Where trees are, and where what is left of each begins.
+    pub(super) trees: Kept<(Root, Key)>,
     /// Of the items of a leaf, 64 together.
     items: Kept<Answers>,
     /// The sets of trees that were answered. A [`RootSet`] is of use until the next question.

@@ -11,7 +11,8 @@
 //! **A reference by a tree** (`TREE_BLOCK_REF`, `EXTENT_DATA_REF`) says that a block of the tree refers to the extent, not which one: the
 //! tree is searched from its root for the key, which leads there. It always does: a tree that gives up a block which others still
 //! reach has its references turned into references by the block's address (`FULL_BACKREF`) first. This holds of a subvolume that is
-//! dropped half way, too: what is gone of it has given up its references, and what is not is still below its root.
+//! dropped half way, too: what is gone of it has given up its references, and what is not is still below its root, from the key on at which
+//! dropping goes on. Before that its nodes name blocks that are gone.
 //!
 //! **A reference by a block** (`SHARED_BLOCK_REF`, `SHARED_DATA_REF`) names the block. Each block is resolved once per version and kept
 //! ([`Known`]): a snapshot that shares a subtree costs one reference at its top, not one for each extent below. So neither time nor
@@ -49,7 +50,7 @@ pub use places::Place;
 pub use reach::Reached;
 pub use references::Head;
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
-pub use search::FileRef;
+pub use search::{FileRef, extent_of};
 
 use references::{Extents, Reading, wrong};
 
@@ -105,20 +106,26 @@ impl<'a> Owners<'a> {
 
     /// Tree `id` in this version, deleted subvolumes that are not dropped yet among them.
     pub fn tree(&mut self, id: u64) -> Result<View<'a>> {
-        let root = match id {
-            objectid::ROOT_TREE => self.committed.root,
-            objectid::CHUNK_TREE => self.committed.chunk,
-            objectid::EXTENT_TREE => self.committed.extent,
+        Ok(self.tree_left(id)?.0)
+    }
+
+    /// The same, and the key at which begins what is left of it: of a subvolume that is dropped half way, blocks that it refers to before that
+    /// may be gone, and what is in them is not its own any more.
+    pub(super) fn tree_left(&mut self, id: u64) -> Result<(View<'a>, Key)> {
+        let (root, begin) = match id {
+            objectid::ROOT_TREE => (self.committed.root, Key::MIN),
+            objectid::CHUNK_TREE => (self.committed.chunk, Key::MIN),
+            objectid::EXTENT_TREE => (self.committed.extent, Key::MIN),
             _ => match self.known.trees.get(id) {
-                Some(root) => root,
+                Some(found) => found,
                 None => {
-                    let root = self.find_tree(id)?;
-                    self.known.trees.put(id, root);
-                    root
+                    let found = self.find_tree(id)?;
+                    self.known.trees.put(id, found);
+                    found
                 }
             },
         };
-        Ok(View::new(self.blocks, id, root))
+        Ok((View::new(self.blocks, id, root), begin))
     }
 
     /// What the extent item at `bytenr` says, and all references.
@@ -133,15 +140,31 @@ impl<'a> Owners<'a> {
         }
     }
 
-    fn find_tree(&self, id: u64) -> Result<Root> {
+    /// Tree `id` in this version, if it has one of that number and that is not deleted: then all that its blocks refer to is reached by it.
+    pub fn living(&self, id: u64) -> Result<Option<View<'a>>> {
+        let item = self.root_item(id)?.filter(|item| item.refs.get() > 0);
+        Ok(item.map(|item| View::new(self.blocks, id, root_of(&item))))
+    }
+
+    fn root_item(&self, id: u64) -> Result<Option<RootItem>> {
         let trees = View::new(self.blocks, objectid::ROOT_TREE, self.committed.root);
         let from = Key::new(id, kind::ROOT_ITEM, 0);
         let item = trees.last_in(&from, &Key { offset: u64::MAX, ..from })?;
-        let item = item.and_then(|item| RootItem::read(item.data()));
-        let item =
-            item.ok_or_else(|| wrong("a reference is of a tree that has no root item", id))?;
-        Ok(Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level })
+        Ok(item.and_then(|item| RootItem::read(item.data())))
     }
+
+    fn find_tree(&self, id: u64) -> Result<(Root, Key)> {
+        let item = self
+            .root_item(id)?
+            .ok_or_else(|| wrong("a reference is of a tree that has no root item", id))?;
+        let begin = if item.refs.get() == 0 { Key::from(item.drop_progress) } else { Key::MIN };
+        Ok((root_of(&item), begin))
+    }
+}
+
+fn root_of(item: &RootItem) -> Root {
+    let (bytenr, generation) = (item.bytenr.get(), item.generation.get());
+    Root { bytenr, generation, level: item.level }
 }
 
 /// References that are read at once.

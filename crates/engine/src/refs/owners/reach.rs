@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use buttress_ondisk::view::InlineRef;
 
-use super::super::RootSet;
+use super::super::{RootSet, RootSets};
 use super::Owners;
 use super::alone::level_of;
 use super::references::{Reading, wrong};
@@ -28,6 +28,15 @@ pub struct Reached {
 impl Owners<'_> {
     /// What the version has at `bytenr`; `None` where there is nothing.
     pub fn reached(&mut self, bytenr: u64) -> Result<Option<Reached>> {
+        self.reached_until(bytenr, |_, _| false)
+    }
+
+    /// The same, but once `is_enough` of the trees that reach a data extent are found there may be others that are not told.
+    pub fn reached_until(
+        &mut self,
+        bytenr: u64,
+        mut is_enough: impl FnMut(&RootSets, RootSet) -> bool,
+    ) -> Result<Option<Reached>> {
         self.known.begin();
         let (mut reading, mut refs) = (Reading::of_any(bytenr), std::mem::take(&mut self.refs));
         self.extents.more(&mut reading, &mut refs, BATCH)?;
@@ -44,19 +53,24 @@ impl Owners<'_> {
         }
         let mut trees = RootSet::EMPTY;
         while !refs.is_empty() {
-            trees = self.with_trees_of_data(trees, (bytenr, head.len), &refs)?;
+            let extent = (bytenr, head.len);
+            trees = self.with_trees_of_data(trees, extent, &refs, &mut is_enough)?;
+            if is_enough(&self.known.sets, trees) {
+                break;
+            }
             self.extents.more(&mut reading, &mut refs, BATCH)?;
         }
         self.refs = refs;
         Ok(Some(Reached { trees, bytes: head.len, block: None }))
     }
 
-    /// A set, and the trees that reach a data extent by these references.
+    /// A set, and the trees that reach a data extent by these references, until that is enough.
     fn with_trees_of_data(
         &mut self,
         mut all: RootSet,
         extent: (u64, u64),
         refs: &[InlineRef],
+        is_enough: &mut impl FnMut(&RootSets, RootSet) -> bool,
     ) -> Result<RootSet> {
         for one in refs {
             let some = match *one {
@@ -67,7 +81,11 @@ impl Owners<'_> {
                 }
                 _ => continue,
             };
+            let before = all;
             all = self.known.sets.union(all, some);
+            if all != before && is_enough(&self.known.sets, all) {
+                break;
+            }
         }
         self.known.check(extent.0)?;
         Ok(all)
@@ -76,6 +94,12 @@ impl Owners<'_> {
     /// The number of the sets that are in use: those with another number mean nothing any more.
     pub fn sets_epoch(&self) -> u64 {
         self.known.epoch()
+    }
+
+    /// The trees that reach a tree block. The set is in use like that of [`Owners::reached`].
+    pub fn trees_of_leaf(&mut self, bytenr: u64) -> Result<RootSet> {
+        self.known.begin();
+        self.trees_of_block(bytenr, Some(0))
     }
 
     /// The trees of the set that the last question was answered with, ascending.
@@ -100,7 +124,7 @@ impl Owners<'_> {
         let mut all = RootSet::EMPTY;
         self.each_batch(bytenr, |owners, reading, refs| {
             let len = reading.head()?.len;
-            all = owners.with_trees_of_data(all, (bytenr, len), refs)?;
+            all = owners.with_trees_of_data(all, (bytenr, len), refs, &mut |_, _| false)?;
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(all)

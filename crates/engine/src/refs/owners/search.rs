@@ -64,11 +64,11 @@ impl<'a> Owners<'a> {
         file: FileRef,
         mut each: impl FnMut(&mut Self, &Item) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<()>> {
-        let tree: View<'a> = self.tree(id)?;
+        let (tree, begin): (View<'a>, Key) = self.tree_left(id)?;
         // A file may start in the middle of an extent: then the difference is below zero.
         let first = if file.offset > i64::MAX as u64 { 0 } else { file.offset };
         let end = file.offset.wrapping_add(len.max(COMPRESSED_MAX));
-        let from = Key::new(file.ino, kind::EXTENT_DATA, first);
+        let from = Key::new(file.ino, kind::EXTENT_DATA, first).max(begin);
         let to = Key { offset: end, ..from };
         let mut items = match self.leaf_of(&tree, &from, &to)? {
             Some(leaf) => Pieces::Leaf(leaf.search(&from).unwrap_or_else(|slot| slot), leaf, to),

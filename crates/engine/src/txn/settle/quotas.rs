@@ -5,6 +5,7 @@ use buttress_ondisk::superblock::incompat;
 use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
+use super::super::commit::Commit;
 use super::super::core::Roots;
 use super::{Settler, TreeCommit};
 use crate::error::Result;
@@ -55,8 +56,7 @@ impl Settler<'_, '_> {
                 self.changes = Some(self.changed_trees()?);
             }
             Quota::Inconsistent(groups) => {
-                let Changes { made, gone, .. } = self.changed_trees()?;
-                groups.come_and_go(&made, &gone);
+                uncounted(groups, &self.changed_trees()?);
                 self.mark_quotas(&mut quota)?;
             }
             Quota::Left => self.mark_quotas(&mut quota)?,
@@ -116,15 +116,18 @@ impl Settler<'_, '_> {
 
     /// Which subvolumes are new, and which are gone.
     fn changed_trees(&self) -> Result<Changes> {
-        let snapshots = self.commit.take_snapshots();
-        let mut changes = Changes { snapshots, ..Changes::default() };
+        let mut changes = Changes::of(self.commit.take_snapshots());
         let items = self.todo.root_items.iter();
         for (key, item) in items.filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
             if !objectid::is_subvolume(key.objectid) {
                 continue;
             }
-            if item.is_none() {
+            let Some(item) = item.as_deref().and_then(RootItem::read) else {
                 changes.gone.insert(key.objectid);
+                continue;
+            };
+            if is_deleted(&item) {
+                changes.dead.insert(key.objectid);
             } else if self.commit.core().root_view().get(key)?.is_none() {
                 changes.made.insert(key.objectid);
             }
@@ -181,16 +184,13 @@ impl Settler<'_, '_> {
         let Quota::Counted(groups) = &mut *quota else {
             // Somebody has found out meanwhile that they are wrong.
             if let Quota::Inconsistent(groups) = &mut *quota {
-                groups.come_and_go(&changes.made, &changes.gone);
+                uncounted(groups, &changes);
                 self.mark_quotas(&mut quota)?;
                 return Ok(true);
             }
             return Ok(false);
         };
-        // What a snapshot is taken of lives on in that.
-        let sources: Vec<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
-        let is_dead = |id| !sources.contains(&id) && self.is_dead(id);
-        let counted = account(groups, &versions, changes, is_dead);
+        let counted = account(groups, &versions, changes);
         if let Ok(true) = counted {
             let transid = self.commit.transid();
             self.merge(objectid::QUOTA_TREE, |merge| groups.emit(merge, transid, false))?;
@@ -205,15 +205,6 @@ impl Settler<'_, '_> {
         quota.distrust();
         self.mark_quotas(&mut quota)?;
         Ok(true)
-    }
-
-    /// Whether a subvolume is deleted, or gone.
-    fn is_dead(&self, id: u64) -> bool {
-        let view = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
-        let from = Key::new(id, kind::ROOT_ITEM, 0);
-        let item = view.last_in(&from, &Key { offset: u64::MAX, ..from });
-        let item = item.ok().flatten().and_then(|item| RootItem::read(item.data()));
-        is_of_subvolume(id) && item.is_none_or(|item| is_deleted(&item))
     }
 
     /// Marks quotas as inconsistent where nobody counts: Linux counts them anew then.
@@ -232,4 +223,20 @@ impl Settler<'_, '_> {
             merge.put(key, &[status.as_bytes(), &rest].concat())
         })
     }
+}
+
+/// Subvolumes are new, deleted and gone, while nobody counts.
+fn uncounted(groups: &mut Groups, changes: &Changes) {
+    groups.come(&changes.made);
+    changes.dead.iter().for_each(|id| groups.let_go(*id));
+    groups.go(&changes.gone);
+}
+
+/// The transaction of a tree's last snapshot, itself being one counted among them, in the last version, if it is there.
+pub(super) fn last_snapshot(commit: &Commit<'_>, tree: u64) -> Option<u64> {
+    let from = Key::new(tree, kind::ROOT_ITEM, 0);
+    let trees = commit.core().root_view();
+    let found = trees.last_in(&from, &Key { offset: u64::MAX, ..from }).ok()??;
+    let item = RootItem::read(found.data())?;
+    Some(item.last_snapshot.get().max(found.key().offset))
 }

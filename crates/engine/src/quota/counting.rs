@@ -1,0 +1,463 @@
+//! Who has lost and gained what a commit has touched.
+//!
+//! Of a tree block both versions are asked who reaches it: blocks are few. Of a data extent that several trees may reach only the commit's own version is
+//! asked, and that only where it matters. Who has lost it is known without: a tree that has a record of its loss; the trees that reached a leaf which
+//! has let go of it by its address; and the trees that have lost a leaf it is in, be there a record or not, as a copy of a leaf gains and loses at once
+//! what is overwritten in it. There is no other way to lose an extent: blocks are never changed, so whoever still reaches the leaf reaches what it names.
+//! Before, it was reached by those who reach it now and those who have lost it, but for who has gained it, which is by a record, too.
+//!
+//! **Below a tree block** that has lost trees is looked at as long as somebody's numbers may tell: a tree that has a group is among these, or
+//! those that are left could be somebody's alone. A deleted subvolume has no group any more, so the one who drops half of all snapshots looks below what
+//! only one tree is left of.
+//!
+//! **Enough** is known of an extent when nobody has it alone and each loser with a group is found again, or there is none. So nothing is asked of what is
+//! overwritten but whether the one who did it has it elsewhere. What a deleted subvolume shared is held against a leaf at the same key of
+//! other trees: what both name, nobody has alone. Never one of a tree that is dropped: its nodes name what is gone.
+
+use std::collections::HashMap;
+
+use buttress_ondisk::{Key, TreeBlock, kind};
+
+use super::account::Moves;
+use super::changes::{Changes, Touched, Versioned};
+use crate::error::Result;
+use crate::hash::Spread;
+use crate::refs::owners::{Owners, Reached, extent_of};
+use crate::refs::{RootSet, RootSets, Target, child_refs};
+use crate::tree::{Blocks, View};
+
+/// Tree blocks that a commit reads to see what changed below them at most. Linux gives up where a subtree of three levels is dropped.
+const BLOCKS_MAX: usize = 4096;
+/// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
+const BESIDE: usize = 2;
+/// Leaves of another tree that have what one leaf has, at most.
+const LEAVES_MAX: usize = 3;
+/// So few extents are asked for sooner than one more leaf is read for them.
+const ASKED_MAX: usize = 3;
+
+/// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
+pub(super) type Done = [u64; 7];
+const ALONE: usize = 0;
+const TOLD: usize = 1;
+const COMPARED: usize = 2;
+const SAME: usize = 3;
+const MOVED: usize = 4;
+const READ: usize = 5;
+const BELOW: usize = 6;
+
+/// What has become of tree blocks that had one set of trees and have another one.
+#[derive(Clone, Copy, Debug)]
+struct Change {
+    number: usize,
+    /// The trees that reach them no more.
+    lost: RootSet,
+    /// Whether none of these has a group.
+    is_quiet: bool,
+    /// Whether what is below may have become somebody's alone, or no more be that of one that has a group, without a record.
+    goes_on: bool,
+    /// One that reaches them, or did.
+    tree: u64,
+    /// Whether any tree is left.
+    is_left: bool,
+}
+
+pub(super) struct Counting<'a> {
+    pub moves: Moves<'a>,
+    pub done: Done,
+    blocks: &'a Blocks,
+    before: Owners<'a>,
+    after: Owners<'a>,
+    /// What comes of sets of tree blocks, as long as they are numbered so.
+    changes: Spread<u64, Option<Change>>,
+    /// The same of extents, by the set of now and the one of those who may have lost them.
+    losses: Spread<u64, Option<usize>>,
+    epochs: [u64; 2],
+    /// Who may have lost extents that are below tree blocks, in the sets of the changes.
+    below: Spread<u64, RootSet>,
+    /// Extents that nobody has alone, by what several trees name.
+    shared: Spread<u64, ()>,
+    /// Trees with whose leaves is compared.
+    others: HashMap<u64, Option<View<'a>>>,
+    /// Blocks that may be gone into.
+    left: usize,
+    /// Something is as no commit of ours makes it.
+    is_odd: bool,
+}
+
+impl<'a> Counting<'a> {
+    pub fn new(
+        moves: Moves<'a>,
+        blocks: &'a Blocks,
+        [before, after]: [Owners<'a>; 2],
+    ) -> Counting<'a> {
+        Counting {
+            moves,
+            done: Done::default(),
+            blocks,
+            before,
+            after,
+            changes: Spread::default(),
+            losses: Spread::default(),
+            epochs: [0; 2],
+            below: Spread::default(),
+            shared: Spread::default(),
+            others: HashMap::new(),
+            left: BLOCKS_MAX,
+            is_odd: false,
+        }
+    }
+
+    /// Whether all of it could be counted.
+    pub fn all(&mut self, changes: &mut Changes) -> Result<bool> {
+        self.done[ALONE] += changes.settled;
+        for (tree, bytes) in std::mem::take(&mut changes.alone) {
+            // What a snapshot has comes with the rest of it.
+            if !self.moves.is_fresh(tree) {
+                let (had, has) =
+                    if bytes < 0 { (vec![tree], vec![]) } else { (vec![], vec![tree]) };
+                let number = self.moves.number(had, has);
+                self.moves.count(number, bytes.unsigned_abs());
+            }
+        }
+        let blocks = std::mem::take(&mut changes.blocks);
+        if !self.all_blocks(blocks, &mut changes.sets)? {
+            return Ok(false);
+        }
+        self.all_extents(changes)?;
+        Ok(!self.is_spent() && !changes.sets.is_full())
+    }
+
+    fn is_spent(&self) -> bool {
+        self.left == 0 || self.is_odd || self.moves.is_spent()
+    }
+
+    // ---- tree blocks ----
+
+    /// Counts tree blocks, and finds what is below them; whether that could be done.
+    fn all_blocks(&mut self, mut touched: Vec<u64>, sets: &mut RootSets) -> Result<bool> {
+        touched.sort_unstable();
+        touched.dedup();
+        let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
+        for bytenr in &touched {
+            self.block(*bytenr, &mut below, sets)?;
+            if self.is_spent() {
+                return Ok(false);
+            }
+        }
+        while let Some(bytenr) = below.pop() {
+            if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
+                self.done[BELOW] += 1;
+                self.block(bytenr, &mut below, sets)?;
+            }
+            if self.is_spent() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Counts one tree block; blocks below it that may have changed go to `below`.
+    fn block(&mut self, bytenr: u64, below: &mut Vec<u64>, sets: &mut RootSets) -> Result<()> {
+        let (before, after) = (self.before.reached(bytenr)?, self.after.reached(bytenr)?);
+        let of = |it: &Option<Reached>| it.as_ref().map_or(RootSet::EMPTY, |it| it.trees);
+        let Some(change) = self.change([of(&before), of(&after)], sets) else {
+            self.done[SAME] += 1;
+            return Ok(());
+        };
+        self.done[MOVED] += 1;
+        self.moves.count(change.number, self.blocks.nodesize() as u64);
+        let Some((level, generation)) = before.and_then(|before| before.block) else {
+            return Ok(());
+        };
+        let compares = change.is_quiet && !change.is_left && level == 0;
+        if !change.goes_on && !compares {
+            return Ok(());
+        }
+        self.done[READ] += 1;
+        self.left = self.left.saturating_sub(usize::from(change.goes_on));
+        let block = self.blocks.read(bytenr, level, generation, 0)?;
+        if level > 0 {
+            child_refs(&block, |target| {
+                if let Target::Block(bytenr, _) = target {
+                    below.push(bytenr);
+                }
+            });
+            return Ok(());
+        }
+        self.leaf(&block, &change, sets)
+    }
+
+    /// What comes of it that tree blocks have another set of trees; `None` where it is the same one.
+    fn change(&mut self, [before, after]: [RootSet; 2], sets: &mut RootSets) -> Option<Change> {
+        self.forget();
+        let key = u64::from(before.number()) << 32 | u64::from(after.number());
+        if let Some(known) = self.changes.get(&key) {
+            return *known;
+        }
+        let old: Vec<u64> = self.before.trees_in(before).collect();
+        let new = self.after.trees_in(after);
+        let new: Vec<u64> = new.filter(|tree| !self.moves.is_fresh(*tree)).collect();
+        let change = (old != new).then(|| self.changed(old, new, sets));
+        self.changes.insert(key, change);
+        change
+    }
+
+    fn changed(&mut self, old: Vec<u64>, new: Vec<u64>, sets: &mut RootSets) -> Change {
+        let has = |set: &[u64], tree: &u64| set.binary_search(tree).is_ok();
+        // A block that is there already gets trees by snapshots alone.
+        self.is_odd |= !old.is_empty() && new.iter().any(|tree| !has(&old, tree));
+        let mut lost: Vec<u64> = old.iter().copied().filter(|tree| !has(&new, tree)).collect();
+        let is_quiet = !lost.iter().any(|tree| self.moves.has_group(*tree));
+        let is_left = !new.is_empty();
+        let may_be_alone = is_left && !self.moves.is_nobodys(new.iter().copied());
+        Change {
+            lost: sets.of(&mut lost),
+            is_quiet,
+            goes_on: old.len() > 1 && !lost.is_empty() && (!is_quiet || may_be_alone),
+            tree: new.first().or(old.first()).copied().unwrap_or_default(),
+            is_left,
+            number: self.moves.number(old, new),
+        }
+    }
+
+    /// Forgets what is known by the numbers of sets, when these mean nothing any more.
+    fn forget(&mut self) {
+        let epochs = [self.before.sets_epoch(), self.after.sets_epoch()];
+        if self.epochs != epochs {
+            self.changes.clear();
+            self.losses.clear();
+            self.epochs = epochs;
+        }
+    }
+
+    /// Finds what a leaf has named that trees have lost with it.
+    fn leaf(&mut self, leaf: &TreeBlock, change: &Change, sets: &mut RootSets) -> Result<()> {
+        let mut named = named(leaf);
+        if change.is_quiet {
+            self.compare(&mut named, change)?;
+        }
+        if change.goes_on {
+            for (_, bytenr) in named {
+                let lost = self.below.entry(bytenr).or_default();
+                *lost = sets.union(*lost, change.lost);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes what other trees name, too, out of what a leaf has named: nobody has that alone.
+    fn compare(&mut self, named: &mut Vec<(Key, u64)>, change: &Change) -> Result<()> {
+        let mut one = change.is_left.then_some(change.tree);
+        for other in self.moves.beside(change.tree, BESIDE) {
+            if named.len() <= ASKED_MAX {
+                break;
+            }
+            let Some(view) = self.other(other)? else { continue };
+            let Some(one) = one else {
+                // Nobody is left of whom it is known: what counts is what this one and another one name.
+                let mut found = found_in(&view, named).into_iter();
+                named.retain(|_| found.next() == Some(true));
+                one = Some(other);
+                continue;
+            };
+            if self.moves.is_nobodys([one, other]) {
+                let mut found = found_in(&view, named).into_iter();
+                named.retain(|(_, bytenr)| {
+                    let is_shared = found.next() == Some(true);
+                    self.done[COMPARED] += u64::from(is_shared);
+                    // What has gone with the leaf has records of its own.
+                    if is_shared && !change.is_left {
+                        self.shared.insert(*bytenr, ());
+                    }
+                    !is_shared
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// A tree that is compared with, unless it is being dropped.
+    fn other(&mut self, tree: u64) -> Result<Option<View<'a>>> {
+        if let Some(known) = self.others.get(&tree) {
+            return Ok(*known);
+        }
+        let view = if self.moves.is_fresh(tree) { None } else { self.after.living(tree)? };
+        self.others.insert(tree, view);
+        Ok(view)
+    }
+
+    // ---- data extents ----
+
+    /// Counts all extents that have records, or are below tree blocks that have lost trees.
+    fn all_extents(&mut self, changes: &mut Changes) -> Result<()> {
+        let mut touched = std::mem::take(&mut changes.extents);
+        touched.sort_unstable_by_key(|one| one.bytenr);
+        self.is_odd |= touched.windows(2).any(|pair| pair[0].bytenr == pair[1].bytenr);
+        self.find_released(std::mem::take(&mut changes.released), &mut changes.sets)?;
+        let mut below = std::mem::take(&mut self.below);
+        for one in &mut touched {
+            let lost = below.remove(&one.bytenr).unwrap_or_default();
+            one.lost = changes.sets.union(one.lost, lost);
+        }
+        let mut rest: Vec<(u64, RootSet)> = below.into_iter().collect();
+        rest.sort_unstable();
+        let mut rest = rest.into_iter().peekable();
+        for one in touched {
+            while let Some((bytenr, lost)) = rest.next_if(|(bytenr, _)| *bytenr < one.bytenr) {
+                self.losses_of(bytenr, lost, &changes.sets)?;
+            }
+            self.extent(&one, &mut changes.sets)?;
+            if self.is_spent() {
+                return Ok(());
+            }
+        }
+        rest.try_for_each(|(bytenr, lost)| self.losses_of(bytenr, lost, &changes.sets))
+    }
+
+    /// Those that reached leaves may have lost what these have let go of by their addresses.
+    fn find_released(&mut self, released: Vec<(u64, u64)>, sets: &mut RootSets) -> Result<()> {
+        let mut leaves: Spread<u64, RootSet> = Spread::default();
+        for (bytenr, leaf) in released {
+            let lost = match leaves.get(&leaf) {
+                Some(known) => *known,
+                None => {
+                    let trees = self.before.trees_of_leaf(leaf)?;
+                    let mut trees: Vec<u64> = self.before.trees_in(trees).collect();
+                    let trees = sets.of(&mut trees);
+                    leaves.insert(leaf, trees);
+                    trees
+                }
+            };
+            let all = self.below.entry(bytenr).or_default();
+            *all = sets.union(*all, lost);
+        }
+        Ok(())
+    }
+
+    /// Counts one extent that has records.
+    fn extent(&mut self, one: &Touched, sets: &mut RootSets) -> Result<()> {
+        let bytenr = one.bytenr;
+        match one.version {
+            Versioned::Before => {
+                self.done[TOLD] += 1;
+                let number = self.moves.number(sets.trees(one.lost).collect(), Vec::new());
+                self.moves.count(number, one.bytes);
+                return Ok(());
+            }
+            Versioned::After => return self.exactly(bytenr),
+            Versioned::Both => {}
+        }
+        if !sets.is_subset(one.gained, one.lost) {
+            return self.exactly(bytenr);
+        }
+        if sets.is_subset(one.lost, one.has) {
+            self.done[TOLD] += 1;
+            return Ok(());
+        }
+        let lost = sets.difference(one.lost, one.has);
+        if self.moves.with_groups(sets, lost).is_empty()
+            && self.moves.is_nobodys(sets.trees(one.has))
+        {
+            self.done[TOLD] += 1;
+            return Ok(());
+        }
+        self.losses_of(bytenr, lost, sets)
+    }
+
+    /// Counts an extent of which nothing is known but that these trees have reached it, and no tree has gained it.
+    fn losses_of(&mut self, bytenr: u64, lost: RootSet, sets: &RootSets) -> Result<()> {
+        let losers = self.moves.with_groups(sets, lost);
+        if losers.is_empty() && self.shared.contains_key(&bytenr) {
+            return Ok(());
+        }
+        let moves = &mut self.moves;
+        let is_enough = |sets: &RootSets, found: RootSet| {
+            losers.iter().all(|tree| sets.contains(found, *tree))
+                && moves.is_nobodys(sets.trees(found))
+        };
+        let Some(found) = self.after.reached_until(bytenr, is_enough)? else {
+            // It would have records.
+            self.is_odd = true;
+            return Ok(());
+        };
+        match self.loss(found.trees, lost, sets) {
+            Some(number) => {
+                self.done[MOVED] += 1;
+                self.moves.count(number, found.bytes);
+            }
+            None => self.done[SAME] += 1,
+        }
+        Ok(())
+    }
+
+    /// What comes of it that some have an extent, as the last question was answered, and of these trees some may have it no more.
+    fn loss(&mut self, found: RootSet, lost: RootSet, sets: &RootSets) -> Option<usize> {
+        self.forget();
+        let key = u64::from(found.number()) << 32 | u64::from(lost.number());
+        if let Some(known) = self.losses.get(&key) {
+            return *known;
+        }
+        let now = self.after.trees_in(found);
+        let now: Vec<u64> = now.filter(|tree| !self.moves.is_fresh(*tree)).collect();
+        let gone = sets.trees(lost).filter(|tree| now.binary_search(tree).is_err());
+        let gone: Vec<u64> = gone.collect();
+        let number = (!gone.is_empty()).then(|| {
+            if self.moves.is_nobodys(now.iter().copied()) {
+                return self.moves.loss(gone, &now);
+            }
+            let mut before = [&*now, &gone].concat();
+            before.sort_unstable();
+            self.moves.number(before, now)
+        });
+        self.losses.insert(key, number);
+        number
+    }
+
+    /// Counts an extent by who reaches it in both versions.
+    fn exactly(&mut self, bytenr: u64) -> Result<()> {
+        let (before, after) = (self.before.reached(bytenr)?, self.after.reached(bytenr)?);
+        let of = |it: &Option<Reached>| it.as_ref().map_or(RootSet::EMPTY, |it| it.trees);
+        let old: Vec<u64> = self.before.trees_in(of(&before)).collect();
+        let new = self.after.trees_in(of(&after));
+        let new: Vec<u64> = new.filter(|tree| !self.moves.is_fresh(*tree)).collect();
+        if old == new {
+            self.done[SAME] += 1;
+            return Ok(());
+        }
+        self.done[MOVED] += 1;
+        let bytes = [before, after].iter().flatten().map(|it| it.bytes).max();
+        let number = self.moves.number(old, new);
+        self.moves.count(number, bytes.unwrap_or(0));
+        Ok(())
+    }
+}
+
+/// The data extents that a leaf names, and where.
+fn named(leaf: &TreeBlock) -> Vec<(Key, u64)> {
+    let items = (0..leaf.len()).map(|slot| leaf.item(slot));
+    let files = items.filter(|(key, _)| key.kind == kind::EXTENT_DATA);
+    files.filter_map(|(key, data)| Some((key, extent_of(data)?.bytenr))).collect()
+}
+
+/// Which of them a tree names at the same places. What cannot be read names nothing.
+fn found_in(view: &View<'_>, named: &[(Key, u64)]) -> Vec<bool> {
+    let mut found = vec![false; named.len()];
+    let mut at = 0;
+    for _ in 0..LEAVES_MAX {
+        let Some((key, _)) = named.get(at) else { break };
+        let Ok((leaf, next)) = view.leaf_at(key) else { break };
+        let mut slot = leaf.search(key).unwrap_or_else(|slot| slot);
+        while let Some((key, bytenr)) = named.get(at)
+            && next.is_none_or(|next| *key < next)
+        {
+            while slot < leaf.len() && leaf.key(slot) < *key {
+                slot += 1;
+            }
+            if slot < leaf.len() && leaf.key(slot) == *key {
+                found[at] = extent_of(leaf.data(slot)).is_some_and(|it| it.bytenr == *bytenr);
+            }
+            at += 1;
+        }
+    }
+    found
+}
