@@ -150,6 +150,7 @@ impl Pace {
     /// For one extent that alone needs more.
     fn enlarge(&mut self, why: TooSmall) -> Result<()> {
         match why {
+            TooSmall::NoRun => return Err(Error::NoSpace),
             TooSmall::Blocks if self.size.blocks >= BLOCKS.1 => return Err(Error::NoSpace),
             TooSmall::Blocks => self.least.blocks = self.size.blocks * 2,
             TooSmall::Data(len) => self.least.data = len,

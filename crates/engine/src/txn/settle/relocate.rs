@@ -62,6 +62,8 @@ pub enum TooSmall {
     Blocks,
     /// It has so many bytes.
     Data(u64),
+    /// It may have so many, and there is no run of free space that is long enough.
+    NoRun,
 }
 
 /// What it has moved.
@@ -190,6 +192,10 @@ impl Settler<'_, '_> {
                 }
                 Ok(Room::TooLittle(why)) => {
                     plan.done.too_small = (plan.done.moved == 0).then_some(why);
+                    break;
+                }
+                Err(Error::NoSpace) => {
+                    plan.done.too_small = (plan.done.moved == 0).then_some(TooSmall::NoRun);
                     break;
                 }
                 Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
