@@ -40,7 +40,7 @@ pub(crate) fn check(context: &Context<'_>) {
 
 fn superblocks(context: &Context<'_>) {
     for member in context.volume.devices() {
-        let size = member.device.size().min(member.total_bytes);
+        let size = member.device.size().min(member.total_bytes());
         for (at, offset) in SUPERBLOCK_OFFSETS.into_iter().enumerate() {
             if offset + SUPERBLOCK_LEN as u64 > size {
                 break;
@@ -121,9 +121,9 @@ fn overlaps(context: &Context<'_>, chunks: &BTreeMap<u64, Chunk>) {
                 continue;
             };
             let last = stripe.offset.saturating_add(chunk.device_len());
-            if last > member.total_bytes || stripe.dev_uuid != member.uuid {
+            if last > member.total_bytes() || stripe.dev_uuid != member.uuid {
                 let place = Place { device: Some(stripe.devid), ..place.clone() };
-                let expect = format_args!("inside its device of {} bytes", member.total_bytes);
+                let expect = format_args!("inside its device of {} bytes", member.total_bytes());
                 context.report(Kind::ChunkPlace, place, last, expect);
             }
         }
@@ -253,7 +253,7 @@ fn devices(context: &Context<'_>, devices: &[DevItem], used: Option<&BTreeMap<u6
         }
     }
     for member in context.volume.devices() {
-        let (have, expect) = (member.device.size(), member.total_bytes);
+        let (have, expect) = (member.device.size(), member.total_bytes());
         if have < expect {
             let place = Place { device: Some(member.devid), ..Place::default() };
             context.report(Kind::DeviceShort, place, have, format_args!("{expect} or more"));

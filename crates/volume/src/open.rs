@@ -7,7 +7,10 @@ use std::{
     ops::ControlFlow,
     os::unix::fs::FileTypeExt,
     path::Path,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use buttress_device::{Access, BlockDevice, DeviceError, lost_mount};
@@ -140,7 +143,7 @@ impl Volume {
         let member = Member {
             devid: sb.dev_item.devid.get(),
             uuid: sb.dev_item.uuid,
-            total_bytes: sb.dev_item.total_bytes.get(),
+            size: Arc::new(AtomicU64::new(sb.dev_item.total_bytes.get())),
             device,
         };
         Volume {
@@ -232,7 +235,9 @@ impl Volume {
         }
         match total_bytes {
             Some(total_bytes) => {
-                self.members.iter_mut().for_each(|member| member.total_bytes = total_bytes);
+                for member in &self.members {
+                    member.size.store(total_bytes, Ordering::Release);
+                }
                 Ok(())
             }
             None => Err(device_item("number of device items", 0, 1)),
@@ -420,8 +425,9 @@ pub(crate) fn check_place(members: &[Member], chunk: &Chunk) -> Result<(), Volum
             return place("stripe on an unknown device", have, "a device that is there".into());
         };
         let end = stripe.offset.saturating_add(chunk.device_len());
-        if end > member.total_bytes {
-            let expect = format!("at most {}", member.total_bytes);
+        let size = member.total_bytes();
+        if end > size {
+            let expect = format!("at most {size}");
             return place("stripe past the end of its device", end.to_string(), expect);
         }
     }

@@ -258,7 +258,7 @@ pub(crate) fn seal(sb: &Superblock, offset: u64) -> Superblock {
 impl Member {
     /// Refuses a device of which somebody has cut off the end.
     fn check_size(&self) -> Result<(), VolumeError> {
-        let (size, total_bytes) = (self.device.size(), self.total_bytes);
+        let (size, total_bytes) = (self.device.size(), self.total_bytes());
         match size < total_bytes {
             true => {
                 Err(VolumeError::CutShort { device: self.device.name().into(), size, total_bytes })

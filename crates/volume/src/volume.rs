@@ -32,10 +32,17 @@ pub struct Member {
     pub devid: u64,
     /// Its uuid.
     pub uuid: [u8; 16],
-    /// Bytes that the filesystem uses of it, as its device item says.
-    pub total_bytes: u64,
+    /// Bytes that the filesystem uses of it.
+    pub(crate) size: Arc<AtomicU64>,
     /// The device itself.
     pub device: Arc<dyn BlockDevice>,
+}
+
+impl Member {
+    /// Bytes that the filesystem uses of it: as its device item says, or is going to.
+    pub fn total_bytes(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
 }
 
 /// What a volume has met since it was opened.
@@ -169,6 +176,13 @@ impl Volume {
             have: format!("chunk at {}", overlap.other),
             expect: "nothing else there".into(),
         })
+    }
+
+    /// The filesystem uses so many bytes of a device from now on, which a superblock to come says.
+    pub fn resize(&self, devid: u64, bytes: u64) {
+        for member in self.members.iter().filter(|member| member.devid == devid) {
+            member.size.store(bytes, Ordering::Release);
+        }
     }
 
     /// Removes the chunk that starts at the address from the map; whether there was one.

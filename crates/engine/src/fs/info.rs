@@ -84,7 +84,7 @@ impl Filesystem {
             id: member.devid,
             uuid: member.uuid,
             path: member.device.name().to_string(),
-            total: member.total_bytes,
+            total: self.device_size(),
             used: usage.device_total.saturating_sub(usage.unallocated),
         };
         let label = superblock.label.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();

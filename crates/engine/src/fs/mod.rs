@@ -8,6 +8,7 @@
 //! Permissions are not checked here: front ends that have users do that.
 
 pub mod acl;
+mod balance;
 #[cfg(test)]
 mod beside;
 mod convert;
@@ -28,6 +29,7 @@ mod quotas;
 mod relocate;
 mod rename;
 mod replayed;
+mod resize;
 mod resolve;
 mod run;
 mod subvolumes;
@@ -50,6 +52,7 @@ use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
+pub use balance::{Balance, BalanceFilter, Balanced, Balancing, profile_of};
 pub use costs::Counting;
 pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};

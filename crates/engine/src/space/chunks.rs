@@ -57,6 +57,8 @@ pub(crate) struct Pool {
     returning: Vec<Chunk>,
     /// Set at the freeze: the next commit looks for vacant groups.
     pub plan_removals: bool,
+    /// The device has another size than the last commit knows.
+    pub resized: bool,
     /// What the superblock says: as of the last look at what is dirty.
     written: Written,
 }
@@ -94,6 +96,7 @@ impl Pool {
             removed: Vec::new(),
             returning: Vec::new(),
             plan_removals: true,
+            resized: false,
             written: Written { system, ..Written::default() },
         };
         pool.note_device();
@@ -105,6 +108,11 @@ impl Pool {
     /// Type and profile of new chunks of a class.
     pub fn type_of(&self, class: Class) -> u64 {
         self.types.get(class.slot()).copied().unwrap_or_default()
+    }
+
+    /// Another type for new chunks of a class.
+    pub fn set_type(&mut self, class: Class, flags: u64) {
+        self.types[class.slot()] = flags;
     }
 
     /// Other types for new chunks.

@@ -18,12 +18,18 @@ pub(crate) struct Device {
     /// As it stands in the chunk tree; `bytes_used` is kept up to date.
     pub item: DevItem,
     taken: Extents,
+    /// New chunks lie before this byte.
+    limit: Option<u64>,
 }
 
 impl Device {
     /// A device of which nothing is taken.
     pub fn new(item: DevItem) -> Device {
-        Device { item: DevItem { bytes_used: 0.into(), ..item }, taken: Extents::default() }
+        Device {
+            item: DevItem { bytes_used: 0.into(), ..item },
+            taken: Extents::default(),
+            limit: None,
+        }
     }
 
     /// The device's number.
@@ -39,6 +45,16 @@ impl Device {
     /// Bytes that chunks have.
     pub fn used(&self) -> u64 {
         self.item.bytes_used.get()
+    }
+
+    /// New chunks lie before this byte from now on.
+    pub fn limit(&mut self, end: Option<u64>) {
+        self.limit = end;
+    }
+
+    /// Where the last range that is taken ends.
+    pub fn end(&self) -> u64 {
+        self.taken.iter().last().map_or(0, |range| range.end())
     }
 
     /// Takes a range; whether all of it was there and free.
@@ -61,7 +77,7 @@ impl Device {
 
     /// What is not taken, rising.
     pub fn holes(&self) -> Vec<Range> {
-        let end = self.total() / SECTOR * SECTOR;
+        let end = self.limit.unwrap_or(u64::MAX).min(self.total()) / SECTOR * SECTOR;
         let mut holes = Vec::new();
         let mut at = RESERVED;
         for taken in self.taken.iter().chain([Range::new(end, 0)]) {

@@ -84,7 +84,8 @@ impl Space {
         }
         let mut dirty = Dirty::default();
         (dirty.chunks_added, dirty.chunks_removed) = pool.take_changes();
-        if !dirty.chunks_added.is_empty() || !dirty.chunks_removed.is_empty() {
+        let is_resized = std::mem::take(&mut pool.resized);
+        if is_resized || !dirty.chunks_added.is_empty() || !dirty.chunks_removed.is_empty() {
             dirty.device = Some(pool.written().device);
         }
         let range = |chunk: &Chunk| Range::new(chunk.logical, chunk.length);

@@ -30,6 +30,7 @@ mod load;
 mod log;
 mod relocate;
 mod reserve;
+mod resize;
 mod set;
 #[cfg(test)]
 mod tests;

@@ -24,6 +24,11 @@ pub(super) fn next(core: &Core, roots: &Roots, transid: u64) -> Result<Superbloc
     next.log_root_level = 0;
     next.bytes_used = core.space.bytes_used().into();
     next.dev_item.bytes_used = core.space.device_bytes_used().into();
+    let size = core.space.written_device_size();
+    if size != next.dev_item.total_bytes.get() {
+        // The filesystem has one device.
+        (next.dev_item.total_bytes, next.total_bytes) = (size.into(), size.into());
+    }
     let array = core.space.sys_chunk_array();
     next.sys_chunk_array.fill(0);
     next.sys_chunk_array[..array.len()].copy_from_slice(&array);

@@ -13,6 +13,7 @@ mod limits;
 mod memory;
 mod quotas;
 mod relocate;
+mod resize;
 mod simple_quotas;
 
 mod space;

@@ -273,7 +273,7 @@ fn quotas_come_and_go_while_others_write() {
                     };
                     fs.write(file, round % 7 * 4096, &[round as u8; 20_000]).unwrap();
                     let snapshot = format!("snap{thread}-{}", round / 16 % 3);
-                    if round % 16 == 0 {
+                    if round.is_multiple_of(16) {
                         let _may_be_missing = fs.delete_subvolume(Node::ROOT, snapshot.as_bytes());
                         fs.snapshot(id, Node::ROOT, snapshot.as_bytes(), false).unwrap();
                     }

@@ -9,7 +9,7 @@ use buttress_testkit::ops::rng::Rng;
 use crate::judge::Image;
 
 /// What every file of every subvolume holds, by path: names, sizes, and sums of contents.
-fn contents(fs: &Filesystem) -> BTreeMap<String, (u64, u64)> {
+pub fn contents(fs: &Filesystem) -> BTreeMap<String, (u64, u64)> {
     let mut all = BTreeMap::new();
     let mut waiting = vec![(Node::ROOT, String::new())];
     while let Some((dir, path)) = waiting.pop() {
@@ -42,7 +42,7 @@ fn contents(fs: &Filesystem) -> BTreeMap<String, (u64, u64)> {
 }
 
 /// Subvolumes with small and large files, snapshots that share with them, clones of parts, and reserved space.
-fn fill(fs: &Filesystem, seed: u64) {
+pub fn fill(fs: &Filesystem, seed: u64) {
     let mut rng = Rng::new(seed);
     let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
     let other = fs.create_subvolume(Node::ROOT, b"other", Owner::default()).unwrap();
@@ -76,7 +76,7 @@ fn fill(fs: &Filesystem, seed: u64) {
     fs.commit().unwrap();
 }
 
-fn judge(image: &Image, expected: &BTreeMap<String, (u64, u64)>) {
+pub fn judge(image: &Image, expected: &BTreeMap<String, (u64, u64)>) {
     image.check();
     let fs = image.open_read_only();
     assert_eq!(contents(&fs), *expected);
@@ -181,7 +181,7 @@ fn work(fs: &Filesystem, thread: u64, id: u64, is_done: &AtomicBool) {
                 let _may_be_missing = fs.delete_subvolume(Node::ROOT, name.as_bytes());
                 fs.snapshot(id, Node::ROOT, name.as_bytes(), false).unwrap();
             }
-            3 => drop(fs.sync(file).unwrap()),
+            3 => fs.sync(file).unwrap(),
             _ => {
                 let (at, len) = (rng.below(200_000) as usize, 1 + rng.below(50_000) as usize);
                 let bytes = vec![rng.below(256) as u8; len];

@@ -1,0 +1,232 @@
+//! Balancing: block groups that fit filters are emptied, one after the other, and so written anew in fewer or in other ones.
+//!
+//! What is chosen is chosen at the beginning, as on Linux, from the highest address down; what comes up meanwhile is left alone. Each group that
+//! was emptied is done for good, so who stops in between loses nothing.
+
+use std::ops::Range;
+
+use buttress_ondisk::item::chunk_type;
+
+use super::Filesystem;
+use super::relocate::{Emptied, Emptying};
+use crate::error::{Errno, Error, Result};
+use crate::space::{Class, GroupInfo};
+
+/// Which block groups of a type are balanced: those that fit all that is said. The words are those of btrfs-progs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct BalanceFilter {
+    /// Profiles, as bits of [`chunk_type`] with [`BalanceFilter::SINGLE`].
+    pub profiles: Option<u64>,
+    /// Percent that are used: at least the one, and fewer than the other.
+    pub usage: Option<Range<u32>>,
+    /// A device that has a part of it.
+    pub devid: Option<u64>,
+    /// Bytes of that device, of which it has some.
+    pub drange: Option<Range<u64>>,
+    /// Logical addresses, of which it has some.
+    pub vrange: Option<Range<u64>>,
+    /// How many groups at least (none where there are fewer), and at most.
+    pub limit: Option<(u32, u32)>,
+    /// How many parts on devices it has: at least and at most.
+    pub stripes: Option<(u32, u32)>,
+    /// The profile that it is to have: those that have it already are passed over with `soft`.
+    pub convert: Option<u64>,
+    /// See there.
+    pub soft: bool,
+}
+
+impl BalanceFilter {
+    /// Stands for no profile bit, in [`BalanceFilter::profiles`] and [`BalanceFilter::convert`] (`BTRFS_AVAIL_ALLOC_BIT_SINGLE`).
+    pub const SINGLE: u64 = 1 << 48;
+
+    fn fits(&self, group: &GroupInfo, parts: &[(u64, u64)], devid: u64) -> bool {
+        let profile = profile_of(group.flags);
+        let crosses = |range: &Range<u64>, start: u64, len: u64| {
+            start < range.end && range.start < start.saturating_add(len)
+        };
+        let on_device =
+            |range: &Range<u64>| parts.iter().any(|(at, len)| crosses(range, *at, *len));
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        self.profiles.is_none_or(|mask| mask & profile != 0)
+            && self.usage.as_ref().is_none_or(|usage| is_used(group, usage))
+            && self.devid.is_none_or(|wanted| wanted == devid)
+            && self.drange.as_ref().is_none_or(on_device)
+            && self.vrange.as_ref().is_none_or(|range| crosses(range, group.start, group.len))
+            && self.stripes.is_none_or(|(least, most)| (least..=most).contains(&count))
+            && !(self.soft && self.convert == Some(profile))
+    }
+}
+
+/// The profile bits of a group, or [`BalanceFilter::SINGLE`].
+pub fn profile_of(flags: u64) -> u64 {
+    match flags & chunk_type::PROFILE_MASK {
+        0 => BalanceFilter::SINGLE,
+        bits => bits,
+    }
+}
+
+/// As Linux reckons: 0 percent stands for one byte, and more than 100 for all.
+fn is_used(group: &GroupInfo, usage: &Range<u32>) -> bool {
+    let bytes = |percent: u32| match percent {
+        0 => 1,
+        1..=100 => {
+            u64::try_from(u128::from(group.len) * u128::from(percent) / 100).unwrap_or(group.len)
+        }
+        _ => group.len.saturating_add(1),
+    };
+    let least = if usage.start == 0 { 0 } else { bytes(usage.start) };
+    // A full group is fewer than all of it nowhere.
+    let most = if usage.end == 100 { group.len } else { bytes(usage.end) };
+    (least..most).contains(&group.used)
+}
+
+/// What is balanced: of each type those groups that fit the filter; a type without one is left alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balance {
+    /// Groups of data, mixed ones among them.
+    pub data: Option<BalanceFilter>,
+    /// Groups of metadata.
+    pub metadata: Option<BalanceFilter>,
+    /// Groups of the chunk tree.
+    pub system: Option<BalanceFilter>,
+}
+
+/// How far a balance is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Balancing {
+    /// Groups that were looked at.
+    pub considered: u64,
+    /// Groups that are to be emptied.
+    pub expected: u64,
+    /// Groups that were.
+    pub completed: u64,
+    /// The group that is being emptied.
+    pub group: Emptying,
+}
+
+/// What a balance has done.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Balanced {
+    /// Groups that there were.
+    pub considered: u64,
+    /// Groups that were emptied.
+    pub completed: u64,
+    /// What was moved.
+    pub emptied: Emptied,
+}
+
+impl Balance {
+    fn filter(&self, group: &GroupInfo) -> Option<&BalanceFilter> {
+        match Class::of(group.flags) {
+            Class::Data => self.data.as_ref(),
+            Class::Metadata => self.metadata.as_ref(),
+            Class::System => self.system.as_ref(),
+        }
+    }
+}
+
+impl Filesystem {
+    /// The block groups that a balance empties, in its order.
+    pub fn balance_plan(&self, balance: &Balance) -> Vec<GroupInfo> {
+        let devid = self.core().space.devid();
+        let mut all: Vec<GroupInfo> = self.block_groups();
+        all.reverse();
+        let fits = |group: &GroupInfo| {
+            let parts = self.device_ranges(group.start);
+            balance.filter(group).is_some_and(|filter| filter.fits(group, &parts, devid))
+        };
+        let mut chosen: Vec<GroupInfo> = all.into_iter().filter(fits).collect();
+        for class in Class::ALL {
+            let is_meant = |group: &GroupInfo| Class::of(group.flags) == class;
+            let of_class = chosen.iter().filter(|group| is_meant(group));
+            let first = of_class.clone().next().and_then(|group| balance.filter(group));
+            let Some((least, most)) = first.and_then(|filter| filter.limit) else { continue };
+            let enough = of_class.count() >= least as usize;
+            let mut left = if enough { most } else { 0 };
+            chosen.retain(|group| {
+                let stays = !is_meant(group) || left > 0;
+                left -= u32::from(is_meant(group) && stays);
+                stays
+            });
+        }
+        chosen
+    }
+
+    /// Empties the block groups that fit. `told` hears how far it is and may end it by `false`: then the answer is EINTR, and what was emptied stays
+    /// so. ENOSPC where there is no room; EINVAL for a profile that one device cannot have.
+    pub fn balance(
+        &self,
+        balance: &Balance,
+        mut told: impl FnMut(Balancing) -> bool,
+    ) -> Result<Balanced> {
+        self.core().check_writable()?;
+        self.convert(balance)?;
+        let plan = self.balance_plan(balance);
+        let considered = self.block_groups().len() as u64;
+        let mut done = Balanced { considered, ..Balanced::default() };
+        let expected = plan.len() as u64;
+        for group in plan {
+            let mut told = |emptying| {
+                told(Balancing { considered, expected, completed: done.completed, group: emptying })
+            };
+            match self.empty_block_group(group.start, &mut told) {
+                Ok(emptied) => {
+                    done.completed += u64::from(emptied.failed.is_empty());
+                    done.emptied.moved += emptied.moved;
+                    done.emptied.data += emptied.data;
+                    done.emptied.blocks += emptied.blocks;
+                    done.emptied.failed.extend(emptied.failed);
+                }
+                // It has become vacant by itself, and is gone.
+                Err(Error::User(Errno::NOENT)) => done.completed += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// New groups have the profiles that are asked for.
+    fn convert(&self, balance: &Balance) -> Result<()> {
+        let types = [
+            (Class::Data, &balance.data),
+            (Class::Metadata, &balance.metadata),
+            (Class::System, &balance.system),
+        ];
+        let wishes = types.iter().filter_map(|(class, filter)| {
+            filter.as_ref().and_then(|filter| filter.convert).map(|profile| (*class, profile))
+        });
+        let wishes: Vec<(Class, u64)> = wishes.collect();
+        for (_, profile) in &wishes {
+            if !matches!(*profile, BalanceFilter::SINGLE | chunk_type::DUP) {
+                return Err(Error::User(Errno::INVAL));
+            }
+        }
+        for (class, profile) in wishes {
+            self.core().space.set_profile(class, profile & chunk_type::PROFILE_MASK);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usage_is_reckoned_as_on_linux() {
+        let group = |used| GroupInfo { start: 0, len: 1000, flags: 1, used };
+        for (used, usage, fits) in [
+            (0, 0..0, true),
+            (1, 0..0, false),
+            (99, 0..10, true),
+            (100, 0..10, false),
+            (999, 0..100, true),
+            (1000, 0..100, false),
+            (100, 10..20, true),
+            (99, 10..20, false),
+            (200, 10..20, false),
+        ] {
+            assert_eq!(is_used(&group(used), &usage), fits, "{used} {usage:?}");
+        }
+    }
+}

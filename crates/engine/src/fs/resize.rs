@@ -1,0 +1,103 @@
+//! The device becomes larger or smaller: what lies behind the new end moves before it first.
+//!
+//! New chunks lie before the new end from the beginning. When no chunk has anything behind it, the size changes with one commit: in the
+//! device item and in the superblock. Until then a crash leaves the old size, and less behind the end.
+
+use super::relocate::Emptying;
+use super::run::need;
+use super::{Filesystem, Inner};
+use crate::error::{Errno, Error, Result};
+use crate::space::{GroupInfo, Need};
+use crate::txn::Upkeep;
+
+/// The smallest device, in bytes: as on Linux.
+const SIZE_MIN: u64 = 256 << 20;
+/// Sizes are multiples of it, as those of sectors.
+const SECTOR: u64 = buttress_ondisk::SECTOR;
+/// The start of each device is left alone.
+const RESERVED: u64 = 1 << 20;
+/// Commits until what a removed chunk had is free.
+const COMMITS_MAX: usize = 4;
+
+impl Filesystem {
+    /// Bytes of the device that the filesystem has.
+    pub fn device_size(&self) -> u64 {
+        self.core().space.device_size()
+    }
+
+    /// Makes the filesystem end at byte `size` of its device, rounded down to a sector. What lies behind moves first: `told` hears how far that is and
+    /// may end it by `false` (EINTR). EINVAL below 256 MiB, EFBIG beyond the device, ENOSPC where what there is has no room, EIO where something
+    /// could not be moved.
+    pub fn resize(&self, size: u64, mut told: impl FnMut(Emptying) -> bool) -> Result<()> {
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        let size = size / SECTOR * SECTOR;
+        let now = self.device_size();
+        if size < SIZE_MIN.min(now) {
+            return Err(Error::User(Errno::INVAL));
+        }
+        let device = inner.core.volume.devices().iter().map(|it| it.device.size()).min();
+        if size > now && size > device.unwrap_or(0) {
+            return Err(Error::User(Errno::FBIG));
+        }
+        let space = &inner.core.space;
+        if size < now {
+            space.limit_device(Some(size));
+            let moved = self.move_before(size, &mut told);
+            if moved.is_err() {
+                space.limit_device(None);
+            }
+            moved?;
+        }
+        let resized = inner.change(Need { private: 2, ..need(0, 400) }, |op| {
+            op.core.space.resize_device(size);
+            op.core.volume.resize(op.core.space.devid(), size);
+            Ok(())
+        });
+        space.limit_device(None);
+        resized?;
+        inner.commit_for_space(Upkeep::None).map(drop)
+    }
+
+    /// Empties all block groups that have something behind byte `end` of the device.
+    fn move_before(&self, end: u64, told: &mut dyn FnMut(Emptying) -> bool) -> Result<()> {
+        loop {
+            let is_behind = |group: &GroupInfo| {
+                self.device_ranges(group.start).iter().any(|(at, len)| at + len > end)
+            };
+            // The last ones first: those before them have the more room.
+            let Some(group) = self.block_groups().into_iter().rev().find(is_behind) else { break };
+            match self.empty_block_group(group.start, &mut *told) {
+                Ok(emptied) if emptied.failed.is_empty() => {}
+                Ok(_) => return Err(Error::User(Errno::IO)),
+                Err(Error::User(Errno::NOENT)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.inner().wait_for_device(end)
+    }
+
+    /// How small the device can become at least, in bytes: what chunks have of it now, and room for the largest of them beside it.
+    pub fn device_size_min(&self) -> u64 {
+        let groups = self.block_groups();
+        let of_device = |group: &GroupInfo| -> u64 {
+            self.device_ranges(group.start).iter().map(|it| it.1).sum()
+        };
+        let all: u64 = groups.iter().map(of_device).sum();
+        let largest = groups.iter().map(of_device).max().unwrap_or(0);
+        (RESERVED + all + largest).max(SIZE_MIN).min(self.device_size())
+    }
+}
+
+impl Inner {
+    /// Waits until nothing behind a byte of the device is a chunk's, removed ones among them.
+    fn wait_for_device(&self, end: u64) -> Result<()> {
+        for _ in 0..COMMITS_MAX {
+            if self.core.space.device_end() <= end {
+                return Ok(());
+            }
+            self.commit_for_space(Upkeep::None)?;
+        }
+        Err(Error::User(Errno::BUSY))
+    }
+}

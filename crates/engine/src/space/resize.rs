@@ -1,0 +1,50 @@
+//! The size of the device, and which profile new chunks have.
+
+use buttress_ondisk::item::chunk_type;
+
+use super::{Class, Space};
+
+impl Space {
+    /// The device's number.
+    pub fn devid(&self) -> u64 {
+        self.pool.lock().device.devid()
+    }
+
+    /// Bytes of the device that the filesystem has.
+    pub fn device_size(&self) -> u64 {
+        self.pool.lock().device.total()
+    }
+
+    /// Where the last byte ends that a chunk has of the device, those that are on their way out among them.
+    pub fn device_end(&self) -> u64 {
+        self.pool.lock().device.end()
+    }
+
+    /// New chunks lie before byte `end` of the device from now on; `None`: anywhere on it.
+    pub fn limit_device(&self, end: Option<u64>) {
+        let mut pool = self.pool.lock();
+        pool.device.limit(end);
+        pool.credit = Default::default();
+    }
+
+    /// The device has so many bytes, which the next commit that asks what is dirty writes.
+    pub fn resize_device(&self, size: u64) {
+        let mut pool = self.pool.lock();
+        pool.device.item.total_bytes = size.into();
+        pool.resized = true;
+        pool.credit = Default::default();
+    }
+
+    /// The device's size as the last commit that asked has written it, for the superblock.
+    pub fn written_device_size(&self) -> u64 {
+        self.pool.lock().written().device.total_bytes.get()
+    }
+
+    /// New chunks of a class have this profile.
+    pub fn set_profile(&self, class: Class, profile: u64) {
+        let mut pool = self.pool.lock();
+        let flags = pool.type_of(class) & !chunk_type::PROFILE_MASK | profile;
+        pool.set_type(class, flags);
+        pool.credit = Default::default();
+    }
+}

@@ -1,0 +1,133 @@
+//! A device becomes smaller and larger, and block groups are chosen to be balanced.
+
+use buttress::ondisk::item::chunk_type;
+use buttress::{Balance, BalanceFilter, Errno, Filesystem, New, Node};
+
+use crate::judge::Image;
+use crate::relocate::{contents, fill, judge};
+
+const MIB: u64 = 1 << 20;
+
+/// The file is cut off where the filesystem ends by now.
+fn cut(image: &Image) {
+    let fs = image.open_read_only();
+    let size = fs.device_size();
+    drop(fs);
+    let file = std::fs::File::options().write(true).open(image.path()).unwrap();
+    file.set_len(size).unwrap();
+}
+
+#[test]
+fn a_device_shrinks_and_grows() {
+    let image = Image::by_us(2 << 30);
+    let fs = image.open();
+    fill(&fs, 3);
+    // What lies behind the new end.
+    let large = fs.create(Node::ROOT, b"large", &New::file(0o600)).unwrap().node;
+    (0..300).for_each(|number| _ = fs.write(large, number * MIB, &[number as u8; MIB as usize]));
+    fs.commit().unwrap();
+    let expected = contents(&fs);
+    for size in [1400 * MIB + 12_345, 1 << 30, fs.device_size_min()] {
+        fs.resize(size, |_| true).unwrap();
+        assert_eq!(fs.device_size(), size / 4096 * 4096);
+        assert_eq!(fs.info().devices[0].total, size / 4096 * 4096);
+        assert_eq!(contents(&fs), expected);
+    }
+    let least = fs.device_size_min();
+    assert!(least < 900 * MIB, "{least}");
+    assert_eq!(fs.resize(100 * MIB, |_| true).unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(fs.resize(300 * MIB, |_| true).unwrap_err().errno(), Errno::NOSPC);
+    assert_eq!(fs.resize(4 << 30, |_| true).unwrap_err().errno(), Errno::FBIG);
+    fs.resize(least, |_| true).unwrap();
+    fs.close().unwrap();
+    cut(&image);
+    judge(&image, &expected);
+    let file = std::fs::File::options().write(true).open(image.path()).unwrap();
+    file.set_len(3 << 30).unwrap();
+    let fs = image.open();
+    fs.resize(3 << 30, |_| true).unwrap();
+    // It can be filled.
+    let more = fs.create(Node::ROOT, b"more", &New::file(0o600)).unwrap().node;
+    (0..1500).for_each(|number| _ = fs.write(more, number * MIB, &[3; MIB as usize]).unwrap());
+    let expected = contents(&fs);
+    fs.close().unwrap();
+    judge(&image, &expected);
+}
+
+/// Who stops a resize has a filesystem of the old size.
+#[test]
+fn a_resize_that_is_stopped_leaves_the_size() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let behind = fs.create(Node::ROOT, b"behind", &New::file(0o600)).unwrap().node;
+    (0..500).for_each(|at| _ = fs.write(behind, at * MIB, &[at as u8; MIB as usize]).unwrap());
+    fill(&fs, 4);
+    let expected = contents(&fs);
+    let stopped = fs.resize(600 * MIB, |at| at.moved == 0);
+    assert_eq!(stopped.unwrap_err().errno(), Errno::INTR);
+    assert_eq!(fs.device_size(), 1 << 30);
+    let file = fs.create(Node::ROOT, b"new", &New::file(0o600)).unwrap().node;
+    fs.write(file, 0, &[1; 100_000]).unwrap();
+    fs.unlink(Node::ROOT, b"new").unwrap();
+    fs.close().unwrap();
+    judge(&image, &expected);
+}
+
+fn balanced(fs: &Filesystem, balance: Balance) -> u64 {
+    let done = fs.balance(&balance, |_| true).unwrap();
+    assert_eq!(done.emptied.failed, []);
+    done.completed
+}
+
+fn profiles(fs: &Filesystem) -> Vec<(u64, u64)> {
+    let of = |flags: u64| (flags & chunk_type::TYPE_MASK, flags & chunk_type::PROFILE_MASK);
+    let mut all: Vec<(u64, u64)> = fs.block_groups().iter().map(|group| of(group.flags)).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+#[test]
+fn groups_that_fit_are_balanced() {
+    let image = Image::by_us(2 << 30);
+    let fs = image.open();
+    fill(&fs, 5);
+    let expected = contents(&fs);
+    // Large files that go again leave groups that are nearly empty.
+    for name in [&b"a"[..], b"b", b"c"] {
+        let file = fs.create(Node::ROOT, name, &New::file(0o600)).unwrap().node;
+        (0..250).for_each(|at| _ = fs.write(file, at * MIB, &[7; MIB as usize]).unwrap());
+        fs.create(Node::ROOT, &[name, b"-small"].concat(), &New::file(0o600)).unwrap();
+    }
+    fs.commit().unwrap();
+    let all = fs.block_groups().len();
+    for name in [&b"a"[..], b"b", b"c"] {
+        fs.unlink(Node::ROOT, name).unwrap();
+        fs.unlink(Node::ROOT, &[name, b"-small"].concat()).unwrap();
+    }
+    fs.commit().unwrap();
+    let usage = |percent| BalanceFilter { usage: Some(0..percent), ..Default::default() };
+    balanced(&fs, Balance { data: Some(usage(50)), ..Default::default() });
+    assert!(fs.block_groups().len() <= all);
+    let one = BalanceFilter { limit: Some((0, 1)), ..Default::default() };
+    let one = Balance { data: Some(one.clone()), metadata: Some(one), system: None };
+    assert_eq!(fs.balance_plan(&one).len(), 2);
+    assert_eq!(balanced(&fs, one), 2);
+    let none = BalanceFilter { limit: Some((99, 99)), ..Default::default() };
+    assert_eq!(fs.balance_plan(&Balance { data: Some(none), ..Default::default() }), []);
+    assert_eq!(contents(&fs), expected);
+    // Both ways, and with `soft` nothing is left to do the second time.
+    for profile in [BalanceFilter::SINGLE, chunk_type::DUP] {
+        let to = BalanceFilter { convert: Some(profile), soft: true, ..Default::default() };
+        let to = Balance { data: Some(to.clone()), metadata: Some(to.clone()), system: Some(to) };
+        assert!(balanced(&fs, to.clone()) > 0);
+        assert!(profiles(&fs).iter().all(|(_, bits)| *bits == profile & chunk_type::DUP));
+        assert_eq!(balanced(&fs, to), 0);
+        assert_eq!(contents(&fs), expected);
+    }
+    let raid = BalanceFilter { convert: Some(chunk_type::RAID1), ..Default::default() };
+    let refused = fs.balance(&Balance { data: Some(raid), ..Default::default() }, |_| true);
+    assert_eq!(refused.unwrap_err().errno(), Errno::INVAL);
+    fs.close().unwrap();
+    judge(&image, &expected);
+}
