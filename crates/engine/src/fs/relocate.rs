@@ -5,14 +5,17 @@
 //! work in between, or a crash, loses nothing. The commit that finds the group vacant gives its chunk back.
 //!
 //! How large a batch is: as large as there is room for, and small enough to be done soon. Where one extent alone needs more (a block that thousands
-//! of snapshots share has as many blocks above it) the batch becomes larger.
+//! of snapshots share has as many blocks above it) the batch becomes larger. All that its commit may take is promised to it first ([`Size::needs`]):
+//! a commit that finds no room would be the last one.
 
 use std::collections::BTreeSet;
 
+use buttress_ondisk::SECTOR;
+
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::space::{GroupInfo, NOBODY, Need, Range, Shortage};
-use crate::txn::{Relocated, Relocation, Upkeep, relocate};
+use crate::space::{Class, GroupInfo, NOBODY, Need, Shortage};
+use crate::txn::{Relocated, Relocation, TooSmall, Upkeep, relocate};
 
 /// Tree blocks of a batch, at first and at most.
 const BLOCKS: (usize, usize) = (512, 1 << 17);
@@ -20,8 +23,10 @@ const BLOCKS: (usize, usize) = (512, 1 << 17);
 const BLOCKS_MIN: usize = 16;
 /// References that change for each block of a batch, about; more where blocks are referred to by address.
 const CHANGES_PER_BLOCK: usize = 64;
-/// Bytes of data of a batch; one extent may have more.
-const DATA: u64 = 32 << 20;
+/// Data extents of a batch for each block.
+const EXTENTS_PER_BLOCK: usize = 8;
+/// Bytes of data of a batch, at first, and the fewest; one extent may have more.
+const DATA: (u64, u64) = (32 << 20, 1 << 20);
 /// Commits that are waited for until what was let go of in a group is free.
 const COMMITS_MAX: usize = 6;
 
@@ -82,29 +87,87 @@ impl Filesystem {
 }
 
 /// How much a batch may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Size {
     blocks: usize,
     data: u64,
 }
 
 impl Size {
-    fn needs(self) -> Need {
+    /// Data extents.
+    fn extents(self) -> usize {
+        let most = self.blocks * EXTENTS_PER_BLOCK;
+        usize::try_from(self.data / SECTOR).unwrap_or(usize::MAX).min(most)
+    }
+
+    /// References that change.
+    fn changes(self) -> usize {
+        self.blocks * CHANGES_PER_BLOCK
+    }
+
+    /// Trees whose roots move.
+    fn trees(self) -> usize {
+        self.blocks / 4
+    }
+
+    /// What the commit may take. Each extent goes at one place and comes at another, with its checksums of `csum` bytes for a sector. Where leaves
+    /// may be shared, it is reckoned with anyway that all they refer to changes; else that only happens below what a balance has moved.
+    fn needs(self, csum: usize, is_shared: bool) -> Need {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let extents = (self.data >> 12).min(self.blocks as u64 * 8);
+        let others = if is_shared { 0 } else { self.changes() };
+        let sectors = usize::try_from(self.data / SECTOR).unwrap_or(usize::MAX);
         Need {
             leaves: number(self.blocks),
-            private: number(self.blocks / 4 + 4),
+            private: number(self.trees() + 4),
             nodes: number(self.changes()),
-            refs: number(extents as usize),
+            refs: number(self.extents().saturating_mul(2).saturating_add(others)),
+            bytes: number(sectors.saturating_mul(csum)),
             data: self.data,
             charged_to: NOBODY,
             ..Need::default()
         }
     }
+}
 
-    fn changes(self) -> usize {
-        self.blocks * CHANGES_PER_BLOCK
+/// How large the next batch is.
+#[derive(Debug)]
+struct Pace {
+    size: Size,
+    /// It is never smaller: there is an extent that needs so much, or it would take too many of them.
+    least: Size,
+    /// A commit has just been made for its sake.
+    has_committed: bool,
+}
+
+impl Pace {
+    fn new(group: &GroupInfo) -> Pace {
+        let data = |bytes| if Class::of(group.flags) == Class::Data { bytes } else { 0 };
+        let size = Size { blocks: BLOCKS.0, data: data(DATA.0) };
+        let least = Size { blocks: BLOCKS_MIN, data: data(DATA.1) };
+        Pace { size, least, has_committed: false }
+    }
+
+    /// For one extent that alone needs more.
+    fn enlarge(&mut self, why: TooSmall) -> Result<()> {
+        match why {
+            TooSmall::NoRun => return Err(Error::NoSpace),
+            TooSmall::Blocks if self.size.blocks >= BLOCKS.1 => return Err(Error::NoSpace),
+            TooSmall::Blocks => self.least.blocks = self.size.blocks * 2,
+            TooSmall::Data(len) => self.least.data = len,
+        }
+        self.size.blocks = self.size.blocks.max(self.least.blocks);
+        self.size.data = self.size.data.max(self.least.data);
+        Ok(())
+    }
+
+    /// For there is no room.
+    fn shrink(&mut self) -> Result<()> {
+        let (size, least) = (self.size, self.least);
+        self.size = Size {
+            blocks: (size.blocks / 2).max(least.blocks),
+            data: (size.data / 2).max(least.data),
+        };
+        if self.size == size { Err(Error::NoSpace) } else { Ok(()) }
     }
 }
 
@@ -122,44 +185,29 @@ impl Inner {
 
     fn empty(&self, group: &GroupInfo, told: &mut dyn FnMut(Emptying) -> bool) -> Result<Emptied> {
         let (mut done, mut but) = (Emptied::default(), BTreeSet::new());
-        let mut size = Size { blocks: BLOCKS.0, data: DATA };
-        let mut commits = 0;
+        let (mut pace, mut least, mut commits) = (Pace::new(group), u64::MAX, 0);
         while let Some((used, _)) = self.core.space.left_in_group(group.start) {
             if !told(Emptying { had: group.used, has: used, moved: done.moved }) {
                 return Err(Error::User(Errno::INTR));
             }
-            let relocation = Relocation {
-                group: Range::new(group.start, group.len),
-                but: but.clone(),
-                blocks: size.blocks,
-                changes: size.changes(),
-                data: size.data,
-            };
-            match self.relocate_some(relocation, &mut size)? {
-                None => continue,
-                Some(batch) => {
-                    let is_stuck = batch.moved == 0;
-                    if is_stuck && batch.has_no_room {
-                        return Err(Error::NoSpace);
-                    }
-                    if batch.is_too_small {
-                        size = larger(size, group)?;
-                        continue;
-                    }
-                    but.extend(batch.failed.iter().map(|(bytenr, _)| *bytenr));
-                    done.moved += batch.moved;
-                    done.data += batch.data;
-                    done.blocks += batch.blocks;
-                    done.failed.extend(batch.failed);
-                    if !is_stuck {
-                        commits = 0;
-                        continue;
-                    }
-                }
+            let Some(batch) = self.relocate_some(group, &but, &mut pace)? else { continue };
+            but.extend(batch.failed.iter().map(|(bytenr, _)| *bytenr));
+            done.moved += batch.moved;
+            done.data += batch.data;
+            done.blocks += batch.blocks;
+            done.failed.extend(batch.failed);
+            if let Some(why) = batch.too_small {
+                pace.enlarge(why)?;
+                continue;
+            }
+            // Where the extent tree contradicts itself, something may have moved and still be there.
+            if batch.moved > 0 && used < least {
+                (least, commits) = (used, 0);
+                continue;
             }
             // What was let go of is free after two more commits, and what files have taken ahead comes back with the next.
             commits += 1;
-            if !done.failed.is_empty() || commits > COMMITS_MAX {
+            if batch.moved == 0 && !done.failed.is_empty() || commits > COMMITS_MAX {
                 break;
             }
             self.commit_for_space(Upkeep::None)?;
@@ -171,31 +219,34 @@ impl Inner {
     }
 
     /// Moves a batch; `None` where it has to be a smaller one, or a commit came first.
-    fn relocate_some(&self, relocation: Relocation, size: &mut Size) -> Result<Option<Relocated>> {
-        match relocate(&self.core, &self.forest, relocation, size.needs())? {
-            Ok(batch) => Ok(Some(batch)),
-            Err(Shortage::CommitFirst) if size.blocks > BLOCKS_MIN => {
+    fn relocate_some(
+        &self,
+        group: &GroupInfo,
+        but: &BTreeSet<u64>,
+        pace: &mut Pace,
+    ) -> Result<Option<Relocated>> {
+        let size = pace.size;
+        let relocation = Relocation {
+            group: group.range(),
+            but: but.clone(),
+            blocks: size.blocks,
+            trees: size.trees(),
+            changes: size.changes(),
+            extents: size.extents(),
+            data: size.data,
+        };
+        let needs = size.needs(self.core.features.csum.size(), self.core.space.is_shared());
+        match relocate(&self.core, &self.forest, relocation, needs)? {
+            Ok(batch) => {
+                pace.has_committed = false;
+                Ok(Some(batch))
+            }
+            Err(Shortage::CommitFirst) if !pace.has_committed => {
+                pace.has_committed = true;
                 self.commit_for_space(Upkeep::Much)?;
-                *size = smaller(*size);
                 Ok(None)
             }
-            Err(_) if size.blocks > BLOCKS_MIN => {
-                *size = smaller(*size);
-                Ok(None)
-            }
-            Err(_) => Err(Error::NoSpace),
+            Err(_) => pace.shrink().map(|()| None),
         }
     }
-}
-
-fn smaller(size: Size) -> Size {
-    Size { blocks: (size.blocks / 2).max(BLOCKS_MIN), data: (size.data / 2).max(1 << 20) }
-}
-
-/// For one extent that alone needs more.
-fn larger(size: Size, group: &GroupInfo) -> Result<Size> {
-    if size.blocks >= BLOCKS.1 {
-        return Err(Error::NoSpace);
-    }
-    Ok(Size { blocks: size.blocks * 4, data: (size.data * 4).min(group.len) })
 }

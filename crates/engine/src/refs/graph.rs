@@ -8,7 +8,7 @@
 //! moved, as it is newer than the last snapshot then and shared all the same; what such a block refers to is counted by its address, which
 //! `btrfs check` expects of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub struct Above {
 pub struct MovingData {
     /// What its extent item says.
     pub head: Head,
-    /// All that refers to it, each with the leaves in which the pieces of files are that it stands for.
-    pub refs: Vec<(InlineRef, Vec<u64>)>,
+    /// All that refers to it, each with the leaves in which the pieces of files are that it stands for, and how many are in each.
+    pub refs: Vec<(InlineRef, BTreeMap<u64, u32>)>,
 }
 
 /// What is written anew.
@@ -62,53 +62,74 @@ pub struct Graph {
 pub struct Added {
     blocks: Vec<u64>,
     data: Option<u64>,
-    roots: Vec<u64>,
+    /// Trees whose roots are among the blocks that were added.
+    pub roots: Vec<u64>,
     changes: usize,
 }
 
 impl Graph {
-    /// Adds the tree block at `bytenr`, of a tree that may be shared, and all above it.
+    /// Adds the tree block at `bytenr`, of a tree that may be shared, and all above it. Nothing is added where that fails.
     pub fn add_block(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
-        let mut added = Added::default();
-        self.climb(owners, vec![bytenr], &mut added)?;
-        Ok(added)
+        self.all_or_nothing(|graph, added| graph.climb(owners, vec![bytenr], added))
     }
 
-    /// Adds the data extent at `bytenr`, and all leaves that refer to it with all above them.
+    /// Adds the data extent at `bytenr`, and all leaves that refer to it with all above them. Nothing is added where that fails.
     pub fn add_data(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
+        self.all_or_nothing(|graph, added| {
+            let leaves = graph.refer(owners, bytenr, added)?;
+            graph.climb(owners, leaves, added)
+        })
+    }
+
+    /// A part of what lies above something must not stay: nothing would lead to where that moves.
+    fn all_or_nothing(
+        &mut self,
+        add: impl FnOnce(&mut Graph, &mut Added) -> Result<()>,
+    ) -> Result<Added> {
         let mut added = Added::default();
+        match add(self, &mut added) {
+            Ok(()) => Ok(added),
+            Err(error) => {
+                self.take_out(added);
+                Err(error)
+            }
+        }
+    }
+
+    /// Adds a data extent; answers the leaves that refer to it.
+    fn refer(
+        &mut self,
+        owners: &mut Owners<'_>,
+        bytenr: u64,
+        added: &mut Added,
+    ) -> Result<Vec<u64>> {
         if self.data.contains_key(&bytenr) {
-            return Ok(added);
+            return Ok(Vec::new());
         }
         let (head, refs) = owners.references(bytenr)?;
-        let (mut leaves, mut with_leaves) = (Vec::new(), Vec::new());
+        let mut with_leaves = Vec::with_capacity(refs.len());
         for one in refs {
-            let mut of_this = Vec::new();
+            let mut of_this = BTreeMap::new();
             match one {
-                InlineRef::SharedData { parent, count } => {
-                    of_this.resize(count as usize, parent);
-                    leaves.push(parent);
-                }
+                InlineRef::SharedData { parent, count } => drop(of_this.insert(parent, count)),
                 InlineRef::ExtentData { root, objectid, offset, count } => {
                     let file = FileRef { ino: objectid, offset, count };
                     let mut leaf = |_: &mut Owners<'_>, item: &crate::tree::Item| {
-                        of_this.push(item.leaf().bytenr());
+                        *of_this.entry(item.leaf().bytenr()).or_default() += 1;
                         Ok(ControlFlow::Continue(()))
                     };
                     let _all = owners.each_piece(root, (bytenr, head.len), file, &mut leaf)?;
-                    leaves.extend(&of_this);
                 }
                 _ => {}
             }
-            self.count(1 + of_this.len(), &mut added);
+            self.count(1 + of_this.len(), added);
             with_leaves.push((one, of_this));
         }
+        let leaves = with_leaves.iter().flat_map(|(_, leaves)| leaves.keys().copied());
+        let leaves: BTreeSet<u64> = leaves.collect();
         self.data.insert(bytenr, MovingData { head, refs: with_leaves });
         added.data = Some(bytenr);
-        leaves.sort_unstable();
-        leaves.dedup();
-        self.climb(owners, leaves, &mut added)?;
-        Ok(added)
+        Ok(leaves.into_iter().collect())
     }
 
     /// Takes out what was added.
@@ -157,6 +178,9 @@ impl Graph {
             }
             let (head, refs) = owners.references(bytenr)?;
             let block = owners.block(bytenr, &head)?;
+            if let Some(lost) = block.lost().first() {
+                return Err(Error::Corrupt(lost.why.clone()));
+            }
             let mut with_parents = Vec::with_capacity(refs.len());
             for one in refs {
                 let parent = match one {

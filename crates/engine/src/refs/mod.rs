@@ -21,7 +21,7 @@ pub mod usage;
 
 pub use apply::{Applied, Form, apply};
 pub use extent::Extent;
-pub use graph::{Above, Graph, MovingData};
+pub use graph::{Above, Added, Graph, MovingData};
 pub use log::{Record, RefLog, Target};
 pub use owned::Owned;
 pub use root_set::{RootSet, RootSets};

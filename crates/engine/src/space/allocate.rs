@@ -18,6 +18,9 @@ const SYSTEM_LOW: u64 = 1 << 20;
 /// Bytes of the device that a chunk for the chunk tree may have even if they were promised to others.
 const SYSTEM_LEAST: u64 = 4 << 20;
 
+/// Chunks that are made for one extent at most, where those that the device has room for are short.
+const CHUNKS_FOR_EXTENT: usize = 3;
+
 fn whole_sectors(len: u64) -> u64 {
     len.clamp(1, EXTENT_LEN_MAX).next_multiple_of(SECTOR)
 }
@@ -53,6 +56,29 @@ impl Space {
                 return self.take(slot, false, longest);
             }
         }
+    }
+
+    /// One run of exactly `len` bytes for a data extent that moves, whoever has made it so long: what Linux reserves for a file has up to 256
+    /// MiB. It must have been reserved, as all data. No chunk is made for it that would be too short.
+    pub fn allocate_extent(&self, len: u64) -> Option<Range> {
+        let slot = self.slot(Class::Data);
+        let whole = |set: &mut Set, counters: &_| match set.take_data(counters, len)? {
+            Some(run) => Ok(Some(run)),
+            None => set.take_longest(counters, len, len),
+        };
+        for _ in 0..CHUNKS_FOR_EXTENT {
+            let seen = slot.grown.load(Relaxed);
+            if let Some(run) = self.take(slot, true, whole) {
+                self.use_promise(run.len, false);
+                return Some(run);
+            }
+            if self.pool.lock().usual_len(Class::Data) < len || !self.grow(Class::Data, seen) {
+                break;
+            }
+        }
+        let run = self.take(slot, false, whole)?;
+        self.use_promise(run.len, false);
+        Some(run)
     }
 
     /// The address of a new tree block, for the running commit. Neighbours in time are neighbours in

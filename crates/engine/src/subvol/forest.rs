@@ -133,6 +133,8 @@ struct Frozen {
     superblock: SuperblockChanges,
     /// Subvolumes that are gone with this commit.
     dropped: Vec<u64>,
+    /// Trees that are elsewhere than their merges have left them, in memory or not.
+    moved: Vec<(u64, Root)>,
 }
 
 /// Members of the superblock that operations change.
@@ -304,6 +306,22 @@ impl Forest {
         live.or_else(|| self.frozen.lock().superblock.label.clone())
     }
 
+    /// Trees that the commit has moved are read where they are now. Who opens one at this moment may have found it where it was, and opens it again.
+    fn publish_moved(&self, trees: &[(u64, Root)]) {
+        if trees.is_empty() {
+            return;
+        }
+        self.subvolumes.have_others_open_again();
+        for (id, root) in trees {
+            let Some(subvolume) = self.subvolumes.get(*id) else { continue };
+            subvolume.tree.publish(*root);
+            let mut state = subvolume.state.lock();
+            state.item.bytenr = root.bytenr.into();
+            state.item.generation = root.generation.into();
+            state.item.generation_v2 = root.generation.into();
+        }
+    }
+
     fn merge_tree(&self, commit: &Commit<'_>, subvolume: &Subvolume) -> Result<Root> {
         let mut state = subvolume.state.lock();
         let last_snapshot = state.frozen.map_or(0, |item| item.last_snapshot.get());
@@ -416,23 +434,20 @@ impl Participant for Forest {
 
     fn moved(&self, trees: &[(u64, Root)]) {
         let mut frozen = self.frozen.lock();
-        for (id, root) in trees {
-            let Some(subvolume) = self.subvolumes.get(*id) else { continue };
-            let mut state = subvolume.state.lock();
-            state.item.bytenr = root.bytenr.into();
-            state.item.generation = root.generation.into();
-            state.item.generation_v2 = root.generation.into();
-            drop(state);
-            frozen.roots.retain(|(other, _)| other.id != *id);
-            frozen.roots.push((subvolume, *root));
+        for (subvolume, merged) in &mut frozen.roots {
+            let moved = trees.iter().find(|(id, _)| *id == subvolume.id);
+            *merged = moved.map_or(*merged, |(_, root)| *root);
         }
+        frozen.moved = trees.to_vec();
     }
 
     fn published(&self) {
         self.pace.lock().durable(Instant::now());
-        for (subvolume, root) in &self.frozen.lock().roots {
+        let frozen = self.frozen.lock();
+        for (subvolume, root) in &frozen.roots {
             subvolume.tree.publish(*root);
         }
+        self.publish_moved(&frozen.moved);
     }
 
     fn settled(&self, core: &Core) {

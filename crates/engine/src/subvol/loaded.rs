@@ -96,6 +96,11 @@ impl Loaded {
         table.asleep.remove(&id);
     }
 
+    /// What somebody is opening right now may be out of date by then: it is opened again.
+    pub fn have_others_open_again(&self) {
+        self.table.write().departures += 1;
+    }
+
     /// All that are here.
     pub fn all(&self) -> Vec<Arc<Subvolume>> {
         self.table.read().subvolumes.values().cloned().collect()

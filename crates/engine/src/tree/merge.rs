@@ -265,6 +265,12 @@ impl<'a> Merge<'a> {
         }
     }
 
+    /// Writes the leaf anew in which `key` is or would be, and all above it.
+    pub fn renew(&mut self, key: &Key) -> Result<()> {
+        self.seek_leaf(key)?;
+        self.make_dirty()
+    }
+
     /// Writes all that has not been passed anew, and leaves [`PACKED_GAP`] in each leaf.
     pub fn pack(&mut self) -> Result<()> {
         let packed = Packed::new(self.blocks.nodesize());

@@ -33,7 +33,7 @@ use crate::space::{Range, Trees, most_packed};
 use crate::stats;
 use crate::tree::{Item, Merge, Packed, Root, View};
 
-pub use relocate::{Relocated, Relocation};
+pub use relocate::{Relocated, Relocation, TooSmall};
 
 /// More rounds in which no block of an older commit is rewritten, and the trees neither grow nor shrink further, than any commit
 /// needs; a commit that does not settle is a bug, and better aborted than endless.

@@ -1,6 +1,6 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
-//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--quotas 1|simple] [--out FILE]`, or
+//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--out FILE]`, or
 //! `modelrun --brim 1 [--threads N]` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
@@ -19,6 +19,7 @@ struct Arguments {
     threads: u64,
     size: u64,
     check_every: u64,
+    empty_every: u64,
     brim: bool,
     quotas: bool,
     simple_quotas: bool,
@@ -35,6 +36,7 @@ fn arguments() -> Option<Arguments> {
         threads: 0,
         size: 1 << 30,
         check_every: 5000,
+        empty_every: 300,
         brim: false,
         quotas: false,
         simple_quotas: false,
@@ -55,6 +57,7 @@ fn arguments() -> Option<Arguments> {
             "--quotas" => {
                 (found.quotas, found.simple_quotas) = (value != "0", value == "simple");
             }
+            "--empty-every" => found.empty_every = value.parse().ok()?,
             "--brim" => found.brim = value != "0",
             "--replay" => found.replay = Some(value),
             "--image" => found.image = Some(value),
@@ -71,7 +74,7 @@ fn arguments() -> Option<Arguments> {
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
         eprintln!(
-            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--quotas 1|simple] [--out FILE] [--replay FILE]"
+            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--out FILE] [--replay FILE]"
         );
         return ExitCode::from(2);
     };
@@ -123,6 +126,9 @@ fn brim(config: &Config, filling: Brim, arguments: &Arguments) -> Result<String,
         println!("filled: {filled:?}");
         for number in 1..=arguments.ops {
             run.random()?;
+            if arguments.empty_every > 0 && number.is_multiple_of(arguments.empty_every) {
+                run.empty(number / arguments.empty_every)?;
+            }
             if number.is_multiple_of(arguments.check_every) {
                 run.runner().check()?;
             }
@@ -165,7 +171,8 @@ fn replay(config: &Config, path: &str, arguments: &Arguments) -> Result<String, 
 fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
     let small = arguments.size < 512 << 20;
     let profile = if small { Profile::filling() } else { Profile::default() };
-    let mut profile = Profile { check_every: arguments.check_every, ..profile };
+    let (check_every, empty_every) = (arguments.check_every, arguments.empty_every);
+    let mut profile = Profile { check_every, empty_every, ..profile };
     if arguments.seed.is_multiple_of(4) {
         (profile.numbered, profile.files_max) = (400, 1500);
     }

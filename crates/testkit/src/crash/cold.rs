@@ -141,6 +141,7 @@ fn changes(op: &Op) -> bool {
             | Op::Beside
             | Op::Await
             | Op::Clean
+            | Op::Empty { .. }
             | Op::Reopen
             | Op::Compare
             | Op::Check

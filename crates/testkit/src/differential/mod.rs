@@ -185,7 +185,7 @@ impl Pair {
             Op::Reopen => self.swap(),
             Op::Check => self.check(),
             Op::Commit | Op::Beside | Op::Clean => self.sync(),
-            Op::Await | Op::Drain => Ok(()),
+            Op::Await | Op::Drain | Op::Empty { .. } => Ok(()),
             op => self.both(op),
         };
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))

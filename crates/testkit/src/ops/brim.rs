@@ -100,6 +100,11 @@ impl Run {
         self.runner.step(&op)
     }
 
+    /// Empties a block group.
+    pub fn empty(&mut self, number: u64) -> Result<()> {
+        self.step(Op::Empty { number })
+    }
+
     /// Whether an operation found room, and was done.
     fn fits(&mut self, op: Op) -> Result<bool> {
         let before = self.runner.counts.done;

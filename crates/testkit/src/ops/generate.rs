@@ -41,6 +41,8 @@ pub struct Profile {
     pub drains: bool,
     /// Operations between calls of `btrfs check`; 0 for none.
     pub check_every: u64,
+    /// Operations between those that empty a block group; 0 for none.
+    pub empty_every: u64,
 }
 
 impl Profile {
@@ -63,6 +65,7 @@ impl Default for Profile {
             closes: true,
             drains: false,
             check_every: 0,
+            empty_every: 0,
         }
     }
 }
@@ -111,6 +114,10 @@ impl Generator {
         let check = self.profile.check_every;
         if check > 0 && self.made.is_multiple_of(check) {
             return Op::Check;
+        }
+        let empty = self.profile.empty_every;
+        if empty > 0 && self.made.is_multiple_of(empty) {
+            return Op::Empty { number: self.made / empty };
         }
         match self.rng.below(1000) {
             0..270 => self.name_op(model),

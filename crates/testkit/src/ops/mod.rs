@@ -154,6 +154,10 @@ pub enum Op {
     Beside,
     Await,
     Clean,
+    /// A block group is emptied: one that is chosen by the number.
+    Empty {
+        number: u64,
+    },
     Reopen,
     Compare,
     Check,
@@ -235,6 +239,7 @@ impl fmt::Display for Op {
             Op::Beside => f.write_str("beside"),
             Op::Await => f.write_str("await"),
             Op::Clean => f.write_str("clean"),
+            Op::Empty { number } => write!(f, "empty {number}"),
             Op::Reopen => f.write_str("reopen"),
             Op::Compare => f.write_str("compare"),
             Op::Check => f.write_str("check"),

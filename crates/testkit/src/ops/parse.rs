@@ -52,6 +52,7 @@ impl Words<'_> {
             "beside" => Op::Beside,
             "await" => Op::Await,
             "clean" => Op::Clean,
+            "empty" => Op::Empty { number: self.number()? },
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,
             "check" => Op::Check,

@@ -14,6 +14,7 @@ use crate::model::{Body, Directory, Inode, Model, Refusal};
 
 mod content;
 mod drain;
+mod empty;
 mod names;
 mod quotas;
 mod volumes;
@@ -406,6 +407,7 @@ impl Runner {
             }
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
+            Op::Empty { number } => self.empty(*number),
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
             Op::Check => self.check(),

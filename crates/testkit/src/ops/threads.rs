@@ -101,6 +101,7 @@ fn work(mut runner: Runner, seed: u64, count: u64) -> Result<Runner> {
         files_max: 150,
         bytes_max: 6 << 20,
         volumes_max: 4,
+        empty_every: 400,
         ..Profile::default()
     };
     let mut generator = Generator::new(seed, profile);

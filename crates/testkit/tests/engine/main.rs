@@ -8,6 +8,7 @@ mod contradictions;
 mod corpus;
 mod damage;
 mod each;
+mod emptied;
 mod flips;
 mod memory;
 mod ours;

@@ -3,12 +3,15 @@
 //! All changes of the transaction are merged by now, and no operation runs ([`super::super::relocate`]), so what trees say is all there is. Of the first
 //! extents and tree blocks of the group, and of all blocks above these ([`Graph`]), each gets one new address, whoever shares it; the references follow
 //! as records of the log, in which only addresses differ. Blocks of trees that are never shared (the extent tree and its like) are merged anew
-//! instead. Who reaches what stays as it is, and so full quotas are not told.
+//! instead. Who reaches what stays as it is, and so full quotas are not told. A cache of free space that an old kernel has left behind in the root tree
+//! goes instead of being moved: nobody reads it beside a free space tree.
 //!
 //! A moved block of a subvolume says so in its head (`RELOC`): it is newer than the last snapshot, and shared all the same.
 //!
 //! Crash argument: the old addresses stay as they are until this commit is durable, as those of all that a commit lets go of. What cannot be read,
 //! or has no room, is left where it is and told; nothing of it was changed by then.
+
+mod data;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +22,14 @@ use buttress_ondisk::view::{InlineRef, inline_refs};
 use buttress_ondisk::{Key, SECTOR, TreeBlock, kind, objectid};
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::super::core::{Roots, root_of};
+use super::super::core::Roots;
 use super::Settler;
 use crate::error::{Error, Result};
 use crate::refs::owners::{Committed, Known, Owners};
-use crate::refs::{Above, Graph, MovingData, Record, RefLog, Target, child_refs};
+use crate::refs::{Above, Added, Graph, MovingData, Record, RefLog, Target, child_refs};
 use crate::space::{Class, Range};
 use crate::tree::{Root, View};
+use data::Moving;
 
 /// Bytes for what is known of who reaches what, while one batch is planned.
 const MEMORY: u64 = 4 << 20;
@@ -41,10 +45,25 @@ pub struct Relocation {
     pub but: BTreeSet<u64>,
     /// Tree blocks that are written anew at most.
     pub blocks: usize,
+    /// Trees of files whose roots are among them at most.
+    pub trees: usize,
     /// References that change at most.
     pub changes: usize,
+    /// Data extents that are moved at most.
+    pub extents: usize,
     /// Bytes of data that are moved at most.
     pub data: u64,
+}
+
+/// Why one extent alone takes more than a batch may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TooSmall {
+    /// Too many tree blocks lie above it.
+    Blocks,
+    /// It has so many bytes.
+    Data(u64),
+    /// It may have so many, and there is no run of free space that is long enough.
+    NoRun,
 }
 
 /// What it has moved.
@@ -56,24 +75,10 @@ pub struct Relocated {
     pub blocks: u64,
     /// Bytes of data that were copied.
     pub data: u64,
-    /// Nothing that can be moved is left in the group.
-    pub is_done: bool,
     /// One extent alone takes more than the batch may: nothing was moved.
-    pub is_too_small: bool,
-    /// There is no run of free space for a data extent.
-    pub has_no_room: bool,
+    pub too_small: Option<TooSmall>,
     /// What could not be moved, and why.
     pub failed: Vec<(u64, String)>,
-}
-
-/// The content of a data extent, and where it goes.
-struct Moving {
-    to: Range,
-    content: Vec<u8>,
-    /// Checksums, by where in the extent their first sector is.
-    sums: Vec<(u64, Vec<u8>)>,
-    /// The tree that has allocated it, where its item says so.
-    owner: Option<u64>,
 }
 
 /// What one batch does.
@@ -81,15 +86,55 @@ struct Moving {
 struct Plan {
     graph: Graph,
     data: BTreeMap<u64, Moving>,
-    /// Items in leaves of trees that are never shared: writing them anew moves these leaves, and all above.
+    /// Leaves of trees that are never shared, by tree, and by a key that is in each: writing them anew moves them, and all above.
     touches: BTreeSet<(u64, Key)>,
+    /// There is a cache of free space, which goes.
+    drops_cache: bool,
+    /// The first child that is left, of blocks on the way to where dropping a tree has come.
+    half_dropped: BTreeMap<u64, usize>,
     done: Relocated,
+}
+
+impl Plan {
+    fn data_bytes(&self) -> u64 {
+        self.graph.data_bytes()
+    }
+
+    fn has_room(&self, relocation: &Relocation) -> bool {
+        self.graph.blocks.len() + self.touches.len() * WAY <= relocation.blocks
+            && self.graph.roots.len() <= relocation.trees
+            && self.graph.changes <= relocation.changes
+    }
+
+    /// The keys of each tree that is never shared, rising.
+    fn touched(&self) -> BTreeMap<u64, Vec<Key>> {
+        let mut all: BTreeMap<u64, Vec<Key>> = BTreeMap::new();
+        for (tree, key) in &self.touches {
+            all.entry(*tree).or_default().push(*key);
+        }
+        all
+    }
 }
 
 /// What there is to move at an address.
 enum Found {
-    Data { len: u64, owner: Option<u64> },
-    Block { level: u8, generation: u64, tree: Option<u64> },
+    Data {
+        len: u64,
+        /// The tree that has allocated it, where that is said.
+        owner: Option<u64>,
+        is_of_root_tree: bool,
+    },
+    Block {
+        tree: Option<u64>,
+    },
+}
+
+/// Whether there was room for one more.
+enum Room {
+    Enough,
+    /// This one was added, and is the last one.
+    Ended,
+    TooLittle(TooSmall),
 }
 
 impl Settler<'_, '_> {
@@ -97,32 +142,30 @@ impl Settler<'_, '_> {
     pub(super) fn relocate(&mut self) -> Result<bool> {
         let core = self.commit.core();
         let Some(relocation) = core.relocation.lock().take() else { return Ok(false) };
-        let plan = match self.plan(&relocation) {
-            Ok(plan) => plan,
-            Err(error) => {
-                // Nothing is changed yet: what others have done is not lost for its sake.
-                let failed = vec![(relocation.group.start, error.to_string())];
-                *core.relocated.lock() =
-                    Some(Relocated { failed, is_done: true, ..Default::default() });
-                return Ok(true);
+        let mut plan = Plan::default();
+        if let Err(error) = self.plan(&mut plan, &relocation) {
+            // Nothing is changed yet: what others have done is not lost for its sake.
+            for moving in std::mem::take(&mut plan).data.into_values() {
+                core.space.give_back(moving.to)?;
             }
-        };
-        let Plan { graph, data, touches, mut done } = plan;
-        done.blocks = (graph.blocks.len() + touches.len() * WAY) as u64;
-        self.write_anew(&graph, &data)?;
-        for (tree, key) in touches {
-            self.merge(tree, |merge| {
-                let Some(found) = merge.find(&key)?.map(<[u8]>::to_vec) else { return Ok(()) };
-                merge.put_with(key, found.len(), |room| room.copy_from_slice(&found))
-            })?;
+            plan.done.failed.push((relocation.group.start, error.to_string()));
+        }
+        plan.done.blocks = (plan.graph.blocks.len() + plan.touches.len() * WAY) as u64;
+        plan.done.data = plan.data_bytes();
+        self.write_anew(&plan)?;
+        for (tree, keys) in plan.touched() {
+            self.merge(tree, |merge| keys.iter().try_for_each(|key| merge.renew(key)))?;
+        }
+        if plan.drops_cache {
+            self.drop_v1_cache()?;
         }
         core.env.step("a part of a block group is elsewhere");
-        *core.relocated.lock() = Some(done);
+        *core.relocated.lock() = Some(plan.done);
         Ok(true)
     }
 
-    /// What the first batch of the group is. Reads, and takes room for data.
-    fn plan(&self, relocation: &Relocation) -> Result<Plan> {
+    /// What the first batch of the group is. Reads, and copies data.
+    fn plan(&self, plan: &mut Plan, relocation: &Relocation) -> Result<()> {
         let core = self.commit.core();
         let committed = |roots: &Roots| Committed {
             root: roots.root,
@@ -135,34 +178,34 @@ impl Settler<'_, '_> {
         let (start, end) = (relocation.group.start, relocation.group.end());
         let mut items = extents
             .range(Key::new(start, kind::EXTENT_ITEM, 0), Key::new(end - 1, u8::MAX, u64::MAX));
-        let mut plan = Plan::default();
-        let mut is_full = false;
         while let Some(item) = items.next()? {
             let key = item.key();
             let is_extent = matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM);
             if !is_extent || relocation.but.contains(&key.objectid) {
                 continue;
             }
-            match self.add(&mut plan, &mut owners, relocation, &key, item.data()) {
-                Ok(true) => {}
-                Ok(false) => {
-                    is_full = true;
+            match self.add(plan, &mut owners, relocation, &key, item.data()) {
+                Ok(Room::Enough) => plan.done.moved += 1,
+                Ok(Room::Ended) => {
+                    plan.done.moved += 1;
+                    break;
+                }
+                Ok(Room::TooLittle(why)) => {
+                    plan.done.too_small = (plan.done.moved == 0).then_some(why);
                     break;
                 }
                 Err(Error::NoSpace) => {
-                    (is_full, plan.done.has_no_room) = (true, true);
+                    plan.done.too_small = (plan.done.moved == 0).then_some(TooSmall::NoRun);
                     break;
                 }
                 Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
             }
         }
-        plan.done.is_done = !is_full && plan.done.failed.is_empty();
-        plan.done.is_too_small = is_full && plan.done.moved == 0 && !plan.done.has_no_room;
-        plan.done.data = plan.graph.data_bytes();
-        Ok(plan)
+        plan.half_dropped = self.half_dropped(&plan.graph)?;
+        Ok(())
     }
 
-    /// Adds one extent to a batch; whether it has room.
+    /// Adds one extent to a batch, if that has room.
     fn add(
         &self,
         plan: &mut Plan,
@@ -170,47 +213,57 @@ impl Settler<'_, '_> {
         relocation: &Relocation,
         key: &Key,
         data: &[u8],
-    ) -> Result<bool> {
-        let bytenr = key.objectid;
-        let found = found(key, data)?;
-        let added = match found {
-            Found::Block { level, generation, tree: Some(tree) } if self.is_never_shared(tree) => {
-                let block = self.commit.core().blocks.read(bytenr, level, generation, tree)?;
-                if let Some((first, _)) = block.span() {
-                    plan.touches.insert((tree, first));
-                }
-                plan.done.moved += 1;
-                return Ok(self.has_room(plan, relocation));
+    ) -> Result<Room> {
+        match found(key, data)? {
+            Found::Block { tree: Some(tree) } if self.is_never_shared(tree) => {
+                plan.touches.insert((tree, key_in(owners, tree, key.objectid)?));
+                Ok(if plan.has_room(relocation) { Room::Enough } else { Room::Ended })
             }
-            Found::Block { .. } => plan.graph.add_block(owners, bytenr)?,
-            Found::Data { len, .. } => {
-                let has_room = plan.graph.data_bytes().saturating_add(len) <= relocation.data;
-                if !has_room && !plan.graph.data.is_empty() {
-                    return Ok(false);
-                }
-                plan.graph.add_data(owners, bytenr)?
+            Found::Block { .. } => {
+                let added = plan.graph.add_block(owners, key.objectid)?;
+                self.keep(plan, relocation, added, |_| Ok(()))
             }
-        };
-        if !self.has_room(plan, relocation) {
-            plan.graph.take_out(added);
-            return Ok(false);
-        }
-        if let Found::Data { len, owner } = found {
-            match self.take_data(bytenr, len, owner) {
-                Ok(moving) => drop(plan.data.insert(bytenr, moving)),
-                Err(error) => {
-                    plan.graph.take_out(added);
-                    return Err(error);
-                }
+            Found::Data { len, .. } if plan.data_bytes().saturating_add(len) > relocation.data => {
+                Ok(Room::TooLittle(TooSmall::Data(len)))
+            }
+            Found::Data { .. } if plan.data.len() >= relocation.extents => {
+                Ok(Room::TooLittle(TooSmall::Blocks))
+            }
+            Found::Data { is_of_root_tree: true, .. } if self.has_v1_cache()? => {
+                plan.drops_cache = true;
+                Ok(Room::Enough)
+            }
+            Found::Data { len, owner, .. } => {
+                let added = plan.graph.add_data(owners, key.objectid)?;
+                self.keep(plan, relocation, added, |data| {
+                    data.insert(key.objectid, self.copy_data(key.objectid, len, owner)?);
+                    Ok(())
+                })
             }
         }
-        plan.done.moved += 1;
-        Ok(true)
     }
 
-    fn has_room(&self, plan: &Plan, relocation: &Relocation) -> bool {
-        plan.graph.blocks.len() + plan.touches.len() * WAY <= relocation.blocks
-            && plan.graph.changes <= relocation.changes
+    /// Keeps what was added to the graph, if there is room for it and `copy` does well.
+    fn keep(
+        &self,
+        plan: &mut Plan,
+        relocation: &Relocation,
+        added: Added,
+        copy: impl FnOnce(&mut BTreeMap<u64, Moving>) -> Result<()>,
+    ) -> Result<Room> {
+        let done = match added.roots.iter().find(|tree| self.is_never_shared(**tree)) {
+            Some(tree) => {
+                let what =
+                    "a tree that is never shared refers to what only those of files refer to";
+                Err(Error::inconsistent(objectid::EXTENT_TREE, what, tree))
+            }
+            None if plan.has_room(relocation) => copy(&mut plan.data).map(|()| Room::Enough),
+            None => Ok(Room::TooLittle(TooSmall::Blocks)),
+        };
+        if !matches!(done, Ok(Room::Enough)) {
+            plan.graph.take_out(added);
+        }
+        done
     }
 
     /// Whether a tree is one of those that describe the filesystem, whose blocks have one reference each.
@@ -219,69 +272,21 @@ impl Settler<'_, '_> {
             || matches!(tree, objectid::ROOT_TREE | objectid::CHUNK_TREE)
     }
 
-    /// Reads a data extent with its checksums, and takes room for it.
-    fn take_data(&self, bytenr: u64, len: u64, owner: Option<u64>) -> Result<Moving> {
-        let core = self.commit.core();
-        let sums = self.sums_of(bytenr, len)?;
-        let size = core.features.csum.size();
-        let mut content = vec![0; usize::try_from(len).unwrap_or(0)];
-        let mut at = 0;
-        let sectors = |digests: &[u8]| (digests.len() / size) as u64 * SECTOR;
-        let none = (len, Vec::new());
-        for (from, digests) in sums.iter().chain([&none]) {
-            let (before, until) = (at as usize..*from as usize, from + sectors(digests));
-            let plain = buttress_volume::Sums::None;
-            let verified = buttress_volume::Sums::Verify(digests);
-            for (range, sums) in [(before, plain), (*from as usize..until as usize, verified)] {
-                let from = bytenr + range.start as u64;
-                let Some(part) = content.get_mut(range).filter(|part| !part.is_empty()) else {
-                    continue;
-                };
-                core.volume.read_data(from, part, sums)?;
-            }
-            at = until;
-        }
-        let to = core.space.allocate_data(len, len).ok_or(Error::NoSpace)?;
-        Ok(Moving { to, content, sums, owner })
+    /// Whether there is a cache of free space of the first kind.
+    fn has_v1_cache(&self) -> Result<bool> {
+        let trees = View::new(&self.commit.core().blocks, objectid::ROOT_TREE, self.roots.root);
+        let from = Key::new(objectid::FREE_SPACE, 0, 0);
+        let mut headers = trees.range(from, Key::new(objectid::FREE_SPACE, u8::MAX, u64::MAX));
+        Ok(headers.next()?.is_some())
     }
 
-    /// The checksums of a data extent, by where in it their first sector is.
-    fn sums_of(&self, bytenr: u64, len: u64) -> Result<Vec<(u64, Vec<u8>)>> {
-        let core = self.commit.core();
-        let (size, end) = (core.features.csum.size(), bytenr + len);
-        let view = View::new(&core.blocks, objectid::CSUM_TREE, self.roots.csum);
-        let key = |at| Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, at);
-        let mut sums = Vec::new();
-        let mut take = |key: Key, data: &[u8]| {
-            if key.kind != kind::EXTENT_CSUM {
-                return;
-            }
-            let until = key.offset.saturating_add((data.len() / size) as u64 * SECTOR);
-            let (from, to) = (key.offset.max(bytenr), until.min(end));
-            if from < to {
-                let index = |at: u64| ((at - key.offset) / SECTOR) as usize * size;
-                sums.push((from - bytenr, data[index(from)..index(to)].to_vec()));
-            }
-        };
-        if let Some(item) = view.last_in(&key(0), &key(bytenr))? {
-            take(item.key(), item.data());
-        }
-        let mut items = view.range(key(bytenr + 1), key(end - 1));
-        while let Some(item) = items.next()? {
-            take(item.key(), item.data());
-        }
-        Ok(sums)
-    }
-
-    /// Writes all blocks of a graph and all its data to new addresses, and has the references follow.
-    fn write_anew(&mut self, graph: &Graph, data: &BTreeMap<u64, Moving>) -> Result<()> {
+    /// Writes all blocks of a graph to new addresses, and has the references to them and to data follow.
+    fn write_anew(&mut self, plan: &Plan) -> Result<()> {
+        let Plan { graph, data, half_dropped, .. } = plan;
         if graph.blocks.is_empty() {
             return Ok(());
         }
         let core = self.commit.core();
-        for moving in data.values() {
-            core.write_for_commit(moving.to.start, &moving.content)?;
-        }
         let mut places = BTreeMap::new();
         for bytenr in graph.blocks.keys() {
             places.insert(*bytenr, core.space.allocate_block(Class::Metadata)?);
@@ -293,13 +298,14 @@ impl Settler<'_, '_> {
             let stamp = buttress_ondisk::build::Stamp { flags: stamp.flags | reloc, ..stamp };
             self.commit.placed(places.copy(&above.block, graph, &stamp))?;
         }
-        core.space.set_shared();
-        self.move_references(graph, &places)?;
-        for (from, moving) in data {
+        if graph.blocks.values().any(|above| !above.is_plain) {
+            core.space.set_shared();
+        }
+        self.move_references(graph, &places, half_dropped)?;
+        for moving in data.values() {
             for (at, digests) in &moving.sums {
                 self.todo.csums.push(moving.to.start + at, digests.clone());
             }
-            debug_assert!(graph.data.contains_key(from));
         }
         for (tree, bytenr) in &graph.roots {
             self.move_root(*tree, places.block(*bytenr))?;
@@ -308,8 +314,12 @@ impl Settler<'_, '_> {
     }
 
     /// Has all references name the new addresses.
-    fn move_references(&mut self, graph: &Graph, places: &Places<'_>) -> Result<()> {
-        let half_dropped = self.half_dropped(graph)?;
+    fn move_references(
+        &mut self,
+        graph: &Graph,
+        places: &Places<'_>,
+        half_dropped: &BTreeMap<u64, usize>,
+    ) -> Result<()> {
         let mut log = RefLog::default();
         for (bytenr, above) in &graph.blocks {
             let first = half_dropped.get(bytenr).copied().unwrap_or(0);
@@ -327,25 +337,23 @@ impl Settler<'_, '_> {
 
     /// Where what is left of trees that are being dropped starts, in the blocks of a graph on the way there.
     fn half_dropped(&self, graph: &Graph) -> Result<BTreeMap<u64, usize>> {
-        let core = self.commit.core();
         let mut first_left = BTreeMap::new();
-        for tree in graph.roots.keys() {
+        for (tree, root) in &graph.roots {
             let Some((_, item)) = self.root_item_of(*tree)? else { continue };
             let key = Key::from(item.drop_progress);
             if key == Key::MIN {
                 continue;
             }
-            let view = View::new(&core.blocks, *tree, root_of(&item));
-            let mut block = view.root_block()?;
-            loop {
-                if block.level() <= item.drop_level || block.is_leaf() {
-                    let slot = block.search(&key).unwrap_or_else(|slot| slot);
-                    first_left.insert(block.bytenr(), slot);
-                    break;
-                }
-                let slot = block.child_for(&key);
+            // Below a block that does not move, none does.
+            let mut next = graph.blocks.get(root);
+            while let Some(Above { block, .. }) = next {
+                let is_last = block.level() <= item.drop_level || block.is_leaf();
+                let slot = match is_last {
+                    true => block.search(&key).unwrap_or_else(|slot| slot),
+                    false => block.child_for(&key),
+                };
                 first_left.insert(block.bytenr(), slot);
-                block = view.child(&block, slot)?;
+                next = (!is_last).then(|| graph.blocks.get(&block.child(slot).bytenr)).flatten();
             }
         }
         Ok(first_left)
@@ -436,24 +444,33 @@ impl Places<'_> {
     }
 }
 
+/// A key in the leaf at `bytenr` of a tree that is never shared, or below the node there; an error where the tree does not lead to it.
+fn key_in(owners: &mut Owners<'_>, tree: u64, bytenr: u64) -> Result<Key> {
+    let (head, _) = owners.references(bytenr)?;
+    owners.parent_in(tree, bytenr, &head)?;
+    let block = owners.block(bytenr, &head)?;
+    match block.lost().first() {
+        Some(lost) => Err(Error::Corrupt(lost.why.clone())),
+        None => Ok(block.span().map_or(Key::MIN, |(first, _)| first)),
+    }
+}
+
 /// What an extent item is of.
 fn found(key: &Key, data: &[u8]) -> Result<Found> {
     let wrong = || Error::inconsistent(objectid::EXTENT_TREE, "an extent item is too short", key);
-    let (head, info, refs) = inline_refs(key, data).ok_or_else(wrong)?;
-    let (mut owner, mut tree) = (None, None);
+    let (head, _, refs) = inline_refs(key, data).ok_or_else(wrong)?;
+    let (mut owner, mut tree, mut is_of_root_tree) = (None, None, false);
     for one in refs {
         match one {
             InlineRef::Owner { root } => owner = Some(root),
             InlineRef::TreeBlock { root } => tree = Some(root),
+            InlineRef::ExtentData { root, .. } => is_of_root_tree |= root == objectid::ROOT_TREE,
             _ => {}
         }
     }
     Ok(match head.flags.get() & extent_flags::TREE_BLOCK {
-        0 => Found::Data { len: key.offset, owner },
-        _ => {
-            let level = info.map_or(key.offset as u8, |info| info.level);
-            Found::Block { level, generation: head.generation.get(), tree }
-        }
+        0 => Found::Data { len: key.offset, owner, is_of_root_tree },
+        _ => Found::Block { tree },
     })
 }
 
@@ -533,14 +550,14 @@ fn move_data(
             }
             _ => continue,
         }
-        for leaf in leaves {
+        for (leaf, times) in leaves {
             match *one {
                 InlineRef::ExtentData { root, objectid, offset, .. }
                     if !places.is_full(graph, *leaf) =>
                 {
-                    log.by_tree(at(to, objectid, offset), root, 1, 0);
+                    log.by_tree(at(to, objectid, offset), root, count(*times), 0);
                 }
-                _ => log.by_block(at(to, 0, 0), places.block(*leaf), 1),
+                _ => log.by_block(at(to, 0, 0), places.block(*leaf), count(*times)),
             }
         }
     }

@@ -327,6 +327,29 @@ pub fn shared_deletion() -> String {
     lines.0
 }
 
+/// Block groups are emptied: of a subvolume with snapshots and clones, and of one that is being dropped.
+pub fn emptied_groups() -> String {
+    let mut lines = Lines::default();
+    many_blocks(&mut lines);
+    add!(lines, "snapshot /work /copy false\ncommit");
+    for n in 0..14 {
+        add!(lines, "write /copy/file-with-some-name-{} 100 3000 {}", n * 9, 2 * n + 1);
+        add!(lines, "unlink /work/file-with-some-name-{}", n * 7);
+        add!(lines, "clone /work/large 4096 40960 /copy/file-with-some-name-{n} 8192");
+        match n {
+            3 => add!(lines, "snapshot /copy /third true\ndelete /work\nsubvolume /work 0"),
+            8 => {
+                add!(lines, "file /work/held 644 0\nwrite /work/held 0 90000 9\nhold 1 /work/held")
+            }
+            9 => add!(lines, "commit\nunlink /work/held\ndelete /third"),
+            _ => {}
+        }
+        add!(lines, "empty {n}");
+    }
+    add!(lines, "clean\nempty 0\nempty 1\ncommit");
+    lines.0
+}
+
 pub fn large_directory() -> String {
     let grow = rounds(20, |lines, n| {
         for k in 0..40 {

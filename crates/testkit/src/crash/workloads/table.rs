@@ -35,6 +35,7 @@ pub(super) fn words(name: &'static str, config: Config, words: fn() -> String) -
 pub fn all() -> Vec<Workload> {
     let mut found = of_operations();
     found.extend(of_space());
+    found.extend(of_emptied_groups());
     found.extend(of_seeds());
     found
 }
@@ -78,6 +79,20 @@ fn of_space() -> Vec<Workload> {
         words("no space for metadata", small(65536), scripts::full_of_metadata),
         words("no space, mixed", mixed(false), scripts::full_of_data),
         words("space freed again", mixed(true), scripts::freed_again),
+    ]
+}
+
+/// Block groups that are emptied.
+fn of_emptied_groups() -> Vec<Workload> {
+    let (tiny, usual) = (small(4096), small(16384));
+    let slow = Config { drop_blocks_max: 16, ..tiny };
+    let counted = Config { quotas: true, dup: true, ..usual };
+    let random = Script::Seed(21, 600, Profile { empty_every: 30, ..few() });
+    vec![
+        words("emptied groups", slow, scripts::emptied_groups),
+        words("emptied groups, counted", counted, scripts::emptied_groups),
+        words("emptied groups, mixed", mixed(false), scripts::emptied_groups),
+        Workload { name: "random, emptied groups", config: tiny, script: random },
     ]
 }
 
