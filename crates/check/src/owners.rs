@@ -2,10 +2,11 @@
 //!
 //! A block that files share refers to its children in the name of its owner, for as long as the owner itself refers to it.
 //! When the owner leaves it to others, or a balance moves it, it gets full backrefs: from then on it refers by its address.
-//! So its owner's own reference is recorded exactly as long as it has no full backrefs.
+//! So its owner's own reference is recorded exactly as long as it has no full backrefs; but below a block that a balance has moved there is only that
+//! one's, by its address, be it the owner's block or another's.
 
 use buttress_ondisk::{
-    BlockHead, Key, TreeBlock, kind, objectid,
+    BlockHead, Expect, Key, TreeBlock, kind, objectid,
     view::{InlineRef, inline_refs, keyed_ref},
 };
 
@@ -22,14 +23,15 @@ use crate::{
 pub(crate) enum Above {
     /// It is the root of its tree.
     Root,
-    /// From this block, which has this owner.
-    Block { bytenr: u64, owner: u64 },
+    /// From this block, which has this owner, and may have been moved by a balance.
+    Block { bytenr: u64, owner: u64, moved: bool },
 }
 
 impl Above {
     /// From a block.
     pub fn of(parent: &TreeBlock) -> Above {
-        Above::Block { bytenr: parent.bytenr(), owner: parent.owner() }
+        let moved = is_moved(parent);
+        Above::Block { bytenr: parent.bytenr(), owner: parent.owner(), moved }
     }
 }
 
@@ -39,7 +41,7 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
         return;
     }
     let (owner, full) = (block.owner(), context.full_backref.has(block.bytenr()));
-    let moved = block.flags() & BlockHead::RELOC != 0;
+    let moved = is_moved(block);
     let by = match above {
         Above::Root => Some(tree),
         Above::Block { bytenr, .. } if context.full_backref.has(bytenr) => None,
@@ -49,12 +51,17 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
     if matches!(above, Above::Root) && owner != tree {
         return context.report(Kind::TreeBlockOwner, place(), owner, tree);
     }
+    let mut parents = Vec::new();
     let recorded = match by {
         Some(root) if root == owner => Some(true),
-        _ => is_recorded(context, block.bytenr(), owner),
+        _ => is_recorded(context, block.bytenr(), owner, &mut parents),
+    };
+    let is_below_moved = || {
+        matches!(above, Above::Block { moved: true, .. })
+            || parents.iter().any(|parent| is_moved_at(context, *parent, block.level() + 1))
     };
     match recorded {
-        Some(false) if !full => {
+        Some(false) if !full && !is_below_moved() => {
             context.report(Kind::TreeBlockOwner, place(), owner, "a tree that refers to it");
         }
         Some(true) if full && !moved => {
@@ -65,10 +72,32 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
     }
 }
 
-/// Whether the extent tree records a reference of a tree to a block; `None` when damage hides it.
-fn is_recorded(context: &Context<'_>, bytenr: u64, tree: u64) -> Option<bool> {
+/// Whether a balance has moved a block.
+fn is_moved(block: &TreeBlock) -> bool {
+    block.flags() & BlockHead::RELOC != 0
+}
+
+/// The same of the block at an address; not where it cannot be read, which is said elsewhere.
+fn is_moved_at(context: &Context<'_>, bytenr: u64, level: u8) -> bool {
+    let expect = Expect { level: Some(level), ..Expect::at(bytenr) };
+    context.volume.read_block(bytenr, &expect).is_ok_and(|block| is_moved(&block))
+}
+
+/// Whether the extent tree records a reference of a tree to a block; `None` when damage hides it. The blocks that refer to it by their addresses go to
+/// `parents`.
+fn is_recorded(
+    context: &Context<'_>,
+    bytenr: u64,
+    tree: u64,
+    parents: &mut Vec<u64>,
+) -> Option<bool> {
     let extents = context.roots.find(objectid::EXTENT_TREE)?;
-    let is_it = |found: InlineRef| found == InlineRef::TreeBlock { root: tree };
+    let mut is_it = |found: InlineRef| {
+        if let InlineRef::SharedBlock { parent } = found {
+            parents.push(parent);
+        }
+        found == InlineRef::TreeBlock { root: tree }
+    };
     let mut cursor = Cursor::at(context, extents, Key::new(bytenr, 0, 0));
     while let Some(event) = cursor.get() {
         let Event::Item(key, data) = event else { return None };
@@ -77,9 +106,9 @@ fn is_recorded(context: &Context<'_>, bytenr: u64, tree: u64) -> Option<bool> {
         }
         let found = match key.kind {
             kind::EXTENT_ITEM | kind::METADATA_ITEM => {
-                inline_refs(&key, data).is_some_and(|(.., mut refs)| refs.any(is_it))
+                inline_refs(&key, data).is_some_and(|(.., mut refs)| refs.any(&mut is_it))
             }
-            _ => keyed_ref(&key, data).is_some_and(is_it),
+            _ => keyed_ref(&key, data).is_some_and(&mut is_it),
         };
         if found {
             return Some(true);

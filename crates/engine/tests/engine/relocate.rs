@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress::{Errno, FileKind, Filesystem, New, Node, Options, Owner};
+use buttress::ondisk::item::chunk_type;
+use buttress::{Errno, FileKind, Filesystem, GroupInfo, New, Node, Options, Owner};
 use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::Image;
@@ -191,4 +192,41 @@ fn work(fs: &Filesystem, thread: u64, id: u64, is_done: &AtomicBool) {
             }
         }
     }
+}
+
+/// Metadata of several groups, of which one is emptied: blocks that stay lie below others that have moved.
+#[test]
+fn what_stays_lies_below_what_has_moved() {
+    let image = Image::by_us(400 << 20);
+    let fs = image.open();
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    for number in 0..24_000_u64 {
+        let name = format!("file{}", number * 7919 % 24_000);
+        let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[number as u8; 1800]).unwrap();
+        if number % 6000 == 5999 {
+            fs.snapshot(work, Node::ROOT, format!("snap{number}").as_bytes(), true).unwrap();
+        }
+    }
+    fs.commit().unwrap();
+    let is_metadata = |group: &&GroupInfo| group.flags & chunk_type::METADATA != 0;
+    let groups = fs.block_groups();
+    let groups: Vec<&GroupInfo> = groups.iter().filter(is_metadata).collect();
+    assert!(groups.len() > 1, "{groups:?}");
+    let done = fs.empty_block_group(groups[0].start, |_| true).unwrap();
+    assert!(done.failed.is_empty() && done.moved > 100, "{done:?}");
+    fs.close().unwrap();
+    buttress_testkit::oracle::check_ours(&image.path(), true).unwrap();
+    image.check();
+    let fs = image.open();
+    for number in 0..2000_u64 {
+        let name = format!("file{}", number * 11);
+        let file = fs.lookup(Node::top(work), name.as_bytes()).unwrap().unwrap().node;
+        fs.write(file, 0, &[1; 1500]).unwrap();
+    }
+    fs.delete_subvolume(Node::ROOT, b"snap5999").unwrap();
+    fs.clean().unwrap();
+    fs.close().unwrap();
+    buttress_testkit::oracle::check_ours(&image.path(), true).unwrap();
+    image.check();
 }
