@@ -41,6 +41,9 @@ pub struct Start {
     /// Do not wait before all there is, is written anew
     #[arg(long)]
     full_balance: bool,
+    /// Wait until others have done with the image, which is always done
+    #[arg(long = "enqueue", hide = true)]
+    _enqueue: bool,
 }
 
 const CANNOT: &str = "cannot balance";

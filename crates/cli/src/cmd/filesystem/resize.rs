@@ -30,6 +30,9 @@ pub struct Resize {
     /// Make the image file larger or smaller, too, so that it ends where the filesystem does
     #[arg(long)]
     file: bool,
+    /// Wait until others have done with the image, which is always done
+    #[arg(long = "enqueue", hide = true)]
+    _enqueue: bool,
 }
 
 const CANNOT: &str = "cannot resize";
