@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress::{Errno, FileKind, Filesystem, New, Node, Options, Owner};
+use buttress::{Errno, FileKind, Filesystem, GroupInfo, New, Node, Options, Owner};
 use buttress_testkit::ops::rng::Rng;
 
 use crate::judge::Image;
@@ -191,4 +191,101 @@ fn work(fs: &Filesystem, thread: u64, id: u64, is_done: &AtomicBool) {
             }
         }
     }
+}
+
+/// Trees that are empty have a leaf all the same.
+#[test]
+fn an_empty_filesystem_can_be_emptied() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    for group in fs.block_groups() {
+        assert_eq!(fs.empty_block_group(group.start, |_| true).unwrap().failed, []);
+    }
+    fs.close().unwrap();
+    judge(&image, &BTreeMap::new());
+}
+
+/// Turns over the byte `at` of the image, where it has `pattern`; answers where that is.
+fn spoil(image: &Image, pattern: &[u8], within: &[(u64, u64)]) -> u64 {
+    let mut bytes = std::fs::read(image.path()).unwrap();
+    let found = within.iter().find_map(|(start, len)| {
+        let range = *start as usize..(*start + *len) as usize;
+        let at = bytes[range].windows(pattern.len()).position(|window| window == pattern)?;
+        Some(start + at as u64)
+    });
+    let at = found.expect("it is somewhere");
+    bytes[at as usize] ^= 1;
+    std::fs::write(image.path(), &bytes).unwrap();
+    at
+}
+
+fn mend(image: &Image, at: u64) {
+    let mut bytes = std::fs::read(image.path()).unwrap();
+    bytes[at as usize] ^= 1;
+    std::fs::write(image.path(), &bytes).unwrap();
+}
+
+/// What cannot be read stays where it is, and all else moves. Data, or the leaf that refers to it: then nothing that this leaf refers to moves,
+/// and no block above it either, though the search had come to some of them.
+#[test]
+fn what_cannot_be_read_stays_where_it_is() {
+    for is_leaf in [false, true] {
+        let image = Image::once(512 << 20);
+        let fs = image.open();
+        let special = fs.create(Node::ROOT, b"special-name", &New::file(0o600)).unwrap().node;
+        fill(&fs, 7);
+        fs.write(special, 0, &[0xa7; 20_000]).unwrap();
+        fs.commit().unwrap();
+        let expected = contents(&fs);
+        let of = |flag| fs.block_groups().into_iter().find(|it| it.flags & flag != 0).unwrap();
+        let (data, metadata) = (of(1), of(4));
+        let (data_ranges, metadata_ranges) =
+            (fs.device_ranges(data.start), fs.device_ranges(metadata.start));
+        fs.close().unwrap();
+        let at = match is_leaf {
+            false => spoil(&image, &[0xa7; 4096], &data_ranges),
+            true => spoil(&image, b"special-name", &metadata_ranges),
+        };
+        let fs = image.open();
+        let done = fs.empty_block_group(data.start, |_| true).unwrap();
+        assert!(!done.failed.is_empty() && done.moved > 0, "{is_leaf}: {done:?}");
+        assert!(is_leaf || done.failed.len() == 1, "{done:?}");
+        assert!(fs.block_groups().contains(&GroupInfo { used: left(&fs, data.start), ..data }));
+        fs.close().unwrap();
+        mend(&image, at);
+        judge(&image, &expected);
+        let fs = image.open();
+        assert_eq!(fs.empty_block_group(data.start, |_| true).unwrap().failed, []);
+        fs.close().unwrap();
+        judge(&image, &expected);
+    }
+}
+
+fn left(fs: &Filesystem, start: u64) -> u64 {
+    fs.block_groups().into_iter().find(|group| group.start == start).unwrap().used
+}
+
+/// Linux reserves space in extents that are longer than any that we write.
+#[test]
+fn extents_longer_than_ours_move() {
+    if !buttress_testkit::oracle::root_or_skip() {
+        return;
+    }
+    let image = Image::by_progs(3 << 30, &[]);
+    image.mounted(|top| {
+        let file = top.join("file");
+        let path = file.to_str().unwrap();
+        buttress_testkit::oracle::tool("fallocate", &["-l", "420M", path]).unwrap();
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&file).unwrap();
+        file.write_all_at(&[5; 1 << 20], 100 << 20).unwrap();
+    });
+    let fs = image.open();
+    let expected = contents(&fs);
+    for group in fs.block_groups().into_iter().filter(|group| group.flags & 1 != 0) {
+        let done = fs.empty_block_group(group.start, |_| true).unwrap();
+        assert_eq!(done.failed, [], "{group:?}");
+    }
+    fs.close().unwrap();
+    judge(&image, &expected);
 }
