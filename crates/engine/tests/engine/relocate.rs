@@ -262,8 +262,9 @@ fn what_cannot_be_read_stays_where_it_is() {
         fs.close().unwrap();
         let with = |flag, pattern: &[u8]| {
             let of_type = groups.iter().filter(move |(group, _)| group.flags & flag != 0);
-            let found = of_type.map(|(group, ranges)| (*group, places(&image, pattern, ranges)));
-            found.filter(|(_, places)| !places.is_empty()).next_back().unwrap()
+            let mut found =
+                of_type.map(|(group, ranges)| (*group, places(&image, pattern, ranges)));
+            found.rfind(|(_, places)| !places.is_empty()).unwrap()
         };
         let mut data = with(1, &[0xa7; 20_000]).0;
         let (pattern, at) = match spoiled {
