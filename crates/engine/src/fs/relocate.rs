@@ -250,3 +250,40 @@ impl Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(flags: u64) -> GroupInfo {
+        GroupInfo { start: 0, len: 1 << 30, flags, used: 0 }
+    }
+
+    /// One extent needs more blocks than there is room for: that ends, however often it grows and shrinks.
+    #[test]
+    fn a_batch_does_not_grow_and_shrink_for_ever() {
+        for room in [16, 100, 700, 5000, 1 << 18] {
+            let mut pace = Pace::new(&group(1));
+            let ends = (0..64).any(|_| {
+                let next = match pace.size.blocks > room {
+                    true => pace.shrink(),
+                    false => pace.enlarge(TooSmall::Blocks),
+                };
+                next.is_err()
+            });
+            assert!(ends, "{room}: {pace:?}");
+        }
+    }
+
+    /// A long extent gets as much data as it has, and not more blocks for that.
+    #[test]
+    fn a_batch_has_room_for_a_long_extent() {
+        let mut pace = Pace::new(&group(1));
+        let before = pace.size;
+        pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
+        assert_eq!(pace.size, Size { data: 256 << 20, ..before });
+        while pace.shrink().is_ok() {}
+        assert_eq!(pace.size, Size { blocks: BLOCKS_MIN, data: 256 << 20 });
+        assert_eq!(Pace::new(&group(4)).size.data, 0, "metadata");
+    }
+}

@@ -257,6 +257,11 @@ impl FileTree {
     /// Forgets what can be read again, used or not so long ago.
     pub fn forget_unused(&self) {
         self.shards.iter().for_each(|shard| shard.lock().evict(|_| false));
+        self.forget_decompressed();
+    }
+
+    /// Forgets decompressed extents, which are known by their addresses.
+    pub fn forget_decompressed(&self) {
         self.kept.lock().drain(..).for_each(|cache| cache.clear());
     }
 

@@ -124,7 +124,8 @@ fn note_owner(
     let said = group.iter().find(|record| record.kind == kind::EXTENT_OWNER_REF);
     let by_trees = || {
         let is_meant = |record: &&Record| match is_new {
-            true => record.marks & Record::NEW != 0,
+            // Where data that nobody owns moves, a mark alone says so.
+            true => record.is_reference() && record.marks & Record::NEW != 0,
             false => record.kind == kind::TREE_BLOCK_REF && record.delta < 0,
         };
         group.iter().find(is_meant)

@@ -315,6 +315,8 @@ impl Forest {
         for (id, root) in trees {
             let Some(subvolume) = self.subvolumes.get(*id) else { continue };
             subvolume.tree.publish(*root);
+            // Its extents may be elsewhere, and others where they were.
+            subvolume.tree.forget_decompressed();
             let mut state = subvolume.state.lock();
             state.item.bytenr = root.bytenr.into();
             state.item.generation = root.generation.into();

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use buttress::ondisk::item::chunk_type;
+use buttress::ondisk::item::{RootItem, chunk_type};
+use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Errno, FileKind, Filesystem, GroupInfo, New, Node, Options, Owner};
 use buttress_testkit::ops::rng::Rng;
 
@@ -192,6 +193,152 @@ fn work(fs: &Filesystem, thread: u64, id: u64, is_done: &AtomicBool) {
             }
         }
     }
+}
+
+/// Trees that are empty have a leaf all the same.
+#[test]
+fn an_empty_filesystem_can_be_emptied() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    for group in fs.block_groups() {
+        assert_eq!(fs.empty_block_group(group.start, |_| true).unwrap().failed, []);
+    }
+    fs.close().unwrap();
+    judge(&image, &BTreeMap::new());
+}
+
+/// Where the image has a pattern: in what is in use, and in what was.
+fn places(image: &Image, pattern: &[u8], within: &[(u64, u64)]) -> Vec<u64> {
+    let bytes = std::fs::read(image.path()).unwrap();
+    let mut found = Vec::new();
+    for (start, len) in within {
+        let part = &bytes[*start as usize..(*start + *len) as usize];
+        let mut windows = part.windows(pattern.len()).enumerate();
+        while let Some((at, _)) = windows.find(|(_, window)| *window == pattern) {
+            found.push(start + at as u64);
+            windows.nth(pattern.len());
+        }
+    }
+    found
+}
+
+/// Turns over a bit of each of these patterns, or back where it is still there.
+fn turn_over(image: &Image, pattern: &[u8], places: &[u64]) {
+    let mut bytes = std::fs::read(image.path()).unwrap();
+    for at in places {
+        let found = &mut bytes[*at as usize..][..pattern.len()];
+        if found[1..] == pattern[1..] {
+            found[0] ^= 1;
+        }
+    }
+    std::fs::write(image.path(), &bytes).unwrap();
+}
+
+/// What is spoiled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Spoiled {
+    Data,
+    /// The leaf that refers to it.
+    Leaf,
+    /// The root of a snapshot that shares leaves with others.
+    Root,
+}
+
+/// What cannot be read stays where it is, and all else moves. Where a block above what moves cannot be read, none of the blocks that the search had
+/// come to by then moves for its sake.
+#[test]
+fn what_cannot_be_read_stays_where_it_is() {
+    for spoiled in [Spoiled::Data, Spoiled::Leaf, Spoiled::Root] {
+        let image = Image::once(512 << 20);
+        let fs = image.open();
+        let special = fs.create(Node::ROOT, b"special-name", &New::file(0o600)).unwrap().node;
+        fill(&fs, 7);
+        fs.write(special, 0, &[0xa7; 20_000]).unwrap();
+        fs.commit().unwrap();
+        let expected = contents(&fs);
+        let all = fs.block_groups().into_iter();
+        let groups: Vec<_> = all.map(|it| (it, fs.device_ranges(it.start))).collect();
+        let root = root_of(&fs, b"snap100");
+        fs.close().unwrap();
+        let with = |flag, pattern: &[u8]| {
+            let of_type = groups.iter().filter(move |(group, _)| group.flags & flag != 0);
+            let mut found =
+                of_type.map(|(group, ranges)| (*group, places(&image, pattern, ranges)));
+            found.rfind(|(_, places)| !places.is_empty()).unwrap()
+        };
+        let mut data = with(1, &[0xa7; 20_000]).0;
+        let (pattern, at) = match spoiled {
+            Spoiled::Data => (vec![0xa7; 20_000], with(1, &[0xa7; 20_000]).1),
+            Spoiled::Leaf => (b"special-name".to_vec(), with(4, b"special-name").1),
+            Spoiled::Root => {
+                // Its files are in the first one.
+                data = groups.iter().find(|(group, _)| group.flags & 1 != 0).unwrap().0;
+                let inside = |(group, _): &&(GroupInfo, _)| {
+                    (group.start..group.start + group.len).contains(&root)
+                };
+                let (group, ranges) = groups.iter().find(inside).unwrap();
+                let at = ranges[0].0 + (root - group.start);
+                let bytes = std::fs::read(image.path()).unwrap();
+                (bytes[at as usize..][..16384].to_vec(), vec![at])
+            }
+        };
+        turn_over(&image, &pattern, &at);
+        let fs = image.open();
+        let done = fs.empty_block_group(data.start, |_| true).unwrap();
+        assert!(!done.failed.is_empty() && done.moved > 0, "{spoiled:?}: {done:?}");
+        assert!(spoiled != Spoiled::Data || done.failed.len() == 1, "{done:?}");
+        assert!(fs.block_groups().contains(&GroupInfo { used: left(&fs, data.start), ..data }));
+        fs.close().unwrap();
+        turn_over(&image, &pattern, &at);
+        judge(&image, &expected);
+        let fs = image.open();
+        assert_eq!(fs.empty_block_group(data.start, |_| true).unwrap().failed, []);
+        fs.close().unwrap();
+        judge(&image, &expected);
+    }
+}
+
+/// Where the tree of a subvolume starts.
+fn root_of(fs: &Filesystem, name: &[u8]) -> u64 {
+    let id = fs.lookup(Node::ROOT, name).unwrap().unwrap().node.subvolume;
+    let from = Key::new(id, kind::ROOT_ITEM, 0);
+    let mut found = 0;
+    let to = Key { offset: u64::MAX, ..from };
+    fs.search(objectid::ROOT_TREE, from, to, |_, _, data| {
+        found = RootItem::read(data).unwrap().bytenr.get();
+        true
+    })
+    .unwrap();
+    found
+}
+
+fn left(fs: &Filesystem, start: u64) -> u64 {
+    fs.block_groups().into_iter().find(|group| group.start == start).unwrap().used
+}
+
+/// Linux reserves space in extents that are longer than any that we write.
+#[test]
+fn extents_longer_than_ours_move() {
+    if !buttress_testkit::oracle::root_or_skip() {
+        return;
+    }
+    let image = Image::by_progs(3 << 30, &[]);
+    image.mounted(|top| {
+        let file = top.join("file");
+        let path = file.to_str().unwrap();
+        buttress_testkit::oracle::tool("fallocate", &["-l", "420M", path]).unwrap();
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::options().write(true).open(&file).unwrap();
+        file.write_all_at(&[5; 1 << 20], 100 << 20).unwrap();
+    });
+    let fs = image.open();
+    let expected = contents(&fs);
+    for group in fs.block_groups().into_iter().filter(|group| group.flags & 1 != 0) {
+        let done = fs.empty_block_group(group.start, |_| true).unwrap();
+        assert_eq!(done.failed, [], "{group:?}");
+    }
+    fs.close().unwrap();
+    judge(&image, &expected);
 }
 
 /// Metadata of several groups, of which one is emptied: blocks that stay lie below others that have moved.

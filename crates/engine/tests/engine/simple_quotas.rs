@@ -322,3 +322,35 @@ fn groups_above_have_the_sum() {
     assert_eq!(used(&side, above), 5 * SECTOR + 2 * 16384);
     side.0.close().unwrap();
 }
+
+/// What moves counts for whom it counted for before; data that nobody owned are nobody's.
+#[test]
+fn what_moves_keeps_its_owner() {
+    let image = Image::by_us(256 << 20);
+    let mut side = Ours(image.open());
+    for act in [Subvolume("old"), Write("old/a", 0, 60), Sync] {
+        side.act(act);
+    }
+    side.0.enable_simple_quotas().unwrap();
+    for act in [Subvolume("one"), Write("one/a", 0, 100), Snapshot("one", "snap"), Sync] {
+        side.act(act);
+    }
+    let (old, one, snap) = (256, 257, 258);
+    let before = usage(&side.0);
+    assert_eq!((before[&one], before[&snap]), (100 * SECTOR + 16384, 16384));
+    for _ in 0..2 {
+        for group in side.0.block_groups() {
+            assert_eq!(side.0.empty_block_group(group.start, |_| true).unwrap().failed, []);
+        }
+        let after = usage(&side.0);
+        assert_eq!((after[&one], after[&snap]), (before[&one], before[&snap]));
+        assert!(after[&old] <= 16384 && !after.contains_key(&0), "{after:?}");
+    }
+    for act in [Remove("old/a"), Remove("one/a"), Delete("snap"), Sync] {
+        side.act(act);
+    }
+    let after = usage(&side.0);
+    assert_eq!((after[&old], after[&one]), (16384, 16384));
+    side.0.close().unwrap();
+    image.mounted(|top| assert!(groups(top).len() > 2));
+}

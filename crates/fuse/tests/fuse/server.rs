@@ -183,7 +183,10 @@ impl Mount {
             check.stdout(Stdio::piped()).stderr(Stdio::piped());
             let output = spawn(&mut check).wait_with_output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            assert!(output.status.success(), "{}{said}", String::from_utf8_lossy(&output.stdout));
+            // Debian's btrfs-progs know no simple quotas; what has had them is judged elsewhere.
+            let is_unknown = said.contains("unsupported option features (10000)");
+            let is_clean = output.status.success() || is_unknown;
+            assert!(is_clean, "{}{said}", String::from_utf8_lossy(&output.stdout));
         }
         drop(directory);
     }

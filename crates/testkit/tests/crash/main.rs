@@ -165,7 +165,8 @@ fn the_workloads_cover_every_operation() {
     assert!(names.len() >= 25 && names.len() == workloads.len());
     let found: BTreeSet<String> = workloads.iter().flat_map(words).collect();
     let changing = "file mkdir symlink mknod tmpfile link unlink rmdir rename write truncate allocate clone setxattr rmxattr \
-                    chmod chown utimes subvolume snapshot delete readonly hold release commit clean reopen";
+                    chmod chown utimes subvolume snapshot delete readonly hold release commit clean reopen \
+                    empty";
     for word in changing.split(' ') {
         assert!(found.contains(word), "no workload does {word}");
     }
