@@ -35,7 +35,7 @@ pub(super) enum Repair {
 
 impl Filesystem {
     /// Has each commit from now on count what quota groups have, on a filesystem without quotas too, and counts what is there. `told` hears how
-    /// far it is and may end it by `false`: then the answer is EINTR. EBUSY when commits keep coming faster than it can be counted, EINVAL
+    /// far it is and may end it by `false`: then the answer is EINTR. It must not call into the filesystem: nobody commits during the second pass. EBUSY when commits keep coming faster than it can be counted, EINVAL
     /// where simple quotas are on.
     pub fn count_quotas(&self, mut told: impl FnMut(Progress) -> bool) -> Result<()> {
         if self.has_simple_quotas() {
