@@ -201,7 +201,7 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     }
 }
 
-/// When wrong quotas are counted anew: a pass may take long, and who wants a commit meanwhile ends it.
+/// When wrong quotas are counted anew: soon, and where damage is in the way less and less often.
 struct QuotaRepair {
     /// When it is tried next.
     again: Instant,
