@@ -15,7 +15,7 @@ use buttress_ondisk::SECTOR;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo, NOBODY, Need, Shortage};
-use crate::txn::{Relocated, Relocation, TooSmall, Upkeep, relocate};
+use crate::txn::{Core, Relocated, Relocation, TooSmall, Upkeep, relocate};
 
 /// Tree blocks of a batch, at first and at most.
 const BLOCKS: (usize, usize) = (512, 1 << 17);
@@ -105,20 +105,18 @@ impl Size {
         self.blocks * CHANGES_PER_BLOCK
     }
 
-    /// Trees whose roots move.
-    fn trees(self) -> usize {
-        self.blocks / 4
-    }
-
-    /// What the commit may take. Each extent goes at one place and comes at another, with its checksums of `csum` bytes for a sector. Where leaves
-    /// may be shared, it is reckoned with anyway that all they refer to changes; else that only happens below what a balance has moved.
-    fn needs(self, csum: usize, is_shared: bool) -> Need {
+    /// What the commit may take. Each extent goes at one place and comes at another, with its checksums. All blocks may be roots, each with an item
+    /// of its own. Where leaves may be shared, it is reckoned with anyway that all they refer to changes; else that only happens below what a balance
+    /// has moved.
+    fn needs(self, core: &Core) -> Need {
         let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
-        let others = if is_shared { 0 } else { self.changes() };
+        let others = if core.space.is_shared() { 0 } else { self.changes() };
+        let roots = core.space.leaves_of_roots(self.blocks as u64);
+        let csum = core.features.csum.size();
         let sectors = usize::try_from(self.data / SECTOR).unwrap_or(usize::MAX);
         Need {
             leaves: number(self.blocks),
-            private: number(self.trees() + 4),
+            private: u32::try_from(roots).unwrap_or(u32::MAX).saturating_add(4),
             nodes: number(self.changes()),
             refs: number(self.extents().saturating_mul(2).saturating_add(others)),
             bytes: number(sectors.saturating_mul(csum)),
@@ -230,13 +228,11 @@ impl Inner {
             group: group.range(),
             but: but.clone(),
             blocks: size.blocks,
-            trees: size.trees(),
             changes: size.changes(),
             extents: size.extents(),
             data: size.data,
         };
-        let needs = size.needs(self.core.features.csum.size(), self.core.space.is_shared());
-        match relocate(&self.core, &self.forest, relocation, needs)? {
+        match relocate(&self.core, &self.forest, relocation, size.needs(&self.core))? {
             Ok(batch) => {
                 pace.has_committed = false;
                 Ok(Some(batch))

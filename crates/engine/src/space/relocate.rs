@@ -93,6 +93,11 @@ impl Space {
         has_room
     }
 
+    /// Leaves of the root tree that the items of so many subvolumes are in at most.
+    pub fn leaves_of_roots(&self, trees: u64) -> u64 {
+        self.outlook(&self.pool.lock(), false).leaves_of_roots(trees)
+    }
+
     /// What keeps the group that starts there from being vacant, in bytes: used, and let go or promised. `None` where there is no such group.
     pub fn left_in_group(&self, start: u64) -> Option<(u64, u64)> {
         let (found, _) = self.index.find(start)?;

@@ -45,8 +45,6 @@ pub struct Relocation {
     pub but: BTreeSet<u64>,
     /// Tree blocks that are written anew at most.
     pub blocks: usize,
-    /// Trees of files whose roots are among them at most.
-    pub trees: usize,
     /// References that change at most.
     pub changes: usize,
     /// Data extents that are moved at most.
@@ -102,7 +100,6 @@ impl Plan {
 
     fn has_room(&self, relocation: &Relocation) -> bool {
         self.graph.blocks.len() + self.touches.len() * WAY <= relocation.blocks
-            && self.graph.roots.len() <= relocation.trees
             && self.graph.changes <= relocation.changes
     }
 
