@@ -14,6 +14,16 @@
     reason = "comments on arguments are their help: DEVICE[:PATH]"
 )]
 
+/// Says something on standard error. Where that cannot be written nobody listens, which is no reason to stop.
+macro_rules! complain {
+    ($($arg:tt)*) => {{
+        let _nobody_listens = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("{}\n", format_args!($($arg)*)),
+        );
+    }};
+}
+
 mod args;
 mod clock;
 mod cmd;

@@ -590,10 +590,12 @@ fn image_info(image: &Image) -> Info {
     };
     let (data, metadata) = (chunk_type::DATA, chunk_type::METADATA);
     let system = space(usage.system, chunk_type::SYSTEM);
-    let spaces = match usage.mixed {
-        true => vec![system, space(usage.data, data | metadata), reserve],
-        false => vec![space(usage.data, data), system, space(usage.metadata, metadata), reserve],
+    let mut spaces = match usage.mixed {
+        true => vec![system, space(usage.data, data | metadata)],
+        false => vec![space(usage.data, data), system, space(usage.metadata, metadata)],
     };
+    by_profile(&mut spaces, &image.fs().block_groups());
+    spaces.push(reserve);
     let device = |it: buttress::DeviceInfo| Device {
         id: it.id,
         uuid: Uuid::from_bytes(it.uuid),
@@ -608,6 +610,28 @@ fn image_info(image: &Image) -> Info {
         spaces,
         available: usage.data_available,
     }
+}
+
+/// Where block groups of one kind have several profiles each of these is told of by itself.
+fn by_profile(spaces: &mut Vec<Space>, groups: &[buttress::GroupInfo]) {
+    let of_both = |flags: u64| flags & (chunk_type::TYPE_MASK | chunk_type::PROFILE_MASK);
+    let split = |space: Space| {
+        let mut parts: Vec<Space> = Vec::new();
+        let of_kind = |group: &&buttress::GroupInfo| {
+            group.flags & chunk_type::TYPE_MASK == space.flags & chunk_type::TYPE_MASK
+        };
+        for group in groups.iter().filter(of_kind) {
+            let flags = of_both(group.flags);
+            match parts.iter_mut().find(|part| part.flags == flags) {
+                Some(part) => {
+                    (part.total, part.used) = (part.total + group.len, part.used + group.used)
+                }
+                None => parts.push(Space { flags, total: group.len, used: group.used }),
+            }
+        }
+        if parts.len() > 1 { parts } else { vec![space] }
+    };
+    *spaces = std::mem::take(spaces).into_iter().flat_map(split).collect();
 }
 
 /// The whole path of a device, as btrfs-progs prints it.

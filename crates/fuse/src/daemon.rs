@@ -195,7 +195,7 @@ fn mount_here(
     let mut opened = Opened::new(&place, options)?;
     let fs = opened.fs.clone();
     for warning in fs.warnings() {
-        eprintln!("buttress: {}: {warning}", place.source.display());
+        crate::complain!("buttress: {}: {warning}", place.source.display());
     }
     warnings::tell_when_they_come(&fs, &place.source, readiness.is_some());
     let mut options = options.clone();
@@ -218,12 +218,15 @@ fn mount_here(
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
     let last_error = serving.as_ref().and_then(|serving| serving.last_error.as_ref());
     if let (Err(error), Some(last_error), true) = (&committed, last_error, background) {
-        eprintln!("buttress: {}: the last changes are lost: {error}", place.source.display());
+        crate::complain!(
+            "buttress: {}: the last changes are lost: {error}",
+            place.source.display()
+        );
         last_error.leave(&error.to_string());
     }
     if options.stats {
         for (name, value) in fs.stats().figures() {
-            eprintln!("{name:<28}{value:>16}");
+            crate::complain!("{name:<28}{value:>16}");
         }
     }
     let closed = fs.close();

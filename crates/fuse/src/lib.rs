@@ -6,6 +6,17 @@
 //! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`join`] mounts once more what is
 //! mounted already. [`unmount()`] and [`holder`] are for those who wait for the end of a mount, [`client`] is for commands on a live one.
 
+/// Says something on standard error. Where that cannot be written nobody listens, which is no reason to stop.
+macro_rules! complain {
+    ($($arg:tt)*) => {{
+        let _nobody_listens = std::io::Write::write_fmt(
+            &mut std::io::stderr(),
+            format_args!("{}\n", format_args!($($arg)*)),
+        );
+    }};
+}
+pub(crate) use complain;
+
 pub mod budget;
 mod cause;
 pub mod client;

@@ -48,7 +48,7 @@ impl Opened {
             MountError::Filesystem(error) => is_busy(error),
             _ => false,
         };
-        let say = |text: &str| eprintln!("buttress: {}: {text}", place.source.display());
+        let say = |text: &str| crate::complain!("buttress: {}: {text}", place.source.display());
         holder::patiently(&place.source, options.offset, busy, say, || {
             Self::at_once(place, options)
         })

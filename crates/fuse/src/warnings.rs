@@ -17,7 +17,7 @@ pub(crate) fn tell_when_they_come(fs: &Filesystem, source: &Path, background: bo
     let source = source.to_owned();
     fs.on_warning(move |warning| {
         let text = format!("{}: {warning}", source.display());
-        eprintln!("buttress: {text}");
+        crate::complain!("buttress: {text}");
         if background {
             // A system without a log has nobody who reads it.
             let _unread = log(LOG, &text);

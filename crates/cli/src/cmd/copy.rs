@@ -704,7 +704,7 @@ impl<'a> Copying<'a> {
                 Err(error) if error.is(Errno::NOTSUP) || error.is(Errno::PERM) => {
                     if !self.globals.quiet {
                         let name = quote::shown(&name);
-                        eprintln!("buttress: warning: {to}: attribute {name} not kept: {error}");
+                        complain!("buttress: warning: {to}: attribute {name} not kept: {error}");
                     }
                 }
                 result => result.map_err(|why| to.failure("cannot set attributes of", why))?,

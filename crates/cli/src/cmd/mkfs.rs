@@ -319,7 +319,7 @@ fn missing(path: &Path) -> Failure {
 
 fn remove(path: &Path) {
     if let Err(error) = std::fs::remove_file(path) {
-        eprintln!("buttress: warning: cannot remove {}: {}", path.display(), error::text(&error));
+        complain!("buttress: warning: cannot remove {}: {}", path.display(), error::text(&error));
     }
 }
 

@@ -77,7 +77,7 @@ fn profiles_are_converted() {
     for (words, why) in [
         ("-dconvert=raid1", "Invalid argument"),
         ("-dwhat=1", "there is no such filter"),
-        ("-dsoft", "goes with convert"),
+        ("-dsoft", "needs convert="),
         ("-s", "is refused"),
     ] {
         let said = place.run(&format!("balance start {words} disk.img"));
@@ -111,4 +111,62 @@ fn an_image_becomes_smaller_and_larger() {
     assert_eq!(sums(&place), before);
     let mount = KernelMount::of(&place, "disk.img").unwrap();
     std::fs::write(mount.path().join("more"), vec![1; 300_000_000]).unwrap();
+}
+
+/// Whoever has something behind the filesystem in its file keeps it.
+#[test]
+fn what_lies_behind_in_the_file_is_left_alone() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 2G -b 600M disk.img");
+    place.ok("mkfs -q --offset 1G -b 500M disk.img");
+    std::fs::write(place.join("file"), vec![7; 100_000]).unwrap();
+    place.ok("cp --offset 1G file disk.img:/file");
+    for line in [
+        "resize --file 400M",
+        "resize --file min",
+        "resize max",
+        "resize 1200M",
+        "resize --file 3G",
+    ] {
+        let said = place.fails(&format!("filesystem {line} disk.img"));
+        assert!(said.contains("something lies behind it in the file"), "{line}: {said}");
+    }
+    place.ok("filesystem resize 500M disk.img");
+    place.ok("filesystem resize 900M disk.img");
+    assert!(place.fails("filesystem resize --offset 1G 600M disk.img").contains("--offset"));
+    assert_eq!(place.run("cat --offset 1G disk.img:/file").out, vec![7; 100_000]);
+    place.ok("check --offset 1G disk.img");
+    place.check("disk.img");
+    place.ok("filesystem resize -f --file 500M disk.img");
+    assert_eq!(std::fs::metadata(place.join("disk.img")).unwrap().len(), 500 << 20);
+    let file = std::fs::File::options().write(true).open(place.join("disk.img")).unwrap();
+    file.set_len(400 << 20).unwrap();
+    assert!(place.fails("filesystem resize --file 600M disk.img").contains("its file has"));
+}
+
+/// What is converted in steps goes to groups of the new profile, and both are told of.
+#[test]
+fn conversion_in_steps() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 1G disk.img");
+    std::fs::write(place.join("file"), vec![7; 30_000_000]).unwrap();
+    for name in ["a", "b", "c", "d", "e", "f"] {
+        place.ok(&format!("cp file disk.img:/{name}"));
+    }
+    place.ok("balance start -dconvert=dup,limit=1 disk.img");
+    let df = place.ok("filesystem df disk.img");
+    assert!(df.contains("Data, DUP") && df.contains("Data, single"), "{df}");
+    let usage = place.ok("filesystem usage disk.img");
+    assert!(usage.contains("yes\t(data)"), "{usage}");
+    place.check("disk.img");
+    // A complaint that nobody can be told of is no reason to stop.
+    let line = format!(
+        "{} --verbose balance start --full-balance disk.img 2>/dev/full",
+        env!("CARGO_BIN_EXE_buttress")
+    );
+    let mut shell = std::process::Command::new("sh");
+    let status =
+        shell.args(["-c", &line]).current_dir(place.path()).stdout(std::process::Stdio::null());
+    assert!(status.status().unwrap().success());
+    place.check("disk.img");
 }

@@ -162,6 +162,7 @@ impl Filesystem {
         self.core().check_writable()?;
         self.convert(balance)?;
         let plan = self.balance_plan(balance);
+        let _others = self.close_others(balance);
         let considered = self.block_groups().len() as u64;
         let mut done = Balanced { considered, ..Balanced::default() };
         let expected = plan.len() as u64;
@@ -185,6 +186,21 @@ impl Filesystem {
         Ok(done)
     }
 
+    /// What is converted goes to groups of the new profile, though others have room: these are closed as far as that can be done without.
+    fn close_others(&self, balance: &Balance) -> Closed<'_> {
+        let space = &self.core().space;
+        let is_other = |group: &&GroupInfo| {
+            let wish = balance.filter(group).and_then(|filter| filter.convert);
+            wish.is_some_and(|profile| profile != profile_of(group.flags))
+        };
+        let groups = self.block_groups();
+        let others = groups.iter().filter(is_other).map(|group| group.start);
+        Closed {
+            fs: self,
+            groups: others.filter(|start| space.close_group_if_room(*start)).collect(),
+        }
+    }
+
     /// New groups have the profiles that are asked for.
     fn convert(&self, balance: &Balance) -> Result<()> {
         let types = [
@@ -205,6 +221,20 @@ impl Filesystem {
             self.core().space.set_profile(class, profile & chunk_type::PROFILE_MASK);
         }
         Ok(())
+    }
+}
+
+/// Groups that are closed for a while.
+struct Closed<'a> {
+    fs: &'a Filesystem,
+    groups: Vec<u64>,
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        for start in &self.groups {
+            self.fs.core().space.close_group(*start, false);
+        }
     }
 }
 

@@ -104,7 +104,7 @@ impl Filesystem {
         };
         let together: u64 = Class::ALL.into_iter().map(together).sum();
         let least = RESERVED + together.min(as_it_is + 2 * largest);
-        least.max(SIZE_MIN).min(self.device_size())
+        least.next_multiple_of(1 << 20).max(SIZE_MIN).min(self.device_size())
     }
 }
 

@@ -128,7 +128,7 @@ impl Engine {
 pub(super) fn errno(error: Error) -> Errno {
     let errno = error.errno();
     if matches!(errno, Errno::IO | Errno::UCLEAN) || matches!(error, Error::Aborted(_)) {
-        eprintln!("buttress: {error}");
+        crate::complain!("buttress: {error}");
     }
     errno
 }

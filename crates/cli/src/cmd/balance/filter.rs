@@ -28,7 +28,13 @@ pub fn parse(text: &str) -> Result<BalanceFilter, String> {
             "soft" if value.is_empty() => filter.soft = true,
             "profiles" => filter.profiles = Some(profiles(value).ok_or_else(|| wrong(NO_PROFILE))?),
             "convert" => filter.convert = Some(profile(value).ok_or_else(|| wrong(NO_PROFILE))?),
-            "usage" => filter.usage = Some(usage(value).ok_or_else(|| wrong("expects 0 to 100"))?),
+            "usage" => {
+                filter.usage = Some(usage(value).ok_or_else(|| {
+                    wrong(
+                        "expects 0 to 100, or two of these with .. between them, the smaller first",
+                    )
+                })?)
+            }
             "devid" => {
                 let id = value.parse().ok().filter(|id| *id > 0);
                 filter.devid = Some(id.ok_or_else(|| wrong("expects the number of a device"))?);
@@ -41,14 +47,14 @@ pub fn parse(text: &str) -> Result<BalanceFilter, String> {
         }
     }
     match filter {
-        BalanceFilter { soft: true, convert: None, .. } => Err("soft: goes with convert".into()),
-        BalanceFilter { drange: Some(_), devid: None, .. } => Err("drange: goes with devid".into()),
+        BalanceFilter { soft: true, convert: None, .. } => Err("soft: needs convert=".into()),
+        BalanceFilter { drange: Some(_), devid: None, .. } => Err("drange: needs devid=".into()),
         filter => Ok(filter),
     }
 }
 
 const NO_PROFILE: &str = "expects single, dup, or another profile";
-const NO_RANGE: &str = "expects a number, or two with .. between them";
+const NO_RANGE: &str = "expects a number, or two with .. between them, the smaller first";
 
 fn profile(name: &str) -> Option<u64> {
     let found = PROFILES.iter().find(|(of, _)| of.eq_ignore_ascii_case(name));

@@ -18,7 +18,7 @@ pub enum Balance {
     /// Write block groups anew, and so bring what they hold together
     ///
     /// Without filters all are: that takes as long as reading and writing all there is. Filters are joined by commas:
-    /// `usage=50` (fewer than so many percent are used) or `usage=10..50`, `profiles=single|dup`, `devid=1`, `drange=START..END` (bytes of the
+    /// `usage=50` (fewer than so many percent are used) or `usage=10..50`, `profiles=single|dup`, `devid=1`, with that `drange=START..END` (bytes of the
     /// device), `vrange=START..END` (logical addresses), `limit=5` or `limit=2..5` (so many groups at most), `stripes=1..2`,
     /// `convert=single` or `convert=dup`, and with that `soft` (not those that are so already).
     Start(start::Start),

@@ -54,9 +54,6 @@ const SECONDS: u64 = 10;
 pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let balance = wished(args)?;
     let is_full = [&args.data, &args.metadata, &args.system].iter().all(|one| one.is_none());
-    if is_full && !args.full_balance {
-        warn_of_all(globals);
-    }
     let target = Target::any(&args.target, globals);
     let done = session(globals, Access::ReadWrite, |session| {
         let vfs = Vfs::of(&session.find(&target, true)?)?;
@@ -72,13 +69,16 @@ pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), F
                 failure.hint("-f does it all the same: one bad sector may then cost files.")
             );
         }
+        if is_full && !args.full_balance {
+            warn_of_all(globals);
+        }
         let progress = Progress::of_parts(globals);
         let done = image.fs().balance(&balance, |at| {
             show(&progress, at);
             true
         });
         progress.finish();
-        done.map_err(|error| refused(&vfs, error.errno()))
+        done.map_err(|error| refused(&vfs, &error))
     })?;
     say(&done, globals, out)
 }
@@ -104,9 +104,9 @@ fn warn_of_all(globals: &Globals) {
     if globals.quiet {
         return;
     }
-    eprintln!(
+    complain!(
         "buttress: all there is will be written anew, as no filters say what; that can take long. `--full-balance` says that it is meant. It begins \
-         in {SECONDS} seconds."
+         in {SECONDS} seconds; Ctrl-C stops it."
     );
     std::thread::sleep(Duration::from_secs(SECONDS));
 }
@@ -135,9 +135,14 @@ fn show(progress: &Progress, at: Balancing) {
     progress.at("balancing", done, at.expected.max(1) * PARTS);
 }
 
-fn refused(vfs: &Vfs, errno: Errno) -> Failure {
+fn refused(vfs: &Vfs, error: &buttress::Error) -> Failure {
+    let errno = error.errno();
     let failure = Failure::new(CANNOT, vfs.name(), crate::vnode::FileError::from(errno));
     match errno {
+        // The disk that holds the image, and not the filesystem.
+        Errno::NOSPC if !matches!(error, buttress::Error::NoSpace) => {
+            Failure::new(CANNOT, vfs.name(), error)
+        }
         Errno::NOSPC => failure.hint(
             "There is no room to write a block group anew. Groups that are nearly empty need little: try -dusage=5, then more. What was moved stays so.",
         ),
@@ -173,7 +178,7 @@ fn say(done: &Balanced, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         return Ok(());
     }
     for (bytenr, why) in failed {
-        eprintln!("buttress: what is at {bytenr} could not be moved: {why}");
+        complain!("buttress: what is at {bytenr} could not be moved: {why}");
     }
     Err(Failure::new(CANNOT, "all of it", "some extents cannot be moved").hint(
         "They are where they were. `buttress check --check-data-csum` tells which files have them.",

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use buttress::Emptying;
@@ -21,7 +22,7 @@ use crate::vnode::{FileError, Target};
 /// Arguments of `filesystem resize`.
 #[derive(Debug, Args)]
 pub struct Resize {
-    /// The new size: SIZE, +SIZE, -SIZE (suffixes k, m, g, t), `max` for all of the device, `min` for as little as there is room for; 1: may be in front
+    /// The new size: SIZE, +SIZE, -SIZE (suffixes k, m, g, t), `max` for all of the device, `min` for what `inspect-internal min-dev-size` prints; 1: may be in front
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
     /// DEVICE: an unmounted image or disk
@@ -30,6 +31,9 @@ pub struct Resize {
     /// Make the image file larger or smaller, too, so that it ends where the filesystem does
     #[arg(long)]
     file: bool,
+    /// Take over, or cut off, what lies behind the filesystem in its file
+    #[arg(short, long)]
+    force: bool,
     /// Wait until others have done with the image, which is always done
     #[arg(long = "enqueue", hide = true)]
     _enqueue: bool,
@@ -73,23 +77,36 @@ pub fn run(args: &Resize, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         failure.hint("Like 8G, +1G, -500M, max or min; 1: may be in front.")
     })?;
     let path = Path::new(&args.target);
-    if args.file && globals.offset != 0 {
-        let why = "--file is for images that a filesystem has for itself";
+    let file = file_len(path);
+    if args.file && (globals.offset != 0 || file.is_none()) {
+        let why = "--file is for image files, and a filesystem at their start";
         return Err(Failure::usage(CANNOT, why));
     }
-    let before = file_len(path);
-    // A file that is to become longer does so first: nobody misses zeros behind a filesystem.
-    if let (true, Some(size)) = (args.file, grown(args, wish, globals)?)
-        && before.is_some_and(|len| len < size)
-    {
-        set_file_len(path, size)?;
+    let now = size(args, globals)?;
+    let wanted = match wish {
+        Wish::To(size) => size,
+        Wish::More(more) => now.saturating_add(more),
+        Wish::Less(less) => now.saturating_sub(less),
+        Wish::Max => file.unwrap_or(now),
+        Wish::Min => now,
+    };
+    if let Some(len) = file.filter(|_| globals.offset == 0) {
+        if !args.force {
+            leaves_others_alone(path, (now, wanted), len, args.file)?;
+        }
+        // A file that is to become longer does so first: nobody misses zeros behind a filesystem.
+        if args.file && len < wanted {
+            set_file_len(path, wanted)?;
+        }
     }
     let resized = resize(args, devid, wish, globals);
-    if args.file
-        && let Some(len) =
-            resized.as_ref().map_or(before, |(_, size)| Some(*size)).filter(|_| before.is_some())
-    {
-        set_file_len(path, len)?;
+    if let Some(len) = file.filter(|_| globals.offset == 0) {
+        let size = resized.as_ref().ok().map(|(_, to)| *to);
+        match (args.file, size) {
+            (true, size) => set_file_len(path, size.unwrap_or(len))?,
+            (false, Some(to)) if to < now => let_go(path, to..now.min(len)),
+            _ => {}
+        }
     }
     let (from, to) = resized?;
     match globals.format {
@@ -102,22 +119,75 @@ pub fn run(args: &Resize, globals: &Globals, out: &mut dyn Write) -> Result<(), 
     Ok(())
 }
 
-/// The size that was asked for, where a file may have to become longer for it.
-fn grown(args: &Resize, wish: Wish, globals: &Globals) -> Result<Option<u64>, Failure> {
-    Ok(match wish {
-        Wish::To(size) => Some(size),
-        Wish::More(more) => {
-            let target = Target::any(&args.target, globals);
-            let now = session(globals, Access::ReadOnly, |session| {
-                match Vfs::of(&session.find(&target, true)?)? {
-                    Vfs::Image(image) => Ok(image.fs().device_size()),
-                    live => Err(is_mounted(&live)),
-                }
-            })?;
-            Some(now.saturating_add(more))
-        }
-        Wish::Max | Wish::Min | Wish::Less(_) => None,
+/// The size that it has.
+fn size(args: &Resize, globals: &Globals) -> Result<u64, Failure> {
+    let target = Target::any(&args.target, globals);
+    session(globals, Access::ReadOnly, |session| match Vfs::of(&session.find(&target, true)?)? {
+        Vfs::Image(image) => Ok(image.fs().device_size()),
+        live => Err(is_mounted(&live)),
     })
+}
+
+/// Refuses where something lies behind the filesystem in its file that would be taken over, or cut off with the file.
+fn leaves_others_alone(
+    path: &Path,
+    (now, wanted): (u64, u64),
+    len: u64,
+    with_file: bool,
+) -> Result<(), Failure> {
+    if len < now {
+        let why = format!("its file has {len} bytes, and the filesystem {now}");
+        let failure = Failure::new(CANNOT, path.display(), why);
+        return Err(
+            failure.hint("Something has cut off its end; `buttress check` tells what is missing.")
+        );
+    }
+    let end = match with_file {
+        true => len,
+        false => wanted.min(len),
+    };
+    let failed = |error| Failure::new("cannot read", path.display(), error);
+    if now < end && holds_something(path, now..end).map_err(failed)? {
+        let why = format!("something lies behind it in the file, from byte {now} on");
+        return Err(Failure::new(CANNOT, path.display(), why).hint(
+            "Another filesystem, perhaps (--offset looks at it), or what others have left. -f takes the place all the same.",
+        ));
+    }
+    Ok(())
+}
+
+/// Whether there is anything but zeros in a range of a file.
+fn holds_something(path: &Path, range: std::ops::Range<u64>) -> std::io::Result<bool> {
+    const PIECE: u64 = 1 << 20;
+    let file = std::fs::File::open(path)?;
+    let (mut at, mut buffer) = (range.start, vec![0; PIECE as usize]);
+    while at < range.end {
+        // Where the filesystem cannot tell holes from data all of it is data.
+        match rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(at)) {
+            Err(Errno::NXIO) => return Ok(false),
+            found => at = found.unwrap_or(at).max(at),
+        }
+        let piece = PIECE.min(range.end.saturating_sub(at)) as usize;
+        let got = file.read_at(&mut buffer[..piece], at)?;
+        if buffer[..got].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        if got == 0 {
+            return Ok(false);
+        }
+        at += got as u64;
+    }
+    Ok(false)
+}
+
+/// What the filesystem has left of its file takes no room any more, and reads as zeros, where that can be done.
+fn let_go(path: &Path, range: std::ops::Range<u64>) {
+    let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+    if let Ok(file) = std::fs::File::options().write(true).open(path)
+        && range.start < range.end
+    {
+        let _it_stays = rustix::fs::fallocate(&file, flags, range.start, range.end - range.start);
+    }
 }
 
 fn is_mounted(vfs: &Vfs) -> Failure {
@@ -154,7 +224,7 @@ fn resize(
             true
         });
         progress.finish();
-        done.map_err(|error| refused(&vfs, error.errno(), fs.device_size_min()))?;
+        done.map_err(|error| refused(&vfs, &error, (fs.device_size_min(), globals.offset)))?;
         Ok((now, fs.device_size()))
     })
 }
@@ -163,13 +233,21 @@ fn show(progress: &Progress, at: Emptying) {
     progress.at("moving", at.had.saturating_sub(at.has), at.had.max(1));
 }
 
-fn refused(vfs: &Vfs, errno: Errno, least: u64) -> Failure {
+fn refused(vfs: &Vfs, error: &buttress::Error, (least, offset): (u64, u64)) -> Failure {
+    let errno = error.errno();
     let failure = Failure::new(CANNOT, vfs.name(), FileError::from(errno));
     match errno {
+        // The disk that holds the image, and not the filesystem.
+        Errno::NOSPC if !matches!(error, buttress::Error::NoSpace) => {
+            Failure::new(CANNOT, vfs.name(), error)
+        }
         Errno::NOSPC => failure.hint(format!(
             "What it holds has no room there; {least} bytes have. `buttress balance start -dusage=50` first may need fewer."
         )),
         Errno::INVAL => failure.hint("256 MiB are the least."),
+        Errno::FBIG if offset != 0 => failure.hint(
+            "With --offset a filesystem keeps to the part of the file that it has. On a loop device (losetup -o) it can become larger.",
+        ),
         Errno::FBIG => failure.hint("The device ends before that. An image file becomes larger with --file."),
         Errno::IO => failure.hint(
             "Something behind the new end cannot be read; `buttress check --check-data-csum` tells what.",

@@ -40,7 +40,8 @@ struct Overall {
     reserve: Space,
     data_ratio: f64,
     metadata_ratio: f64,
-    several_profiles: bool,
+    /// The kinds that have groups of several profiles.
+    several_profiles: Vec<&'static str>,
 }
 
 impl Overall {
@@ -72,7 +73,7 @@ impl Overall {
             reserve,
             data_ratio,
             metadata_ratio: ratio(chunk_type::METADATA),
-            several_profiles: false,
+            several_profiles: with_several_profiles(info),
         }
     }
 }
@@ -108,14 +109,30 @@ fn sums(info: &Info, it: &Overall, units: Units, out: &mut dyn Write) -> Result<
     writeln!(out, "    Metadata ratio:\t\t{:>width$.2}", it.metadata_ratio)?;
     let (total, used) = (show(it.reserve.total), show(it.reserve.used));
     writeln!(out, "    Global reserve:\t\t{total:>width$}\t(used: {used})")?;
-    let several = if it.several_profiles { "yes" } else { "no" };
-    Ok(writeln!(out, "    Multiple profiles:\t\t{several:>width$}")?)
+    let several = match it.several_profiles.as_slice() {
+        [] => String::new(),
+        kinds => format!("\t({})", kinds.join(", ")),
+    };
+    let answer = if several.is_empty() { "no" } else { "yes" };
+    Ok(writeln!(out, "    Multiple profiles:\t\t{answer:>width$}{several}")?)
+}
+
+/// The kinds of block groups that have several profiles, in the words of btrfs-progs.
+fn with_several_profiles(info: &Info) -> Vec<&'static str> {
+    let kinds = [
+        ("Data", "data"),
+        ("Metadata", "metadata"),
+        ("Data+Metadata", "mixed"),
+        ("System", "system"),
+    ];
+    let several = |kind: &str| info.spaces.iter().filter(|it| it.kind() == kind).count() > 1;
+    kinds.into_iter().filter(|(kind, _)| several(kind)).map(|(_, name)| name).collect()
 }
 
 /// The kinds of block groups, in the order in which they are shown.
 fn in_order(info: &Info) -> impl Iterator<Item = &Space> {
     let order = ["Data", "Data+Metadata", "Metadata", "System"];
-    order.into_iter().filter_map(|kind| info.spaces.iter().find(|it| it.kind() == kind))
+    order.into_iter().flat_map(|kind| info.spaces.iter().filter(move |it| it.kind() == kind))
 }
 
 /// A column of the table.
@@ -248,7 +265,7 @@ fn json(info: &Info, it: &Overall) -> Value {
             "metadata-ratio": it.metadata_ratio,
             "global-reserve": it.reserve.total,
             "global-reserve-used": it.reserve.used,
-            "multiple-profiles": it.several_profiles,
+            "multiple-profiles": !it.several_profiles.is_empty(),
         },
         "block-groups": groups,
         "devices": devices,
