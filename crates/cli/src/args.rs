@@ -181,7 +181,7 @@ pub enum Command {
     Qgroup(cmd::qgroup::Qgroup),
     /// Write block groups anew
     #[command(subcommand, infer_subcommands = true)]
-    Balance(cmd::balance::Balance),
+    Balance(cmd::balance::BalanceCommand),
     /// Check an unmounted filesystem; only reads
     #[command(after_help = CHECK)]
     Check(cmd::check::Check),

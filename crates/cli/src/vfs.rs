@@ -5,6 +5,7 @@
 //! kernel's own mounts are left to btrfs-progs, which can speak to the kernel.
 
 pub mod quotas;
+pub mod relocation;
 pub mod trees;
 
 use std::fmt::Display;

@@ -83,8 +83,8 @@ pub enum Unsupported {
     /// Simple quotas, which writing would make wrong.
     #[error("writing to a filesystem with simple quotas")]
     Quotas,
-    /// A balance that has begun.
-    #[error("writing while a balance is under way")]
+    /// A balance that has begun, with filters that are not known.
+    #[error("a balance with filters that are not known")]
     Balance,
     /// What a balance has left behind.
     #[error("writing with relocation trees left over")]

@@ -11,24 +11,41 @@ use std::path::Path;
 use std::time::Duration;
 
 use buttress::costs::{Bytes, Progress, Share};
-use buttress::{Referrers, WantedReferrers};
+use buttress::{Balance, BalanceStop, Balanced, Balancing, Emptying, Referrers, WantedReferrers};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 pub use crate::mount::control::ExtentFacts;
 use crate::mount::control::quotas::groups_word;
+use crate::mount::control::relocation::start_word;
 use crate::mount::control::words::{PREFIX, Record};
 use crate::mount::control::{
-    Facts, FoundItem, QgroupChange, QuotaFacts, SpaceFacts, StoredPart, SubvolumeFacts, TreeKey,
-    trees,
+    BalanceFacts, Facts, FoundItem, QgroupChange, QuotaFacts, ResizeFacts, SpaceFacts, StoredPart,
+    SubvolumeFacts, TreeKey, trees,
 };
 
 /// How often all is asked for again because a commit came in between.
 const REFERRERS_TRIES: u32 = 8;
-/// How often it is asked how far a counting of quotas is.
-const QUOTA_PAUSE: Duration = Duration::from_millis(20);
+/// How often it is asked how far something is that takes long: at first, and at most.
+const TASK_PAUSES: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
 /// Most bytes of one attribute.
 const VALUE_BYTES_MAX: usize = 1 << 16;
+
+/// Pauses that grow.
+struct Pauses(Duration);
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Pauses(TASK_PAUSES.0)
+    }
+}
+
+impl Pauses {
+    fn wait(&mut self) {
+        std::thread::sleep(self.0);
+        self.0 = (self.0 * 2).min(TASK_PAUSES.1);
+    }
+}
 
 /// Whether `path` lies on a mount of ours that answers.
 pub fn is_live(path: &Path) -> bool {
@@ -344,13 +361,14 @@ pub fn rescan_quotas(path: &Path) -> Result<(), Errno> {
 
 /// Waits while quotas are counted because somebody has asked for that, and fails as the last counting has. `told` hears how far it is.
 pub fn wait_for_quotas(path: &Path, told: &mut dyn FnMut(Progress)) -> Result<(), Errno> {
+    let mut pauses = Pauses::default();
     loop {
         let count = quotas(path)?.count;
         if !count.running {
             return count.failed.map_or(Ok(()), Err);
         }
         count.progress.into_iter().for_each(&mut *told);
-        std::thread::sleep(QUOTA_PAUSE);
+        pauses.wait();
     }
 }
 
@@ -358,6 +376,76 @@ pub fn wait_for_quotas(path: &Path, told: &mut dyn FnMut(Progress)) -> Result<()
 pub fn change_qgroup(path: &Path, change: QgroupChange) -> Result<bool, Errno> {
     set(path, "qgroup", change.word().as_bytes())?;
     Ok(!quotas(path)?.wrong)
+}
+
+/// How it is with balances.
+pub fn balance_facts(path: &Path) -> Result<BalanceFacts, Errno> {
+    Record::balance(&Record::all(&get(path, "balance")?)).ok_or(Errno::PROTO)
+}
+
+/// Has the process behind the mount begin a balance; it goes on by itself.
+pub fn start_balance(path: &Path, balance: &Balance) -> Result<(), Errno> {
+    set(path, "balance", start_word(balance).as_bytes())
+}
+
+/// Has it go on with the balance that was paused or interrupted. ENOTCONN where there is none.
+pub fn resume_balance(path: &Path) -> Result<(), Errno> {
+    set(path, "balance", b"resume")
+}
+
+/// Has a balance that runs end, soon; one that is paused can be cancelled. ENOTCONN where there is none.
+pub fn stop_balance(path: &Path, why: BalanceStop) -> Result<(), Errno> {
+    let word: &[u8] = if why == BalanceStop::Pause { b"pause" } else { b"cancel" };
+    set(path, "balance", word)
+}
+
+/// Waits while a balance runs: `told` hears how far it is. What came of it; an error for none.
+pub fn wait_for_balance(
+    path: &Path,
+    told: &mut dyn FnMut(Balancing) -> Option<BalanceStop>,
+) -> Result<Balanced, Errno> {
+    let mut pauses = Pauses::default();
+    loop {
+        let task = balance_facts(path)?.task;
+        if !task.running {
+            return task.ended.unwrap_or(Err(Errno::NOTCONN));
+        }
+        if let Some(why) = told(task.progress.unwrap_or_default()) {
+            match stop_balance(path, why) {
+                Err(Errno::NOTCONN) | Ok(()) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        pauses.wait();
+    }
+}
+
+/// How it is with the size of the device.
+pub fn resize_facts(path: &Path) -> Result<ResizeFacts, Errno> {
+    Record::all(&get(path, "resize")?).first().and_then(Record::resize).ok_or(Errno::PROTO)
+}
+
+/// Has the process behind the mount give the device another size; what takes long of that goes on by itself.
+pub fn resize(path: &Path, size: u64) -> Result<(), Errno> {
+    set(path, "resize", size.to_string().as_bytes())
+}
+
+/// Waits while the size changes: `told` hears how far that is, and may end it by `false`.
+pub fn wait_for_resize(path: &Path, told: &mut dyn FnMut(Emptying) -> bool) -> Result<(), Errno> {
+    let mut pauses = Pauses::default();
+    loop {
+        let task = resize_facts(path)?.task;
+        if !task.running {
+            return task.ended.unwrap_or(Ok(()));
+        }
+        if !told(task.progress.unwrap_or_default()) {
+            match set(path, "resize", b"cancel") {
+                Err(Errno::NOTCONN) | Ok(()) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        pauses.wait();
+    }
 }
 
 /// Renames the filesystem.

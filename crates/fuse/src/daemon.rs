@@ -22,6 +22,7 @@ use crate::last_error::LastError;
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
+use crate::mount::task::Tasks;
 use crate::mount::{Mount, init_flags};
 use crate::nodes::Numbers;
 use crate::opening::{Attached, Opened, budget};
@@ -203,6 +204,10 @@ fn mount_here(
     let subvolume = chosen_subvolume(&fs, &options, device)?;
     let background = readiness.is_some();
     let store = Engine::new(fs.clone());
+    let tasks = store.tasks();
+    if !options.read_only && !options.skip_balance {
+        go_on_balancing(&fs, &tasks, &place.source);
+    }
     // What others may mount again has the subvolume above all others as its top.
     let hidden = subvolume != TOP_LEVEL && !options.read_only && may_mount_nowhere();
     let mounted = if hidden { TOP_LEVEL } else { subvolume };
@@ -213,6 +218,7 @@ fn mount_here(
         Ok((served, serving)) => (served, Some(serving)),
         Err(error) => (Err(error), None),
     };
+    tasks.end();
     // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
     // the device, which the close lets go, is to find the error.
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
@@ -235,6 +241,21 @@ fn mount_here(
     served?;
     committed?;
     Ok(closed?)
+}
+
+/// A balance that was paused or interrupted goes on, as it does on Linux.
+fn go_on_balancing(fs: &Filesystem, tasks: &Tasks, source: &Path) {
+    match tasks.resume_balance(fs) {
+        Ok(()) => crate::complain!(
+            "buttress: {}: a balance that was interrupted goes on (not with -o skip_balance)",
+            source.display()
+        ),
+        Err(Errno::NOTCONN) => {}
+        Err(errno) => crate::complain!(
+            "buttress: {}: a balance that was interrupted cannot go on: {errno}",
+            source.display()
+        ),
+    }
 }
 
 /// The id of the subvolume to mount.

@@ -605,6 +605,46 @@ disk!(
     }
 );
 
+/// What a balance is about, in [`BalanceItem::flags`] (`BTRFS_BALANCE_*`).
+pub mod balance_flags {
+    /// Chunks of data.
+    pub const DATA: u64 = 1;
+    /// Chunks of the chunk tree.
+    pub const SYSTEM: u64 = 1 << 1;
+    /// Chunks of metadata.
+    pub const METADATA: u64 = 1 << 2;
+    /// There may be fewer copies of metadata after it.
+    pub const FORCE: u64 = 1 << 3;
+}
+
+/// Which fields of [`BalanceArgs`] count (`BTRFS_BALANCE_ARGS_*`).
+pub mod balance_args {
+    /// `profiles`.
+    pub const PROFILES: u64 = 1;
+    /// `usage_min` and `usage_max` as one number: fewer percent than that.
+    pub const USAGE: u64 = 1 << 1;
+    /// `devid`.
+    pub const DEVID: u64 = 1 << 2;
+    /// `pstart` and `pend`.
+    pub const DRANGE: u64 = 1 << 3;
+    /// `vstart` and `vend`.
+    pub const VRANGE: u64 = 1 << 4;
+    /// `limit_min` and `limit_max` as one number: so many at most.
+    pub const LIMIT: u64 = 1 << 5;
+    /// `limit_min` and `limit_max`.
+    pub const LIMIT_RANGE: u64 = 1 << 6;
+    /// `stripes_min` and `stripes_max`.
+    pub const STRIPES_RANGE: u64 = 1 << 7;
+    /// `target`.
+    pub const CONVERT: u64 = 1 << 8;
+    /// With that: chunks that are so already are passed over.
+    pub const SOFT: u64 = 1 << 9;
+    /// `usage_min` and `usage_max`.
+    pub const USAGE_RANGE: u64 = 1 << 10;
+    /// All of them.
+    pub const ALL: u64 = (1 << 11) - 1;
+}
+
 disk!(
     /// What a balance does with one type of chunk. Which fields count is said by `flags`.
     BalanceArgs, 136, {

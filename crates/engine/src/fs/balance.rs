@@ -2,15 +2,23 @@
 //!
 //! What is chosen is chosen at the beginning, as on Linux, from the highest address down; what comes up meanwhile is left alone. Each group that
 //! was emptied is done for good, so who stops in between loses nothing.
+//!
+//! From beginning to end an item in the root tree says what is done ([`item`]): of a balance that was paused, or that a crash has
+//! interrupted, it is all that is left, and who goes on with it begins with what it says.
 
-use std::ops::Range;
+mod item;
 
-use buttress_ondisk::item::chunk_type;
+use std::ops::{ControlFlow, Range};
+
+use buttress_ondisk::item::{BalanceItem, chunk_type};
+use parking_lot::MutexGuard;
 
 use super::Filesystem;
 use super::relocate::{Emptied, Emptying};
+use super::run::deleting;
 use crate::error::{Errno, Error, Result};
-use crate::space::{Class, GroupInfo};
+use crate::space::{Class, GroupInfo, Need};
+use crate::txn::Upkeep;
 
 /// Which block groups of a type are balanced: those that fit all that is said. The words are those of btrfs-progs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,6 +97,17 @@ pub struct Balance {
     pub metadata: Option<BalanceFilter>,
     /// Groups of the chunk tree.
     pub system: Option<BalanceFilter>,
+    /// There may be fewer copies of metadata after it.
+    pub force: bool,
+}
+
+/// Why a balance ends before it is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BalanceStop {
+    /// It is to go on later.
+    Pause,
+    /// It is not.
+    Cancel,
 }
 
 /// How far a balance is.
@@ -123,7 +142,23 @@ impl Balance {
             Class::System => self.system.as_ref(),
         }
     }
+
+    /// The profiles that are to be had from now on.
+    fn conversions(&self) -> Vec<(Class, u64)> {
+        let types = [
+            (Class::Data, &self.data),
+            (Class::Metadata, &self.metadata),
+            (Class::System, &self.system),
+        ];
+        let wish = |(class, filter): &(Class, &Option<BalanceFilter>)| {
+            filter.as_ref().and_then(|filter| filter.convert).map(|profile| (*class, profile))
+        };
+        types.iter().filter_map(wish).collect()
+    }
 }
+
+/// What the item takes of a leaf, and the next change of it.
+const ITEM_BYTES: usize = size_of::<BalanceItem>() + 100;
 
 impl Filesystem {
     /// The block groups that a balance empties, in its order.
@@ -152,24 +187,109 @@ impl Filesystem {
         chosen
     }
 
-    /// Empties the block groups that fit. `told` hears how far it is and may end it by `false`: then the answer is EINTR, and what was emptied stays
-    /// so. ENOSPC where there is no room; EINVAL for a profile that one device cannot have.
+    /// The balance that has begun and not ended: one that runs, or that was paused or interrupted.
+    pub fn unfinished_balance(&self) -> Result<Option<Balance>> {
+        let item = self.inner().read(|op| self.inner().forest.balance_item(op.core))?;
+        item.map(|item| Balance::of_item(&item)).transpose()
+    }
+
+    /// Empties the block groups that fit. `told` hears how far it is and may end it: then the answer is EINTR, and what was emptied stays so. One that
+    /// is paused goes on with [`Filesystem::resume_balance`], also after the next opening. EINPROGRESS where there is one, or the device is resized;
+    /// ENOSPC where there is no room; EINVAL for a profile that one device cannot have, or where there would be fewer copies of metadata without
+    /// `force`.
     pub fn balance(
         &self,
         balance: &Balance,
-        mut told: impl FnMut(Balancing) -> bool,
+        told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
     ) -> Result<Balanced> {
         self.core().check_writable()?;
-        self.convert(balance)?;
+        let _alone = self.exclusive()?;
+        if self.has_unfinished_balance()? {
+            return Err(Error::User(Errno::INPROGRESS));
+        }
+        self.check_profiles(balance)?;
+        self.note_balance(Some(balance))?;
+        self.run_balance(balance, told)
+    }
+
+    /// Goes on with the balance that was paused or interrupted, as [`Filesystem::balance`] does. ENOTCONN where there is none.
+    pub fn resume_balance(
+        &self,
+        told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
+    ) -> Result<Balanced> {
+        self.core().check_writable()?;
+        let _alone = self.exclusive()?;
+        let balance = self.unfinished_balance()?.ok_or(Error::User(Errno::NOTCONN))?;
+        self.check_profiles(&balance)?;
+        self.run_balance(&balance.resumed(), told)
+    }
+
+    /// Forgets the balance that was paused or interrupted. ENOTCONN where there is none, EINPROGRESS while it runs.
+    pub fn cancel_balance(&self) -> Result<()> {
+        self.core().check_writable()?;
+        let _alone = self.exclusive()?;
+        if !self.has_unfinished_balance()? {
+            return Err(Error::User(Errno::NOTCONN));
+        }
+        self.note_balance(None)
+    }
+
+    /// As Linux calls it: what only one may do at a time.
+    pub(super) fn exclusive(&self) -> Result<MutexGuard<'_, ()>> {
+        self.inner().exclusive.try_lock().ok_or(Error::User(Errno::INPROGRESS))
+    }
+
+    /// Whatever it is about.
+    fn has_unfinished_balance(&self) -> Result<bool> {
+        let item = self.inner().read(|op| self.inner().forest.balance_item(op.core))?;
+        Ok(item.is_some())
+    }
+
+    /// Writes what is balanced, or that nothing is.
+    fn note_balance(&self, balance: Option<&Balance>) -> Result<()> {
+        let inner = self.inner();
+        let item = balance.map(Balance::to_item);
+        inner.change(Need { private: 1, ..deleting(0, ITEM_BYTES) }, |_| {
+            inner.forest.set_balance_item(item.clone());
+            Ok(())
+        })?;
+        inner.commit_for_space(Upkeep::None).map(drop)
+    }
+
+    /// Runs it, and takes the item away when it is not to go on later.
+    fn run_balance(
+        &self,
+        balance: &Balance,
+        mut told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
+    ) -> Result<Balanced> {
+        let mut stop = None;
+        let done = self.empty_plan(balance, &mut |at| {
+            stop = told(at).break_value();
+            stop.is_none()
+        });
+        // Who has paused it may hear of another end, where that came first.
+        let is_paused =
+            stop == Some(BalanceStop::Pause) && matches!(done, Err(Error::User(Errno::INTR)));
+        if !is_paused && self.core().check_writable().is_ok() {
+            self.note_balance(None)?;
+        }
+        done
+    }
+
+    fn empty_plan(
+        &self,
+        balance: &Balance,
+        told: &mut dyn FnMut(Balancing) -> bool,
+    ) -> Result<Balanced> {
+        self.convert(balance);
         let plan = self.balance_plan(balance);
         let _others = self.close_others(balance);
         let considered = self.block_groups().len() as u64;
         let mut done = Balanced { considered, ..Balanced::default() };
         let expected = plan.len() as u64;
         for group in plan {
-            let mut told = |emptying| {
-                told(Balancing { considered, expected, completed: done.completed, group: emptying })
-            };
+            let completed = done.completed;
+            let mut told = |group| told(Balancing { considered, expected, completed, group });
             match self.empty_block_group(group.start, &mut told) {
                 Ok(emptied) => {
                     done.completed += u64::from(emptied.failed.is_empty());
@@ -202,25 +322,33 @@ impl Filesystem {
     }
 
     /// New groups have the profiles that are asked for.
-    fn convert(&self, balance: &Balance) -> Result<()> {
-        let types = [
-            (Class::Data, &balance.data),
-            (Class::Metadata, &balance.metadata),
-            (Class::System, &balance.system),
-        ];
-        let wishes = types.iter().filter_map(|(class, filter)| {
-            filter.as_ref().and_then(|filter| filter.convert).map(|profile| (*class, profile))
-        });
-        let wishes: Vec<(Class, u64)> = wishes.collect();
-        for (_, profile) in &wishes {
-            if !matches!(*profile, BalanceFilter::SINGLE | chunk_type::DUP) {
-                return Err(Error::User(Errno::INVAL));
-            }
-        }
-        for (class, profile) in wishes {
+    fn convert(&self, balance: &Balance) {
+        for (class, profile) in balance.conversions() {
             self.core().space.set_profile(class, profile & chunk_type::PROFILE_MASK);
         }
+    }
+
+    fn check_profiles(&self, balance: &Balance) -> Result<()> {
+        let is_known = |(_, profile): &(Class, u64)| {
+            matches!(*profile, BalanceFilter::SINGLE | chunk_type::DUP)
+        };
+        let is_refused = !balance.force && self.has_fewer_copies(balance);
+        if is_refused || !balance.conversions().iter().all(is_known) {
+            return Err(Error::User(Errno::INVAL));
+        }
         Ok(())
+    }
+
+    /// Whether metadata, or the chunk tree, would be there once where it is there twice.
+    pub fn has_fewer_copies(&self, balance: &Balance) -> bool {
+        let conversions = balance.conversions();
+        let is_lessened = |group: &GroupInfo| {
+            let class = Class::of(group.flags);
+            let is_meant = group.flags & (chunk_type::METADATA | chunk_type::SYSTEM) != 0;
+            let is_twice = profile_of(group.flags) == chunk_type::DUP;
+            is_meant && is_twice && conversions.contains(&(class, BalanceFilter::SINGLE))
+        };
+        self.block_groups().iter().any(is_lessened)
     }
 }
 

@@ -52,7 +52,7 @@ use crate::stats;
 use crate::subvol::{Forest, Subvolume};
 use crate::txn::{self, Core, Upkeep};
 
-pub use balance::{Balance, BalanceFilter, Balanced, Balancing, profile_of};
+pub use balance::{Balance, BalanceFilter, BalanceStop, Balanced, Balancing, profile_of};
 pub use costs::Counting;
 pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
@@ -97,6 +97,8 @@ struct Inner {
     counting_quotas: Mutex<()>,
     /// Of whoever empties block groups.
     relocating: Mutex<()>,
+    /// Of whoever balances or resizes.
+    exclusive: Mutex<()>,
     /// Writes the log of the running transaction.
     log: Log,
     /// Subvolumes whose files without names, left by a crash, have been deleted; of others, whose turn it is to do so.

@@ -78,6 +78,7 @@ impl Filesystem {
             resolving: Mutex::default(),
             counting_quotas: Mutex::default(),
             relocating: Mutex::default(),
+            exclusive: Mutex::default(),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),
@@ -139,9 +140,6 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
 /// What another program has begun and not finished, and only it can go on with.
 fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
     let root = View::new(blocks, objectid::ROOT_TREE, roots.root);
-    if root.get(&Key::new(objectid::BALANCE, kind::TEMPORARY_ITEM, 0))?.is_some() {
-        return Err(Error::Unsupported(Unsupported::Balance));
-    }
     let key = |offset| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, offset);
     if root.range(key(0), key(u64::MAX)).next()?.is_some() {
         return Err(Error::Unsupported(Unsupported::Relocation));

@@ -33,11 +33,12 @@ impl Filesystem {
     }
 
     /// Makes the filesystem end at byte `size` of its device, rounded down to a sector. What lies behind moves first: `told` hears how far that is and
-    /// may end it by `false` (EINTR). EINVAL below 256 MiB, EFBIG beyond the device, ENOSPC where what there is has no room, EIO where something
+    /// may end it by `false` (EINTR). EINPROGRESS while another or a balance runs, EINVAL below 256 MiB, EFBIG beyond the device, ENOSPC where what there is has no room, EIO where something
     /// could not be moved.
     pub fn resize(&self, size: u64, mut told: impl FnMut(Emptying) -> bool) -> Result<()> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        let _alone = self.exclusive()?;
         let size = size / SECTOR * SECTOR;
         let now = self.device_size();
         if size < SIZE_MIN.min(now) {

@@ -303,6 +303,22 @@ impl Forest {
     }
 }
 
+impl Forest {
+    /// What says of a balance that it has begun and not ended.
+    pub fn balance_item(&self, core: &Core) -> Result<Option<Vec<u8>>> {
+        self.pending.get(core, &balance_key())
+    }
+
+    /// Puts it, or takes it away.
+    pub fn set_balance_item(&self, item: Option<Vec<u8>>) {
+        self.pending.put(balance_key(), item);
+    }
+}
+
+fn balance_key() -> Key {
+    Key::new(objectid::BALANCE, kind::TEMPORARY_ITEM, 0)
+}
+
 fn default_key() -> Key {
     Key::new(objectid::ROOT_TREE_DIR, kind::DIR_ITEM, name_hash(b"default"))
 }

@@ -76,7 +76,7 @@ fn a_resize_that_is_stopped_leaves_the_size() {
 }
 
 fn balanced(fs: &Filesystem, balance: Balance) -> u64 {
-    let done = fs.balance(&balance, |_| true).unwrap();
+    let done = fs.balance(&balance, |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(done.emptied.failed, []);
     done.completed
 }
@@ -128,7 +128,9 @@ fn groups_that_fit_are_balanced() {
         assert_eq!(contents(&fs), expected);
     }
     let raid = BalanceFilter { convert: Some(chunk_type::RAID1), ..Default::default() };
-    let refused = fs.balance(&Balance { data: Some(raid), ..Default::default() }, |_| true);
+    let refused = fs.balance(&Balance { data: Some(raid), ..Default::default() }, |_| {
+        ControlFlow::Continue(())
+    });
     assert_eq!(refused.unwrap_err().errno(), Errno::INVAL);
     fs.close().unwrap();
     judge(&image, &expected);

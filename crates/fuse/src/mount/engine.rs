@@ -8,22 +8,22 @@ use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
 use buttress::{
-    Change, Env, Error, FileKind, Filesystem, New, Owner, Referrers, Rename, SubvolumeInfo,
-    WantedReferrers,
+    Balance, BalanceStop, Change, Env, Error, FileKind, Filesystem, New, Owner, Referrers, Rename,
+    SubvolumeInfo, WantedReferrers,
 };
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 
 use super::control::{
-    Control, DeviceFacts, ExtentFacts, Facts, FoundItem, QgroupChange, QuotaFacts, SpaceFacts,
-    StoredFacts, StoredPart, SubvolumeFacts, TreeKey,
+    BalanceFacts, Control, DeviceFacts, ExtentFacts, Facts, FoundItem, QgroupChange, QuotaFacts,
+    ResizeFacts, SpaceFacts, StoredFacts, StoredPart, SubvolumeFacts, TreeKey,
 };
 use super::countings::Countings;
-use super::rescan::Rescan;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
     SetXattr, SpaceNumbers, Store, Time,
 };
+use super::task::Tasks;
 use crate::nodes::Identity;
 
 /// Most bytes that one request copies where extents cannot be shared.
@@ -58,15 +58,20 @@ pub struct Engine {
     clock: Env,
     sector: u32,
     countings: Countings,
-    rescan: Rescan,
+    tasks: Tasks,
 }
 
 impl Engine {
     /// Serves `fs`; other clones of it go on to work.
     pub fn new(fs: Filesystem) -> Self {
         let sector = fs.info().sectorsize;
-        let (countings, rescan) = (Countings::default(), Rescan::default());
-        Self { fs, clock: Env::system(), sector, countings, rescan }
+        let (countings, tasks) = (Countings::default(), Tasks::default());
+        Self { fs, clock: Env::system(), sector, countings, tasks }
+    }
+
+    /// What it has under way, for whoever waits for the end of that.
+    pub fn tasks(&self) -> Tasks {
+        self.tasks.clone()
     }
 
     fn time(&self, time: SetTime) -> buttress::Time {
@@ -613,12 +618,12 @@ impl Control for Engine {
             on: self.fs.has_quotas(),
             simple: self.fs.has_simple_quotas(),
             wrong: self.fs.has_wrong_quotas(),
-            count: self.rescan.state(),
+            count: self.tasks.quota_count(),
         })
     }
 
     fn count_quotas(&self) -> Answer<()> {
-        self.rescan.begin(&self.fs)
+        self.tasks.count_quotas(&self.fs)
     }
 
     fn enable_simple_quotas(&self) -> Answer<()> {
@@ -626,11 +631,50 @@ impl Control for Engine {
     }
 
     fn wait_for_quotas(&self) -> Answer<()> {
-        self.rescan.wait()
+        self.tasks.rescan.wait().unwrap_or(Ok(()))
     }
 
-    fn give_up_quotas(&self) {
-        self.rescan.give_up();
+    fn give_up_tasks(&self) {
+        self.tasks.give_up();
+    }
+
+    fn balance_facts(&self) -> Answer<BalanceFacts> {
+        let unfinished = self.fs.unfinished_balance().map_err(errno)?;
+        Ok(BalanceFacts { task: self.tasks.balance.state(), unfinished })
+    }
+
+    fn start_balance(&self, balance: Balance) -> Answer<()> {
+        self.tasks.start_balance(&self.fs, balance)
+    }
+
+    fn resume_balance(&self) -> Answer<()> {
+        self.tasks.resume_balance(&self.fs)
+    }
+
+    fn stop_balance(&self, why: BalanceStop) -> Answer<()> {
+        match self.tasks.balance.stop(why) {
+            Err(Errno::NOTCONN) if why == BalanceStop::Cancel => {
+                self.fs.cancel_balance().map_err(errno)
+            }
+            stopped => stopped,
+        }
+    }
+
+    fn resize_facts(&self) -> Answer<ResizeFacts> {
+        Ok(ResizeFacts {
+            task: self.tasks.resize.state(),
+            size: self.fs.device_size(),
+            most: self.fs.device_size_max(),
+            least: self.fs.device_size_min(),
+        })
+    }
+
+    fn resize(&self, size: u64) -> Answer<()> {
+        self.tasks.resize(&self.fs, size)
+    }
+
+    fn cancel_resize(&self) -> Answer<()> {
+        self.tasks.resize.stop(BalanceStop::Cancel)
     }
 
     fn disable_quotas(&self) -> Answer<()> {

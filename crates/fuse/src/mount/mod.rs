@@ -27,8 +27,8 @@ mod metadata;
 mod names;
 mod permission;
 mod protect;
-mod rescan;
 pub mod store;
+pub mod task;
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -334,7 +334,7 @@ impl<S: Control> Handler for Mount<S> {
     }
 
     fn ends(&self) {
-        self.store.give_up_quotas();
+        self.store.give_up_tasks();
     }
 
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {

@@ -78,6 +78,8 @@ pub struct MountOptions {
     pub synchronous: bool,
     /// `dirsync`: every directory change is durable before it returns.
     pub dirsync: bool,
+    /// `skip_balance`: a balance that was paused or interrupted does not go on by itself.
+    pub skip_balance: bool,
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
@@ -131,6 +133,7 @@ impl Default for MountOptions {
             synchronous: false,
             dirsync: false,
             writeback_cache: false,
+            skip_balance: false,
             async_dio: false,
             io_uring: true,
             strict_open: false,

@@ -160,7 +160,7 @@ pub(super) const ROWS: &[Row] = &[
     row("max_inline", Checked(given, "expects bytes")),
     row("alloc_start", Checked(given, "expects bytes")),
     row("subvolrootid", Checked(number, "expects a number")),
-    row("skip_balance", AsIs),
+    row("skip_balance", Switch(|o| o.skip_balance = true)),
     row("enospc_debug", Hint),
     row("noenospc_debug", AsIs),
     row("check_int", Hint),

@@ -53,6 +53,46 @@ pub fn parse(text: &str) -> Result<BalanceFilter, String> {
     }
 }
 
+/// The filters as they are given.
+pub fn text(filter: &BalanceFilter) -> String {
+    let mut words = Vec::new();
+    let range = |start: u64, end: u64| match end {
+        u64::MAX => format!("{start}.."),
+        _ => format!("{start}..{end}"),
+    };
+    if let Some(bits) = filter.profiles {
+        let names = PROFILES.iter().filter(|(_, of)| bits & of != 0).map(|(name, _)| *name);
+        words.push(format!("profiles={}", names.collect::<Vec<_>>().join("|")));
+    }
+    match &filter.usage {
+        Some(Range { start: 0, end }) if *end <= 100 => words.push(format!("usage={end}")),
+        Some(Range { start, end }) if *end > 100 => words.push(format!("usage={start}..")),
+        Some(Range { start, end }) => words.push(format!("usage={start}..{end}")),
+        None => {}
+    }
+    words.extend(filter.devid.map(|id| format!("devid={id}")));
+    words.extend(filter.drange.as_ref().map(|it| format!("drange={}", range(it.start, it.end))));
+    words.extend(filter.vrange.as_ref().map(|it| format!("vrange={}", range(it.start, it.end))));
+    let counts = |name: &str, (least, most): (u32, u32)| match most {
+        u32::MAX => format!("{name}={least}.."),
+        _ => format!("{name}={least}..{most}"),
+    };
+    match filter.limit {
+        Some((0, most)) if most < u32::MAX => words.push(format!("limit={most}")),
+        limit => words.extend(limit.map(|limit| counts("limit", limit))),
+    }
+    words.extend(filter.stripes.map(|stripes| counts("stripes", stripes)));
+    if let Some(target) = filter.convert {
+        let name = PROFILES.iter().find(|(_, of)| *of == target);
+        let name = name.map_or_else(|| format!("{target:#x}"), |(name, _)| (*name).to_owned());
+        words.push(format!("convert={name}"));
+    }
+    if filter.soft {
+        words.push("soft".to_owned());
+    }
+    words.join(",")
+}
+
 const NO_PROFILE: &str = "expects single, dup, or another profile";
 const NO_RANGE: &str = "expects a number, or two with .. between them, the smaller first";
 
@@ -113,6 +153,22 @@ fn stripes(text: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn filters_are_told_as_they_are_given() {
+        for text in [
+            "",
+            "usage=20",
+            "usage=0",
+            "usage=100",
+            "usage=20..",
+            "profiles=single|dup,usage=5..50,devid=1,drange=1048576..2147483648,limit=3",
+            "vrange=5..,limit=2..5,stripes=1..2,convert=dup,soft",
+            "limit=4..,stripes=2..2,convert=single",
+        ] {
+            assert_eq!(super::text(&parse(text).unwrap()), text);
+        }
+    }
 
     #[test]
     fn filters_are_understood() {

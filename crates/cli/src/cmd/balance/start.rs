@@ -1,29 +1,30 @@
-//! `balance start`, with the text of btrfs-progs.
+//! `balance start` and `balance resume`, with the text of btrfs-progs.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::time::Duration;
 
-use buttress::{Balance, BalanceFilter, Balanced, Balancing, profile_of};
+use buttress::{Balance, BalanceFilter, BalanceStop, Balanced, Balancing};
 use buttress_device::Access;
 use buttress_ondisk::item::chunk_type;
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::filter;
+use super::{filter, with_vfs};
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
-use crate::cmd::files::session;
 use crate::error::Failure;
+use crate::interrupted;
 use crate::output::{self, Format};
 use crate::vfs::Vfs;
-use crate::vnode::Target;
+use crate::vfs::relocation::Wanted;
+use crate::vnode::FileError;
 
 /// Arguments of `balance start`.
 #[derive(Debug, Args)]
 pub struct Start {
-    /// DEVICE: an unmounted image or disk
+    /// A path on a live mount, or DEVICE: an unmounted image or disk
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// Groups of data, those that fit the filters
@@ -41,6 +42,9 @@ pub struct Start {
     /// Do not wait before all there is, is written anew
     #[arg(long)]
     full_balance: bool,
+    /// Do not wait until it is done: `balance status` tells how far it is (live mounts only)
+    #[arg(long, visible_alias = "bg")]
+    background: bool,
     /// Wait until others have done with the image, which is always done
     #[arg(long = "enqueue", hide = true)]
     _enqueue: bool,
@@ -50,20 +54,23 @@ const CANNOT: &str = "cannot balance";
 /// How long whoever has said nothing of filters may think again, as with btrfs-progs.
 const SECONDS: u64 = 10;
 
+/// Arguments of `balance resume`.
+#[derive(Debug, Args)]
+pub struct Resume {
+    /// A path on a live mount, or DEVICE: an unmounted image or disk
+    #[arg(value_name = "TARGET")]
+    target: OsString,
+    /// Do not wait until it is done: `balance status` tells how far it is (live mounts only)
+    #[arg(long, visible_alias = "bg")]
+    background: bool,
+}
+
 /// Balances.
 pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let balance = wished(args)?;
     let is_full = [&args.data, &args.metadata, &args.system].iter().all(|one| one.is_none());
-    let target = Target::any(&args.target, globals);
-    let done = session(globals, Access::ReadWrite, |session| {
-        let vfs = Vfs::of(&session.find(&target, true)?)?;
-        let Vfs::Image(image) = &vfs else {
-            let failure = Failure::new(CANNOT, vfs.name(), "it is mounted");
-            return Err(
-                failure.hint("Unmount it first: `buttress umount` waits for the last commit.")
-            );
-        };
-        if !args.force && has_fewer_copies(image.fs(), &balance) {
+    let done = with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
+        if !args.force && has_fewer_copies(vfs, &balance)? {
             let failure = Failure::new(CANNOT, vfs.name(), "metadata would have fewer copies");
             return Err(
                 failure.hint("-f does it all the same: one bad sector may then cost files.")
@@ -72,15 +79,51 @@ pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         if is_full && !args.full_balance {
             warn_of_all(globals);
         }
-        let progress = Progress::of_parts(globals);
-        let done = image.fs().balance(&balance, |at| {
-            show(&progress, at);
-            true
-        });
-        progress.finish();
-        done.map_err(|error| refused(&vfs, &error))
+        balanced(vfs, Wanted::Start(&balance), args.background, globals)
     })?;
-    say(&done, globals, out)
+    say(done.as_ref(), globals, out)
+}
+
+/// Goes on with one that was paused or interrupted.
+pub fn resume(args: &Resume, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let done = with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
+        balanced(vfs, Wanted::Resume, args.background, globals)
+    })?;
+    say(done.as_ref(), globals, out)
+}
+
+/// Balances; `None` where it goes on by itself. The first signal cancels it in order.
+fn balanced(
+    vfs: &Vfs,
+    wanted: Wanted<'_>,
+    in_background: bool,
+    globals: &Globals,
+) -> Result<Option<Balanced>, Failure> {
+    if in_background {
+        return match vfs {
+            Vfs::Live(_) => {
+                vfs.begin_balance(wanted).map_err(|why| refused(vfs, why, None)).map(|()| None)
+            }
+            Vfs::Image(_) => Err(Failure::usage(
+                CANNOT,
+                "an image is balanced by this command itself, and not in the background",
+            )),
+        };
+    }
+    interrupted::hold();
+    let progress = Progress::of_parts(globals);
+    let mut stop = None;
+    let done = vfs.run_balance(wanted, &mut |at| {
+        show(&progress, at);
+        stop = interrupted::signal().map(|_| BalanceStop::Cancel);
+        stop
+    });
+    progress.finish();
+    interrupted::let_go();
+    match done {
+        Ok(done) => Ok(Some(done)),
+        Err(why) => Err(refused(vfs, why, stop)),
+    }
 }
 
 /// What is to be balanced, as btrfs-progs understands it: the chunk tree goes with metadata.
@@ -97,7 +140,7 @@ fn wished(args: &Start) -> Result<Balance, Failure> {
     };
     let (data, metadata) = (of(&args.data), of(&args.metadata));
     let system = of(&args.system).or_else(|| metadata.clone());
-    Ok(Balance { data, metadata, system })
+    Ok(Balance { data, metadata, system, force: args.force })
 }
 
 fn warn_of_all(globals: &Globals) {
@@ -112,16 +155,19 @@ fn warn_of_all(globals: &Globals) {
 }
 
 /// Whether metadata, or the chunk tree, would be there once where it is there twice.
-fn has_fewer_copies(fs: &buttress::Filesystem, balance: &Balance) -> bool {
+fn has_fewer_copies(vfs: &Vfs, balance: &Balance) -> Result<bool, Failure> {
     let single = |filter: &Option<BalanceFilter>| {
         filter.as_ref().is_some_and(|filter| filter.convert == Some(BalanceFilter::SINGLE))
     };
+    let is_mixed = |flags: u64| flags & chunk_type::DATA != 0;
     let is_meant = |flags: u64| {
-        flags & chunk_type::METADATA != 0 && single(&balance.metadata)
+        let metadata = if is_mixed(flags) { &balance.data } else { &balance.metadata };
+        flags & chunk_type::METADATA != 0 && single(metadata)
             || flags & chunk_type::SYSTEM != 0 && single(&balance.system)
     };
-    let is_twice = |flags: u64| profile_of(flags) == chunk_type::DUP;
-    fs.block_groups().iter().any(|group| is_meant(group.flags) && is_twice(group.flags))
+    let is_twice = |flags: u64| flags & chunk_type::DUP != 0;
+    let spaces = vfs.info()?.spaces;
+    Ok(spaces.iter().any(|space| is_meant(space.flags) && is_twice(space.flags)))
 }
 
 fn show(progress: &Progress, at: Balancing) {
@@ -135,23 +181,45 @@ fn show(progress: &Progress, at: Balancing) {
     progress.at("balancing", done, at.expected.max(1) * PARTS);
 }
 
-fn refused(vfs: &Vfs, error: &buttress::Error) -> Failure {
-    let errno = error.errno();
-    let failure = Failure::new(CANNOT, vfs.name(), crate::vnode::FileError::from(errno));
+fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
+    if why.is(Errno::INTR) {
+        return ended(vfs, stop);
+    }
+    let errno = Errno::from_raw_os_error(why.errno);
+    // The disk that holds the image says so in other words than the filesystem.
+    let is_ours = why.to_string() == FileError::from(buttress::Error::NoSpace).to_string();
     match errno {
-        // The disk that holds the image, and not the filesystem.
-        Errno::NOSPC if !matches!(error, buttress::Error::NoSpace) => {
-            Failure::new(CANNOT, vfs.name(), error)
+        Errno::NOSPC if is_ours || matches!(vfs, Vfs::Live(_)) => {
+            Failure::new(CANNOT, vfs.name(), why).hint(
+                "There is no room to write a block group anew. Groups that are nearly empty need little: try -dusage=5, then more. What was moved stays so.",
+            )
         }
-        Errno::NOSPC => failure.hint(
-            "There is no room to write a block group anew. Groups that are nearly empty need little: try -dusage=5, then more. What was moved stays so.",
-        ),
-        Errno::INVAL => failure.hint("One device can have the profiles single and dup."),
-        _ => failure,
+        Errno::INVAL => Failure::new(CANNOT, vfs.name(), why)
+            .hint("One device can have the profiles single and dup."),
+        Errno::INPROGRESS => Failure::new(CANNOT, vfs.name(), "one has begun and not ended, or the device is being resized")
+            .hint("`buttress balance status` tells; one that is paused ends with `balance resume` or `balance cancel`."),
+        Errno::NOTCONN => Failure::new(CANNOT, vfs.name(), "none was paused or interrupted"),
+        _ => Failure::new(CANNOT, vfs.name(), why),
     }
 }
 
-fn say(done: &Balanced, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+/// It did not come to its end; of a live mount somebody else may have seen to that.
+fn ended(vfs: &Vfs, stop: Option<BalanceStop>) -> Failure {
+    const ENDED: &str = "the balance has ended early of";
+    match (stop, vfs.balance().map(|facts| facts.unfinished.is_some())) {
+        (None, Ok(true)) => Failure::new(ENDED, vfs.name(), "it was paused")
+            .hint("`buttress balance resume` goes on with it."),
+        _ => Failure::new(ENDED, vfs.name(), "it was cancelled").hint("What was moved stays so."),
+    }
+}
+
+fn say(done: Option<&Balanced>, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let Some(done) = done else {
+        return match globals.format {
+            Format::Json => Ok(output::write_json(out, "balance", json!({ "background": true }))?),
+            Format::Text => Ok(()),
+        };
+    };
     let failed: Vec<_> = done.emptied.failed.iter().collect();
     match globals.format {
         Format::Json => {

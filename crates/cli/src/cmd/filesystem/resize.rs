@@ -7,6 +7,7 @@ use std::path::Path;
 
 use buttress::Emptying;
 use buttress_device::Access;
+use buttress_fuse::mount::control::ResizeFacts;
 use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
@@ -15,6 +16,7 @@ use crate::args::Globals;
 use crate::cmd::copy::Progress;
 use crate::cmd::files::session;
 use crate::error::Failure;
+use crate::interrupted;
 use crate::output::{self, Format};
 use crate::vfs::Vfs;
 use crate::vnode::{FileError, Target};
@@ -25,7 +27,7 @@ pub struct Resize {
     /// The new size: SIZE, +SIZE, -SIZE (suffixes k, m, g, t), `max` for all of the device, `min` for what `inspect-internal min-dev-size` prints; 1: may be in front
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: String,
-    /// DEVICE: an unmounted image or disk
+    /// A path on a live mount, or DEVICE: an unmounted image or disk
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// Make the image file larger or smaller, too, so that it ends where the filesystem does
@@ -77,10 +79,12 @@ pub fn run(args: &Resize, globals: &Globals, out: &mut dyn Write) -> Result<(), 
         failure.hint("Like 8G, +1G, -500M, max or min; 1: may be in front.")
     })?;
     let path = Path::new(&args.target);
-    let file = file_len(path);
+    let file = file_len(path).filter(|_| !buttress_fuse::client::is_live(path));
     if args.file && (globals.offset != 0 || file.is_none()) {
-        let why = "--file is for image files, and a filesystem at their start";
-        return Err(Failure::usage(CANNOT, why));
+        let why = "--file is for image files that are not mounted, and a filesystem at their start";
+        return Err(Failure::usage(CANNOT, why).hint(
+            "Of a mounted one, make the file longer with truncate(1) before, or shorter after it.",
+        ));
     }
     let now = size(args, globals)?;
     let wanted = match wish {
@@ -122,9 +126,10 @@ pub fn run(args: &Resize, globals: &Globals, out: &mut dyn Write) -> Result<(), 
 /// The size that it has.
 fn size(args: &Resize, globals: &Globals) -> Result<u64, Failure> {
     let target = Target::any(&args.target, globals);
-    session(globals, Access::ReadOnly, |session| match Vfs::of(&session.find(&target, true)?)? {
-        Vfs::Image(image) => Ok(image.fs().device_size()),
-        live => Err(is_mounted(&live)),
+    session(globals, Access::ReadOnly, |session| {
+        let vfs = Vfs::of(&session.find(&target, true)?)?;
+        let sizes = vfs.device_size();
+        Ok(sizes.map_err(|why| Failure::new(CANNOT, vfs.name(), why))?.size)
     })
 }
 
@@ -190,11 +195,6 @@ fn let_go(path: &Path, range: std::ops::Range<u64>) {
     }
 }
 
-fn is_mounted(vfs: &Vfs) -> Failure {
-    let failure = Failure::new(CANNOT, vfs.name(), "it is mounted");
-    failure.hint("Unmount it first: `buttress umount` waits for the last commit.")
-}
-
 /// Resizes; the size before and after.
 fn resize(
     args: &Resize,
@@ -205,27 +205,29 @@ fn resize(
     let target = Target::any(&args.target, globals);
     session(globals, Access::ReadWrite, |session| {
         let vfs = Vfs::of(&session.find(&target, true)?)?;
-        let Vfs::Image(image) = &vfs else { return Err(is_mounted(&vfs)) };
-        let (fs, info) = (image.fs(), image.fs().info());
-        if let Some(devid) = devid.filter(|devid| info.devices.iter().all(|it| it.id != *devid)) {
+        let devices = vfs.info()?.devices;
+        if let Some(devid) = devid.filter(|devid| devices.iter().all(|it| it.id != *devid)) {
             return Err(Failure::new(CANNOT, vfs.name(), format!("there is no device {devid}")));
         }
-        let now = fs.device_size();
+        let sizes = || vfs.device_size().map_err(|why| Failure::new(CANNOT, vfs.name(), why));
+        let ResizeFacts { size: now, most, least, .. } = sizes()?;
         let size = match wish {
-            Wish::Max => fs.device_size_max(),
-            Wish::Min => fs.device_size_min(),
+            Wish::Max => most,
+            Wish::Min => least,
             Wish::To(size) => size,
             Wish::More(more) => now.saturating_add(more),
             Wish::Less(less) => now.saturating_sub(less),
         };
+        interrupted::hold();
         let progress = Progress::of_parts(globals);
-        let done = fs.resize(size, |at| {
+        let done = vfs.resize(size, &mut |at| {
             show(&progress, at);
-            true
+            interrupted::signal().is_none()
         });
         progress.finish();
-        done.map_err(|error| refused(&vfs, &error, (fs.device_size_min(), globals.offset)))?;
-        Ok((now, fs.device_size()))
+        interrupted::let_go();
+        done.map_err(|why| refused(&vfs, why, (least, globals.offset)))?;
+        Ok((now, sizes()?.size))
     })
 }
 
@@ -233,18 +235,20 @@ fn show(progress: &Progress, at: Emptying) {
     progress.at("moving", at.had.saturating_sub(at.has), at.had.max(1));
 }
 
-fn refused(vfs: &Vfs, error: &buttress::Error, (least, offset): (u64, u64)) -> Failure {
-    let errno = error.errno();
-    let failure = Failure::new(CANNOT, vfs.name(), FileError::from(errno));
+fn refused(vfs: &Vfs, why: FileError, (least, offset): (u64, u64)) -> Failure {
+    let errno = Errno::from_raw_os_error(why.errno);
+    // The disk that holds the image says so in other words than the filesystem.
+    let is_ours = why.to_string() == FileError::from(buttress::Error::NoSpace).to_string();
+    let failure = Failure::new(CANNOT, vfs.name(), why);
     match errno {
-        // The disk that holds the image, and not the filesystem.
-        Errno::NOSPC if !matches!(error, buttress::Error::NoSpace) => {
-            Failure::new(CANNOT, vfs.name(), error)
-        }
+        Errno::NOSPC if !is_ours && matches!(vfs, Vfs::Image(_)) => failure,
         Errno::NOSPC => failure.hint(format!(
             "What it holds has no room there; {least} bytes have. `buttress balance start -dusage=50` first may need fewer."
         )),
         Errno::INVAL => failure.hint("256 MiB are the least."),
+        Errno::INPROGRESS => failure.hint("A balance runs, or another resize: `buttress balance status` tells."),
+        Errno::INTR => Failure::new(CANNOT, vfs.name(), "it was interrupted")
+            .hint("It is as large as before; what was moved stays so."),
         Errno::FBIG if offset != 0 => failure.hint(
             "With --offset a filesystem keeps to the part of the file that it has. On a loop device (losetup -o) it can become larger.",
         ),

@@ -19,6 +19,7 @@ mod counting;
 mod facts;
 mod ioctl;
 pub(crate) mod quotas;
+pub(crate) mod relocation;
 mod search;
 mod subvolumes;
 pub(crate) mod trees;
@@ -26,6 +27,7 @@ pub(crate) mod words;
 
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
 pub use quotas::{QgroupChange, QuotaCount, QuotaFacts};
+pub use relocation::{BalanceFacts, ResizeFacts};
 pub use trees::{ReferrerFacts, ReferrersPart, StoredFacts, StoredPart};
 
 use std::ffi::{OsStr, OsString};
@@ -34,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use buttress::costs::{Bytes, Progress, Share};
-use buttress::{Referrers, WantedReferrers};
+use buttress::{Balance, BalanceStop, Referrers, WantedReferrers};
 use rustix::io::Errno;
 
 use super::caller::{self, Caller, Capability};
@@ -295,8 +297,36 @@ pub trait Control: Store {
     fn wait_for_quotas(&self) -> Answer<()> {
         Err(Errno::NOTTY)
     }
-    /// The mount ends: nobody counts any more.
-    fn give_up_quotas(&self) {}
+    /// The mount ends: what takes long does so, too, soon.
+    fn give_up_tasks(&self) {}
+    /// How it is with balances.
+    fn balance_facts(&self) -> Answer<BalanceFacts> {
+        Err(Errno::NOTTY)
+    }
+    /// Begins one; EINPROGRESS where one has begun and not ended. It goes on by itself.
+    fn start_balance(&self, balance: Balance) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Goes on with the one that was paused or interrupted; ENOTCONN where there is none.
+    fn resume_balance(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Has the one that runs end, soon; one that is paused can be cancelled. ENOTCONN where there is none.
+    fn stop_balance(&self, why: BalanceStop) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// How it is with the size of the device.
+    fn resize_facts(&self) -> Answer<ResizeFacts> {
+        Err(Errno::NOTTY)
+    }
+    /// Begins to change it; EINPROGRESS where that, or a balance, is under way. It goes on by itself.
+    fn resize(&self, size: u64) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Has that end, soon. ENOTCONN where nobody changes it.
+    fn cancel_resize(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
     /// Switches quotas off.
     fn disable_quotas(&self) -> Answer<()> {
         Err(Errno::NOTTY)

@@ -26,6 +26,8 @@
 //! | `count`, `count.N`, `costs-N.ID`, `asked-N.ID`, `sums.N`, `counted.N` | what subvolumes take, see `counting` | |
 //! | `quota` | how it is with quotas: whether they are on, and wrong, and how far a counting of them is | `on` and `rescan` begin to count them, `simple` switches simple ones on, `off` |
 //! | `qgroup` | | changes a group of quotas; value: `create` or `destroy` and a number, `assign` or `remove` and two, `limit`, a number and both limits (`-`: as it is, `none`) |
+//! | `balance` | how it is with balances: one that runs, how far it is, and what it is about, or what came of the last one | `start` and the balance item, `pause`, `cancel`, `resume` |
+//! | `resize` | the size of the device, and how far a change of it is | the new size in bytes, `cancel` |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -120,6 +122,8 @@ impl<S: Control> Mount<S> {
             ("stored", Some(from)) => self.stored_word(request, &node, from)?,
             ("place", Some(id)) => self.place_of(request, id)?,
             ("quota", None) => self.quota_facts(request)?,
+            ("balance", None) => self.balance_facts(request)?,
+            ("resize", None) => self.resize_facts(request)?,
             ("settled", None) => Vec::new(),
             ("commit", None) => {
                 self.store.commit()?;
@@ -208,6 +212,8 @@ impl<S: Control> Mount<S> {
             "snapshot-in" => self.snapshot_word(request, value, true),
             "quota" => self.quota_word(request, value),
             "qgroup" => self.qgroup_word(request, value),
+            "balance" => self.balance_word(request, value),
+            "resize" => self.resize_word(request, value),
             "delete" => self.delete_named(request, request.nodeid(), name, None),
             "delete-id" => self.delete_by_id(request, parse_id(value)?),
             "readonly" => match value {
