@@ -155,7 +155,8 @@ impl KernelMount {
         KernelMount::with(place, image, "loop,noatime")
     }
 
-    fn with(place: &Place, image: &str, options: &str) -> Option<KernelMount> {
+    /// Mounts with these options.
+    pub fn with(place: &Place, image: &str, options: &str) -> Option<KernelMount> {
         if !rustix::process::geteuid().is_root() || !have_progs() {
             println!("skipped: the kernel mounts for root only");
             return None;

@@ -5,7 +5,7 @@ use std::io::Write;
 use buttress::{Balance, BalanceFilter, BalanceStop, Balancing};
 use buttress_device::Access;
 use buttress_fuse::mount::control::BalanceFacts;
-use buttress_ondisk::item::BalanceItem;
+use buttress_ondisk::item::{BalanceArgs, BalanceItem, balance_args};
 use clap::Args;
 use serde_json::json;
 
@@ -104,7 +104,7 @@ fn record(facts: &BalanceFacts, at: Balancing) -> serde_json::Value {
     })
 }
 
-/// As btrfs-progs tells them: with the numbers of the item, and in words.
+/// What the item says, as btrfs-progs tells it.
 fn write_filters(out: &mut dyn Write, balance: &Balance, running: bool) -> Result<(), Failure> {
     let item = balance.to_item();
     let Some(item) = BalanceItem::of(&item) else { return Ok(()) };
@@ -113,14 +113,39 @@ fn write_filters(out: &mut dyn Write, balance: &Balance, running: bool) -> Resul
     writeln!(out, "Dumping filters: flags {:#x}, state {state:#x}{force}", item.flags.get())?;
     let parts = [&balance.data, &balance.metadata, &balance.system];
     for ((name, part), args) in ["DATA", "METADATA", "SYSTEM"].iter().zip(parts).zip(&item.parts) {
-        let Some(part) = part else { continue };
-        let words = match filter::text(part) {
-            words if words.is_empty() => "balancing".to_owned(),
-            words => words.replace(',', ", "),
-        };
-        writeln!(out, "  {name} (flags {:#x}): {words}", args.flags.get())?;
+        if part.is_some() {
+            writeln!(out, "  {name} (flags {:#x}): {}", args.flags.get(), words(args))?;
+        }
     }
     Ok(())
+}
+
+fn words(args: &BalanceArgs) -> String {
+    let BalanceArgs { usage_min, usage_max, limit_min, limit_max, .. } = args;
+    let BalanceArgs { stripes_min, stripes_max, pstart, pend, vstart, vend, .. } = args;
+    let flags = args.flags.get();
+    let soft = if flags & balance_args::SOFT != 0 { "on" } else { "off" };
+    let mut words = match flags & balance_args::CONVERT {
+        0 => "balancing".to_owned(),
+        _ => format!("converting, target={}, soft is {soft}", args.target),
+    };
+    for (flag, word) in [
+        (balance_args::PROFILES, format!("profiles={}", args.profiles)),
+        (balance_args::USAGE, format!("usage={usage_min}")),
+        (balance_args::USAGE_RANGE, format!("usage={usage_min}..{usage_max}")),
+        (balance_args::DEVID, format!("devid={}", args.devid)),
+        (balance_args::DRANGE, format!("drange={pstart}..{pend}")),
+        (balance_args::VRANGE, format!("vrange={vstart}..{vend}")),
+        (balance_args::LIMIT, format!("limit={limit_min}")),
+        (balance_args::LIMIT_RANGE, format!("limit={limit_min}..{limit_max}")),
+        (balance_args::STRIPES_RANGE, format!("stripes={stripes_min}..{stripes_max}")),
+    ] {
+        if flags & flag != 0 {
+            words.push_str(", ");
+            words.push_str(&word);
+        }
+    }
+    words
 }
 
 #[cfg(test)]

@@ -252,6 +252,9 @@ fn refused(vfs: &Vfs, why: FileError, (least, offset): (u64, u64)) -> Failure {
         Errno::FBIG if offset != 0 => failure.hint(
             "With --offset a filesystem keeps to the part of the file that it has. On a loop device (losetup -o) it can become larger.",
         ),
+        Errno::FBIG if matches!(vfs, Vfs::Live(_)) => failure.hint(
+            "The device ends before that. An image file becomes larger with truncate(1), also beside its mount.",
+        ),
         Errno::FBIG => failure.hint("The device ends before that. An image file becomes larger with --file."),
         Errno::IO => failure.hint(
             "Something behind the new end cannot be read; `buttress check --check-data-csum` tells what.",

@@ -112,15 +112,16 @@ fn filter_of(args: &BalanceArgs) -> BalanceFilter {
     BalanceFilter {
         profiles: has(balance_args::PROFILES).then(|| args.profiles.get()),
         usage: match () {
-            () if has(balance_args::USAGE) => Some(0..one(usage_min, usage_max)),
-            () => has(balance_args::USAGE_RANGE).then_some(usage_min..usage_max),
+            // btrfs-progs says both of a range.
+            () if has(balance_args::USAGE_RANGE) => Some(usage_min..usage_max),
+            () => has(balance_args::USAGE).then(|| 0..one(usage_min, usage_max)),
         },
         devid: has(balance_args::DEVID).then(|| args.devid.get()),
         drange: has(balance_args::DRANGE).then(|| args.pstart.get()..args.pend.get()),
         vrange: has(balance_args::VRANGE).then(|| args.vstart.get()..args.vend.get()),
         limit: match () {
-            () if has(balance_args::LIMIT) => Some((0, one(limit_min, limit_max))),
-            () => has(balance_args::LIMIT_RANGE).then_some((limit_min, limit_max)),
+            () if has(balance_args::LIMIT_RANGE) => Some((limit_min, limit_max)),
+            () => has(balance_args::LIMIT).then(|| (0, one(limit_min, limit_max))),
         },
         stripes: has(balance_args::STRIPES_RANGE)
             .then(|| (args.stripes_min.get(), args.stripes_max.get())),
