@@ -27,6 +27,14 @@ fn idle<P, R>() -> TaskState<P, R> {
     TaskState { running: false, progress: None, stop: None, ended: None }
 }
 
+/// As a live mount says it: of a full filesystem with the system's words, and not with those of a full disk that holds an image.
+fn plain(error: buttress::Error) -> FileError {
+    match error {
+        buttress::Error::NoSpace => Errno::NOSPC.into(),
+        other => other.into(),
+    }
+}
+
 impl Vfs {
     /// How it is with balances. Nobody balances an image but who has it open.
     pub fn balance(&self) -> Result<BalanceFacts, FileError> {
@@ -44,10 +52,11 @@ impl Vfs {
         let path = match self {
             Vfs::Image(image) => {
                 let flow = |at| heard(at).map_or(ControlFlow::Continue(()), ControlFlow::Break);
-                return Ok(match wanted {
+                let done = match wanted {
                     Wanted::Start(balance) => image.fs().balance(balance, flow),
                     Wanted::Resume => image.fs().resume_balance(flow),
-                }?);
+                };
+                return done.map_err(plain);
             }
             Vfs::Live(path) => path,
         };
@@ -96,7 +105,7 @@ impl Vfs {
         told: &mut dyn FnMut(Emptying) -> bool,
     ) -> Result<(), FileError> {
         match self {
-            Vfs::Image(image) => Ok(image.fs().resize(size, told)?),
+            Vfs::Image(image) => image.fs().resize(size, told).map_err(plain),
             Vfs::Live(path) => {
                 client::resize(path, size)?;
                 Ok(client::wait_for_resize(path, told)?)

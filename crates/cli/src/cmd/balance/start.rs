@@ -187,7 +187,7 @@ fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
     }
     let errno = Errno::from_raw_os_error(why.errno);
     // The disk that holds the image says so in other words than the filesystem.
-    let is_ours = why.to_string() == FileError::from(buttress::Error::NoSpace).to_string();
+    let is_ours = why.to_string() == FileError::from(Errno::NOSPC).to_string();
     match errno {
         Errno::NOSPC if is_ours || matches!(vfs, Vfs::Live(_)) => {
             Failure::new(CANNOT, vfs.name(), why).hint(

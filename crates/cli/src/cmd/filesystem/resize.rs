@@ -238,7 +238,7 @@ fn show(progress: &Progress, at: Emptying) {
 fn refused(vfs: &Vfs, why: FileError, (least, offset): (u64, u64)) -> Failure {
     let errno = Errno::from_raw_os_error(why.errno);
     // The disk that holds the image says so in other words than the filesystem.
-    let is_ours = why.to_string() == FileError::from(buttress::Error::NoSpace).to_string();
+    let is_ours = why.to_string() == FileError::from(Errno::NOSPC).to_string();
     let failure = Failure::new(CANNOT, vfs.name(), why);
     match errno {
         Errno::NOSPC if !is_ours && matches!(vfs, Vfs::Image(_)) => failure,
