@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use buttress_testkit::oracle;
 
-use crate::daemon::{Place, buttress};
+use crate::daemon::{Place, buttress, try_buttress};
 use crate::journal::{Journal, State, differences, look};
 use crate::random::Random;
 use crate::writer::{SNAPSHOTS, Writer, subvolume};
@@ -67,7 +67,9 @@ fn until_killed(
     let often = if random.below(2) == 0 { "commit=1" } else { "commit=30" };
     let options = &format!("{often},{}", if logs { "treelog" } else { "notreelog" });
     let moment = Duration::from_millis(20 + random.below(1500));
-    println!("round {round}: {options}, killed after {moment:?}");
+    let balances = random.below(2) == 0;
+    let beside = if balances { " while it balances" } else { "" };
+    println!("round {round}: {options}, killed after {moment:?}{beside}");
     let mut daemon = place.mount(options);
     let states = begin(&place.mountpoint(), states);
     let killed = AtomicBool::new(false);
@@ -78,14 +80,27 @@ fn until_killed(
             scope.spawn(move || writer.work())
         };
         let writers: Vec<_> = states.into_iter().enumerate().map(start).collect();
+        if balances {
+            scope.spawn(|| balance_until(&killed, &place.mountpoint()));
+        }
         thread::sleep(moment);
         killed.store(true, Ordering::SeqCst);
         daemon.kill();
         writers.into_iter().map(|writer| writer.join().unwrap()).collect()
     });
-    assert_eq!(daemon.said(), "");
+    // One that was killed while it balanced goes on with that.
+    let said = daemon.said();
+    assert!(said.lines().all(|line| line.contains("interrupted goes on")), "{said}");
     daemon.clean_up();
     journals
+}
+
+/// Has all block groups written anew, again and again; on a full filesystem that fails.
+fn balance_until(killed: &AtomicBool, mountpoint: &Path) {
+    while !killed.load(Ordering::SeqCst) {
+        let _it_may_fail =
+            try_buttress(&["balance", "start", "--full-balance", "-q"], &[mountpoint]);
+    }
 }
 
 /// On a new image makes what the writers need; on one with a past compares what our mount shows
