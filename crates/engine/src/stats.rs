@@ -52,6 +52,7 @@ pub struct Counters {
     pub(crate) log_searches: AtomicU64,
     pub(crate) log_refused: [AtomicU64; REFUSALS],
     pub(crate) quota_extents: [AtomicU64; QUOTA_EXTENTS],
+    pub(crate) groups_reclaimed: AtomicU64,
     phases: [AtomicU64; PHASES],
 }
 
@@ -106,6 +107,8 @@ pub struct Stats {
     pub log_refused: [u64; REFUSALS],
     /// Extents that quotas had to do with, by what they did, in the order of [`Stats::QUOTA_EXTENTS`].
     pub quota_extents: [u64; QUOTA_EXTENTS],
+    /// Block groups that were emptied without anybody's asking.
+    pub groups_reclaimed: u64,
     /// Tree blocks that commits took beyond what they had promised: none.
     pub beyond_promise: u64,
     /// Bytes of tree blocks written; copies on other devices or in other places are not counted.
@@ -166,6 +169,7 @@ impl Stats {
             ("log_writes", self.log_writes),
             ("log_blocks_written", self.log_blocks),
             ("log_searches", self.log_searches),
+            ("groups_reclaimed", self.groups_reclaimed),
             ("beyond_promise", self.beyond_promise),
             ("tree_bytes_written", self.tree_bytes),
             ("cache_hits", self.cache_hits),
@@ -203,6 +207,7 @@ impl Stats {
             log_searches: read(&counters.log_searches),
             log_refused: counters.log_refused.each_ref().map(read),
             quota_extents: counters.quota_extents.each_ref().map(read),
+            groups_reclaimed: read(&counters.groups_reclaimed),
             beyond_promise: read(&counters.beyond),
             tree_bytes: (leaves + nodes).saturating_mul(nodesize),
             cache_hits: cache.0,

@@ -26,6 +26,7 @@ mod options;
 mod paths;
 mod qgroups;
 mod quotas;
+mod reclaim;
 mod relocate;
 mod rename;
 mod replayed;
@@ -97,6 +98,8 @@ struct Inner {
     counting_quotas: Mutex<()>,
     /// Of whoever empties block groups.
     relocating: Mutex<()>,
+    /// What has come of emptying groups that nobody has asked for.
+    reclaiming: Mutex<reclaim::Reclaiming>,
     /// Of whoever balances or resizes.
     exclusive: Mutex<()>,
     /// Writes the log of the running transaction.

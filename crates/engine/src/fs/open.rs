@@ -79,6 +79,7 @@ impl Filesystem {
             counting_quotas: Mutex::default(),
             relocating: Mutex::default(),
             exclusive: Mutex::default(),
+            reclaiming: Mutex::default(),
             wake: Default::default(),
             log: Default::default(),
             cleaned: Default::default(),

@@ -27,6 +27,9 @@ const RUN_SHARE: u64 = 64;
 /// Bytes that one thread writes at once.
 const RUN_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=2 << 20;
 
+/// Block groups are emptied when less than so much is used of them. A choice: what is moved for a byte that comes free is then less than half a byte.
+const RECLAIM_PERCENT: u8 = 30;
+
 /// How a filesystem is opened: a builder, from [`Options::read_only`] or [`Options::read_write`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -49,6 +52,7 @@ pub struct Options {
     pub(super) reproducible: bool,
     pub(super) drop_blocks_max: usize,
     pub(super) tree_log: bool,
+    pub(super) reclaim: u8,
     pub(super) env: Env,
 }
 
@@ -74,6 +78,7 @@ impl Options {
             reproducible: false,
             drop_blocks_max: 0,
             tree_log: true,
+            reclaim: RECLAIM_PERCENT,
             env: Env::system(),
         }
         .memory(MEMORY)
@@ -132,6 +137,12 @@ impl Options {
             owners_bytes: bytes / OWNERS_SHARE,
             ..self
         }
+    }
+
+    /// Block groups of which less than so many percent are used are emptied when little of the device is unallocated; and before an operation
+    /// is refused for want of room, any of the other class that others have room for. 30 when nothing is said; 0: none are.
+    pub fn reclaim_threshold(self, percent: u8) -> Options {
+        Options { reclaim: percent.min(100), ..self }
     }
 
     /// What may wait for a commit.

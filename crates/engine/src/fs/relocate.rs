@@ -76,13 +76,7 @@ impl Filesystem {
         let inner = self.inner();
         inner.core.check_writable()?;
         let _alone = inner.relocating.lock();
-        let group = self.block_groups().into_iter().find(|group| group.start == start);
-        let group = group.ok_or(Error::User(Errno::NOENT))?;
-        inner.close_group(start)?;
-        let emptied = inner.empty(&group, &mut told);
-        // Where it is gone there is nothing to open.
-        inner.core.space.close_group(start, false);
-        emptied
+        inner.empty_group(start, false, &mut told)
     }
 }
 
@@ -135,14 +129,16 @@ struct Pace {
     least: Size,
     /// A commit has just been made for its sake.
     has_committed: bool,
+    /// It may use what is kept for deletions.
+    reclaiming: bool,
 }
 
 impl Pace {
-    fn new(group: &GroupInfo) -> Pace {
+    fn new(group: &GroupInfo, reclaiming: bool) -> Pace {
         let data = |bytes| if Class::of(group.flags) == Class::Data { bytes } else { 0 };
         let size = Size { blocks: BLOCKS.0, data: data(DATA.0) };
         let least = Size { blocks: BLOCKS_MIN, data: data(DATA.1) };
-        Pace { size, least, has_committed: false }
+        Pace { size, least, has_committed: false, reclaiming }
     }
 
     /// For one extent that alone needs more.
@@ -170,6 +166,22 @@ impl Pace {
 }
 
 impl Inner {
+    /// The same for whoever has the turn; `reclaiming`: it may use what is kept for deletions.
+    pub(super) fn empty_group(
+        &self,
+        start: u64,
+        reclaiming: bool,
+        told: &mut dyn FnMut(Emptying) -> bool,
+    ) -> Result<Emptied> {
+        let group = self.core.space.groups().into_iter().find(|group| group.start == start);
+        let group = group.ok_or(Error::User(Errno::NOENT))?;
+        self.close_group(start)?;
+        let emptied = self.empty(&group, Pace::new(&group, reclaiming), told);
+        // Where it is gone there is nothing to open.
+        self.core.space.close_group(start, false);
+        emptied
+    }
+
     /// Closes a group, once what others were promised has room without it.
     fn close_group(&self, start: u64) -> Result<()> {
         for _ in 0..2 {
@@ -181,9 +193,14 @@ impl Inner {
         Err(Error::NoSpace)
     }
 
-    fn empty(&self, group: &GroupInfo, told: &mut dyn FnMut(Emptying) -> bool) -> Result<Emptied> {
+    fn empty(
+        &self,
+        group: &GroupInfo,
+        mut pace: Pace,
+        told: &mut dyn FnMut(Emptying) -> bool,
+    ) -> Result<Emptied> {
         let (mut done, mut but) = (Emptied::default(), BTreeSet::new());
-        let (mut pace, mut least, mut commits) = (Pace::new(group), u64::MAX, 0);
+        let (mut least, mut commits) = (u64::MAX, 0);
         while let Some((used, _)) = self.core.space.left_in_group(group.start) {
             if !told(Emptying { had: group.used, has: used, moved: done.moved }) {
                 return Err(Error::User(Errno::INTR));
@@ -232,7 +249,8 @@ impl Inner {
             extents: size.extents(),
             data: size.data,
         };
-        match relocate(&self.core, &self.forest, relocation, size.needs(&self.core))? {
+        let need = Need { reclaiming: pace.reclaiming, ..size.needs(&self.core) };
+        match relocate(&self.core, &self.forest, relocation, need)? {
             Ok(batch) => {
                 pace.has_committed = false;
                 Ok(Some(batch))
@@ -259,7 +277,7 @@ mod tests {
     #[test]
     fn a_batch_does_not_grow_and_shrink_for_ever() {
         for room in [16, 100, 700, 5000, 1 << 18] {
-            let mut pace = Pace::new(&group(1));
+            let mut pace = Pace::new(&group(1), false);
             let ends = (0..64).any(|_| {
                 let next = match pace.size.blocks > room {
                     true => pace.shrink(),
@@ -274,12 +292,12 @@ mod tests {
     /// A long extent gets as much data as it has, and not more blocks for that.
     #[test]
     fn a_batch_has_room_for_a_long_extent() {
-        let mut pace = Pace::new(&group(1));
+        let mut pace = Pace::new(&group(1), false);
         let before = pace.size;
         pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
         assert_eq!(pace.size, Size { data: 256 << 20, ..before });
         while pace.shrink().is_ok() {}
         assert_eq!(pace.size, Size { blocks: BLOCKS_MIN, data: 256 << 20 });
-        assert_eq!(Pace::new(&group(4)).size.data, 0, "metadata");
+        assert_eq!(Pace::new(&group(4), false).size.data, 0, "metadata");
     }
 }

@@ -31,6 +31,9 @@ const EXTENTS_MAX: usize = 4096;
 /// waiting, and half as much again for the holes that odd lengths leave.
 const USUAL_BYTES: u32 = 1 << 10;
 
+/// Block groups that one operation empties in search of room.
+const RECLAIMED_MAX: u32 = 8;
+
 enum Failure {
     Shortage(Shortage),
     /// The limit of a quota group is in the way; whether a commit may change that.
@@ -76,7 +79,7 @@ impl Inner {
         let (mut commits, mut steps) = (0, self.forest.steps());
         // Asked for when there was no room for the first time, which most operations never hear.
         let (mut in_vain, mut used) = (0, None);
-        let mut counted = 0;
+        let (mut counted, mut reclaimed) = (0, 0);
         loop {
             let shortage = match self.attempt(need, work) {
                 Ok(done) => return Ok(done),
@@ -107,7 +110,12 @@ impl Inner {
                 true => commits > COMMITS_MAX,
             };
             if given_up {
-                return Err(Error::NoSpace);
+                // The device may have room for the one class in chunks of the other.
+                if reclaimed == RECLAIMED_MAX || !self.reclaim_for(need)? {
+                    return Err(Error::NoSpace);
+                }
+                (reclaimed, commits) = (reclaimed + 1, 0);
+                continue;
             }
             let before = used.unwrap_or_else(|| self.used(need));
             self.commit_for_space(Upkeep::Much)?;

@@ -197,6 +197,9 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
             return;
         }
+        if inner.reclaim_in_time(|| !wake.stopping()).is_err() {
+            return;
+        }
         quotas.step(&inner, wake);
     }
 }

@@ -107,6 +107,11 @@ impl Space {
         })
     }
 
+    /// Whether data and metadata share groups.
+    pub fn is_mixed(&self) -> bool {
+        self.mixed
+    }
+
     /// The class of the group that an address is in.
     pub fn class_at(&self, at: u64) -> Option<Class> {
         self.index.find(at).map(|(_, class)| class)

@@ -43,6 +43,8 @@ pub struct Need {
     pub deleting: bool,
     /// It deletes a subvolume: it may use what other deletions leave, too.
     pub subvolume: bool,
+    /// It gives a chunk back: it may use the global reserve, though what it does is no deletion.
+    pub reclaiming: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
     /// The subvolume whose quota groups it is charged to; 0: the one that is changed, if it is one's content.
@@ -137,6 +139,7 @@ const NOTHING: Need = Need {
     data: 0,
     deleting: false,
     subvolume: false,
+    reclaiming: false,
     sharing: false,
     charged_to: 0,
 };
@@ -447,7 +450,7 @@ impl Space {
         }
         let leave = match need {
             Need { subvolume: true, .. } => Leave::Floor,
-            Need { deleting: true, .. } => Leave::Subvolume,
+            Need { deleting: true, .. } | Need { reclaiming: true, .. } => Leave::Subvolume,
             _ => Leave::Reserve,
         };
         let look = |pool: &Pool, device| {
