@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use super::Inner;
 use super::relocate::Emptying;
 use crate::error::{Errno, Error, Result};
-use crate::space::{Class, GroupInfo, Need};
+use crate::space::{Class, GroupInfo};
 use crate::stats;
 
 /// Little of the device is unallocated when it is less than one of so many parts of it.
@@ -33,21 +33,19 @@ pub(super) struct Reclaiming {
 }
 
 impl Inner {
-    /// Whoever needs this finds no room: whether emptying a group has given some.
-    pub(super) fn reclaim_for(&self, need: Need) -> Result<bool> {
+    /// Somebody finds no room: whether emptying a group has given some.
+    pub(super) fn reclaim_for_room(&self) -> Result<bool> {
         if self.options.reclaim == 0 || self.core.space.is_mixed() {
             return Ok(false);
         }
         let count = self.reclaiming.lock().count;
-        let for_data = need.data > 0;
         let _alone = self.relocating.lock();
         // Somebody has waited for the same.
         if self.reclaiming.lock().count != count {
             return Ok(true);
         }
-        // Of its own class it would make room only where what is free is in pieces: not worth it.
-        let class = if for_data { Class::Metadata } else { Class::Data };
-        while let Some(group) = self.reclaimable(class, 100) {
+        // Those of the class that there is no room for do not fit into each other.
+        while let Some(group) = self.any_reclaimable(100) {
             if self.reclaim(&group, &mut |_| true)? {
                 return Ok(true);
             }
@@ -63,9 +61,7 @@ impl Inner {
         }
         while goes_on() && self.is_little_unallocated() {
             let Some(_alone) = self.relocating.try_lock() else { return Ok(()) };
-            let groups = [Class::Data, Class::Metadata];
-            let mut groups = groups.iter().filter_map(|it| self.reclaimable(*it, threshold));
-            let Some(group) = groups.next() else { return Ok(()) };
+            let Some(group) = self.any_reclaimable(threshold) else { return Ok(()) };
             self.reclaim(&group, &mut |_| goes_on())?;
         }
         Ok(())
@@ -74,6 +70,11 @@ impl Inner {
     fn is_little_unallocated(&self) -> bool {
         let usage = self.core.space.usage();
         usage.unallocated < usage.device_total / LITTLE
+    }
+
+    fn any_reclaimable(&self, percent: u64) -> Option<GroupInfo> {
+        let classes = [Class::Data, Class::Metadata].into_iter();
+        classes.filter_map(|class| self.reclaimable(class, percent)).next()
     }
 
     /// The group of a class that has the least, if that is less than so many percent, and others have room for it.
@@ -88,9 +89,9 @@ impl Inner {
             let takes = group.used + group.used / WASTE.0 + WASTE.1;
             group.used.saturating_mul(100) < group.len.saturating_mul(percent)
                 && takes <= elsewhere
-                && failed.get(&group.start).is_none_or(|(had, at)| {
-                    group.used < *had || committed > at + COMMITS_AGAIN
-                })
+                && failed
+                    .get(&group.start)
+                    .is_none_or(|(had, at)| group.used < *had || committed > at + COMMITS_AGAIN)
         };
         groups.iter().filter(may_be).min_by_key(|group| group.used).copied()
     }

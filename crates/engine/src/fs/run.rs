@@ -111,7 +111,7 @@ impl Inner {
             };
             if given_up {
                 // The device may have room for the one class in chunks of the other.
-                if reclaimed == RECLAIMED_MAX || !self.reclaim_for(need)? {
+                if reclaimed == RECLAIMED_MAX || !self.reclaim_for_room()? {
                     return Err(Error::NoSpace);
                 }
                 (reclaimed, commits) = (reclaimed + 1, 0);

@@ -12,6 +12,7 @@ mod large;
 mod limits;
 mod memory;
 mod quotas;
+mod reclaim;
 mod relocate;
 mod resize;
 mod simple_quotas;

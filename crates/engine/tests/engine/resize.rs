@@ -1,5 +1,7 @@
 //! A device becomes smaller and larger, and block groups are chosen to be balanced.
 
+use std::ops::ControlFlow;
+
 use buttress::ondisk::item::chunk_type;
 use buttress::{Balance, BalanceFilter, Errno, Filesystem, New, Node};
 
@@ -112,7 +114,7 @@ fn groups_that_fit_are_balanced() {
     balanced(&fs, Balance { data: Some(usage(50)), ..Default::default() });
     assert!(fs.block_groups().len() <= all);
     let one = BalanceFilter { limit: Some((0, 1)), ..Default::default() };
-    let one = Balance { data: Some(one.clone()), metadata: Some(one), system: None };
+    let one = Balance { data: Some(one.clone()), metadata: Some(one), ..Default::default() };
     assert_eq!(fs.balance_plan(&one).len(), 2);
     assert_eq!(balanced(&fs, one), 2);
     let none = BalanceFilter { limit: Some((99, 99)), ..Default::default() };
@@ -121,7 +123,8 @@ fn groups_that_fit_are_balanced() {
     // Both ways, and with `soft` nothing is left to do the second time.
     for profile in [BalanceFilter::SINGLE, chunk_type::DUP] {
         let to = BalanceFilter { convert: Some(profile), soft: true, ..Default::default() };
-        let to = Balance { data: Some(to.clone()), metadata: Some(to.clone()), system: Some(to) };
+        let (data, metadata) = (Some(to.clone()), Some(to.clone()));
+        let to = Balance { data, metadata, system: Some(to), force: true };
         assert!(balanced(&fs, to.clone()) > 0);
         assert!(profiles(&fs).iter().all(|(_, bits)| *bits == profile & chunk_type::DUP));
         assert_eq!(balanced(&fs, to), 0);
