@@ -146,6 +146,10 @@ fn engine_options(options: &MountOptions) -> Options {
     let mode = if options.read_only { Options::read_only() } else { Options::read_write() };
     let mode = mode.offset(options.offset).mark_quota_inconsistent(options.mark_quota_inconsistent);
     let seconds = options.commit_seconds.map(|seconds| Duration::from_secs(seconds.into()));
+    let mode = match options.bg_reclaim_threshold {
+        Some(percent) => mode.reclaim_threshold(percent),
+        None => mode,
+    };
     mode.use_backup_super(options.use_backup_super)
         .use_backup_root(options.use_backup_root)
         .tree_log(options.tree_log)

@@ -80,6 +80,8 @@ pub struct MountOptions {
     pub dirsync: bool,
     /// `skip_balance`: a balance that was paused or interrupted does not go on by itself.
     pub skip_balance: bool,
+    /// `bg_reclaim_threshold=`: block groups with less than so many percent used are emptied when space gets short; 0: none. `None`: 30.
+    pub bg_reclaim_threshold: Option<u8>,
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
@@ -134,6 +136,7 @@ impl Default for MountOptions {
             dirsync: false,
             writeback_cache: false,
             skip_balance: false,
+            bg_reclaim_threshold: None,
             async_dio: false,
             io_uring: true,
             strict_open: false,
@@ -250,6 +253,7 @@ impl MountOptions {
             ("offset", Some(self.offset).filter(|&offset| offset > 0)),
             ("commit", self.commit_seconds.map(u64::from)),
             ("memory", self.memory),
+            ("bg_reclaim_threshold", self.bg_reclaim_threshold.map(u64::from)),
             ("uid", self.uid.map(u64::from)),
             ("gid", self.gid.map(u64::from)),
             ("max_read", self.max_read.map(u64::from)),

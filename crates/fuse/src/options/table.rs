@@ -114,6 +114,7 @@ pub(super) const ROWS: &[Row] = &[
     row("nostrictopen", Switch(|o| o.strict_open = false)),
     row("uid", Value(set_uid, "expects a user id")),
     row("gid", Value(set_gid, "expects a group id")),
+    row("bg_reclaim_threshold", Value(set_reclaim, "expects percent, 0 to 100")),
     row("memory", Value(set_memory, "expects bytes, 32M or more")),
     row("max_read", Value(set_max_read, "expects bytes, 4096 or more")),
     row("offset", Value(set_offset, "expects bytes")),
@@ -254,6 +255,11 @@ fn set_offset(options: &mut MountOptions, value: &str) -> Option<()> {
 
 fn set_memory(options: &mut MountOptions, value: &str) -> Option<()> {
     options.memory = Some(parse_bytes(value).filter(|&bytes| bytes >= MEMORY_MIN)?);
+    Some(())
+}
+
+fn set_reclaim(options: &mut MountOptions, value: &str) -> Option<()> {
+    options.bg_reclaim_threshold = Some(value.parse().ok().filter(|percent| *percent <= 100)?);
     Some(())
 }
 

@@ -55,6 +55,9 @@ fn values_are_checked() {
     for wrong in ["commit=0", "commit=301", "commit", "offset=x", "uid=-1", "subvol=", "ro=1"] {
         assert!(matches!(refused(wrong), OptionError::Value { .. }), "{wrong}");
     }
+    assert_eq!(parsed("bg_reclaim_threshold=75").bg_reclaim_threshold, Some(75));
+    assert!(refused("bg_reclaim_threshold=101").to_string().ends_with("0 to 100"));
+    assert!(parsed("skip_balance").skip_balance);
     assert!(refused("memory=31M").to_string().ends_with("32M or more"));
 }
 
