@@ -233,6 +233,8 @@ fn a_mounted_filesystem_becomes_smaller_and_larger() {
     let place = Place::new();
     let Some(live) = mounted(&place) else { return };
     let gib = 1_u64 << 30;
+    let least = place.json("inspect-internal min-dev-size mnt")["size"].as_u64().unwrap();
+    assert!((300 << 20..2 * gib).contains(&least), "{least}");
     let resized = place.json("filesystem resize -- -1G mnt");
     assert_eq!(resized, json!({ "before": 3 * gib, "size": 2 * gib }));
     let refused = place.fails("filesystem resize 300M mnt");
@@ -250,6 +252,8 @@ fn a_mounted_filesystem_becomes_smaller_and_larger() {
     assert_eq!(resized, json!({ "before": 3 * gib, "size": 4 * gib }));
     assert!(place.fails("filesystem resize 2:max mnt").contains("no device 2"));
     assert!(place.fails("filesystem resize 5G mnt").contains("truncate"));
+    place.ok("filesystem resize min mnt");
+    place.ok("filesystem resize max mnt");
     holds_what_was_written(&place.join("mnt"));
     live.end();
     if have_progs() {

@@ -455,7 +455,7 @@ fn a_live_mount_has_quotas_too() {
     live.end();
 }
 
-/// Whoever may not do what concerns the whole filesystem has no quotas to change, and one who may write a directory makes subvolumes in it.
+/// Whoever may not do what concerns the whole filesystem has no quotas to change, and no balance, and one who may write a directory makes subvolumes in it.
 #[test]
 fn quotas_are_the_masters() {
     if !rustix::process::geteuid().is_root() {
@@ -483,6 +483,13 @@ fn quotas_are_the_masters() {
         "qgroup show mnt",
         "qgroup create 1/2 mnt",
         "qgroup limit 1G 1/1 mnt",
+        "balance start -dusage=1 mnt",
+        "balance status mnt",
+        "balance pause mnt",
+        "balance resume mnt",
+        "balance cancel mnt",
+        "filesystem resize max mnt",
+        "inspect-internal min-dev-size mnt",
     ] {
         let said = run(line);
         let why = "Operation not permitted";

@@ -111,7 +111,14 @@ const OPTIONS: [(&str, &str); 41] = [
     ),
     ("quota enable", "-s --simple"),
     ("quota disable", ""),
-    ("balance start", "-d -m -s -f --force --full-balance --enqueue -v --verbose -q --quiet"),
+    (
+        "balance start",
+        "-d -m -s -f --force --full-balance --background --bg --enqueue -v --verbose -q --quiet",
+    ),
+    ("balance status", "-v --verbose"),
+    ("balance resume", "-q --quiet"),
+    ("balance pause", ""),
+    ("balance cancel", ""),
     ("filesystem resize", "--enqueue"),
     ("inspect-internal min-dev-size", "--id="),
     ("quota rescan", "-s --status -w --wait -W --wait-norescan -q --quiet"),
@@ -138,15 +145,13 @@ const OPTIONS: [(&str, &str); 41] = [
 ];
 
 /// What btrfs-progs takes and we do not: repair, several devices and older roots for a check, and what is obsolete.
-const REFUSED: [(&str, &str); 4] = [
+const REFUSED: [(&str, &str); 3] = [
     (
         "check",
         "-b --backup -r --tree-root --chunk-root --repair --init-csum-tree --init-extent-tree --clear-space-cache \
          --clear-ino-cache -Q --qgroup-report -E --subvol-extents",
     ),
     ("inspect-internal dump-super", "-i"),
-    // The command itself balances an image, and waits for others anyway.
-    ("balance start", "--background --bg"),
     ("", "--shrink -l --leafsize"),
 ];
 

@@ -8,8 +8,8 @@ use buttress::ondisk::item::mode::PERMISSIONS;
 use buttress::ondisk::item::{RootItem, inode_flags, root_flags};
 use buttress::ondisk::{Key, SECTOR, kind, objectid};
 use buttress::{
-    Balance, BalanceStop, Change, Env, Error, FileKind, Filesystem, New, Owner, Referrers, Rename,
-    SubvolumeInfo, WantedReferrers,
+    Balance, BalanceStop, Balanced, Change, Env, Error, FileKind, Filesystem, New, Owner,
+    Referrers, Rename, SubvolumeInfo, WantedReferrers,
 };
 use rustix::fs::IFlags;
 use rustix::io::Errno;
@@ -658,6 +658,14 @@ impl Control for Engine {
             }
             stopped => stopped,
         }
+    }
+
+    fn wait_for_balance(&self) -> Option<Answer<Balanced>> {
+        self.tasks.balance.wait()
+    }
+
+    fn wait_for_resize(&self) -> Answer<()> {
+        self.tasks.resize.wait().unwrap_or(Ok(()))
     }
 
     fn resize_facts(&self) -> Answer<ResizeFacts> {

@@ -284,7 +284,7 @@ fn unknown(name: &str) -> OptionError {
 }
 
 /// Bytes, with an optional suffix K, M, G or T of powers of 1024.
-fn parse_bytes(text: &str) -> Option<u64> {
+pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let last = text.chars().last()?.to_ascii_lowercase();
     let shift = match last {
         'k' => 10,

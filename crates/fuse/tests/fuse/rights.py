@@ -22,6 +22,7 @@ GETFLAGS, SETFLAGS, GETVERSION = 0x80086601, 0x40086602, 0x80087601
 GETXATTR, SETXATTR, START_SYNC = 0x801C581F, 0x401C5820, 0x80089418
 GET_FEATURES, READ_ONLY, BY_ID = 0x80189439, 2, 16
 QUOTA_CTL, QGROUP_ASSIGN, QGROUP_CREATE = 0xC0109428, 0x40189429, 0x4010942A
+BALANCE_V2, BALANCE_PROGRESS, RESIZE = 0xC4009420, 0x84009422, 0x50009403
 QUOTA_RESCAN, QUOTA_RESCAN_STATUS, QUOTA_RESCAN_WAIT = 0x4040942C, 0x8040942D, 0x942E
 USER, GROUP = 1001, 2000
 # Of the number that is shown, what is not the subvolume.
@@ -205,6 +206,7 @@ def cases(place):
     ]:
         tell(what, call(top, number, value)[0])
     quotas(top)
+    relocation(top)
     sizes(top)
 
 
@@ -242,6 +244,37 @@ def quotas(top):
             ("status", QUOTA_RESCAN_STATUS, b""),
         ]:
             tell("quotas %s: %s" % (state, what), call(top, number, value)[0])
+
+
+def relocation(top):
+    """Balances of what fits no filter, and the size of the device."""
+    args = struct.Struct("<17Q")
+    none = args.pack(*[0] * 17)
+    # Used by fewer than 0 percent: by nothing.
+    empty = args.pack(0, 0, *[0] * 6, 2, *[0] * 8)
+    unknown = args.pack(*[0] * 8, 1 << 20, *[0] * 8)
+    raid = args.pack(*[0] * 7, 1 << 4, 1 << 8, *[0] * 8)
+
+    def balance(flags, data):
+        return struct.pack("<QQ", flags, 0) + data + none + none + bytes(24 + 576)
+
+    for what, number, value in [
+        ("progress of nothing", BALANCE_PROGRESS, bytes(1024)),
+        ("resume nothing", BALANCE_V2, balance(16, none)),
+        ("unknown flag", BALANCE_V2, balance(1 << 40, none)),
+        ("to a profile of more devices", BALANCE_V2, balance(1, raid)),
+        ("what is empty", BALANCE_V2, balance(1, empty)),
+        ("max", RESIZE, struct.pack("<q4088s", 0, b"max")),
+        ("device and max", RESIZE, struct.pack("<q4088s", 0, b"1:max")),
+        ("no device", RESIZE, struct.pack("<q4088s", 0, b"7:max")),
+        ("no number", RESIZE, struct.pack("<q4088s", 0, b"x")),
+        ("too small", RESIZE, struct.pack("<q4088s", 0, b"100M")),
+        ("too large", RESIZE, struct.pack("<q4088s", 0, b"+100T")),
+        ("less than nothing", RESIZE, struct.pack("<q4088s", 0, b"-100T")),
+        ("cancel nothing", RESIZE, struct.pack("<q4088s", 0, b"cancel")),
+        ("cancel of nothing", BALANCE_PROGRESS, bytes(1024)),
+    ]:
+        tell("relocation: " + what, call(top, number, value)[0])
 
 
 def sizes(top):

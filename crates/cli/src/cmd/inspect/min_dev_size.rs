@@ -18,7 +18,7 @@ use crate::vnode::Target;
 /// Arguments of `inspect-internal min-dev-size`.
 #[derive(Debug, Args)]
 pub struct MinDevSize {
-    /// DEVICE: an unmounted image or disk
+    /// A path on a live mount, or DEVICE: an unmounted image or disk
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// The number of the device
@@ -32,16 +32,12 @@ pub fn run(args: &MinDevSize, globals: &Globals, out: &mut dyn Write) -> Result<
     let target = Target::any(&args.target, globals);
     let size = session(globals, Access::ReadOnly, |session| {
         let vfs = Vfs::of(&session.find(&target, true)?)?;
-        let Vfs::Image(image) = &vfs else {
-            return Err(Failure::new(CANNOT, vfs.name(), "it is mounted").hint("Unmount it first."));
-        };
-        match image.fs().info().devices.iter().any(|device| device.id == args.id) {
-            true => Ok(image.fs().device_size_min()),
-            false => {
-                let why = format!("there is no device {}", args.id);
-                Err(Failure::new(CANNOT, vfs.name(), why))
-            }
+        if vfs.info()?.devices.iter().all(|device| device.id != args.id) {
+            let why = format!("there is no device {}", args.id);
+            return Err(Failure::new(CANNOT, vfs.name(), why));
         }
+        let sizes = vfs.device_size();
+        Ok(sizes.map_err(|why| Failure::new(CANNOT, vfs.name(), why))?.least)
     })?;
     match globals.format {
         Format::Json => output::write_json(out, "min-dev-size", json!({ "size": size }))?,

@@ -202,6 +202,27 @@ pub(super) struct QuotaRescan {
     pub(super) reserved: [u64; 6],
 }
 
+/// `struct btrfs_ioctl_balance_args`; the parts for data, metadata and the chunk tree as in the balance item.
+#[repr(C)]
+#[derive(Clone, FromBytes, IntoBytes, Immutable, KnownLayout)]
+pub(super) struct BalanceCtl {
+    pub(super) flags: u64,
+    pub(super) state: u64,
+    pub(super) parts: [[u64; 17]; 3],
+    pub(super) expected: u64,
+    pub(super) considered: u64,
+    pub(super) completed: u64,
+    pub(super) unused: [u64; 72],
+}
+
+/// `BTRFS_BALANCE_RESUME` and `BTRFS_BALANCE_STATE_*`.
+pub(super) mod balance {
+    pub(in super::super) const RESUME: u64 = 1 << 4;
+    pub(in super::super) const RUNNING: u64 = 1;
+    pub(in super::super) const PAUSE_REQ: u64 = 1 << 1;
+    pub(in super::super) const CANCEL_REQ: u64 = 1 << 2;
+}
+
 /// `struct fsxattr`.
 #[repr(C)]
 #[derive(Clone, Copy, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -222,6 +243,7 @@ const _: () = {
     assert!(size_of::<SubvolInfo>() == 504 && size_of::<RootRefs>() == 4096);
     assert!(size_of::<FsXattr>() == 28);
     assert!(size_of::<QgroupAssign>() == 24 && size_of::<QgroupCreate>() == 16);
+    assert!(size_of::<BalanceCtl>() == 1024);
     assert!(size_of::<QuotaCtl>() == 16 && size_of::<QuotaRescan>() == 64);
 };
 
@@ -232,6 +254,7 @@ pub(super) const SUBVOL_SPEC_BY_ID: u64 = 1 << 4;
 /// Bytes of all of TREE_SEARCH's struct.
 pub(super) const SEARCH_BYTES: usize = 4096;
 
+pub(super) const RESIZE: u32 = number::<VolArgs>(WRITE, BTRFS, 3);
 pub(super) const SYNC: u32 = BTRFS << 8 | 8;
 pub(super) const SUBVOL_CREATE: u32 = number::<VolArgs>(WRITE, BTRFS, 14);
 pub(super) const SNAP_DESTROY: u32 = number::<VolArgs>(WRITE, BTRFS, 15);
@@ -246,6 +269,8 @@ pub(super) const SUBVOL_GETFLAGS: u32 = number::<u64>(READ, BTRFS, 25);
 pub(super) const SUBVOL_SETFLAGS: u32 = number::<u64>(WRITE, BTRFS, 26);
 pub(super) const DEV_INFO: u32 = number::<DevInfo>(READ | WRITE, BTRFS, 30);
 pub(super) const FS_INFO: u32 = number::<FsInfo>(READ, BTRFS, 31);
+pub(super) const BALANCE_V2: u32 = number::<BalanceCtl>(READ | WRITE, BTRFS, 32);
+pub(super) const BALANCE_PROGRESS: u32 = number::<BalanceCtl>(READ, BTRFS, 34);
 pub(super) const QUOTA_CTL: u32 = number::<QuotaCtl>(READ | WRITE, BTRFS, 40);
 pub(super) const QGROUP_ASSIGN: u32 = number::<QgroupAssign>(WRITE, BTRFS, 41);
 pub(super) const QGROUP_CREATE: u32 = number::<QgroupCreate>(WRITE, BTRFS, 42);
@@ -278,6 +303,9 @@ mod tests {
         assert_eq!(TREE_SEARCH, 0xd000_9411);
         assert_eq!(FS_INFO, 0x8400_941f);
         assert_eq!(GET_SUBVOL_INFO, 0x81f8_943c);
+        assert_eq!(RESIZE, 0x5000_9403);
+        assert_eq!(BALANCE_V2, 0xc400_9420);
+        assert_eq!(BALANCE_PROGRESS, 0x8400_9422);
         assert_eq!(QUOTA_CTL, 0xc010_9428);
         assert_eq!(QGROUP_ASSIGN, 0x4018_9429);
         assert_eq!(QGROUP_CREATE, 0x4010_942a);

@@ -45,11 +45,11 @@ impl<S: Control> Mount<S> {
             abi::INO_LOOKUP => self.ino_lookup(request, input),
             abi::INO_LOOKUP_USER => self.ino_lookup_user(request, input),
             abi::TREE_SEARCH => self.tree_search(request, input),
-            _ => self.dispatch_quotas(request, number, input),
+            _ => self.dispatch_long(request, number, input),
         }
     }
 
-    fn dispatch_quotas(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Output> {
+    fn dispatch_long(&self, request: &Request<'_>, number: u32, input: &[u8]) -> Answer<Output> {
         match number {
             abi::QUOTA_CTL => done(self.quota_ctl(request, input)),
             abi::QGROUP_ASSIGN => self.qgroup_assign(request, input),
@@ -57,6 +57,9 @@ impl<S: Control> Mount<S> {
             abi::QUOTA_RESCAN => done(self.quota_rescan(request, input)),
             abi::QUOTA_RESCAN_STATUS => self.quota_rescan_status(request),
             abi::QUOTA_RESCAN_WAIT => done(self.quota_rescan_wait(request)),
+            abi::BALANCE_V2 => self.balance_v2(request, input),
+            abi::BALANCE_PROGRESS => self.balance_progress(request),
+            abi::RESIZE => done(self.resize_ioctl(request, input)),
             _ => self.dispatch_facts(request, number, input),
         }
     }

@@ -36,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use buttress::costs::{Bytes, Progress, Share};
-use buttress::{Balance, BalanceStop, Referrers, WantedReferrers};
+use buttress::{Balance, BalanceStop, Balanced, Referrers, WantedReferrers};
 use rustix::io::Errno;
 
 use super::caller::{self, Caller, Capability};
@@ -313,6 +313,14 @@ pub trait Control: Store {
     }
     /// Has the one that runs end, soon; one that is paused can be cancelled. ENOTCONN where there is none.
     fn stop_balance(&self, why: BalanceStop) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// Waits while a balance runs; what came of it, if there was one.
+    fn wait_for_balance(&self) -> Option<Answer<Balanced>> {
+        None
+    }
+    /// Waits while the size changes; fails as that has.
+    fn wait_for_resize(&self) -> Answer<()> {
         Err(Errno::NOTTY)
     }
     /// How it is with the size of the device.

@@ -1,9 +1,13 @@
 //! Balances and changes of the device's size on a live mount: begun by a control word, and asked for again and again until they are done, as a
 //! request that waits cannot be killed.
 
+use buttress::ondisk::item::{BalanceItem, balance_flags};
 use buttress::{Balance, BalanceStop, Balanced, Balancing, Emptied, Emptying};
 use rustix::io::Errno;
+use zerocopy::IntoBytes;
 
+use super::abi::{BalanceCtl, VolArgs, balance};
+use super::ioctl::{Output, input, output};
 use super::words::{ANSWER_BYTES, Record, Writer};
 use super::{Control, Mount};
 use crate::mount::store::Answer;
@@ -72,6 +76,111 @@ impl<S: Control> Mount<S> {
             size => self.store.resize(size.parse().map_err(|_| Errno::INVAL)?),
         }
     }
+}
+
+/// What programs written for btrfs ask. Those that wait cannot be killed meanwhile; BALANCE_CTL, which pauses and cancels, does not come by FUSE, as
+/// its number says that there is something to copy where there is none.
+impl<S: Control> Mount<S> {
+    pub(super) fn balance_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
+        self.require_master(request)?;
+        self.require_writable_mount(request)?;
+        let mut args: BalanceCtl = input(bytes)?;
+        if args.flags & balance::RESUME != 0 {
+            self.store.resume_balance()?;
+        } else {
+            let known = balance_flags::DATA | balance_flags::METADATA | balance_flags::SYSTEM;
+            if args.flags & !(known | balance_flags::FORCE) != 0 {
+                return Err(Errno::INVAL);
+            }
+            self.store.start_balance(balance_of(&args)?)?;
+        }
+        let ended = self.store.wait_for_balance().unwrap_or(Err(Errno::CANCELED));
+        self.fill(&mut args)?;
+        let refused = match ended {
+            Ok(_) => None,
+            Err(Errno::INTR) => Some(Errno::CANCELED),
+            Err(errno) => Some(errno),
+        };
+        Ok(Output { refused, ..output(&args)? })
+    }
+
+    pub(super) fn balance_progress(&self, request: &Request<'_>) -> Answer<Output> {
+        self.require_master(request)?;
+        let facts = self.store.balance_facts()?;
+        let balance = facts.unfinished.ok_or(Errno::NOTCONN)?;
+        let item = balance.to_item();
+        let item = BalanceItem::of(&item).ok_or(Errno::IO)?;
+        let mut args: BalanceCtl = zerocopy::FromZeros::new_zeroed();
+        args.flags = item.flags.get();
+        for (part, of) in args.parts.iter_mut().zip(&item.parts) {
+            for (word, bytes) in part.iter_mut().zip(of.as_bytes().as_chunks().0) {
+                *word = u64::from_le_bytes(*bytes);
+            }
+        }
+        self.fill(&mut args)?;
+        output(&args)
+    }
+
+    /// How far the one that runs is, or the last one was.
+    fn fill(&self, args: &mut BalanceCtl) -> Answer<()> {
+        let task = self.store.balance_facts()?.task;
+        let at = task.progress.unwrap_or_default();
+        (args.expected, args.considered) = (at.expected, at.considered);
+        args.completed = match &task.ended {
+            Some(Ok(done)) => done.completed,
+            _ => at.completed,
+        };
+        let asked = match task.stop {
+            Some(BalanceStop::Pause) => balance::PAUSE_REQ,
+            Some(BalanceStop::Cancel) => balance::CANCEL_REQ,
+            None => 0,
+        };
+        args.state = if task.running { balance::RUNNING | asked } else { asked };
+        Ok(())
+    }
+
+    /// `[DEVID:]SIZE`, where the size is `max`, or bytes, or `+` or `-` and bytes; or `cancel`.
+    pub(super) fn resize_ioctl(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        self.require_master(request)?;
+        self.require_writable_mount(request)?;
+        let args: VolArgs = input(bytes)?;
+        let text = args.name.split(|byte| *byte == 0).next().unwrap_or_default();
+        let text = std::str::from_utf8(text).map_err(|_| Errno::INVAL)?;
+        let (devid, size) = match text.split_once(':') {
+            Some((devid, size)) => (devid.parse().map_err(|_| Errno::INVAL)?, size),
+            None => (1, text),
+        };
+        if size == "cancel" {
+            return self.store.cancel_resize();
+        }
+        if self.store.facts()?.devices.iter().all(|device| device.id != devid) {
+            return Err(Errno::NODEV);
+        }
+        let ResizeFacts { size: now, most, .. } = self.store.resize_facts()?;
+        let bytes = |text: &str| {
+            let text = text.to_ascii_lowercase();
+            crate::options::parse_bytes(&text).ok_or(Errno::INVAL)
+        };
+        let size = match (size.strip_prefix('+'), size.strip_prefix('-')) {
+            (Some(more), _) => now.checked_add(bytes(more)?).ok_or(Errno::RANGE)?,
+            (_, Some(less)) => now.checked_sub(bytes(less)?).ok_or(Errno::INVAL)?,
+            _ if size == "max" => most,
+            _ => bytes(size)?,
+        };
+        self.store.resize(size)?;
+        self.store.wait_for_resize()
+    }
+}
+
+/// The balance that the struct asks for.
+fn balance_of(args: &BalanceCtl) -> Answer<Balance> {
+    let mut item = BalanceItem { flags: args.flags.into(), ..BalanceItem::default() };
+    for (part, of) in item.parts.iter_mut().zip(&args.parts) {
+        for (bytes, word) in part.as_mut_bytes().as_chunks_mut().0.iter_mut().zip(of) {
+            *bytes = word.to_le_bytes();
+        }
+    }
+    Balance::of_item(item.as_bytes()).map_err(|_| Errno::INVAL)
 }
 
 /// What a new balance is set with.
