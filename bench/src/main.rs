@@ -19,6 +19,7 @@ mod image;
 mod latency;
 mod leaves;
 mod linux;
+mod little;
 mod memory;
 mod mounts;
 mod moves;
@@ -151,12 +152,15 @@ fn main() {
         return match what.as_str() {
             "commits" => commits::child(&path),
             "fsyncs" => everyday::fsyncs(path.as_ref()).expect("files can be made and synced"),
-            _ => memory::child(&what, path.as_ref()),
+            other => match other.strip_prefix("balance-") {
+                Some(memory) => little::child(memory, path.as_ref()),
+                None => memory::child(&what, path.as_ref()),
+            },
         };
     }
     let scale = scale();
     let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21".to_owned());
+        .unwrap_or_else(|_| "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -181,8 +185,9 @@ fn main() {
             "19" => moves::row(scale),
             "20" => moves::row_of_shrinking(scale),
             "21" => waits::row(scale),
+            "22" => little::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1 to 21");
+                eprintln!("there is no row {other}; there are 1 to 22");
                 std::process::exit(2);
             }
         };

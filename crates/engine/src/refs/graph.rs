@@ -23,6 +23,7 @@ use buttress_ondisk::view::InlineRef;
 use super::owners::{FileRef, Head, Owners, way};
 use super::{Target, child_refs};
 use crate::error::{Error, Result};
+use crate::tree::Blocks;
 
 /// Steps upwards from one block or extent at most: more than any reference graph of a tree of 8 levels comes to per block.
 const STEPS_MAX: usize = 1 << 22;
@@ -30,14 +31,22 @@ const STEPS_MAX: usize = 1 << 22;
 /// A tree block that is written anew.
 #[derive(Clone, Debug)]
 pub struct Above {
-    /// As it is.
-    pub block: Arc<TreeBlock>,
     /// What its extent item says.
     pub head: Head,
+    /// Its level.
+    pub level: u8,
+    /// The tree that has written it.
+    pub owner: u64,
     /// All that refers to it, each with the block in which that reference is; `None`: it is the root of the tree.
     pub refs: Vec<(InlineRef, Option<u64>)>,
     /// Only the tree that owns it reaches it, by blocks of its own, and what it refers to is counted by the tree.
     pub is_plain: bool,
+    /// Its address.
+    bytenr: u64,
+    /// How much it refers to.
+    below: usize,
+    /// As it is; not of those for which memory has no room.
+    block: Option<Arc<TreeBlock>>,
 }
 
 /// A data extent that moves.
@@ -62,8 +71,11 @@ pub struct Graph {
     pub changes: usize,
     /// Bytes of the data that moves.
     pub data_bytes: u64,
-    /// How often what stays must be referred to, and how: by blocks that are not plain.
+    /// How often what stays must be referred to by trees, for blocks that are not plain.
     demands: BTreeMap<Demand, u64>,
+    /// Blocks that are kept in memory, and how many may be.
+    held: usize,
+    held_max: usize,
 }
 
 /// An extent, and one way to refer to it.
@@ -81,9 +93,17 @@ pub struct Added {
 }
 
 impl Above {
+    /// As it is.
+    pub fn block(&self, blocks: &Blocks) -> Result<Arc<TreeBlock>> {
+        match &self.block {
+            Some(block) => Ok(block.clone()),
+            None => blocks.read(self.bytenr, self.level, self.head.generation, 0),
+        }
+    }
+
     /// How it refers to what is below it, as the extent tree should have it.
     fn way_to(&self, target: Target) -> InlineRef {
-        let (root, parent) = (self.block.owner(), self.block.bytenr());
+        let (root, parent) = (self.owner, self.bytenr);
         match (target, self.head.full) {
             (Target::Block(..), true) => InlineRef::SharedBlock { parent },
             (Target::Block(..), false) => InlineRef::TreeBlock { root },
@@ -94,10 +114,10 @@ impl Above {
         }
     }
 
-    /// All that it refers to from child `first` on, in each way how often.
-    fn below(&self, first: usize) -> BTreeMap<Demand, (InlineRef, u64)> {
-        let (mut all, mut slot, is_node) = (BTreeMap::new(), 0, !self.block.is_leaf());
-        child_refs(&self.block, |target| {
+    /// All that it (`block`) refers to from child `first` on, in each way how often.
+    fn below(&self, block: &TreeBlock, first: usize) -> BTreeMap<Demand, (InlineRef, u64)> {
+        let (mut all, mut slot, is_node) = (BTreeMap::new(), 0, !block.is_leaf());
+        child_refs(block, |target| {
             let is_gone = is_node && slot < first;
             slot += 1;
             if !is_gone {
@@ -110,6 +130,11 @@ impl Above {
 }
 
 impl Graph {
+    /// An empty one, which keeps so many blocks in memory.
+    pub fn holding(held_max: usize) -> Graph {
+        Graph { held_max, ..Graph::default() }
+    }
+
     /// Adds the tree block at `bytenr`, of a tree that may be shared, and all above it. Nothing is added where that fails.
     pub fn add_block(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
         self.all_or_nothing(|graph, added| graph.climb(owners, vec![bytenr], added))
@@ -120,12 +145,12 @@ impl Graph {
         self.all_or_nothing(|graph, added| {
             let leaves = graph.refer(owners, bytenr, added)?;
             graph.climb(owners, leaves, added)?;
-            graph.must_agree(bytenr)
+            graph.must_agree(owners, bytenr)
         })
     }
 
     /// The leaves that refer to a data extent do so as often as its references count.
-    fn must_agree(&self, bytenr: u64) -> Result<()> {
+    fn must_agree(&self, owners: &Owners<'_>, bytenr: u64) -> Result<()> {
         let mut counted: BTreeMap<u64, u64> = BTreeMap::new();
         for (leaf, count) in
             self.data.get(&bytenr).iter().flat_map(|it| &it.refs).flat_map(|it| &it.1)
@@ -135,7 +160,8 @@ impl Graph {
         for (leaf, count) in counted {
             let mut named = 0;
             if let Some(above) = self.blocks.get(&leaf) {
-                child_refs(&above.block, |target| named += u64::from(target.bytenr() == bytenr));
+                let block = above.block(owners.blocks())?;
+                child_refs(&block, |target| named += u64::from(target.bytenr() == bytenr));
             }
             if named != count {
                 return Err(wrong(
@@ -157,15 +183,21 @@ impl Graph {
     ) -> Result<()> {
         for bytenr in &added.blocks {
             let Some(above) = self.blocks.get(bytenr).filter(|it| !it.is_plain) else { continue };
-            for (demand, (one, times)) in above.below(first.get(bytenr).copied().unwrap_or(0)) {
+            let (block, first) = (above.block(owners.blocks())?, first.get(bytenr).copied());
+            for (demand, (one, times)) in above.below(&block, first.unwrap_or(0)) {
                 // What moves has all its references looked at.
                 if self.blocks.contains_key(&demand.0) || self.data.contains_key(&demand.0) {
                     continue;
                 }
-                let all = self.demands.entry(demand).or_default();
-                *all += times;
-                added.demands.push((demand, times));
-                if owners.count_of(demand.0, &one)? < *all {
+                let mut all = times;
+                // By its address nobody else refers.
+                if !above.head.full {
+                    let of_all = self.demands.entry(demand).or_default();
+                    *of_all += times;
+                    all = *of_all;
+                    added.demands.push((demand, times));
+                }
+                if owners.count_of(demand.0, &one)? < all {
                     return Err(wrong("a reference is missing", demand.0));
                 }
             }
@@ -236,7 +268,8 @@ impl Graph {
     /// Takes out what was added.
     pub fn take_out(&mut self, added: Added) {
         for bytenr in added.blocks {
-            self.blocks.remove(&bytenr);
+            let gone = self.blocks.remove(&bytenr);
+            self.held -= usize::from(gone.is_some_and(|above| above.block.is_some()));
         }
         for tree in added.roots {
             self.roots.remove(&tree);
@@ -296,23 +329,39 @@ impl Graph {
                 with_parents.push((one, parent));
             }
             self.count(2 * with_parents.len(), added);
-            self.blocks.insert(bytenr, Above { block, head, refs: with_parents, is_plain: false });
+            self.insert(bytenr, head, block, with_parents);
             added.blocks.push(bytenr);
         }
         self.judge(added);
         Ok(())
     }
 
+    fn insert(
+        &mut self,
+        bytenr: u64,
+        head: Head,
+        block: Arc<TreeBlock>,
+        refs: Vec<(InlineRef, Option<u64>)>,
+    ) {
+        let mut below = 0;
+        child_refs(&block, |_| below += 1);
+        let (level, owner) = (block.level(), block.owner());
+        let block = (self.held < self.held_max).then_some(block);
+        self.held += usize::from(block.is_some());
+        let above = Above { head, level, owner, refs, is_plain: false, bytenr, below, block };
+        self.blocks.insert(bytenr, above);
+    }
+
     /// Which of the blocks that were added are plain: from the roots down.
     fn judge(&mut self, added: &mut Added) {
-        let level = |bytenr: &u64| self.blocks.get(bytenr).map_or(0, |above| above.block.level());
+        let level = |bytenr: &u64| self.blocks.get(bytenr).map_or(0, |above| above.level);
         let mut down = added.blocks.clone();
         down.sort_by_key(|bytenr| std::cmp::Reverse(level(bytenr)));
         for bytenr in down {
             let Some(above) = self.blocks.get(&bytenr) else { continue };
             let is_plain = match above.refs.as_slice() {
                 [(InlineRef::TreeBlock { root }, parent)] => {
-                    let is_own = *root == above.block.owner() && !above.head.full;
+                    let is_own = *root == above.owner && !above.head.full;
                     let below_plain =
                         |parent| self.blocks.get(&parent).is_some_and(|it| it.is_plain);
                     is_own && parent.is_none_or(below_plain)
@@ -324,9 +373,7 @@ impl Graph {
                     above.is_plain = true;
                 }
             } else {
-                let mut children = 0;
-                child_refs(&above.block, |_| children += 1);
-                self.count(2 * children, added);
+                self.count(2 * above.below, added);
             }
         }
     }

@@ -140,6 +140,11 @@ impl<'a> Owners<'a> {
         }
     }
 
+    /// Where tree blocks are read from.
+    pub fn blocks(&self) -> &'a Blocks {
+        self.blocks
+    }
+
     /// How often the extent at `bytenr` is referred to in the way that `wanted` says, whatever that one counts.
     pub fn count_of(&self, bytenr: u64, wanted: &InlineRef) -> Result<u64> {
         self.extents.count_of(bytenr, wanted)

@@ -14,6 +14,7 @@
 mod data;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use buttress_ondisk::block::BlockHead;
@@ -29,11 +30,15 @@ use crate::error::{Error, Result};
 use crate::refs::owners::{Committed, Known, Owners};
 use crate::refs::{Above, Added, Graph, MovingData, Record, RefLog, Target, child_refs};
 use crate::space::{Class, Range};
-use crate::tree::{Root, View};
+use crate::tree::{Blocks, Root, View};
 use data::Moving;
 
 /// Bytes for what is known of who reaches what, while one batch is planned.
 const MEMORY: u64 = 4 << 20;
+/// Tree blocks may be kept in memory meanwhile up to this part of what the cache has.
+const HELD_SHARE: u64 = 4;
+/// References that are settled at once, about.
+const REFS_AT_ONCE: usize = 1 << 16;
 /// Blocks that one touch of a tree which is never shared writes anew, about: the way to a leaf.
 const WAY: usize = 4;
 
@@ -105,22 +110,24 @@ impl Plan {
     }
 
     /// Where what is left of trees that are being dropped starts, in the blocks of the graph on the way there.
-    fn find_half_dropped(&mut self) {
+    fn find_half_dropped(&mut self, blocks: &Blocks) -> Result<()> {
         for (tree, (key, level)) in &self.dropping {
             // Below a block that does not move, none does.
-            let root = self.graph.roots.get(tree);
-            let mut next = root.and_then(|root| self.graph.blocks.get(root));
-            while let Some(Above { block, .. }) = next {
+            let mut next = self.graph.roots.get(tree).copied();
+            while let Some((bytenr, above)) =
+                next.and_then(|bytenr| self.graph.blocks.get(&bytenr).map(|it| (bytenr, it)))
+            {
+                let block = above.block(blocks)?;
                 let is_last = block.level() <= *level || block.is_leaf();
                 let slot = match is_last {
                     true => block.search(key).unwrap_or_else(|slot| slot),
                     false => block.child_for(key),
                 };
-                self.half_dropped.insert(block.bytenr(), slot);
-                let child = |slot| self.graph.blocks.get(&block.child(slot).bytenr);
-                next = if is_last { None } else { child(slot) };
+                self.half_dropped.insert(bytenr, slot);
+                next = (!is_last).then(|| block.child(slot).bytenr);
             }
         }
+        Ok(())
     }
 
     /// The keys of each tree that is never shared, rising.
@@ -159,7 +166,9 @@ impl Settler<'_, '_> {
     pub(super) fn relocate(&mut self) -> Result<bool> {
         let core = self.commit.core();
         let Some(relocation) = core.relocation.lock().take() else { return Ok(false) };
-        let mut plan = Plan::default();
+        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
         if let Err(error) = self.plan(&mut plan, &relocation) {
             // Nothing is changed yet: what others have done is not lost for its sake.
             for moving in std::mem::take(&mut plan).data.into_values() {
@@ -298,7 +307,7 @@ impl Settler<'_, '_> {
                 plan.dropping.insert(*tree, (from, item.drop_level));
             }
         }
-        plan.find_half_dropped();
+        plan.find_half_dropped(owners.blocks())?;
         plan.graph.verify(owners, added, &plan.half_dropped)
     }
 
@@ -329,10 +338,11 @@ impl Settler<'_, '_> {
         }
         let places = Places { blocks: places, data };
         for (bytenr, above) in &graph.blocks {
-            let stamp = self.commit.stamp(places.block(*bytenr), above.block.owner());
+            let stamp = self.commit.stamp(places.block(*bytenr), above.owner);
             let reloc = if places.is_full(graph, *bytenr) { BlockHead::RELOC } else { 0 };
             let stamp = buttress_ondisk::build::Stamp { flags: stamp.flags | reloc, ..stamp };
-            self.commit.placed(places.copy(&above.block, graph, &stamp))?;
+            let old = above.block(&core.blocks)?;
+            self.commit.placed(places.copy(&old, graph, &stamp))?;
         }
         if graph.blocks.values().any(|above| !above.is_plain) {
             core.space.set_shared();
@@ -349,26 +359,38 @@ impl Settler<'_, '_> {
         Ok(())
     }
 
-    /// Has all references name the new addresses.
+    /// Has all references name the new addresses: some at a time, as those of one block or extent that change are complete.
     fn move_references(
         &mut self,
         graph: &Graph,
         places: &Places<'_>,
         half_dropped: &BTreeMap<u64, usize>,
     ) -> Result<()> {
+        let core = self.commit.core();
         let mut log = RefLog::default();
         for (bytenr, above) in &graph.blocks {
             let first = half_dropped.get(bytenr).copied().unwrap_or(0);
-            move_block(&mut log, (*bytenr, above, first), graph, places);
+            let children = match places.is_full(graph, *bytenr) {
+                true => Some((above.block(&core.blocks)?, first)),
+                false => None,
+            };
+            move_block(&mut log, (*bytenr, above), children, graph, places);
+            if log.len() >= REFS_AT_ONCE {
+                self.settle_unseen(std::mem::take(&mut log))?;
+            }
         }
         for (bytenr, data) in &graph.data {
             move_data(&mut log, (*bytenr, data), graph, places);
         }
-        // Quotas need not know of it: whoever reached something does so still.
+        self.settle_unseen(log)
+    }
+
+    /// Merges references, of which quotas need not know: whoever reached something does so still.
+    fn settle_unseen(&mut self, log: RefLog) -> Result<()> {
         let changes = self.changes.take();
-        self.settle_log(log)?;
+        let done = self.settle_log(log);
         self.changes = changes;
-        Ok(())
+        done
     }
 
     fn root_item_of(&self, tree: u64) -> Result<Option<(Key, RootItem)>> {
@@ -497,19 +519,21 @@ fn found(key: &Key, data: &[u8]) -> Result<Found> {
     })
 }
 
-/// The records of a block that moves; children of it before `first` are gone already.
+/// The records of a block that moves. With what it refers to where that is counted by its address from now on: children before the first that is left are gone
+/// already.
 fn move_block(
     log: &mut RefLog,
-    (bytenr, above, first): (u64, &Above, usize),
+    (bytenr, above): (u64, &Above),
+    children: Option<(Arc<TreeBlock>, usize)>,
     graph: &Graph,
     places: &Places<'_>,
 ) {
-    let level = above.block.level();
+    let level = above.level;
     let (old, new) = (Target::Block(bytenr, level), Target::Block(places.block(bytenr), level));
-    let full = if places.is_full(graph, bytenr) { Record::FULL_BACKREF } else { 0 };
+    let full = if children.is_some() { Record::FULL_BACKREF } else { 0 };
     log.mark(new, Record::NEW | full);
-    log.owned(old, above.block.owner());
-    log.owned(new, above.block.owner());
+    log.owned(old, above.owner);
+    log.owned(new, above.owner);
     for (one, parent) in &above.refs {
         match *one {
             InlineRef::TreeBlock { root } => log.by_tree(old, root, -1, 0),
@@ -524,11 +548,9 @@ fn move_block(
             _ => {}
         }
     }
-    if full == 0 {
-        return;
-    }
-    let (mut slot, is_node) = (0, !above.block.is_leaf());
-    child_refs(&above.block, |target| {
+    let Some((block, first)) = children else { return };
+    let (mut slot, is_node) = (0, !block.is_leaf());
+    child_refs(&block, |target| {
         let is_gone = is_node && slot < first;
         slot += 1;
         // What moves is seen to by itself.
@@ -541,7 +563,7 @@ fn move_block(
         }
         match above.head.full {
             true => log.by_block(target, bytenr, -1),
-            false => log.by_tree(target, above.block.owner(), -1, 0),
+            false => log.by_tree(target, above.owner, -1, 0),
         }
         log.by_block(target, places.block(bytenr), 1);
     });
