@@ -148,9 +148,14 @@ fn fill(fs: &Filesystem, top: Node, name: &str, files: u64) {
 
 /// Makes an empty filesystem with our own mkfs.
 pub fn fresh(image: &Path, size: u64) {
+    fresh_as(image, size, &buttress_mkfs::Options::default());
+}
+
+/// The same with options.
+pub fn fresh_as(image: &Path, size: u64, options: &buttress_mkfs::Options) {
     let device = buttress_device::FileDevice::create(image, size).expect("an image can be made");
     let mut env = buttress_mkfs::Environment::system();
-    buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut env).expect("mkfs");
+    buttress_mkfs::make(&device, options, &mut env).expect("mkfs");
 }
 
 fn kernel(load: Load) -> Result<f64, String> {

@@ -56,20 +56,55 @@ pub fn ram() -> tempfile::TempDir {
 
 /// Makes a filesystem with mkfs.btrfs on a new file of `size` bytes.
 pub fn make(image: &Path, size: u64) -> Result<(), String> {
+    make_as(image, size, &[])
+}
+
+/// The same with options.
+fn make_as(image: &Path, size: u64, options: &[&str]) -> Result<(), String> {
     let file = std::fs::File::create(image).map_err(|error| error.to_string())?;
     file.set_len(size).map_err(|error| error.to_string())?;
-    run("mkfs.btrfs", &["-q", "-f", &image.to_string_lossy()]).map(drop)
+    run("mkfs.btrfs", &[&["-q", "-f"], options, &[&image.to_string_lossy()]].concat()).map(drop)
+}
+
+/// An image that is there, mounted; unmounted and detached at the end.
+pub struct Mounted<'a>(&'a Path);
+
+impl Mounted<'_> {
+    /// Mounts it on `at`, which is made where it is not there.
+    pub fn new<'a>(image: &Path, at: &'a Path) -> Result<Mounted<'a>, String> {
+        std::fs::create_dir_all(at).map_err(|error| error.to_string())?;
+        run("mount", &["-o", "loop", &image.to_string_lossy(), &at.to_string_lossy()])?;
+        Ok(Mounted(at))
+    }
+
+    /// Does `btrfs WORDS` with it.
+    pub fn btrfs(&self, words: &[&str]) -> Result<String, String> {
+        run("btrfs", &[words, &[&self.0.to_string_lossy()]].concat())
+    }
+}
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        if let Err(error) = run("umount", &[&self.0.to_string_lossy()]) {
+            eprintln!("bench: {error}");
+        }
+    }
 }
 
 impl Mount {
     /// A fresh filesystem of `size` bytes, mounted.
     pub fn fresh(size: u64) -> Result<Mount, String> {
+        Mount::fresh_as(size, &[])
+    }
+
+    /// The same with options of mkfs.btrfs.
+    pub fn fresh_as(size: u64, options: &[&str]) -> Result<Mount, String> {
         if !rustix::process::geteuid().is_root() {
             return Err("the kernel's side needs root".to_owned());
         }
         let dir = ram();
         let image = dir.path().join("image");
-        make(&image, size)?;
+        make_as(&image, size, options)?;
         std::fs::create_dir(dir.path().join("mnt")).map_err(|error| error.to_string())?;
         let mount = Mount { dir, image };
         mount.attach()?;

@@ -6,6 +6,7 @@
 //! `BENCH_ROWS=1,3` chooses rows, `BENCH_SIDES=here,linux,mounts` sides, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the
 //! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes).
 
+mod balance;
 mod check;
 mod commits;
 mod create;
@@ -18,12 +19,15 @@ mod image;
 mod latency;
 mod leaves;
 mod linux;
+mod little;
 mod memory;
 mod mounts;
+mod moves;
 mod quotas;
 mod reflog;
 mod stream;
 mod usage;
+mod waits;
 
 use std::time::Instant;
 
@@ -148,12 +152,15 @@ fn main() {
         return match what.as_str() {
             "commits" => commits::child(&path),
             "fsyncs" => everyday::fsyncs(path.as_ref()).expect("files can be made and synced"),
-            _ => memory::child(&what, path.as_ref()),
+            other => match other.strip_prefix("balance-") {
+                Some(memory) => little::child(memory, path.as_ref()),
+                None => memory::child(&what, path.as_ref()),
+            },
         };
     }
     let scale = scale();
     let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,4,7,8,9,10,11,12,13,14,15,16,17,18".to_owned());
+        .unwrap_or_else(|_| "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22".to_owned());
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -161,6 +168,8 @@ fn main() {
             "2" => leaves::row(scale),
             "3" => reflog::row(scale),
             "4" => fiemap::row(scale),
+            "5" => balance::row(scale),
+            "6" => balance::row_of_many(scale),
             "7" => dbench::row(scale),
             "8" => fsync::row(scale),
             "9" => stream::row(scale),
@@ -173,8 +182,12 @@ fn main() {
             "16" => databases::row(scale),
             "17" => usage::row(scale),
             "18" => quotas::row(scale),
+            "19" => moves::row(scale),
+            "20" => moves::row_of_shrinking(scale),
+            "21" => waits::row(scale),
+            "22" => little::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1 to 4 and 7 to 18");
+                eprintln!("there is no row {other}; there are 1 to 22");
                 std::process::exit(2);
             }
         };

@@ -89,7 +89,8 @@ fn through(what: Served, size: u64, pieces: u64) -> Result<(f64, f64), String> {
     Ok((write, read_file(&path, pieces)?))
 }
 
-fn piece(number: u64) -> Vec<u8> {
+/// A MiB that nothing can be made of but what it is.
+pub fn piece(number: u64) -> Vec<u8> {
     let mut at = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(PIECE);
     while bytes.len() < PIECE {
@@ -103,8 +104,13 @@ fn here(size: u64, pieces: u64) -> (f64, f64) {
     let dir = linux::ram();
     let image = dir.path().join("image");
     crate::create::fresh(&image, size);
+    here_on(&image, pieces)
+}
+
+/// MiB per second of writing a file to a fresh image, and of reading it.
+pub fn here_on(image: &Path, pieces: u64) -> (f64, f64) {
     let data: Vec<Vec<u8>> = (0..8).map(piece).collect();
-    let fs = Filesystem::open(&image, Options::read_write()).expect("a fresh image opens");
+    let fs = Filesystem::open(image, Options::read_write()).expect("a fresh image opens");
     let file =
         fs.create(Node { subvolume: 5, ino: 256 }, b"file", &New::file(0o600)).expect("room").node;
     let write = seconds(|| {
@@ -114,7 +120,7 @@ fn here(size: u64, pieces: u64) -> (f64, f64) {
         fs.commit().expect("a commit");
     });
     fs.close().expect("a commit");
-    let fs = Filesystem::open(&image, Options::read_only()).expect("opens");
+    let fs = Filesystem::open(image, Options::read_only()).expect("opens");
     let mut buf = vec![0; PIECE];
     let read = seconds(|| {
         for at in 0..pieces {
@@ -125,7 +131,11 @@ fn here(size: u64, pieces: u64) -> (f64, f64) {
 }
 
 fn there(size: u64, pieces: u64) -> Result<(f64, f64), String> {
-    let mount = Mount::fresh(size)?;
+    there_on(&Mount::fresh(size)?, pieces)
+}
+
+/// The same on Linux, of which nothing stays cached.
+pub fn there_on(mount: &Mount, pieces: u64) -> Result<(f64, f64), String> {
     let path = mount.path().join("file");
     let write = write_file(&path, pieces, true)?;
     mount.again()?;

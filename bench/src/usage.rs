@@ -6,6 +6,7 @@ use std::process::Command;
 
 use buttress::{Filesystem, New, Node, Options, Owner};
 
+use crate::linux::Mounted;
 use crate::{Row, Scale, Side, check, linux, median, seconds};
 
 /// Bytes of the image.
@@ -45,29 +46,6 @@ fn fill(image: &Path, files: u64) -> buttress::Result<()> {
         }
     }
     fs.close()
-}
-
-/// The image mounted by the kernel.
-struct Mounted<'a>(&'a Path);
-
-impl Mounted<'_> {
-    fn new<'a>(image: &Path, at: &'a Path) -> Result<Mounted<'a>, String> {
-        let (image, dir) = (image.to_string_lossy(), at.to_string_lossy());
-        linux::run("mount", &["-o", "loop", &image, &dir])?;
-        Ok(Mounted(at))
-    }
-
-    fn btrfs(&self, words: &[&str]) -> Result<String, String> {
-        linux::run("btrfs", &[words, &[&self.0.to_string_lossy()]].concat())
-    }
-}
-
-impl Drop for Mounted<'_> {
-    fn drop(&mut self) {
-        if let Err(error) = linux::run("umount", &[&self.0.to_string_lossy()]) {
-            eprintln!("bench: {error}");
-        }
-    }
 }
 
 /// Referenced and exclusive bytes, by subvolume.
@@ -116,8 +94,7 @@ pub fn row(scale: Scale) -> Row {
     let (mut here, mut memory, mut there) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..scale.rounds {
         if scale.wants(Side::Linux) {
-            let made = std::fs::create_dir_all(&mnt).map_err(|error| error.to_string());
-            match made.and_then(|()| rescan(&image, &mnt)) {
+            match rescan(&image, &mnt) {
                 Ok((took, theirs)) => {
                     there.push(took);
                     match counts(&image) {

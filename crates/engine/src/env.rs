@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
@@ -23,6 +23,13 @@ impl Time {
     /// The time as it stands on the disk.
     pub fn to_disk(self) -> buttress_ondisk::item::Timespec {
         buttress_ondisk::item::Timespec { sec: (self.sec as u64).into(), nsec: self.nsec.into() }
+    }
+
+    /// How long it is after another one; nothing where it is before that.
+    pub fn since(self, before: Time) -> Duration {
+        let nanos = |time: Time| i128::from(time.sec) * 1_000_000_000 + i128::from(time.nsec);
+        let since = u64::try_from((nanos(self) - nanos(before)).max(0)).unwrap_or(u64::MAX);
+        Duration::from_nanos(since)
     }
 
     /// From the disk.

@@ -4,11 +4,12 @@
 //! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on. What a batch has moved is durable, so whoever ends the
 //! work in between, or a crash, loses nothing. The commit that finds the group vacant gives its chunk back.
 //!
-//! How large a batch is: as large as there is room for, and small enough to be done soon. Where one extent alone needs more (a block that thousands
-//! of snapshots share has as many blocks above it) the batch becomes larger. All that its commit may take is promised to it first ([`Size::needs`]):
-//! a commit that finds no room would be the last one.
+//! How large a batch is: as large as there is room for, and small enough that others wait for [`AIM`] and no longer, as far as that can be told from how
+//! long the one before has taken. Where one extent alone needs more (a block that thousands of snapshots share has as many blocks above it) its batch is
+//! larger. All that its commit may take is promised to it first ([`Size::needs`]): a commit that finds no room would be the last one.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use buttress_ondisk::SECTOR;
 
@@ -17,16 +18,20 @@ use crate::error::{Errno, Error, Result};
 use crate::space::{Class, GroupInfo, NOBODY, Need, Shortage};
 use crate::txn::{Core, Relocated, Relocation, TooSmall, Upkeep, relocate};
 
-/// Tree blocks of a batch, at first and at most.
-const BLOCKS: (usize, usize) = (512, 1 << 17);
-/// The fewest, before there is no room.
-const BLOCKS_MIN: usize = 16;
+/// How long others may wait for a batch.
+const AIM: Duration = Duration::from_millis(40);
+/// Tree blocks of a batch: at first, and where others do not wait long.
+const BLOCKS: (usize, usize) = (128, 512);
+/// The fewest, however long others wait, as a commit takes its time for one block, too; and where there is no room.
+const BLOCKS_MIN: (usize, usize) = (64, 16);
+/// The most, for one extent that needs so many.
+const BLOCKS_MAX: usize = 1 << 17;
 /// References that change for each block of a batch, about; more where blocks are referred to by address.
 const CHANGES_PER_BLOCK: usize = 64;
 /// Data extents of a batch for each block.
 const EXTENTS_PER_BLOCK: usize = 8;
-/// Bytes of data of a batch, at first, and the fewest; one extent may have more.
-const DATA: (u64, u64) = (32 << 20, 1 << 20);
+/// Bytes of data for each block; one extent may have more.
+const DATA_PER_BLOCK: u64 = 64 << 10;
 /// Commits that are waited for until what was let go of in a group is free.
 const COMMITS_MAX: usize = 6;
 
@@ -124,9 +129,14 @@ impl Size {
 /// How large the next batch is.
 #[derive(Debug)]
 struct Pace {
-    size: Size,
-    /// It is never smaller: there is an extent that needs so much, or it would take too many of them.
-    least: Size,
+    /// Whether data is moved.
+    has_data: bool,
+    /// Blocks, by how long others wait and what there is room for.
+    blocks: usize,
+    /// There is no room for more than so many.
+    most: usize,
+    /// What the next extent needs beyond that, for itself: blocks, and bytes of data.
+    alone: (usize, u64),
     /// A commit has just been made for its sake.
     has_committed: bool,
     /// It may use what is kept for deletions.
@@ -135,33 +145,52 @@ struct Pace {
 
 impl Pace {
     fn new(group: &GroupInfo, reclaiming: bool) -> Pace {
-        let data = |bytes| if Class::of(group.flags) == Class::Data { bytes } else { 0 };
-        let size = Size { blocks: BLOCKS.0, data: data(DATA.0) };
-        let least = Size { blocks: BLOCKS_MIN, data: data(DATA.1) };
-        Pace { size, least, has_committed: false, reclaiming }
+        Pace {
+            has_data: Class::of(group.flags) == Class::Data,
+            blocks: BLOCKS.0,
+            most: BLOCKS.1,
+            alone: (0, 0),
+            has_committed: false,
+            reclaiming,
+        }
+    }
+
+    fn size(&self) -> Size {
+        let data = if self.has_data { self.blocks as u64 * DATA_PER_BLOCK } else { 0 };
+        Size { blocks: self.blocks.max(self.alone.0), data: data.max(self.alone.1) }
     }
 
     /// For one extent that alone needs more.
     fn enlarge(&mut self, why: TooSmall) -> Result<()> {
+        let blocks = self.size().blocks;
         match why {
             TooSmall::NoRun => return Err(Error::NoSpace),
-            TooSmall::Blocks if self.size.blocks >= BLOCKS.1 => return Err(Error::NoSpace),
-            TooSmall::Blocks => self.least.blocks = self.size.blocks * 2,
-            TooSmall::Data(len) => self.least.data = len,
+            TooSmall::Blocks if blocks >= BLOCKS_MAX => return Err(Error::NoSpace),
+            TooSmall::Blocks => self.alone.0 = blocks * 2,
+            TooSmall::Data(len) => self.alone.1 = len,
         }
-        self.size.blocks = self.size.blocks.max(self.least.blocks);
-        self.size.data = self.size.data.max(self.least.data);
         Ok(())
     }
 
     /// For there is no room.
     fn shrink(&mut self) -> Result<()> {
-        let (size, least) = (self.size, self.least);
-        self.size = Size {
-            blocks: (size.blocks / 2).max(least.blocks),
-            data: (size.data / 2).max(least.data),
-        };
-        if self.size == size { Err(Error::NoSpace) } else { Ok(()) }
+        let before = self.size();
+        self.most = (self.blocks / 2).max(BLOCKS_MIN.1);
+        self.blocks = self.most;
+        if self.size() == before { Err(Error::NoSpace) } else { Ok(()) }
+    }
+
+    /// Others have waited so long for a batch that has moved something.
+    fn waited(&mut self, waited: Duration) {
+        let was_usual = self.alone == (0, 0);
+        self.alone = (0, 0);
+        if waited > AIM && was_usual {
+            let least = BLOCKS_MIN.0.min(self.most);
+            let times = waited.as_nanos().div_ceil(AIM.as_nanos()).clamp(2, 8) as usize;
+            self.blocks = (self.blocks / times).max(least);
+        } else if waited < AIM / 2 {
+            self.blocks = (self.blocks * 2).min(self.most);
+        }
     }
 }
 
@@ -215,6 +244,9 @@ impl Inner {
                 pace.enlarge(why)?;
                 continue;
             }
+            if batch.moved > 0 {
+                pace.waited(batch.waited);
+            }
             // Where the extent tree contradicts itself, something may have moved and still be there.
             if batch.moved > 0 && used < least {
                 (least, commits) = (used, 0);
@@ -240,7 +272,7 @@ impl Inner {
         but: &BTreeSet<u64>,
         pace: &mut Pace,
     ) -> Result<Option<Relocated>> {
-        let size = pace.size;
+        let size = pace.size();
         let relocation = Relocation {
             group: group.range(),
             but: but.clone(),
@@ -279,7 +311,7 @@ mod tests {
         for room in [16, 100, 700, 5000, 1 << 18] {
             let mut pace = Pace::new(&group(1), false);
             let ends = (0..64).any(|_| {
-                let next = match pace.size.blocks > room {
+                let next = match pace.size().blocks > room {
                     true => pace.shrink(),
                     false => pace.enlarge(TooSmall::Blocks),
                 };
@@ -289,15 +321,41 @@ mod tests {
         }
     }
 
-    /// A long extent gets as much data as it has, and not more blocks for that.
+    /// A long extent gets as much data as it has, and not more blocks for that; what follows it does not.
     #[test]
     fn a_batch_has_room_for_a_long_extent() {
         let mut pace = Pace::new(&group(1), false);
-        let before = pace.size;
+        let before = pace.size();
         pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
-        assert_eq!(pace.size, Size { data: 256 << 20, ..before });
+        assert_eq!(pace.size(), Size { data: 256 << 20, ..before });
+        pace.waited(AIM * 3);
+        assert_eq!(pace.size(), before, "that took long is not for the size");
+        pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
         while pace.shrink().is_ok() {}
-        assert_eq!(pace.size, Size { blocks: BLOCKS_MIN, data: 256 << 20 });
-        assert_eq!(Pace::new(&group(4), false).size.data, 0, "metadata");
+        assert_eq!(pace.size(), Size { blocks: BLOCKS_MIN.1, data: 256 << 20 });
+        assert_eq!(Pace::new(&group(4), false).size().data, 0, "metadata");
+    }
+
+    /// Who waits too long waits for less the next time, and so on down to the fewest; and where there was no room it is never more again.
+    #[test]
+    fn a_batch_is_as_large_as_others_can_wait_for() {
+        let mut pace = Pace::new(&group(1), false);
+        pace.waited(AIM / 10);
+        assert_eq!(pace.size().blocks, 2 * BLOCKS.0);
+        for _ in 0..8 {
+            pace.waited(AIM / 10);
+        }
+        assert_eq!(pace.size().blocks, BLOCKS.1, "the most");
+        pace.waited(AIM * 2);
+        assert_eq!(pace.size().blocks, BLOCKS.1 / 2);
+        pace.waited(AIM);
+        assert_eq!(pace.size().blocks, BLOCKS.1 / 2, "just right");
+        pace.waited(AIM * 100);
+        assert_eq!(pace.size().blocks, BLOCKS_MIN.0, "the fewest");
+        pace.shrink().unwrap();
+        pace.waited(AIM / 10);
+        assert_eq!(pace.size().blocks, BLOCKS_MIN.0 / 2, "there is no room for more");
+        pace.waited(AIM * 3);
+        assert_eq!(pace.size().blocks, BLOCKS_MIN.0 / 2, "and fewer help nobody");
     }
 }

@@ -7,17 +7,23 @@
 //! Where only the tree that owns a block reaches it, its references stay such by the tree ([`Above::is_plain`]). Any other one says in its head that it was
 //! moved, as it is newer than the last snapshot then and shared all the same; what such a block refers to is counted by its address, which
 //! `btrfs check` expects of it.
+//!
+//! Where the extent tree contradicts the other trees, what that is about is not added: an extent whose references are not met in the trees as often as
+//! they count, or are fewer than what its leaves name; and all below a block whose references to what stays are not in the extent tree
+//! ([`Graph::verify`]). So whatever was added can be moved without a reference that is missing. What cannot be seen from here is who names an extent without having any
+//! reference to it, in a block that does not move.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use buttress_ondisk::TreeBlock;
 use buttress_ondisk::view::InlineRef;
 
-use super::child_refs;
-use super::owners::{FileRef, Head, Owners};
+use super::owners::{FileRef, Head, Owners, way};
+use super::{Target, child_refs};
 use crate::error::{Error, Result};
+use crate::tree::Blocks;
 
 /// Steps upwards from one block or extent at most: more than any reference graph of a tree of 8 levels comes to per block.
 const STEPS_MAX: usize = 1 << 22;
@@ -25,14 +31,22 @@ const STEPS_MAX: usize = 1 << 22;
 /// A tree block that is written anew.
 #[derive(Clone, Debug)]
 pub struct Above {
-    /// As it is.
-    pub block: Arc<TreeBlock>,
     /// What its extent item says.
     pub head: Head,
+    /// Its level.
+    pub level: u8,
+    /// The tree that has written it.
+    pub owner: u64,
     /// All that refers to it, each with the block in which that reference is; `None`: it is the root of the tree.
     pub refs: Vec<(InlineRef, Option<u64>)>,
     /// Only the tree that owns it reaches it, by blocks of its own, and what it refers to is counted by the tree.
     pub is_plain: bool,
+    /// Its address.
+    bytenr: u64,
+    /// How much it refers to.
+    below: usize,
+    /// As it is; not of those for which memory has no room.
+    block: Option<Arc<TreeBlock>>,
 }
 
 /// A data extent that moves.
@@ -55,7 +69,17 @@ pub struct Graph {
     pub roots: BTreeMap<u64, u64>,
     /// References that change by it.
     pub changes: usize,
+    /// Bytes of the data that moves.
+    pub data_bytes: u64,
+    /// How often what stays must be referred to by trees, for blocks that are not plain.
+    demands: BTreeMap<Demand, u64>,
+    /// Blocks that are kept in memory, and how many may be.
+    held: usize,
+    held_max: usize,
 }
+
+/// An extent, and one way to refer to it.
+type Demand = (u64, (u8, u64, u64, u64));
 
 /// What was added last, to be taken out again.
 #[derive(Debug, Default)]
@@ -65,9 +89,52 @@ pub struct Added {
     /// Trees whose roots are among the blocks that were added.
     pub roots: Vec<u64>,
     changes: usize,
+    demands: Vec<(Demand, u64)>,
+}
+
+impl Above {
+    /// As it is.
+    pub fn block(&self, blocks: &Blocks) -> Result<Arc<TreeBlock>> {
+        match &self.block {
+            Some(block) => Ok(block.clone()),
+            None => blocks.read(self.bytenr, self.level, self.head.generation, 0),
+        }
+    }
+
+    /// How it refers to what is below it, as the extent tree should have it.
+    fn way_to(&self, target: Target) -> InlineRef {
+        let (root, parent) = (self.owner, self.bytenr);
+        match (target, self.head.full) {
+            (Target::Block(..), true) => InlineRef::SharedBlock { parent },
+            (Target::Block(..), false) => InlineRef::TreeBlock { root },
+            (Target::Data { .. }, true) => InlineRef::SharedData { parent, count: 1 },
+            (Target::Data { ino, offset, .. }, false) => {
+                InlineRef::ExtentData { root, objectid: ino, offset, count: 1 }
+            }
+        }
+    }
+
+    /// All that it (`block`) refers to from child `first` on, in each way how often.
+    fn below(&self, block: &TreeBlock, first: usize) -> BTreeMap<Demand, (InlineRef, u64)> {
+        let (mut all, mut slot, is_node) = (BTreeMap::new(), 0, !block.is_leaf());
+        child_refs(block, |target| {
+            let is_gone = is_node && slot < first;
+            slot += 1;
+            if !is_gone {
+                let one = self.way_to(target);
+                all.entry((target.bytenr(), way(&one))).or_insert((one, 0)).1 += 1;
+            }
+        });
+        all
+    }
 }
 
 impl Graph {
+    /// An empty one, which keeps so many blocks in memory.
+    pub fn holding(held_max: usize) -> Graph {
+        Graph { held_max, ..Graph::default() }
+    }
+
     /// Adds the tree block at `bytenr`, of a tree that may be shared, and all above it. Nothing is added where that fails.
     pub fn add_block(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
         self.all_or_nothing(|graph, added| graph.climb(owners, vec![bytenr], added))
@@ -77,8 +144,65 @@ impl Graph {
     pub fn add_data(&mut self, owners: &mut Owners<'_>, bytenr: u64) -> Result<Added> {
         self.all_or_nothing(|graph, added| {
             let leaves = graph.refer(owners, bytenr, added)?;
-            graph.climb(owners, leaves, added)
+            graph.climb(owners, leaves, added)?;
+            graph.must_agree(owners, bytenr)
         })
+    }
+
+    /// The leaves that refer to a data extent do so as often as its references count.
+    fn must_agree(&self, owners: &Owners<'_>, bytenr: u64) -> Result<()> {
+        let mut counted: BTreeMap<u64, u64> = BTreeMap::new();
+        for (leaf, count) in
+            self.data.get(&bytenr).iter().flat_map(|it| &it.refs).flat_map(|it| &it.1)
+        {
+            *counted.entry(*leaf).or_default() += u64::from(*count);
+        }
+        for (leaf, count) in counted {
+            let mut named = 0;
+            if let Some(above) = self.blocks.get(&leaf) {
+                let block = above.block(owners.blocks())?;
+                child_refs(&block, |target| named += u64::from(target.bytenr() == bytenr));
+            }
+            if named != count {
+                return Err(wrong(
+                    "a leaf does not refer to an extent as often as that says",
+                    bytenr,
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the blocks that were added last refer to, and what stays, has the references that go when they move. Of the blocks in `first` what is left begins at
+    /// that child.
+    pub fn verify(
+        &mut self,
+        owners: &Owners<'_>,
+        added: &mut Added,
+        first: &BTreeMap<u64, usize>,
+    ) -> Result<()> {
+        for bytenr in &added.blocks {
+            let Some(above) = self.blocks.get(bytenr).filter(|it| !it.is_plain) else { continue };
+            let (block, first) = (above.block(owners.blocks())?, first.get(bytenr).copied());
+            for (demand, (one, times)) in above.below(&block, first.unwrap_or(0)) {
+                // What moves has all its references looked at.
+                if self.blocks.contains_key(&demand.0) || self.data.contains_key(&demand.0) {
+                    continue;
+                }
+                let mut all = times;
+                // By its address nobody else refers.
+                if !above.head.full {
+                    let of_all = self.demands.entry(demand).or_default();
+                    *of_all += times;
+                    all = *of_all;
+                    added.demands.push((demand, times));
+                }
+                if owners.count_of(demand.0, &one)? < all {
+                    return Err(wrong("a reference is missing", demand.0));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A part of what lies above something must not stay: nothing would lead to where that moves.
@@ -106,7 +230,7 @@ impl Graph {
         if self.data.contains_key(&bytenr) {
             return Ok(Vec::new());
         }
-        let (head, refs) = owners.references(bytenr)?;
+        let (head, refs) = some_references(owners, bytenr)?;
         let mut with_leaves = Vec::with_capacity(refs.len());
         for one in refs {
             let mut of_this = BTreeMap::new();
@@ -114,11 +238,19 @@ impl Graph {
                 InlineRef::SharedData { parent, count } => drop(of_this.insert(parent, count)),
                 InlineRef::ExtentData { root, objectid, offset, count } => {
                     let file = FileRef { ino: objectid, offset, count };
+                    let mut left = count;
                     let mut leaf = |_: &mut Owners<'_>, item: &crate::tree::Item| {
                         *of_this.entry(item.leaf().bytenr()).or_default() += 1;
+                        left = left.checked_sub(1).ok_or_else(|| {
+                            wrong("a file refers to an extent more often than that says", bytenr)
+                        })?;
                         Ok(ControlFlow::Continue(()))
                     };
-                    let _all = owners.each_piece(root, (bytenr, head.len), file, &mut leaf)?;
+                    owners.all_pieces(root, (bytenr, head.len), file, &mut leaf)?;
+                    if left > 0 {
+                        let what = "a file does not refer to an extent as often as that says";
+                        return Err(wrong(what, bytenr));
+                    }
                 }
                 _ => {}
             }
@@ -127,6 +259,7 @@ impl Graph {
         }
         let leaves = with_leaves.iter().flat_map(|(_, leaves)| leaves.keys().copied());
         let leaves: BTreeSet<u64> = leaves.collect();
+        self.data_bytes += head.len;
         self.data.insert(bytenr, MovingData { head, refs: with_leaves });
         added.data = Some(bytenr);
         Ok(leaves.into_iter().collect())
@@ -135,20 +268,24 @@ impl Graph {
     /// Takes out what was added.
     pub fn take_out(&mut self, added: Added) {
         for bytenr in added.blocks {
-            self.blocks.remove(&bytenr);
+            let gone = self.blocks.remove(&bytenr);
+            self.held -= usize::from(gone.is_some_and(|above| above.block.is_some()));
         }
         for tree in added.roots {
             self.roots.remove(&tree);
         }
-        if let Some(bytenr) = added.data {
-            self.data.remove(&bytenr);
+        if let Some(data) = added.data.and_then(|bytenr| self.data.remove(&bytenr)) {
+            self.data_bytes -= data.head.len;
         }
         self.changes -= added.changes;
-    }
-
-    /// Bytes of the data that moves.
-    pub fn data_bytes(&self) -> u64 {
-        self.data.values().map(|data| data.head.len).sum()
+        for (demand, times) in added.demands {
+            if let btree_map::Entry::Occupied(mut all) = self.demands.entry(demand) {
+                *all.get_mut() -= times;
+                if *all.get() == 0 {
+                    all.remove();
+                }
+            }
+        }
     }
 
     fn count(&mut self, changes: usize, added: &mut Added) {
@@ -170,13 +307,9 @@ impl Graph {
             steps += 1;
             if steps > STEPS_MAX {
                 let what = "more blocks lie above an extent than can be written anew at once";
-                return Err(Error::inconsistent(
-                    buttress_ondisk::objectid::EXTENT_TREE,
-                    what,
-                    bytenr,
-                ));
+                return Err(wrong(what, bytenr));
             }
-            let (head, refs) = owners.references(bytenr)?;
+            let (head, refs) = some_references(owners, bytenr)?;
             let block = owners.block(bytenr, &head)?;
             if let Some(lost) = block.lost().first() {
                 return Err(Error::Corrupt(lost.why.clone()));
@@ -196,23 +329,39 @@ impl Graph {
                 with_parents.push((one, parent));
             }
             self.count(2 * with_parents.len(), added);
-            self.blocks.insert(bytenr, Above { block, head, refs: with_parents, is_plain: false });
+            self.insert(bytenr, head, block, with_parents);
             added.blocks.push(bytenr);
         }
         self.judge(added);
         Ok(())
     }
 
+    fn insert(
+        &mut self,
+        bytenr: u64,
+        head: Head,
+        block: Arc<TreeBlock>,
+        refs: Vec<(InlineRef, Option<u64>)>,
+    ) {
+        let mut below = 0;
+        child_refs(&block, |_| below += 1);
+        let (level, owner) = (block.level(), block.owner());
+        let block = (self.held < self.held_max).then_some(block);
+        self.held += usize::from(block.is_some());
+        let above = Above { head, level, owner, refs, is_plain: false, bytenr, below, block };
+        self.blocks.insert(bytenr, above);
+    }
+
     /// Which of the blocks that were added are plain: from the roots down.
     fn judge(&mut self, added: &mut Added) {
-        let level = |bytenr: &u64| self.blocks.get(bytenr).map_or(0, |above| above.block.level());
+        let level = |bytenr: &u64| self.blocks.get(bytenr).map_or(0, |above| above.level);
         let mut down = added.blocks.clone();
         down.sort_by_key(|bytenr| std::cmp::Reverse(level(bytenr)));
         for bytenr in down {
             let Some(above) = self.blocks.get(&bytenr) else { continue };
             let is_plain = match above.refs.as_slice() {
                 [(InlineRef::TreeBlock { root }, parent)] => {
-                    let is_own = *root == above.block.owner() && !above.head.full;
+                    let is_own = *root == above.owner && !above.head.full;
                     let below_plain =
                         |parent| self.blocks.get(&parent).is_some_and(|it| it.is_plain);
                     is_own && parent.is_none_or(below_plain)
@@ -224,10 +373,23 @@ impl Graph {
                     above.is_plain = true;
                 }
             } else {
-                let mut children = 0;
-                child_refs(&above.block, |_| children += 1);
-                self.count(2 * children, added);
+                self.count(2 * above.below, added);
             }
         }
+    }
+}
+
+/// The extent tree contradicts itself, or other trees.
+fn wrong(what: &'static str, bytenr: u64) -> Error {
+    Error::inconsistent(buttress_ondisk::objectid::EXTENT_TREE, what, bytenr)
+}
+
+/// All references of an extent, which has some.
+fn some_references(owners: &mut Owners<'_>, bytenr: u64) -> Result<(Head, Vec<InlineRef>)> {
+    let (head, refs) = owners.references(bytenr)?;
+    if refs.is_empty() {
+        Err(wrong("nobody refers to an extent", bytenr))
+    } else {
+        Ok((head, refs))
     }
 }

@@ -75,6 +75,13 @@ impl Target {
         Target::Data { bytenr, sectors, ino, offset: in_file.wrapping_sub(in_extent) }
     }
 
+    /// Its address.
+    pub fn bytenr(&self) -> u64 {
+        match *self {
+            Target::Block(bytenr, _) | Target::Data { bytenr, .. } => bytenr,
+        }
+    }
+
     /// The data extent that an `EXTENT_DATA` item refers to, if any.
     pub fn of_item(key: &Key, data: &[u8]) -> Option<Target> {
         if key.kind != kind::EXTENT_DATA {

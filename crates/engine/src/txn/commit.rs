@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::superblock::Superblock;
@@ -362,19 +363,22 @@ pub fn relocate(
         }
         Ok(Ok((transid, gate))) => {
             *core.relocation.lock() = Some(relocation);
+            let begun = core.env.now();
             let done = run(core, participant, transid, Upkeep::None).map(|()| transid);
             drop(gate);
-            done
+            done.map(|transid| (transid, core.env.now().since(begun)))
         }
         Err(error) => Err(error),
     };
     core.relocation.lock().take();
-    finish(core, guard, done)?;
+    let waited = done.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
+    finish(core, guard, done.map(|(transid, _)| transid))?;
     if let Some(turn) = &turn {
         turn.take_back();
     }
     core.txn.pause(|| core.space.settle_freed())?;
-    Ok(Ok(core.relocated.lock().take().unwrap_or_default()))
+    let relocated = core.relocated.lock().take().unwrap_or_default();
+    Ok(Ok(Relocated { waited, ..relocated }))
 }
 
 /// A commit, and no other beside it.

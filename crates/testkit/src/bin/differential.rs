@@ -1,7 +1,7 @@
 //! The same random operations on a mount of the kernel and on ours, for as long as one likes.
 //!
 //! `differential [--seed N] [--seeds N] [--ops N] [--check-every N] [--go-on 1] [--save FILE] [--replay FILE]
-//! [--keep DIRECTORY]`. `--seeds` shares the operations among that many seeds, each with a shape of its own. With `--go-on`,
+//! [--keep DIRECTORY] [--empty-every MILLISECONDS]`. With the last, block groups of our mount are emptied beside all that, with rests so long. `--seeds` shares the operations among that many seeds, each with a shape of its own. With `--go-on`,
 //! an answer that differs in attributes alone is counted and shown once, and the run goes on. The operations of a run that
 //! fails are saved, and its images kept.
 
@@ -75,7 +75,8 @@ fn run_all(given: &BTreeMap<&str, &str>) -> Result<(usize, Counts), Failure> {
 }
 
 fn run(given: &BTreeMap<&str, &str>, seed: u64, ops: usize) -> Result<(usize, Counts), Failure> {
-    let shape = Shape::of_seed(seed);
+    let rest = given.get("--empty-every").and_then(|text| text.parse().ok());
+    let shape = Shape { rest, ..Shape::of_seed(seed) };
     let mut pair = Pair::new(&shape)?;
     pair.goes_on = number(given, "--go-on", 0) > 0;
     let replay = match given.get("--replay") {

@@ -38,7 +38,7 @@ use mounted::{Mounted, Who};
 
 /// Does operations on an image that Linux has mounted, and something before it is unmounted.
 pub fn on_linux(image: &Path, ops: &[Op], then: impl FnOnce() -> Result<()>) -> Result<()> {
-    let mounted = Mounted::new(Who::Kernel, image, image)?;
+    let mounted = Mounted::new(Who::Kernel, image, image, None)?;
     let mut caller = Caller::new(mounted);
     let done = ops.iter().try_for_each(|op| match op {
         Op::Commit => caller.sync(),
@@ -58,6 +58,8 @@ pub struct Shape {
     pub nodesize: u32,
     /// Holes of files need no items.
     pub no_holes: bool,
+    /// Block groups of our mount are emptied beside all operations, with rests of so many milliseconds.
+    pub rest: Option<u64>,
 }
 
 impl Shape {
@@ -65,7 +67,7 @@ impl Shape {
     pub fn of_seed(seed: u64) -> Shape {
         let mut rng = Rng::new(seed ^ 0xd1ff);
         let nodesize = *rng.pick(&[4096, 16384, 65536]);
-        Shape { size: 3 << 30, nodesize, no_holes: !rng.one_in(3) }
+        Shape { size: 3 << 30, nodesize, no_holes: !rng.one_in(3), rest: None }
     }
 }
 
@@ -118,6 +120,8 @@ pub struct Pair {
     model: Model,
     /// Holes of files need no items.
     no_holes: bool,
+    /// See [`Shape::rest`].
+    rest: Option<u64>,
     /// Numbers for the model's files and subvolumes.
     next: u64,
     /// What has happened so far.
@@ -147,9 +151,10 @@ impl Pair {
         }
         let model = Model::new(Node::ROOT, directory(0o755), shape.nodesize);
         let (next, counts) = (1 << 20, Counts::default());
-        let (goes_on, shown, no_holes) = (false, BTreeSet::new(), shape.no_holes);
+        let (goes_on, shown) = (false, BTreeSet::new());
+        let Shape { no_holes, rest, .. } = *shape;
         let mut pair =
-            Pair { dir, images, sides: None, model, no_holes, next, counts, goes_on, shown };
+            Pair { dir, images, sides: None, model, no_holes, rest, next, counts, goes_on, shown };
         pair.mount()?;
         Ok(pair)
     }
@@ -161,8 +166,8 @@ impl Pair {
 
     fn mount(&mut self) -> Result<()> {
         let mountpoint = self.dir.path().join("mounted");
-        let kernel = Mounted::new(Who::Kernel, &self.images[0], &mountpoint)?;
-        let ours = Mounted::new(Who::Ours, &self.images[1], &mountpoint)?;
+        let kernel = Mounted::new(Who::Kernel, &self.images[0], &mountpoint, None)?;
+        let ours = Mounted::new(Who::Ours, &self.images[1], &mountpoint, self.rest)?;
         self.sides = Some([Caller::new(kernel), Caller::new(ours)]);
         Ok(())
     }

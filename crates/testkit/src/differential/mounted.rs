@@ -1,12 +1,18 @@
 //! A mount of either kind as a value.
+//!
+//! Ours may have its block groups emptied all the time ([`EMPTY`]): nothing that anybody can see changes by it, so answers stay those of the kernel.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use buttress_fuse::{Ground, MountError, MountOptions};
+use buttress::{Errno, Filesystem, Node, Options};
+use buttress_fuse::daemon::{self, Place};
+use buttress_fuse::mount::engine::Engine;
+use buttress_fuse::{Ground, MountError, MountOptions, budget};
 
 use super::asked;
 use crate::ops::run::{Failure, Result, fail};
@@ -18,6 +24,8 @@ const OPTIONS: &str = "noatime,subvolid=5";
 const SERVE_IMAGE: &str = "BUTTRESS_DIFFERENTIAL_IMAGE";
 /// Set for the process that serves: where to mount it.
 const SERVE_DIRECTORY: &str = "BUTTRESS_DIFFERENTIAL_DIRECTORY";
+/// Set for the process that serves: a thread of it empties one block group after the other, and rests so many milliseconds after each.
+const EMPTY: &str = "BUTTRESS_DIFFERENTIAL_EMPTY";
 /// How often the mount is looked for, [`PAUSE`] apart.
 const ATTEMPTS: u32 = 6000;
 /// Between two looks.
@@ -51,7 +59,59 @@ fn serve_here(image: &Path, dir: &Path) -> std::result::Result<(), MountError> {
     let mut options = MountOptions::default();
     options.apply(OPTIONS)?;
     options.apply("dev,suid")?;
-    buttress_fuse::mount(image, dir, &options, Ground::Foreground)
+    let rest = std::env::var(EMPTY).ok().and_then(|text| text.parse().ok());
+    match rest.map(Duration::from_millis) {
+        Some(rest) => serve_while_emptied(image, dir, &options, rest),
+        None => buttress_fuse::mount(image, dir, &options, Ground::Foreground),
+    }
+}
+
+/// The same while block groups are emptied.
+fn serve_while_emptied(
+    image: &Path,
+    dir: &Path,
+    options: &MountOptions,
+    rest: Duration,
+) -> std::result::Result<(), MountError> {
+    let place = Place::new(image, dir)?;
+    let fs = Filesystem::open(image, Options::read_write().memory(budget::by_default()))?;
+    let is_over = AtomicBool::new(false);
+    let top = Node::ROOT.subvolume;
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 0;
+            while !is_over.load(Ordering::Relaxed) {
+                if let Err(why) = empty_one(&fs, number) {
+                    // Whoever waits for this process hears of it.
+                    eprintln!("our mount, block group {number}: {why}");
+                    std::process::exit(1);
+                }
+                number += 1;
+                sleep(rest);
+            }
+            println!("{number} block groups were emptied");
+        });
+        let served = daemon::serve(Engine::new(fs.clone()), top, &place, options, &mut None);
+        is_over.store(true, Ordering::Relaxed);
+        served
+    })?;
+    fs.commit()?;
+    Ok(fs.close()?)
+}
+
+/// Empties a block group, chosen by a number. It may have no room elsewhere, or be gone.
+fn empty_one(fs: &Filesystem, number: usize) -> std::result::Result<(), String> {
+    let groups = fs.block_groups();
+    let Some(group) = groups.get(number % groups.len().max(1)) else { return Ok(()) };
+    match fs.empty_block_group(group.start, |_| true) {
+        Ok(done) => {
+            let no_space = buttress::Error::NoSpace.to_string();
+            let failed = done.failed.into_iter().find(|(_, why)| *why != no_space);
+            failed.map_or(Ok(()), |(bytenr, why)| Err(format!("{bytenr} stays: {why}")))
+        }
+        Err(error) if matches!(error.errno(), Errno::NOSPC | Errno::BUSY | Errno::NOENT) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 /// A mounted image.
@@ -69,11 +129,11 @@ pub struct Server {
 }
 
 impl Mounted {
-    /// Mounts; ours on `dir`, which is made if it is not there.
-    pub fn new(who: Who, image: &Path, dir: &Path) -> Result<Mounted> {
+    /// Mounts; ours on `dir`, which is made if it is not there. Its block groups are emptied with rests of so many milliseconds, if that is asked for.
+    pub fn new(who: Who, image: &Path, dir: &Path, rest: Option<u64>) -> Result<Mounted> {
         match who {
             Who::Kernel => Ok(Mounted::Kernel(asked("mount", KernelMount::new(image, OPTIONS))?)),
-            Who::Ours => Ok(Mounted::Ours(Server::start(image, dir)?)),
+            Who::Ours => Ok(Mounted::Ours(Server::start(image, dir, rest)?)),
         }
     }
 
@@ -103,13 +163,16 @@ impl Mounted {
 }
 
 impl Server {
-    fn start(image: &Path, dir: &Path) -> Result<Server> {
+    fn start(image: &Path, dir: &Path, rest: Option<u64>) -> Result<Server> {
         asked("directory", std::fs::create_dir_all(dir))?;
         let device = || std::fs::metadata(dir).map(|found| found.dev()).ok();
         let before = device();
         let mut command = Command::new(asked("this program", std::env::current_exe())?);
         // The words for a test program; ours of a command are never looked at.
         command.args(["--exact", "serve", "--nocapture"]).stdout(std::process::Stdio::null());
+        if let Some(rest) = rest {
+            command.env(EMPTY, rest.to_string());
+        }
         let child = command.env(SERVE_IMAGE, image).env(SERVE_DIRECTORY, dir).spawn();
         let mut server = Server { child: asked("start", child)?, dir: dir.to_owned() };
         for _ in 0..ATTEMPTS {

@@ -9,6 +9,7 @@ mod corpus;
 mod damage;
 mod each;
 mod emptied;
+mod emptied_damaged;
 mod flips;
 mod memory;
 mod ours;

@@ -48,7 +48,7 @@ pub use alone::Asker;
 pub use known::{Answers, Known};
 pub use places::Place;
 pub use reach::Reached;
-pub use references::Head;
+pub use references::{Head, way};
 pub use resolve::{Referrer, Referrers, Resolving, Wanted};
 pub use search::{FileRef, extent_of};
 
@@ -138,6 +138,16 @@ impl<'a> Owners<'a> {
             }
             all.append(&mut refs);
         }
+    }
+
+    /// Where tree blocks are read from.
+    pub fn blocks(&self) -> &'a Blocks {
+        self.blocks
+    }
+
+    /// How often the extent at `bytenr` is referred to in the way that `wanted` says, whatever that one counts.
+    pub fn count_of(&self, bytenr: u64, wanted: &InlineRef) -> Result<u64> {
+        self.extents.count_of(bytenr, wanted)
     }
 
     /// Tree `id` in this version, if it has one of that number and that is not deleted: then all that its blocks refer to is reached by it.

@@ -170,6 +170,34 @@ impl<'a> Extents<'a> {
         reading.head()
     }
 
+    /// How often the extent at `bytenr` is referred to in the way that `wanted` says, whatever that one counts. The place that was come to stays.
+    pub fn count_of(&self, bytenr: u64, wanted: &InlineRef) -> Result<u64> {
+        let from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
+        let to = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
+        let item = self.view.range(from, to).next()?;
+        let item = item.ok_or_else(|| wrong("an extent has no extent item", bytenr))?;
+        let Some((head, _, mut refs)) = inline_refs(&item.key(), item.data()) else {
+            return Err(wrong("an extent item is too short", item.key()));
+        };
+        if head.refs.get() == 0 {
+            return Err(wrong("an extent says that it has no references", bytenr));
+        }
+        let is_it = |one: &InlineRef| way(one) == way(wanted);
+        if let Some(found) = refs.find(is_it) {
+            return Ok(found.count());
+        }
+        // Those whose keys are hashes go to the next free key where another one has theirs.
+        let key = Key::new(bytenr, wanted.kind(), wanted.rank());
+        let last = if key.kind == kind::EXTENT_DATA_REF { u64::MAX } else { key.offset };
+        let mut items = self.view.range(key, Key { offset: last, ..key });
+        while let Some(item) = items.next()? {
+            if let Some(found) = keyed_ref(&item.key(), item.data()).filter(is_it) {
+                return Ok(found.count());
+            }
+        }
+        Ok(0)
+    }
+
     /// The last item that is at `key` or before it.
     pub fn last_before(&self, key: &Key) -> Result<Option<Item>> {
         self.view.last_at_or_before(key)
@@ -241,6 +269,18 @@ impl<'a> Extents<'a> {
             }
         }
         finish(reading)
+    }
+}
+
+/// What tells one reference to an extent from another, and orders them.
+pub fn way(one: &InlineRef) -> (u8, u64, u64, u64) {
+    let kind = one.kind();
+    match *one {
+        InlineRef::TreeBlock { root } | InlineRef::Owner { root } => (kind, root, 0, 0),
+        InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
+            (kind, parent, 0, 0)
+        }
+        InlineRef::ExtentData { root, objectid, offset, .. } => (kind, root, objectid, offset),
     }
 }
 

@@ -7,7 +7,7 @@ use buttress_ondisk::item::{FileExtentHead, FileExtentTail, split};
 use buttress_ondisk::{Key, TreeBlock, kind};
 
 use super::references::{Head, wrong};
-use super::{Owners, contradicts};
+use super::{Owners, contradicts, on_unless};
 use crate::error::Result;
 use crate::tree::{Cursor, Item, View};
 
@@ -64,6 +64,31 @@ impl<'a> Owners<'a> {
         file: FileRef,
         mut each: impl FnMut(&mut Self, &Item) -> Result<ControlFlow<()>>,
     ) -> Result<ControlFlow<()>> {
+        let (mut left, mut done) = (file.count, ControlFlow::Continue(()));
+        if left == 0 {
+            return Ok(done);
+        }
+        self.all_pieces(id, (bytenr, len), file, |owners, item| {
+            left -= 1;
+            done = each(owners, item)?;
+            Ok(on_unless(done.is_break() || left == 0))
+        })?;
+        if left > 0 && done.is_continue() {
+            let what = "a file does not refer to an extent as often as the extent tree says";
+            let place = format_args!("file {}, offset {}, extent {bytenr}", file.ino, file.offset);
+            return Err(contradicts(id, what, place));
+        }
+        Ok(done)
+    }
+
+    /// The same, however many there are.
+    pub fn all_pieces(
+        &mut self,
+        id: u64,
+        (bytenr, len): (u64, u64),
+        file: FileRef,
+        mut each: impl FnMut(&mut Self, &Item) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let (tree, begin): (View<'a>, Key) = self.tree_left(id)?;
         // A file may start in the middle of an extent: then the difference is below zero.
         let first = if file.offset > i64::MAX as u64 { 0 } else { file.offset };
@@ -74,23 +99,15 @@ impl<'a> Owners<'a> {
             Some(leaf) => Pieces::Leaf(leaf.search(&from).unwrap_or_else(|slot| slot), leaf, to),
             None => Pieces::Tree(tree.range(from, to)),
         };
-        let mut left = file.count;
-        while left > 0 {
-            let Some(item) = items.next()? else {
-                let what = "a file does not refer to an extent as often as the extent tree says";
-                return Err(contradicts(id, what, format_args!("{from}, extent {bytenr}")));
-            };
+        while let Some(item) = items.next()? {
             let Some(part) = extent_of(item.data()) else { continue };
             let start = item.key().offset.wrapping_sub(part.skip);
             let is_meant = part.bytenr == bytenr && start == file.offset;
-            if is_meant && self.refers_by(id, item.leaf())? {
-                left -= 1;
-                if each(self, &item)?.is_break() {
-                    return Ok(ControlFlow::Break(()));
-                }
+            if is_meant && self.refers_by(id, item.leaf())? && each(self, &item)?.is_break() {
+                break;
             }
         }
-        Ok(ControlFlow::Continue(()))
+        Ok(())
     }
 
     /// The leaf of a tree that has all its items between two keys, where one has: most often that of the question before.

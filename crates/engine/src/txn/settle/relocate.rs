@@ -14,6 +14,8 @@
 mod data;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
 
 use buttress_ondisk::block::BlockHead;
 use buttress_ondisk::build::{LeafBuilder, NodeBuilder};
@@ -28,11 +30,15 @@ use crate::error::{Error, Result};
 use crate::refs::owners::{Committed, Known, Owners};
 use crate::refs::{Above, Added, Graph, MovingData, Record, RefLog, Target, child_refs};
 use crate::space::{Class, Range};
-use crate::tree::{Root, View};
+use crate::tree::{Blocks, Root, View};
 use data::Moving;
 
 /// Bytes for what is known of who reaches what, while one batch is planned.
 const MEMORY: u64 = 4 << 20;
+/// Tree blocks may be kept in memory meanwhile up to this part of what the cache has.
+const HELD_SHARE: u64 = 4;
+/// References that are settled at once, about.
+const REFS_AT_ONCE: usize = 1 << 16;
 /// Blocks that one touch of a tree which is never shared writes anew, about: the way to a leaf.
 const WAY: usize = 4;
 
@@ -77,6 +83,8 @@ pub struct Relocated {
     pub too_small: Option<TooSmall>,
     /// What could not be moved, and why.
     pub failed: Vec<(u64, String)>,
+    /// How long operations had to wait for it.
+    pub waited: Duration,
 }
 
 /// What one batch does.
@@ -88,19 +96,38 @@ struct Plan {
     touches: BTreeSet<(u64, Key)>,
     /// There is a cache of free space, which goes.
     drops_cache: bool,
-    /// The first child that is left, of blocks on the way to where dropping a tree has come.
+    /// Trees that are being dropped: the key and the level where that has come to.
+    dropping: BTreeMap<u64, (Key, u8)>,
+    /// The first child that is left, of blocks on the way there.
     half_dropped: BTreeMap<u64, usize>,
     done: Relocated,
 }
 
 impl Plan {
-    fn data_bytes(&self) -> u64 {
-        self.graph.data_bytes()
-    }
-
     fn has_room(&self, relocation: &Relocation) -> bool {
         self.graph.blocks.len() + self.touches.len() * WAY <= relocation.blocks
             && self.graph.changes <= relocation.changes
+    }
+
+    /// Where what is left of trees that are being dropped starts, in the blocks of the graph on the way there.
+    fn find_half_dropped(&mut self, blocks: &Blocks) -> Result<()> {
+        for (tree, (key, level)) in &self.dropping {
+            // Below a block that does not move, none does.
+            let mut next = self.graph.roots.get(tree).copied();
+            while let Some((bytenr, above)) =
+                next.and_then(|bytenr| self.graph.blocks.get(&bytenr).map(|it| (bytenr, it)))
+            {
+                let block = above.block(blocks)?;
+                let is_last = block.level() <= *level || block.is_leaf();
+                let slot = match is_last {
+                    true => block.search(key).unwrap_or_else(|slot| slot),
+                    false => block.child_for(key),
+                };
+                self.half_dropped.insert(bytenr, slot);
+                next = (!is_last).then(|| block.child(slot).bytenr);
+            }
+        }
+        Ok(())
     }
 
     /// The keys of each tree that is never shared, rising.
@@ -139,7 +166,9 @@ impl Settler<'_, '_> {
     pub(super) fn relocate(&mut self) -> Result<bool> {
         let core = self.commit.core();
         let Some(relocation) = core.relocation.lock().take() else { return Ok(false) };
-        let mut plan = Plan::default();
+        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
         if let Err(error) = self.plan(&mut plan, &relocation) {
             // Nothing is changed yet: what others have done is not lost for its sake.
             for moving in std::mem::take(&mut plan).data.into_values() {
@@ -148,7 +177,7 @@ impl Settler<'_, '_> {
             plan.done.failed.push((relocation.group.start, error.to_string()));
         }
         plan.done.blocks = (plan.graph.blocks.len() + plan.touches.len() * WAY) as u64;
-        plan.done.data = plan.data_bytes();
+        plan.done.data = plan.graph.data_bytes;
         self.write_anew(&plan)?;
         for (tree, keys) in plan.touched() {
             self.merge(tree, |merge| keys.iter().try_for_each(|key| merge.renew(key)))?;
@@ -181,7 +210,7 @@ impl Settler<'_, '_> {
             if !is_extent || relocation.but.contains(&key.objectid) {
                 continue;
             }
-            match self.add(plan, &mut owners, relocation, &key, item.data()) {
+            match self.add(plan, &mut owners, relocation, (&key, item.data())) {
                 Ok(Room::Enough) => plan.done.moved += 1,
                 Ok(Room::Ended) => {
                     plan.done.moved += 1;
@@ -198,7 +227,6 @@ impl Settler<'_, '_> {
                 Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
             }
         }
-        plan.half_dropped = self.half_dropped(&plan.graph)?;
         Ok(())
     }
 
@@ -208,19 +236,24 @@ impl Settler<'_, '_> {
         plan: &mut Plan,
         owners: &mut Owners<'_>,
         relocation: &Relocation,
-        key: &Key,
-        data: &[u8],
+        (key, data): (&Key, &[u8]),
     ) -> Result<Room> {
         match found(key, data)? {
+            Found::Data { len, .. } if len > relocation.group.end() - key.objectid => {
+                let what = "an extent ends behind its block group";
+                Err(Error::inconsistent(objectid::EXTENT_TREE, what, key))
+            }
             Found::Block { tree: Some(tree) } if self.is_never_shared(tree) => {
                 plan.touches.insert((tree, key_in(owners, tree, key.objectid)?));
                 Ok(if plan.has_room(relocation) { Room::Enough } else { Room::Ended })
             }
             Found::Block { .. } => {
                 let added = plan.graph.add_block(owners, key.objectid)?;
-                self.keep(plan, relocation, added, |_| Ok(()))
+                self.keep(plan, owners, relocation, (added, None))
             }
-            Found::Data { len, .. } if plan.data_bytes().saturating_add(len) > relocation.data => {
+            Found::Data { len, .. }
+                if plan.graph.data_bytes.saturating_add(len) > relocation.data =>
+            {
                 Ok(Room::TooLittle(TooSmall::Data(len)))
             }
             Found::Data { .. } if plan.data.len() >= relocation.extents => {
@@ -232,35 +265,50 @@ impl Settler<'_, '_> {
             }
             Found::Data { len, owner, .. } => {
                 let added = plan.graph.add_data(owners, key.objectid)?;
-                self.keep(plan, relocation, added, |data| {
-                    data.insert(key.objectid, self.copy_data(key.objectid, len, owner)?);
-                    Ok(())
-                })
+                self.keep(plan, owners, relocation, (added, Some((key.objectid, len, owner))))
             }
         }
     }
 
-    /// Keeps what was added to the graph, if there is room for it and `copy` does well.
+    /// Keeps what was added to the graph, if there is room for it, nothing contradicts it, and its data can be copied.
     fn keep(
         &self,
         plan: &mut Plan,
+        owners: &Owners<'_>,
         relocation: &Relocation,
-        added: Added,
-        copy: impl FnOnce(&mut BTreeMap<u64, Moving>) -> Result<()>,
+        (mut added, data): (Added, Option<(u64, u64, Option<u64>)>),
     ) -> Result<Room> {
-        let done = match added.roots.iter().find(|tree| self.is_never_shared(**tree)) {
-            Some(tree) => {
-                let what =
-                    "a tree that is never shared refers to what only those of files refer to";
-                Err(Error::inconsistent(objectid::EXTENT_TREE, what, tree))
-            }
-            None if plan.has_room(relocation) => copy(&mut plan.data).map(|()| Room::Enough),
-            None => Ok(Room::TooLittle(TooSmall::Blocks)),
+        let done = match plan.has_room(relocation) {
+            true => self.check(plan, owners, &mut added).and_then(|()| {
+                if let Some((bytenr, len, owner)) = data {
+                    plan.data.insert(bytenr, self.copy_data(bytenr, len, owner)?);
+                }
+                Ok(Room::Enough)
+            }),
+            false => Ok(Room::TooLittle(TooSmall::Blocks)),
         };
         if !matches!(done, Ok(Room::Enough)) {
             plan.graph.take_out(added);
         }
         done
+    }
+
+    /// Nothing that is known of what was added stands against moving it.
+    fn check(&self, plan: &mut Plan, owners: &Owners<'_>, added: &mut Added) -> Result<()> {
+        for tree in &added.roots {
+            if self.is_never_shared(*tree) {
+                let what =
+                    "a tree that is never shared refers to what only those of files refer to";
+                return Err(Error::inconsistent(objectid::EXTENT_TREE, what, tree));
+            }
+            let (_, item) = self.root_item_of(*tree)?.ok_or_else(|| no_root_item(*tree))?;
+            let from = Key::from(item.drop_progress);
+            if from != Key::MIN {
+                plan.dropping.insert(*tree, (from, item.drop_level));
+            }
+        }
+        plan.find_half_dropped(owners.blocks())?;
+        plan.graph.verify(owners, added, &plan.half_dropped)
     }
 
     /// Whether a tree is one of those that describe the filesystem, whose blocks have one reference each.
@@ -290,10 +338,11 @@ impl Settler<'_, '_> {
         }
         let places = Places { blocks: places, data };
         for (bytenr, above) in &graph.blocks {
-            let stamp = self.commit.stamp(places.block(*bytenr), above.block.owner());
+            let stamp = self.commit.stamp(places.block(*bytenr), above.owner);
             let reloc = if places.is_full(graph, *bytenr) { BlockHead::RELOC } else { 0 };
             let stamp = buttress_ondisk::build::Stamp { flags: stamp.flags | reloc, ..stamp };
-            self.commit.placed(places.copy(&above.block, graph, &stamp))?;
+            let old = above.block(&core.blocks)?;
+            self.commit.placed(places.copy(&old, graph, &stamp))?;
         }
         if graph.blocks.values().any(|above| !above.is_plain) {
             core.space.set_shared();
@@ -310,50 +359,38 @@ impl Settler<'_, '_> {
         Ok(())
     }
 
-    /// Has all references name the new addresses.
+    /// Has all references name the new addresses: some at a time, as those of one block or extent that change are complete.
     fn move_references(
         &mut self,
         graph: &Graph,
         places: &Places<'_>,
         half_dropped: &BTreeMap<u64, usize>,
     ) -> Result<()> {
+        let core = self.commit.core();
         let mut log = RefLog::default();
         for (bytenr, above) in &graph.blocks {
             let first = half_dropped.get(bytenr).copied().unwrap_or(0);
-            move_block(&mut log, (*bytenr, above, first), graph, places);
+            let children = match places.is_full(graph, *bytenr) {
+                true => Some((above.block(&core.blocks)?, first)),
+                false => None,
+            };
+            move_block(&mut log, (*bytenr, above), children, graph, places);
+            if log.len() >= REFS_AT_ONCE {
+                self.settle_unseen(std::mem::take(&mut log))?;
+            }
         }
         for (bytenr, data) in &graph.data {
             move_data(&mut log, (*bytenr, data), graph, places);
         }
-        // Quotas need not know of it: whoever reached something does so still.
-        let changes = self.changes.take();
-        self.settle_log(log)?;
-        self.changes = changes;
-        Ok(())
+        self.settle_unseen(log)
     }
 
-    /// Where what is left of trees that are being dropped starts, in the blocks of a graph on the way there.
-    fn half_dropped(&self, graph: &Graph) -> Result<BTreeMap<u64, usize>> {
-        let mut first_left = BTreeMap::new();
-        for (tree, root) in &graph.roots {
-            let Some((_, item)) = self.root_item_of(*tree)? else { continue };
-            let key = Key::from(item.drop_progress);
-            if key == Key::MIN {
-                continue;
-            }
-            // Below a block that does not move, none does.
-            let mut next = graph.blocks.get(root);
-            while let Some(Above { block, .. }) = next {
-                let is_last = block.level() <= item.drop_level || block.is_leaf();
-                let slot = match is_last {
-                    true => block.search(&key).unwrap_or_else(|slot| slot),
-                    false => block.child_for(&key),
-                };
-                first_left.insert(block.bytenr(), slot);
-                next = (!is_last).then(|| graph.blocks.get(&block.child(slot).bytenr)).flatten();
-            }
-        }
-        Ok(first_left)
+    /// Merges references, of which quotas need not know: whoever reached something does so still.
+    fn settle_unseen(&mut self, log: RefLog) -> Result<()> {
+        let changes = self.changes.take();
+        let done = self.settle_log(log);
+        self.changes = changes;
+        done
     }
 
     fn root_item_of(&self, tree: u64) -> Result<Option<(Key, RootItem)>> {
@@ -365,9 +402,7 @@ impl Settler<'_, '_> {
 
     /// The root of a tree is at another address.
     fn move_root(&mut self, tree: u64, bytenr: u64) -> Result<()> {
-        let (key, mut item) = self.root_item_of(tree)?.ok_or_else(|| {
-            Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree)
-        })?;
+        let (key, mut item) = self.root_item_of(tree)?.ok_or_else(|| no_root_item(tree))?;
         let transid = self.commit.transid();
         item.bytenr = bytenr.into();
         item.generation = transid.into();
@@ -441,10 +476,23 @@ impl Places<'_> {
     }
 }
 
-/// A key in the leaf at `bytenr` of a tree that is never shared, or below the node there; an error where the tree does not lead to it.
+fn no_root_item(tree: u64) -> Error {
+    Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree)
+}
+
+/// A key in the leaf at `bytenr` of a tree that is never shared, or below the node there; an error where the tree does not lead to it, or it, or a block above it, has
+/// other references than one by the tree.
 fn key_in(owners: &mut Owners<'_>, tree: u64, bytenr: u64) -> Result<Key> {
+    let mut next = Some(bytenr);
+    while let Some(bytenr) = next {
+        let (head, refs) = owners.references(bytenr)?;
+        if refs != [InlineRef::TreeBlock { root: tree }] {
+            let what = "a block of a tree that is never shared has other references than by that";
+            return Err(Error::inconsistent(objectid::EXTENT_TREE, what, bytenr));
+        }
+        next = owners.parent_in(tree, bytenr, &head)?;
+    }
     let (head, _) = owners.references(bytenr)?;
-    owners.parent_in(tree, bytenr, &head)?;
     let block = owners.block(bytenr, &head)?;
     match block.lost().first() {
         Some(lost) => Err(Error::Corrupt(lost.why.clone())),
@@ -471,19 +519,21 @@ fn found(key: &Key, data: &[u8]) -> Result<Found> {
     })
 }
 
-/// The records of a block that moves; children of it before `first` are gone already.
+/// The records of a block that moves. With what it refers to where that is counted by its address from now on: children before the first that is left are gone
+/// already.
 fn move_block(
     log: &mut RefLog,
-    (bytenr, above, first): (u64, &Above, usize),
+    (bytenr, above): (u64, &Above),
+    children: Option<(Arc<TreeBlock>, usize)>,
     graph: &Graph,
     places: &Places<'_>,
 ) {
-    let level = above.block.level();
+    let level = above.level;
     let (old, new) = (Target::Block(bytenr, level), Target::Block(places.block(bytenr), level));
-    let full = if places.is_full(graph, bytenr) { Record::FULL_BACKREF } else { 0 };
+    let full = if children.is_some() { Record::FULL_BACKREF } else { 0 };
     log.mark(new, Record::NEW | full);
-    log.owned(old, above.block.owner());
-    log.owned(new, above.block.owner());
+    log.owned(old, above.owner);
+    log.owned(new, above.owner);
     for (one, parent) in &above.refs {
         match *one {
             InlineRef::TreeBlock { root } => log.by_tree(old, root, -1, 0),
@@ -498,11 +548,9 @@ fn move_block(
             _ => {}
         }
     }
-    if full == 0 {
-        return;
-    }
-    let (mut slot, is_node) = (0, !above.block.is_leaf());
-    child_refs(&above.block, |target| {
+    let Some((block, first)) = children else { return };
+    let (mut slot, is_node) = (0, !block.is_leaf());
+    child_refs(&block, |target| {
         let is_gone = is_node && slot < first;
         slot += 1;
         // What moves is seen to by itself.
@@ -515,7 +563,7 @@ fn move_block(
         }
         match above.head.full {
             true => log.by_block(target, bytenr, -1),
-            false => log.by_tree(target, above.block.owner(), -1, 0),
+            false => log.by_tree(target, above.owner, -1, 0),
         }
         log.by_block(target, places.block(bytenr), 1);
     });

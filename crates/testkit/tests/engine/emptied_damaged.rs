@@ -1,0 +1,221 @@
+//! Block groups of images whose extent tree contradicts the other trees are emptied: what that is about stays where it is and is told, the rest
+//! moves, the filesystem lives on, and all that could be read reads as before.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use buttress::device::MemoryDevice;
+use buttress::ondisk::item::{ExtentDataRef, ExtentItem, extent_flags};
+use buttress::ondisk::view::{InlineRef, inline_refs};
+use buttress::ondisk::{Key, kind, objectid};
+use buttress::{Filesystem, New, Node, Options, Owner};
+use buttress_testkit::damage::{Base, Patient, kinds};
+use buttress_testkit::facts::{diff, facts_of_library};
+use buttress_testkit::oracle::root_or_skip;
+
+const EXTENTS: u64 = objectid::EXTENT_TREE;
+/// Where the first reference of an extent item starts.
+const HEAD: usize = size_of::<ExtentItem>();
+
+/// Small nodes, files in extents of their own, and snapshots that share their leaves.
+fn filled() -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(512 << 20));
+    let mut seed = buttress_mkfs::Environment::seeded(1);
+    let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
+    buttress_mkfs::make(&*device, &options, &mut seed).unwrap();
+    let fs = open(&device).unwrap();
+    let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+    for number in 0..1500_u64 {
+        let name = format!("file{number}");
+        let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[number as u8; 4096]).unwrap();
+        // Two pieces of one extent.
+        if number % 10 == 0 {
+            fs.commit().unwrap();
+            fs.clone_range(file, 0, 4096, file, 8192).unwrap();
+        }
+    }
+    for snapshot in ["one", "two"] {
+        fs.snapshot(work, Node::ROOT, snapshot.as_bytes(), false).unwrap();
+    }
+    fs.close().unwrap();
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>) -> buttress::Result<Filesystem> {
+    Filesystem::open_device(device.clone(), Options::read_write().background(false))
+}
+
+/// Items of extents with one reference, inline, which `wanted` takes; one in the middle of all.
+fn with_ref(p: &Patient, wanted: impl Fn(&InlineRef) -> bool) -> Key {
+    let is_meant = |key: &Key, data: &[u8]| {
+        let is_item = matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM);
+        let found = is_item.then(|| inline_refs(key, data)).flatten();
+        found.is_some_and(|(_, _, mut refs)| refs.next().is_some_and(|one| wanted(&one)))
+    };
+    let all = p.all(EXTENTS, is_meant).unwrap();
+    all[all.len() / 2].0
+}
+
+/// Of a file of a subvolume, so many times.
+fn of_file(times: u32) -> impl Fn(&InlineRef) -> bool {
+    move |one| matches!(one, InlineRef::ExtentData { root: 256, count, .. } if *count == times)
+}
+
+/// Of a block of a subvolume.
+fn of_block(one: &InlineRef) -> bool {
+    matches!(one, InlineRef::TreeBlock { root: 256 })
+}
+
+/// Has a reference count so often, and the item say so.
+fn count(p: &Patient, key: Key, times: u32) {
+    p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = u64::from(times).into()).unwrap();
+    p.edit_at(EXTENTS, key, HEAD + 1, |it: &mut ExtentDataRef| it.count = times.into()).unwrap();
+}
+
+/// Makes the first reference, by a tree, one by another tree.
+fn of_other_tree(p: &Patient, key: Key) {
+    p.edit_at(EXTENTS, key, HEAD + 1, |it: &mut [u8; 8]| *it = 0x7777_u64.to_le_bytes()).unwrap();
+}
+
+fn without_refs(p: &Patient, key: Key) {
+    p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = 0.into()).unwrap();
+    p.rewrite(EXTENTS, key, |data| data.truncate(HEAD)).unwrap();
+}
+
+/// An extent of nobody, where nothing is.
+fn of_nobody(p: &Patient) {
+    let last = p.all(EXTENTS, |key, _| key.kind == kind::EXTENT_ITEM).unwrap();
+    let (Key { objectid: at, offset: len, .. }, mut data) = last.last().unwrap().clone();
+    data[HEAD + 9..HEAD + 17].copy_from_slice(&0x7777_u64.to_le_bytes());
+    p.insert(EXTENTS, Key::new(at + len, kind::EXTENT_ITEM, 4096), &data).unwrap();
+}
+
+type Damage = (&'static str, fn(&Patient));
+
+const ALL: &[Damage] = &[
+    ("data without an item", |p| drop(p.remove(EXTENTS, with_ref(p, of_file(1))).unwrap())),
+    ("a block without an item", |p| drop(p.remove(EXTENTS, with_ref(p, of_block)).unwrap())),
+    ("data of another tree", |p| of_other_tree(p, with_ref(p, of_file(1)))),
+    ("a block of another tree", |p| of_other_tree(p, with_ref(p, of_block))),
+    ("data of another file", |p| {
+        let key = with_ref(p, of_file(1));
+        p.edit_at(EXTENTS, key, HEAD + 9, |it: &mut [u8; 8]| *it = 0x7777_u64.to_le_bytes())
+            .unwrap();
+    }),
+    ("data counts too much in all", |p| {
+        let key = with_ref(p, of_file(1));
+        p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = 5.into()).unwrap();
+    }),
+    ("a block counts too much in all", |p| {
+        let key = with_ref(p, of_block);
+        p.edit(EXTENTS, key, |it: &mut ExtentItem| it.refs = 5.into()).unwrap();
+    }),
+    ("data counts too much", |p| count(p, with_ref(p, of_file(1)), 2)),
+    ("data counts too little", |p| count(p, with_ref(p, of_file(2)), 1)),
+    ("data without references", |p| without_refs(p, with_ref(p, of_file(1)))),
+    ("a block without references", |p| without_refs(p, with_ref(p, of_block))),
+    ("data that is a block", |p| {
+        let key = with_ref(p, of_file(1));
+        p.edit(EXTENTS, key, |it: &mut ExtentItem| it.flags = extent_flags::TREE_BLOCK.into())
+            .unwrap();
+    }),
+    ("an extent of nobody", of_nobody),
+];
+
+/// What was moved, what was not, and what went wrong with it.
+fn empty_all(fs: &Filesystem, report: &mut BTreeMap<&'static str, u64>) -> Vec<String> {
+    let mut wrong = Vec::new();
+    let before = facts_of_library(fs);
+    for group in fs.block_groups() {
+        match fs.empty_block_group(group.start, |_| true) {
+            Ok(done) => {
+                *report.entry("moved").or_default() += done.moved;
+                *report.entry("failed").or_default() += done.failed.len() as u64;
+                if std::env::var_os("BUTTRESS_SHOW").is_some() {
+                    println!("    {}: {} moved, {:?}", group.start, done.moved, done.failed);
+                }
+            }
+            Err(error) => {
+                *report.entry("ended").or_default() += 1;
+                if std::env::var_os("BUTTRESS_SHOW").is_some() {
+                    println!("    {}: {error}", group.start);
+                }
+            }
+        }
+    }
+    if let Err(error) = fs.commit() {
+        wrong.push(format!("a commit: {error}"));
+    }
+    match (before, facts_of_library(fs)) {
+        (Ok(before), Ok(after)) => wrong.extend(diff(&after, &before)),
+        (Ok(_), Err(error)) => wrong.push(format!("what was readable is not: {error}")),
+        (Err(_), _) => *report.entry("unreadable").or_default() += 1,
+    }
+    wrong.truncate(10);
+    wrong
+}
+
+#[test]
+fn what_the_extent_tree_contradicts_stays() {
+    let (healthy, mut faults) = (filled(), Vec::new());
+    for (name, damage) in ALL {
+        let patient = Patient::of(&healthy).unwrap();
+        damage(&patient);
+        let mut report = BTreeMap::new();
+        let fs = open(patient.device()).unwrap();
+        let expected = facts_of_library(&fs).unwrap();
+        let wrong = empty_all(&fs, &mut report);
+        println!("{name}: {report:?}");
+        faults.extend(wrong.into_iter().map(|why| format!("{name}: {why}")));
+        let count = |what: &str| report.get(what).copied().unwrap_or(0);
+        if count("failed") == 0 || count("moved") < 1000 {
+            faults.push(format!("{name}: {report:?}"));
+        }
+        if let Err(error) = fs.close() {
+            faults.push(format!("{name}: {error}"));
+            continue;
+        }
+        let lines = diff(&facts_of_library(&open(patient.device()).unwrap()).unwrap(), &expected);
+        faults.extend(lines.into_iter().take(5).map(|why| format!("{name}, later: {why}")));
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+/// Damage that ends a filesystem which is only written to, too, or which nobody can tell before it is too late.
+const ENDS: &[&str] = &[];
+
+/// Every kind of damage that the checker knows, in images of the kernel.
+#[test]
+fn no_damage_is_made_worse() {
+    if !root_or_skip() {
+        return;
+    }
+    let healthy: BTreeMap<Base, MemoryDevice> =
+        Base::ALL.into_iter().map(|base| (base, base.make().unwrap())).collect();
+    let (mut faults, mut opened) = (Vec::new(), 0);
+    for kind in kinds() {
+        let patient = Patient::of(&healthy[&kind.base]).unwrap();
+        (kind.make)(&patient).unwrap();
+        let device = patient.device().clone();
+        let fs = match Filesystem::open_device(device, Options::read_write().background(false)) {
+            Ok(fs) => fs,
+            Err(_) => continue,
+        };
+        // Who cannot commit at all has nothing to lose here.
+        if fs.create(Node::ROOT, b"new name", &New::file(0o600)).is_err() || fs.commit().is_err() {
+            continue;
+        }
+        opened += 1;
+        let mut report = BTreeMap::new();
+        let wrong = empty_all(&fs, &mut report);
+        println!("{}: {report:?} {wrong:?}", kind.name);
+        if !wrong.is_empty() && !ENDS.contains(&kind.name) {
+            faults.push(format!("{}: {wrong:?}", kind.name));
+        }
+        let _refused = fs.close();
+    }
+    println!("{opened} of {} could be written", kinds().len());
+    assert!(opened > 100, "{opened}");
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
