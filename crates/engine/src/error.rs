@@ -83,12 +83,6 @@ pub enum Unsupported {
     /// Simple quotas, which writing would make wrong.
     #[error("writing to a filesystem with simple quotas")]
     Quotas,
-    /// A balance that has begun.
-    #[error("writing while a balance is under way")]
-    Balance,
-    /// What a balance has left behind.
-    #[error("writing with relocation trees left over")]
-    Relocation,
     /// A replacement of a device that has begun.
     #[error("writing while a device is being replaced")]
     Replacement,

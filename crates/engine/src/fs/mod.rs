@@ -18,6 +18,7 @@ pub mod fiemap;
 mod file;
 mod info;
 mod known;
+mod leavings;
 #[cfg(test)]
 mod log_tests;
 mod nodes;

@@ -87,6 +87,10 @@ impl Filesystem {
             true => worker::Worker::start(&inner),
             false => None,
         };
+        if inner.options.write && worker.is_none() {
+            // Where there is no room for it now, others come to it. A commit that has failed is told to whoever changes something.
+            let _tried = inner.drop_relocated_data();
+        }
         Ok(Filesystem { handle: Arc::new(Handle { inner, worker: Mutex::new(worker) }) })
     }
 }
@@ -136,16 +140,9 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     Ok(core)
 }
 
-/// What another program has begun and not finished, and only it can go on with.
+/// What another program has begun and not finished, and only it can go on with. What a balance has left is not among it: that goes
+/// ([`super::leavings`]).
 fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
-    let root = View::new(blocks, objectid::ROOT_TREE, roots.root);
-    if root.get(&Key::new(objectid::BALANCE, kind::TEMPORARY_ITEM, 0))?.is_some() {
-        return Err(Error::Unsupported(Unsupported::Balance));
-    }
-    let key = |offset| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, offset);
-    if root.range(key(0), key(u64::MAX)).next()?.is_some() {
-        return Err(Error::Unsupported(Unsupported::Relocation));
-    }
     let dev = View::new(blocks, objectid::DEV_TREE, roots.dev);
     if let Some(item) = dev.get(&Key::new(0, kind::DEV_REPLACE, 0))?
         && replace_goes_on(item.data())

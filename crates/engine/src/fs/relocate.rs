@@ -76,6 +76,7 @@ impl Filesystem {
         let inner = self.inner();
         inner.core.check_writable()?;
         let _alone = inner.relocating.lock();
+        inner.finish_relocation()?;
         let group = self.block_groups().into_iter().find(|group| group.start == start);
         let group = group.ok_or(Error::User(Errno::NOENT))?;
         inner.close_group(start)?;

@@ -19,6 +19,7 @@ mod info;
 mod loaded;
 mod pace;
 mod pending;
+mod relocation_trees;
 #[cfg(test)]
 mod tests;
 

@@ -16,6 +16,7 @@
 //! So who goes through a file asks for each leaf first ([`Owners::is_shared_leaf`]). Below a leaf that one tree reaches alone an answer belongs
 //! to the item, whose tree and file are certain, and is kept by its slot ([`Owners::put_answers`]).
 
+use buttress_ondisk::objectid;
 use buttress_ondisk::view::InlineRef;
 
 use super::known::Answers;
@@ -144,6 +145,10 @@ impl Owners<'_> {
                     None => break Some(*root),
                     Some(parent) => parent,
                 },
+                // The root of a relocation tree.
+                [InlineRef::SharedBlock { parent }] if *parent == at => {
+                    break Some(objectid::TREE_RELOC);
+                }
                 [InlineRef::SharedBlock { parent }] => *parent,
                 _ => break None,
             };
