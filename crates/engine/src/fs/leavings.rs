@@ -1,8 +1,8 @@
 //! What a balance has left that Linux was interrupted in: it goes when somebody opens the filesystem to write.
 //!
 //! Relocation trees are dropped by commits, like deleted subvolumes and with them ([`crate::subvol`]). Files of relocated data are deleted by operations,
-//! in bounded steps: by the worker as soon as it runs, and where there is none when the filesystem is opened. Both go on after a crash with what is
-//! left, and nobody waits for them, but who moves things himself: he has it done first ([`Inner::finish_relocation`]).
+//! in bounded steps: by the worker as soon as it runs, where there is none when the filesystem is opened, and at the end if nobody has come to it. Both go
+//! on after a crash with what is left, and nobody waits for them, but who moves things himself: he has it done first ([`Inner::finish_relocation`]).
 
 use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};

@@ -127,6 +127,8 @@ impl Handle {
         if self.inner.core.read_only {
             return Ok(());
         }
+        // What fails here is tried again by who opens it next.
+        let _tried = self.inner.drop_relocated_data();
         self.inner.commit()?;
         self.inner.repair_quotas_at_end();
         Ok(())

@@ -16,7 +16,7 @@ use crate::log::replay::replay;
 use crate::quota::{Groups, Quota};
 use crate::refs::owners::Known;
 use crate::space::{Space, SpaceRoots};
-use crate::subvol::Forest;
+use crate::subvol::{Forest, is_half_merged};
 use crate::tree::{Blocks, View};
 use crate::txn::{Core, Features, Roots};
 
@@ -181,9 +181,12 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
             None => Err(Error::Unsupported(Unsupported::Quotas)),
         };
     }
+    // Merging is given up, and what Linux has counted was right for its end.
+    let root_tree = View::new(blocks, objectid::ROOT_TREE, roots.root);
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
-        || status.generation.get() != roots.root.generation;
+        || status.generation.get() != roots.root.generation
+        || is_half_merged(&root_tree)?;
     match Groups::load(view) {
         Err(_) if may_be_wrong => Ok(Quota::Left),
         Err(error) => Err(error),

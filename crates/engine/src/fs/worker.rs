@@ -183,7 +183,9 @@ impl Worker {
 
 fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     if let Some(inner) = inner.upgrade()
-        && (inner.forest.has_dead() || inner.forest.has_relocated_data() || inner.has_wrong_quotas())
+        && (inner.forest.has_dead()
+            || inner.forest.has_relocated_data()
+            || inner.has_wrong_quotas())
     {
         wake.wake();
     }

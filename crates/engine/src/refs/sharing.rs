@@ -123,7 +123,9 @@ impl<'a> Sharing<'a> {
         let bytenr = block.bytenr();
         let (kind, number, wanted) = match by {
             By::Tree(root) => (kind::TREE_BLOCK_REF, root, InlineRef::TreeBlock { root }),
-            By::Block(parent) => (kind::SHARED_BLOCK_REF, parent, InlineRef::SharedBlock { parent }),
+            By::Block(parent) => {
+                (kind::SHARED_BLOCK_REF, parent, InlineRef::SharedBlock { parent })
+            }
         };
         let inline = self.extent_of(bytenr)?.inline;
         if inline.iter().any(|(one, _)| *one == wanted)

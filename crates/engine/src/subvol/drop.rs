@@ -157,6 +157,10 @@ impl Forest {
             return Ok(());
         }
         let core = commit.core();
+        if !self.give_up_merging(commit)? {
+            self.stalled.store(true, Ordering::Release);
+            return Ok(());
+        }
         let (blocks, until) = match commit.upkeep() {
             Upkeep::Little => {
                 let (blocks, until) =
@@ -207,12 +211,7 @@ impl Forest {
     }
 
     /// Drops some blocks of a deleted subvolume, unless something of it is to be committed first.
-    fn drop_subvolume(
-        &self,
-        commit: &Commit<'_>,
-        id: u64,
-        budget: &mut Budget,
-    ) -> Result<Dropped> {
+    fn drop_subvolume(&self, commit: &Commit<'_>, id: u64, budget: &mut Budget) -> Result<Dropped> {
         let subvolume = match self.find(commit.core(), id) {
             Ok(found) => found,
             Err(error) => return Ok(Dropped::Stuck(error)),
@@ -423,7 +422,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     ) -> Result<bool> {
         let child = self.view.child(parent, slot)?;
         if self.is_relocation() {
-            let by = if parent_full { By::Block(parent.bytenr()) } else { By::Tree(parent.owner()) };
+            let by =
+                if parent_full { By::Block(parent.bytenr()) } else { By::Tree(parent.owner()) };
             self.commit.sharing().require(&child, by)?;
         }
         let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {

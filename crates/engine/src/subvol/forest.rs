@@ -157,6 +157,8 @@ pub struct Forest {
     pub(super) names: Mutex<()>,
     /// Deleted subvolumes, and relocation trees, that are not dropped yet.
     pub(super) dead: Mutex<Vec<Doomed>>,
+    /// No relocation tree waits to be merged.
+    pub(super) merges_nothing: AtomicBool,
     /// An interrupted balance has left files of relocated data.
     pub(super) relocated_data: AtomicBool,
     /// Deleted subvolumes of which files are held: they are dropped after that.
@@ -187,6 +189,7 @@ impl Forest {
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
             names: Mutex::default(),
             dead: Mutex::default(),
+            merges_nothing: AtomicBool::new(false),
             relocated_data: AtomicBool::new(false),
             lingering: Mutex::default(),
             stuck: Mutex::default(),

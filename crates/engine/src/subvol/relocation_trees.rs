@@ -7,8 +7,12 @@
 //! exchanged stays so, and what was not lies where it was. Nobody counts what it has, quotas neither.
 //!
 //! In its root item `refs` says whether Linux would go on with merging: then `drop_progress` is how far that has come, and nothing is gone yet. The
-//! commit that drops the first part sets `refs` to zero, as Linux does before it drops one, and `drop_progress` is what it is in any tree that is
-//! dropped. Crash argument: before that commit Linux merges, and we drop from the start; after it, both drop on from there.
+//! commit that drops the first part of any sets `refs` of all of them to zero, as Linux does before it drops one, and `drop_progress` is what it is in
+//! any tree that is dropped. Crash argument: before that commit Linux merges all of them, and we drop them from the start; after it, both drop what
+//! is left. Were some merged after others are gone, subvolumes would have different copies of what they share, and Linux's quotas not know of it.
+//!
+//! That is so, too, where Linux was interrupted after it had merged some and not others. What these share they have twice then, as after a
+//! defragmentation, until it is written anew; and quotas are counted anew ([`is_half_merged`]).
 //!
 //! What such a tree names is believed only if the extent tree says so, too ([`Sharing::require`](crate::refs::Sharing::require)): one that somebody has
 //! made up must not take from subvolumes what is theirs. It stays then, and that is said.
@@ -25,7 +29,7 @@ use std::sync::atomic::Ordering;
 
 use buttress_ondisk::item::{RootItem, extent_flags};
 use buttress_ondisk::view::InlineRef;
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{ITEM_LEN, Key, kind, objectid};
 use zerocopy::IntoBytes;
 
 use super::drop::{Budget, Dropped, Walk};
@@ -85,6 +89,33 @@ impl Forest {
     /// Whether relocation trees are left that can be dropped.
     pub fn has_relocation_trees(&self) -> bool {
         self.dead.lock().iter().any(|one| matches!(one, Doomed::Relocation(_)))
+    }
+
+    /// Gives up merging: the root items of all relocation trees say that they are to be dropped. `false` where there is no room for that now.
+    pub(super) fn give_up_merging(&self, commit: &Commit<'_>) -> Result<bool> {
+        if self.merges_nothing.load(Ordering::Acquire) || !self.has_relocation_trees() {
+            return Ok(true);
+        }
+        let (core, mut items) = (commit.core(), Vec::new());
+        let view = core.root_view();
+        let mut all = view.range(root_key(0), root_key(u64::MAX));
+        while let Some(found) = all.next()? {
+            if let Some(item) = RootItem::read(found.data()).filter(|item| item.refs.get() > 0) {
+                items.push((found.key(), given_up(item)));
+            }
+        }
+        // They are neighbours.
+        let bytes = items.len() * (size_of::<RootItem>() + ITEM_LEN);
+        let leaves = (2 * bytes / core.features.nodesize + 2) as u64;
+        let least = core.space.extents_of_leaf();
+        if !items.is_empty() && core.space.reserve_upkeep(least, least, leaves).1 < leaves {
+            return Ok(false);
+        }
+        for (key, item) in items {
+            commit.root_item(key, Some(item.as_bytes().to_vec()));
+        }
+        self.merges_nothing.store(true, Ordering::Release);
+        Ok(true)
     }
 
     /// Why one of them cannot be dropped, if there is such a one.
@@ -155,16 +186,31 @@ impl Forest {
 /// The root item of a relocation tree, as one that is being dropped, if its root is what it should be; `None` if there is no such item.
 fn begun(core: &Core, key: &Key) -> Result<Option<RootItem>> {
     let Some(found) = core.root_view().get(key)? else { return Ok(None) };
-    let mut item = RootItem::read(found.data()).ok_or_else(|| {
-        Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key)
-    })?;
-    if item.refs.get() > 0 {
-        item.refs = 0.into();
-        item.drop_progress = Default::default();
-        item.drop_level = 0;
-    }
+    let item = RootItem::read(found.data())
+        .ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key))?;
     require_own_root(core, item.bytenr.get())?;
-    Ok(Some(item))
+    Ok(Some(if item.refs.get() > 0 { given_up(item) } else { item }))
+}
+
+/// The root item of a relocation tree that is not merged any further.
+fn given_up(mut item: RootItem) -> RootItem {
+    item.refs = 0.into();
+    item.drop_progress = Default::default();
+    item.drop_level = 0;
+    item
+}
+
+/// Whether Linux has merged some relocation trees, or parts of them, and not others.
+pub fn is_half_merged(root_tree: &View<'_>) -> Result<bool> {
+    let (mut merges, mut merged) = (false, false);
+    let mut items = root_tree.range(root_key(0), root_key(u64::MAX));
+    while let Some(found) = items.next()? {
+        let Some(item) = RootItem::read(found.data()) else { continue };
+        let waits = item.refs.get() > 0;
+        merges |= waits;
+        merged |= !waits || Key::from(item.drop_progress) != Key::MIN;
+    }
+    Ok(merges && merged)
 }
 
 /// Refuses a root that others than the relocation tree have, too.

@@ -8,7 +8,7 @@ use buttress_device::{Access, FileDevice};
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_testkit::facts::{Facts, diff, facts_of_dir, facts_of_library};
-use buttress_testkit::oracle::{self, KernelMount, check, copy_sparse};
+use buttress_testkit::oracle::{self, KernelMount, check, copy_sparse, temp_dir};
 use buttress_volume::{TreeRoot, Volume, walk};
 
 pub type Failed = Box<dyn std::error::Error>;
@@ -71,10 +71,12 @@ pub fn left_in(volume: &Volume) -> Result<Left, Failed> {
             let is_part = usize::from(Key::from(item.drop_progress) != Key::MIN);
             match (key.objectid, item.refs.get()) {
                 (objectid::TREE_RELOC, 0) => {
-                    (left.dropping, left.half_dropped) = (left.dropping + 1, left.half_dropped + is_part);
+                    (left.dropping, left.half_dropped) =
+                        (left.dropping + 1, left.half_dropped + is_part);
                 }
                 (objectid::TREE_RELOC, _) => {
-                    (left.merging, left.half_merged) = (left.merging + 1, left.half_merged + is_part);
+                    (left.merging, left.half_merged) =
+                        (left.merging + 1, left.half_merged + is_part);
                 }
                 (objectid::DATA_RELOC_TREE, _) => {
                     data = Some(TreeRoot {
@@ -206,39 +208,51 @@ fn mounts(image: &Path, expect: &Facts) -> Result<(), Failed> {
 
 /// Judges an image; answers what was left in it.
 pub fn judge(image: &Path, number: usize) -> Result<Left, Failed> {
+    let dir = temp_dir()?;
+    let copy = dir.path().join("copy");
+    let named = |what: &'static str| move |error: Failed| format!("{what}: {error}");
     check(image, true)?;
     let had = left(image)?;
     let shown = shown(image)?;
-    reads(image, &shown)?;
-    let copy = |name: &str| -> Result<PathBuf, Failed> {
-        let to = image.with_file_name(format!("{name}-{number}"));
-        copy_sparse(image, &to)?;
-        Ok(to)
-    };
-    // All at once.
-    let at_once = copy("at-once")?;
-    clean(&at_once, &had)?;
-    check(&at_once, true)?;
-    same("cleaned", &facts_of_library(&Filesystem::open(&at_once, Options::read_only())?)?, &shown.facts)?;
-    mounts(&at_once, &shown.facts)?;
-    std::fs::remove_file(at_once)?;
-    // Some of it first, and then the rest: by us, or by the kernel.
+    reads(image, &shown).map_err(named("read"))?;
+    copy_sparse(image, &copy)?;
+    at_once(&copy, &had, &shown).map_err(named("at once"))?;
     if had.merging + had.dropping > 0 {
-        let parts = copy("parts")?;
-        clean_some(&parts, 1 + number % 7)?;
-        check(&parts, true)?;
-        if number.is_multiple_of(2) {
-            clean(&parts, &had)?;
-        }
-        mounts(&parts, &shown.facts)?;
-        std::fs::remove_file(parts)?;
+        copy_sparse(image, &copy)?;
+        in_parts(&copy, &had, &shown, number).map_err(named("in parts"))?;
     }
-    // While somebody writes.
-    let worked = copy("worked")?;
-    work(&worked)?;
-    check(&worked, true)?;
-    std::fs::remove_file(worked)?;
+    copy_sparse(image, &copy)?;
+    beside_work(&copy).map_err(named("beside work"))?;
     Ok(had)
+}
+
+fn at_once(image: &Path, had: &Left, shown: &Shown) -> Result<(), Failed> {
+    clean(image, had)?;
+    check(image, true)?;
+    let fs = Filesystem::open(image, Options::read_only())?;
+    same("cleaned", &facts_of_library(&fs)?, &shown.facts)?;
+    drop(fs);
+    mounts(image, &shown.facts)
+}
+
+/// Some of it first, and then the rest: by us, or by the kernel.
+fn in_parts(image: &Path, had: &Left, shown: &Shown, number: usize) -> Result<(), Failed> {
+    clean_some(image, 1 + number % 7)?;
+    check(image, true).map_err(|error| format!("after the first part: {error}"))?;
+    let some = left(image)?;
+    if some.merging + some.files > 0 {
+        return Err(format!("after the first part: {some:?}").into());
+    }
+    if number.is_multiple_of(2) {
+        clean(image, had)?;
+    }
+    mounts(image, &shown.facts)
+}
+
+fn beside_work(image: &Path) -> Result<(), Failed> {
+    work(image)?;
+    check(image, true)?;
+    Ok(())
 }
 
 /// Writes, takes and deletes snapshots while what is left goes.

@@ -35,9 +35,21 @@ pub struct Kind {
 /// All kinds of which there are moments.
 pub const KINDS: [Kind; 8] = [
     Kind { nodesize: "4096", quotas: true, writes: false, words: &["--full-balance"], files: 1500 },
-    Kind { nodesize: "16384", quotas: false, writes: true, words: &["--full-balance"], files: 1500 },
+    Kind {
+        nodesize: "16384",
+        quotas: false,
+        writes: true,
+        words: &["--full-balance"],
+        files: 1500,
+    },
     Kind { nodesize: "4096", quotas: true, writes: true, words: &["-m"], files: 1500 },
-    Kind { nodesize: "16384", quotas: true, writes: false, words: &["--full-balance"], files: 2500 },
+    Kind {
+        nodesize: "16384",
+        quotas: true,
+        writes: false,
+        words: &["--full-balance"],
+        files: 2500,
+    },
     Kind {
         nodesize: "4096",
         quotas: false,
@@ -133,6 +145,13 @@ impl Live {
         chosen
     }
 
+    /// The first moment of which this is so.
+    pub fn moment(&self, seed: u64, is_it: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+        let mut rng = Rng::new(seed);
+        let mut found = (0..BALANCES_MAX).flat_map(|_| self.copies(&mut rng));
+        found.find(|copy| is_it(copy))
+    }
+
     /// Copies of one balance, from its beginning to its end.
     fn copies(&self, rng: &mut Rng) -> Vec<PathBuf> {
         let (mut balance, mut copies) = (self.balance(), Vec::new());
@@ -172,7 +191,8 @@ impl Live {
             let at = ["volume", "one", "two"][number as usize % 3];
             put(&self.mount.path().join(format!("{at}/file-{file}")), 300 * (number % 40), number);
             if number % 50 == 49 {
-                let _ = fs::remove_file(self.mount.path().join(format!("two/file-{}", number % 700)));
+                let _ =
+                    fs::remove_file(self.mount.path().join(format!("two/file-{}", number % 700)));
             }
             sleep(Duration::from_millis(2));
         }
