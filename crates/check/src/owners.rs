@@ -1,9 +1,10 @@
 //! Whose a tree block is: what its head says about its owner, and what the extent tree says about how it refers to others.
 //!
 //! A block that files share refers to its children in the name of its owner, for as long as the owner itself refers to it.
-//! When the owner leaves it to others, or a balance moves it, it gets full backrefs: from then on it refers by its address.
-//! So its owner's own reference is recorded exactly as long as it has no full backrefs; but below a block that a balance has moved there is only that
-//! one's, by its address, be it the owner's block or another's.
+//! When the owner leaves it to others, or a balance moves or copies it, it gets full backrefs: from then on it refers by its address.
+//! So its owner's own reference is recorded as long as it has no full backrefs; but below a block that a balance has moved there is only that
+//! one's, by its address, be it the owner's block or another's. Of a block with full backrefs nothing follows: a balance that has copied it and was
+//! interrupted, or has merged otherwise, leaves it to its owner so.
 
 use buttress_ondisk::{
     BlockHead, Expect, Key, TreeBlock, kind, objectid,
@@ -40,8 +41,7 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
     if !holds_files(tree) {
         return;
     }
-    let (owner, full) = (block.owner(), context.full_backref.has(block.bytenr()));
-    let moved = is_moved(block);
+    let owner = block.owner();
     let by = match above {
         Above::Root => Some(tree),
         Above::Block { bytenr, .. } if context.full_backref.has(bytenr) => None,
@@ -50,6 +50,9 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
     let place = || Place::block(tree, block.bytenr());
     if matches!(above, Above::Root) && owner != tree {
         return context.report(Kind::TreeBlockOwner, place(), owner, tree);
+    }
+    if context.full_backref.has(block.bytenr()) {
+        return;
     }
     let mut parents = Vec::new();
     let recorded = match by {
@@ -60,15 +63,8 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
         matches!(above, Above::Block { moved: true, .. })
             || parents.iter().any(|parent| is_moved_at(context, *parent, block.level() + 1))
     };
-    match recorded {
-        Some(false) if !full && !is_below_moved() => {
-            context.report(Kind::TreeBlockOwner, place(), owner, "a tree that refers to it");
-        }
-        Some(true) if full && !moved => {
-            let have = format_args!("full backrefs of a block that its owner {owner} refers to");
-            context.report(Kind::ExtentFlags, place(), have, "none");
-        }
-        _ => {}
+    if recorded == Some(false) && !is_below_moved() {
+        context.report(Kind::TreeBlockOwner, place(), owner, "a tree that refers to it");
     }
 }
 

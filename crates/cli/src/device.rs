@@ -18,9 +18,6 @@ use crate::units::Units;
 /// What to do about a filesystem with quotas that are not known here.
 pub const QUOTAS: &str = "Reading works. On Linux, `btrfs quota disable` takes them away.";
 
-/// What to do about a balance that Linux has begun.
-pub const BALANCE: &str = "Reading works. Linux ends it: mounted with -o skip_balance, `btrfs balance cancel`, or `resume`.";
-
 /// What to do where only a copy of the superblock is left, which may be old.
 pub const OLD_MIRROR: &str = "Reading works, and shows that commit. To write on from it and give up all later ones: \
                               --rescue usebackupsuper (for a mount: -o rescue=usebackupsuper).";
@@ -283,9 +280,6 @@ pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
         buttress::Error::Volume(error) => volume_failure(path, error),
         buttress::Error::Unsupported(Unsupported::Quotas) => {
             Failure::new("cannot open", path.display(), error).hint(QUOTAS)
-        }
-        buttress::Error::Unsupported(Unsupported::Balance | Unsupported::Relocation) => {
-            Failure::new("cannot open", path.display(), error).hint(BALANCE)
         }
         other => Failure::new("cannot open", path.display(), other),
     }

@@ -86,9 +86,6 @@ pub enum Unsupported {
     /// A balance that has begun, with filters that are not known.
     #[error("a balance with filters that are not known")]
     Balance,
-    /// What a balance has left behind.
-    #[error("writing with relocation trees left over")]
-    Relocation,
     /// A replacement of a device that has begun.
     #[error("writing while a device is being replaced")]
     Replacement,

@@ -63,7 +63,7 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 41] = [
+const OPTIONS: [(&str, &str); 45] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",

@@ -18,6 +18,7 @@ pub mod fiemap;
 mod file;
 mod info;
 mod known;
+mod leavings;
 #[cfg(test)]
 mod log_tests;
 mod nodes;
@@ -131,6 +132,8 @@ impl Handle {
         if self.inner.core.read_only {
             return Ok(());
         }
+        // What fails here is tried again by who opens it next.
+        let _tried = self.inner.drop_relocated_data();
         self.inner.commit()?;
         self.inner.repair_quotas_at_end();
         Ok(())

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use buttress_ondisk::objectid;
+
 use super::run::{deleting, need, plus};
 use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
@@ -47,16 +49,20 @@ impl Inner {
         if subvolume.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
-        // Others wait for the same subvolume only.
+        self.clean_up(&subvolume)
+    }
+
+    /// Deletes the files without names that a crash has left in a tree, once. Others wait for the same tree only.
+    pub(super) fn clean_up(&self, subvolume: &Subvolume) -> Result<()> {
         let first = || Some(Arc::default());
-        let turn = self.cleaned.write().entry(node.subvolume).or_insert_with(first).clone();
+        let turn = self.cleaned.write().entry(subvolume.id).or_insert_with(first).clone();
         let Some(turn) = turn else { return Ok(()) };
         let _turn = turn.lock();
-        if self.is_cleaned(node.subvolume) {
+        if self.is_cleaned(subvolume.id) {
             return Ok(());
         }
-        self.drop_orphans(&subvolume)?;
-        self.cleaned.write().insert(node.subvolume, None);
+        self.drop_orphans(subvolume)?;
+        self.cleaned.write().insert(subvolume.id, None);
         Ok(())
     }
 
@@ -100,10 +106,12 @@ impl Inner {
             Err(error) if matches!(error.errno(), Errno::IO | Errno::UCLEAN) => error,
             done => return done,
         };
-        let id = subvolume.id;
+        let of = match subvolume.id {
+            objectid::DATA_RELOC_TREE => "the tree of relocated data".to_string(),
+            id => format!("subvolume {id}"),
+        };
         self.core.warn(format!(
-            "deleted file {ino} of subvolume {id} cannot be removed: {error}; its space stays taken, and the next mount tries \
-             again"
+            "deleted file {ino} of {of} cannot be removed: {error}; its space stays taken, and the next mount tries again"
         ));
         Ok(())
     }

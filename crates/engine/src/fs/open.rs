@@ -16,7 +16,7 @@ use crate::log::replay::replay;
 use crate::quota::{Groups, Quota};
 use crate::refs::owners::Known;
 use crate::space::{Space, SpaceRoots};
-use crate::subvol::Forest;
+use crate::subvol::{Forest, is_half_merged};
 use crate::tree::{Blocks, View};
 use crate::txn::{Core, Features, Roots};
 
@@ -89,6 +89,10 @@ impl Filesystem {
             true => worker::Worker::start(&inner),
             false => None,
         };
+        if inner.options.write && worker.is_none() {
+            // Where there is no room for it now, others come to it. A commit that has failed is told to whoever changes something.
+            let _tried = inner.drop_relocated_data();
+        }
         Ok(Filesystem { handle: Arc::new(Handle { inner, worker: Mutex::new(worker) }) })
     }
 }
@@ -138,13 +142,9 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     Ok(core)
 }
 
-/// What another program has begun and not finished, and only it can go on with.
+/// What another program has begun and not finished, and only it can go on with. What a balance has left is not among it: that goes
+/// ([`super::leavings`]).
 fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
-    let root = View::new(blocks, objectid::ROOT_TREE, roots.root);
-    let key = |offset| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, offset);
-    if root.range(key(0), key(u64::MAX)).next()?.is_some() {
-        return Err(Error::Unsupported(Unsupported::Relocation));
-    }
     let dev = View::new(blocks, objectid::DEV_TREE, roots.dev);
     if let Some(item) = dev.get(&Key::new(0, kind::DEV_REPLACE, 0))?
         && replace_goes_on(item.data())
@@ -183,9 +183,12 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
             None => Err(Error::Unsupported(Unsupported::Quotas)),
         };
     }
+    // Merging is given up, and what Linux has counted was right for its end.
+    let root_tree = View::new(blocks, objectid::ROOT_TREE, roots.root);
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
-        || status.generation.get() != roots.root.generation;
+        || status.generation.get() != roots.root.generation
+        || is_half_merged(&root_tree)?;
     match Groups::load(view) {
         Err(_) if may_be_wrong => Ok(Quota::Left),
         Err(error) => Err(error),

@@ -35,7 +35,7 @@ pub(super) struct Reclaiming {
 impl Inner {
     /// Somebody finds no room: whether emptying a group has given some.
     pub(super) fn reclaim_for_room(&self) -> Result<bool> {
-        if self.options.reclaim == 0 || self.core.space.is_mixed() {
+        if !self.may_reclaim() {
             return Ok(false);
         }
         let count = self.reclaiming.lock().count;
@@ -56,7 +56,7 @@ impl Inner {
     /// Empties what is below the threshold while little of the device is unallocated. `goes_on` ends it by `false`.
     pub(super) fn reclaim_in_time(&self, goes_on: impl Fn() -> bool) -> Result<()> {
         let threshold = self.options.reclaim.into();
-        if threshold == 0 || self.core.space.is_mixed() {
+        if !self.may_reclaim() {
             return Ok(());
         }
         while goes_on() && self.is_little_unallocated() {
@@ -65,6 +65,12 @@ impl Inner {
             self.reclaim(&group, &mut |_| goes_on())?;
         }
         Ok(())
+    }
+
+    /// Nothing moves before what a balance of Linux has left is gone.
+    fn may_reclaim(&self) -> bool {
+        let has_leavings = self.forest.has_relocated_data() || self.forest.has_relocation_trees();
+        self.options.reclaim > 0 && !self.core.space.is_mixed() && !has_leavings
     }
 
     fn is_little_unallocated(&self) -> bool {

@@ -80,6 +80,8 @@ impl Filesystem {
     ) -> Result<Emptied> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        // Its operations may find no room, and want to empty a group themselves: so it comes before the turn.
+        inner.finish_relocation()?;
         let _alone = inner.relocating.lock();
         inner.empty_group(start, false, &mut told)
     }

@@ -203,11 +203,12 @@ impl Filesystem {
         self.inner().forest.has_dead()
     }
 
-    /// Drops deleted subvolumes to the end, and commits. Fails when damage is in the way of one, after the others are gone;
+    /// Drops deleted subvolumes to the end, and what an interrupted balance has left, and commits. Fails when damage is in the way of one, after the others are gone;
     /// what was in the way before is tried again.
     pub fn clean(&self) -> Result<()> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        inner.drop_relocated_data()?;
         inner.forest.try_stuck_again();
         let mut stalled = 0;
         // The commit that drops the last one may be another thread's, and under way: this one waits for it.

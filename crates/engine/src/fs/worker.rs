@@ -13,7 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
 use super::quotas::Repair;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::txn::Upkeep;
 
 /// How often the worker looks in the time without changes that makes it commit.
@@ -183,7 +183,9 @@ impl Worker {
 
 fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     if let Some(inner) = inner.upgrade()
-        && (inner.forest.has_dead() || inner.has_wrong_quotas())
+        && (inner.forest.has_dead()
+            || inner.forest.has_relocated_data()
+            || inner.has_wrong_quotas())
     {
         wake.wake();
     }
@@ -246,6 +248,10 @@ impl QuotaRepair {
 /// commit has let go of comes back with the next ones; but where nobody has committed anything since it was `tried`, there is nothing
 /// to come.
 fn commit_and_drop(inner: &Inner, wake: &Wake, tried: &mut u64) -> Result<()> {
+    match inner.drop_relocated_data() {
+        Ok(()) | Err(Error::NoSpace) => {}
+        Err(error) => return Err(error),
+    }
     let committed = inner.commit()?;
     if committed == *tried && !inner.forest.can_drop() {
         return Ok(());

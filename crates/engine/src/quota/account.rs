@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use buttress_ondisk::objectid;
+
 use super::changes::Changes;
 use super::counting::Counting;
 use super::groups::Groups;
@@ -141,7 +143,7 @@ impl<'a> Moves<'a> {
     pub fn is_nobodys(&mut self, trees: impl IntoIterator<Item = u64>) -> bool {
         let mut common: Option<BTreeSet<u64>> = None;
         for tree in trees {
-            if self.is_fresh(tree) {
+            if self.is_fresh(tree) || !objectid::is_subvolume(tree) {
                 continue;
             }
             let over = self.over(tree);
@@ -158,7 +160,7 @@ impl<'a> Moves<'a> {
 
     /// The number of what comes of it that extents of these trees are of others now, both ascending.
     pub fn number(&mut self, before: Vec<u64>, after: Vec<u64>) -> usize {
-        let sets = [before, after];
+        let sets = [before, after].map(subvolumes_of);
         if let Some(number) = self.numbers.get(&sets) {
             return *number;
         }
@@ -171,6 +173,7 @@ impl<'a> Moves<'a> {
 
     /// The same where `lost` do not have extents any more that others still have, who have them not alone.
     pub fn loss(&mut self, lost: Vec<u64>, others: &[u64]) -> usize {
+        let lost = subvolumes_of(lost);
         if lost.iter().any(|tree| self.over(*tree).len() > 1) {
             let mut before = [others, &lost].concat();
             before.sort_unstable();
@@ -218,4 +221,10 @@ impl<'a> Moves<'a> {
         };
         members.into_iter().filter_map(step).collect()
     }
+}
+
+/// What the tree has in which Linux gathers data that a balance moves counts for nobody.
+fn subvolumes_of(mut trees: Vec<u64>) -> Vec<u64> {
+    trees.retain(|tree| objectid::is_subvolume(*tree));
+    trees
 }

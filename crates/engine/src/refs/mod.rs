@@ -25,4 +25,4 @@ pub use graph::{Above, Added, Graph, MovingData};
 pub use log::{Record, RefLog, Target};
 pub use owned::Owned;
 pub use root_set::{RootSet, RootSets};
-pub use sharing::{Sharing, child_refs, may_be_shared, own_at_end};
+pub use sharing::{By, Sharing, child_refs, may_be_shared, own_at_end};

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 
 use buttress_ondisk::block::BlockHead;
 use buttress_ondisk::item::extent_flags;
+use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, TreeBlock, kind};
 use parking_lot::Mutex;
 
@@ -47,8 +48,10 @@ pub struct Sharing<'a> {
 
 /// Who a tree block's children are referenced by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub enum By {
+    /// A tree.
     Tree(u64),
+    /// The block at this address.
     Block(u64),
 }
 
@@ -113,6 +116,25 @@ impl<'a> Sharing<'a> {
     /// References to `old` now, and whether its children are counted by its address.
     pub fn refs(&self, old: &TreeBlock) -> Result<(i64, bool)> {
         self.lookup(&mut self.states.lock(), old)
+    }
+
+    /// Refuses a block to which the last commit has no such reference: what refers to it is not believed.
+    pub fn require(&self, block: &TreeBlock, by: By) -> Result<()> {
+        let bytenr = block.bytenr();
+        let (kind, number, wanted) = match by {
+            By::Tree(root) => (kind::TREE_BLOCK_REF, root, InlineRef::TreeBlock { root }),
+            By::Block(parent) => {
+                (kind::SHARED_BLOCK_REF, parent, InlineRef::SharedBlock { parent })
+            }
+        };
+        let inline = self.extent_of(bytenr)?.inline;
+        if inline.iter().any(|(one, _)| *one == wanted)
+            || self.extents.get(&Key::new(bytenr, kind, number))?.is_some()
+        {
+            return Ok(());
+        }
+        let what = "a tree block is not referred to by the block that leads to it";
+        Err(Error::inconsistent(buttress_ondisk::objectid::EXTENT_TREE, what, bytenr))
     }
 
     /// Tree `tree` no longer refers to the block.
@@ -182,7 +204,12 @@ impl<'a> Sharing<'a> {
         if block.generation() == self.transid {
             return Ok((1, false));
         }
-        let bytenr = block.bytenr();
+        let extent = self.extent_of(block.bytenr())?;
+        Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
+    }
+
+    /// The item of a tree block in the extent tree of the last commit.
+    fn extent_of(&self, bytenr: u64) -> Result<Extent> {
         let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
         let item =
             self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
@@ -193,7 +220,6 @@ impl<'a> Sharing<'a> {
                 bytenr,
             ));
         };
-        let extent = Extent::read(&item.key(), item.data())?;
-        Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
+        Extent::read(&item.key(), item.data())
     }
 }

@@ -11,6 +11,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
 use super::forest::{Forest, Subvolume};
+use super::relocation_trees::Doomed;
 use crate::error::{Errno, Error, Result};
 use crate::inode::Inode;
 use crate::tree::Root;
@@ -181,7 +182,7 @@ impl Forest {
 
     /// A snapshot that got no name after all is dropped like a deleted subvolume.
     pub fn abandon_snapshot(&self, id: u64) {
-        self.dead.lock().push(id);
+        self.dead.lock().push(Doomed::Subvolume(id));
         self.dropping.store(true, Ordering::Release);
     }
 

@@ -8,6 +8,7 @@ use buttress_ondisk::{Key, kind, objectid};
 
 use super::create::Place;
 use super::forest::Forest;
+use super::relocation_trees::Doomed;
 use crate::error::{Errno, Error, Result};
 use crate::inode::{End, Inode, Location, Rename, TOP};
 use crate::txn::{Core, Op, UuidChange};
@@ -55,7 +56,7 @@ impl Forest {
         op.step("a deleted subvolume that is not queued");
         let mut lingering = self.lingering.lock();
         if subvolume.tree.close() {
-            self.dead.lock().push(id);
+            self.dead.lock().push(Doomed::Subvolume(id));
             self.dropping.store(true, Ordering::Release);
         } else {
             lingering.insert(id);
@@ -262,7 +263,7 @@ impl Forest {
         Ok(!self.pending.range(core, from, Key { offset: u64::MAX, ..from })?.is_empty())
     }
 
-    /// Finds what a crash, or an earlier open, left to be dropped.
+    /// Finds what a crash, an earlier open, or an interrupted balance left to be dropped.
     pub(super) fn find_dead(&self, core: &Core) -> Result<()> {
         let from = Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, 0);
         // Who only reads needs to know of none.
@@ -273,11 +274,15 @@ impl Forest {
         let to = Key { offset: u64::MAX, ..from };
         let orphans = self.pending.range_past(core, from, to, &mut |_, why| past(why))?;
         let mut dead = self.dead.lock();
+        if !core.read_only {
+            dead.extend(self.relocation_trees(core)?);
+            self.find_relocated_data(core);
+        }
         for key in orphans.keys() {
             let found = self.root_item(core, key.offset);
             match found.or_else(|why| past(why).map(|()| None))? {
                 Some((_, item)) if item.refs.get() == 0 && objectid::is_subvolume(key.offset) => {
-                    dead.push(key.offset)
+                    dead.push(Doomed::Subvolume(key.offset))
                 }
                 _ if core.read_only => {}
                 _ => self.pending.put(*key, None),

@@ -24,13 +24,14 @@ use std::sync::atomic::Ordering;
 use zerocopy::IntoBytes;
 
 use super::forest::{Forest, Subvolume};
+use super::relocation_trees::Doomed;
 use crate::error::{Error, Result};
-use crate::refs::{RefLog, Target, may_be_shared, own_at_end};
-use crate::tree::{Root, View};
-use crate::txn::{Commit, Core, CsumLog, Upkeep};
+use crate::refs::{By, RefLog, Target, may_be_shared, own_at_end};
+use crate::tree::View;
+use crate::txn::{Commit, Core, CsumLog, Upkeep, root_of};
 
 /// How much one commit may drop.
-struct Budget {
+pub(super) struct Budget {
     /// Blocks to look at.
     blocks: usize,
     /// Subvolumes to begin with, or to go on with: each that is gone changes a place of its own in the root tree.
@@ -103,16 +104,17 @@ impl Budget {
 /// Transactions between two tries to drop what cannot be dropped, at most.
 const PAUSE_MAX: u64 = 1024;
 
-struct Walk<'w, 'a> {
+pub(super) struct Walk<'w, 'a> {
     commit: &'w Commit<'a>,
     view: View<'w>,
     tree: u64,
+    /// Blocks as old as that, and those that a balance has moved, may be shared.
     last_snapshot: u64,
     /// The transaction that made the tree: it owns no block as old as that but its root.
     born: u64,
     log: RefLog,
     /// A block cannot be read, or contradicts the extent tree: nothing more can be dropped.
-    stuck: Option<Error>,
+    pub stuck: Option<Error>,
     /// The blocks to convert that lie before this key are converted.
     converted: Key,
     /// Blocks that the tree has lost.
@@ -122,8 +124,11 @@ struct Walk<'w, 'a> {
     path: Vec<(Arc<TreeBlock>, usize, bool)>,
 }
 
-/// How far dropping a subvolume came.
-enum Dropped {
+/// The next child to look at, and the level of the node that it is in; none when nothing is left.
+pub(super) type Next = Option<(Key, u8)>;
+
+/// How far dropping a tree came.
+pub(super) enum Dropped {
     /// To its end.
     All,
     /// To the end of the budget.
@@ -133,7 +138,7 @@ enum Dropped {
     Stuck(Error),
 }
 
-/// Why a deleted subvolume cannot be dropped, and when that is tried again. A device may fail for a moment: the next commit
+/// Why a tree cannot be dropped, and when that is tried again. A device may fail for a moment: the next commit
 /// tries, and then one after a pause that is twice as long each time.
 #[derive(Debug)]
 pub(super) struct Stuck {
@@ -152,6 +157,10 @@ impl Forest {
             return Ok(());
         }
         let core = commit.core();
+        if !self.give_up_merging(commit)? {
+            self.stalled.store(true, Ordering::Release);
+            return Ok(());
+        }
         let (blocks, until) = match commit.upkeep() {
             Upkeep::Little => {
                 let (blocks, until) =
@@ -164,7 +173,7 @@ impl Forest {
         let mut budget = Budget::reserve(core, blocks, dead.len(), until);
         self.stalled.store(budget.is_spent(), Ordering::Release);
         let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
-        for (number, id) in dead.into_iter().enumerate() {
+        for (number, one) in dead.into_iter().enumerate() {
             if number > 0 && budget.is_late() || budget.trees == 0 {
                 budget.spend();
             }
@@ -172,42 +181,51 @@ impl Forest {
                 break;
             }
             budget.blocks -= 1;
-            let subvolume = match self.find(commit.core(), id) {
-                Ok(found) => found,
-                Err(error) => {
-                    stuck.push((id, error));
-                    continue;
+            let dropped = match one {
+                Doomed::Subvolume(id) => self.drop_subvolume(commit, id, &mut budget)?,
+                Doomed::Relocation(of) => {
+                    budget.trees -= 1;
+                    self.drop_relocation_tree(commit, of, &mut budget)?
                 }
             };
-            // What changed before it was deleted is merged first; the next commit drops it.
-            let busy = subvolume.tree.is_dirty() || {
-                let state = subvolume.state.lock();
-                state.dirty || state.frozen.is_some()
-            };
-            if busy {
-                continue;
-            }
-            budget.trees -= 1;
-            match self.drop_some(commit, &subvolume, &mut budget)? {
-                Dropped::All => drop(done.insert(id)),
+            match dropped {
+                Dropped::All => drop(done.insert(one)),
                 Dropped::Some => {}
-                Dropped::Stuck(error) => stuck.push((id, error)),
+                Dropped::Stuck(error) => stuck.push((one, error)),
             }
         }
-        for (id, error) in &stuck {
+        for (one, error) in &stuck {
             commit.core().warn(format!(
-                "deleted subvolume {id} cannot be dropped: {error}; its space stays taken. It is tried again by later commits and \
+                "{one} cannot be dropped: {error}; its space stays taken. It is tried again by later commits and \
                  mounts; if that does not help, the device or the filesystem is damaged: see what check says"
             ));
         }
         self.pace.lock().note(blocks - budget.left.unwrap_or(budget.blocks));
         let mut dead = self.dead.lock();
-        dead.retain(|id| !done.contains(id) && stuck.iter().all(|(stuck, _)| stuck != id));
+        dead.retain(|one| !done.contains(one) && stuck.iter().all(|(stuck, _)| stuck != one));
         self.dropping.store(!dead.is_empty(), Ordering::Release);
         drop(dead);
         self.note_stuck(commit.transid(), &done, stuck);
-        self.dropped(done.into_iter().collect());
+        self.dropped(done.into_iter().filter_map(Doomed::subvolume).collect());
         Ok(())
+    }
+
+    /// Drops some blocks of a deleted subvolume, unless something of it is to be committed first.
+    fn drop_subvolume(&self, commit: &Commit<'_>, id: u64, budget: &mut Budget) -> Result<Dropped> {
+        let subvolume = match self.find(commit.core(), id) {
+            Ok(found) => found,
+            Err(error) => return Ok(Dropped::Stuck(error)),
+        };
+        // What changed before it was deleted is merged first; the next commit drops it.
+        let busy = subvolume.tree.is_dirty() || {
+            let state = subvolume.state.lock();
+            state.dirty || state.frozen.is_some()
+        };
+        if busy {
+            return Ok(Dropped::Some);
+        }
+        budget.trees -= 1;
+        self.drop_some(commit, &subvolume, budget)
     }
 
     /// Whether there is something to drop, and room for it as far as is known.
@@ -230,20 +248,20 @@ impl Forest {
     fn try_stuck_until(&self, last: u64) {
         let stuck = self.stuck.lock();
         let mut dead = self.dead.lock();
-        for (id, it) in stuck.iter() {
-            if it.again <= last && !dead.contains(id) {
-                dead.push(*id);
+        for (one, it) in stuck.iter() {
+            if it.again <= last && !dead.contains(one) {
+                dead.push(*one);
             }
         }
         self.dropping.store(!dead.is_empty(), Ordering::Release);
     }
 
-    fn note_stuck(&self, transid: u64, done: &BTreeSet<u64>, now: Vec<(u64, Error)>) {
+    fn note_stuck(&self, transid: u64, done: &BTreeSet<Doomed>, now: Vec<(Doomed, Error)>) {
         let mut stuck = self.stuck.lock();
-        stuck.retain(|id, _| !done.contains(id));
-        for (id, error) in now {
-            let pause = stuck.get(&id).map_or(1, |it| it.pause.saturating_mul(2).min(PAUSE_MAX));
-            stuck.insert(id, Stuck { error, again: transid.saturating_add(pause), pause });
+        stuck.retain(|one, _| !done.contains(one));
+        for (one, error) in now {
+            let pause = stuck.get(&one).map_or(1, |it| it.pause.saturating_mul(2).min(PAUSE_MAX));
+            stuck.insert(one, Stuck { error, again: transid.saturating_add(pause), pause });
         }
     }
 
@@ -254,60 +272,92 @@ impl Forest {
         subvolume: &Subvolume,
         budget: &mut Budget,
     ) -> Result<Dropped> {
-        let mut item = subvolume.item();
-        let root = Root {
-            bytenr: item.bytenr.get(),
-            generation: item.generation.get(),
-            level: item.level,
-        };
+        let item = subvolume.item();
+        let view = View::new(&commit.core().blocks, subvolume.id, root_of(&item));
         let mut walk = Walk {
-            commit,
-            view: View::new(&commit.core().blocks, subvolume.id, root),
-            tree: subvolume.id,
             last_snapshot: item.last_snapshot.get(),
             born: subvolume.key.offset,
-            log: RefLog::default(),
-            stuck: None,
             converted: *subvolume.converted.lock(),
-            freed: 0,
-            path: Vec::new(),
+            ..Walk::new(commit, view)
         };
         if let Err(error) = walk.resume(&item) {
             return Ok(Dropped::Stuck(error));
         }
+        let Some(next) = self.go_on(&mut walk, budget)? else { return Ok(Dropped::Some) };
+        *subvolume.converted.lock() = walk.converted;
+        let Some(next) = next else {
+            commit.root_item(subvolume.key, None);
+            commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, subvolume.id), None);
+            return Ok(Dropped::All);
+        };
+        let item = walk.left_of(item, next);
+        subvolume.state.lock().item = item;
+        commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
+        Ok(walk.stuck.map_or(Dropped::Some, Dropped::Stuck))
+    }
+
+    /// Drops until the budget is spent, and answers where to go on; `None` when it was spent before.
+    pub(super) fn go_on(
+        &self,
+        walk: &mut Walk<'_, '_>,
+        budget: &mut Budget,
+    ) -> Result<Option<Next>> {
         // A tree that is one leaf goes as a whole.
         if let [(root, ..)] = walk.path.as_slice()
             && root.is_leaf()
             && !budget.takes_leaf(root)
         {
             budget.spend();
-            return Ok(Dropped::Some);
+            return Ok(None);
         }
+        let before = walk.converted;
         let next = walk.run(budget)?;
-        commit.core().env.step("a part of a deleted subvolume is gone");
-        let before = std::mem::replace(&mut *subvolume.converted.lock(), walk.converted);
+        walk.commit.core().env.step("a part of a deleted subvolume is gone");
         if next.is_none() || walk.freed > 0 || walk.converted != before {
             self.steps.fetch_add(1, Ordering::AcqRel);
         }
-        commit.gather(&mut walk.log, &mut CsumLog::default());
-        let Some((key, level)) = next else {
-            commit.root_item(subvolume.key, None);
-            commit.root_item(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, subvolume.id), None);
-            return Ok(Dropped::All);
-        };
-        let freed = walk.freed.saturating_mul(commit.core().features.nodesize as u64);
-        item.bytes_used = item.bytes_used.get().saturating_sub(freed).into();
-        item.drop_progress = key.into();
-        item.drop_level = level;
-        subvolume.state.lock().item = item;
-        commit.root_item(subvolume.key, Some(item.as_bytes().to_vec()));
-        Ok(walk.stuck.map_or(Dropped::Some, Dropped::Stuck))
+        walk.commit.gather(&mut walk.log, &mut CsumLog::default());
+        Ok(Some(next))
     }
 }
 
-impl Walk<'_, '_> {
+impl<'w, 'a> Walk<'w, 'a> {
+    /// Of a tree none of whose blocks may be shared.
+    fn new(commit: &'w Commit<'a>, view: View<'w>) -> Walk<'w, 'a> {
+        Walk {
+            commit,
+            view,
+            tree: view.owner(),
+            last_snapshot: 0,
+            born: 0,
+            log: RefLog::default(),
+            stuck: None,
+            converted: Key::MIN,
+            freed: 0,
+            path: Vec::new(),
+        }
+    }
+
+    /// Of a relocation tree: how old a block is does not say who has it.
+    pub fn of_relocation(commit: &'w Commit<'a>, view: View<'w>) -> Walk<'w, 'a> {
+        Walk { last_snapshot: u64::MAX, ..Walk::new(commit, view) }
+    }
+
+    fn is_relocation(&self) -> bool {
+        self.tree == objectid::TREE_RELOC
+    }
+
+    /// The root item of what is left.
+    pub fn left_of(&self, mut item: RootItem, (key, level): (Key, u8)) -> RootItem {
+        let freed = self.freed.saturating_mul(self.commit.core().features.nodesize as u64);
+        item.bytes_used = item.bytes_used.get().saturating_sub(freed).into();
+        item.drop_progress = key.into();
+        item.drop_level = level;
+        item
+    }
+
     /// Goes to where the last step ended.
-    fn resume(&mut self, item: &RootItem) -> Result<()> {
+    pub fn resume(&mut self, item: &RootItem) -> Result<()> {
         let key = Key::from(item.drop_progress);
         let mut block = self.view.root_block()?;
         let started = key != Key::MIN;
@@ -333,7 +383,7 @@ impl Walk<'_, '_> {
     }
 
     /// Drops until the budget is spent; then answers the next child's key and the level of the node it is in.
-    fn run(&mut self, budget: &mut Budget) -> Result<Option<(Key, u8)>> {
+    fn run(&mut self, budget: &mut Budget) -> Result<Next> {
         let mut first = true;
         while let Some((block, slot, full)) = self.path.last().cloned() {
             if block.is_leaf() || slot >= block.len() {
@@ -371,6 +421,11 @@ impl Walk<'_, '_> {
         budget: &mut Budget,
     ) -> Result<bool> {
         let child = self.view.child(parent, slot)?;
+        if self.is_relocation() {
+            let by =
+                if parent_full { By::Block(parent.bytenr()) } else { By::Tree(parent.owner()) };
+            self.commit.sharing().require(&child, by)?;
+        }
         let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {
             (1, false)
         } else {
@@ -457,11 +512,20 @@ impl Walk<'_, '_> {
                 self.unlink(&parent, parent_full, block.bytenr(), block.level());
                 self.pass();
             }
-            None => {
-                self.log.by_tree(Target::Block(block.bytenr(), block.level()), self.tree, -1, 0)
-            }
+            None => self.free_root(block),
         }
         Ok(())
+    }
+
+    /// The reference to the root goes: the tree's, or of a relocation tree its own.
+    fn free_root(&mut self, root: &TreeBlock) {
+        let target = Target::Block(root.bytenr(), root.level());
+        if self.is_relocation() {
+            own_at_end(&mut self.log, root, self.tree);
+            self.log.by_block(target, root.bytenr(), -1);
+        } else {
+            self.log.by_tree(target, self.tree, -1, 0);
+        }
     }
 
     fn release_data(&mut self, leaf: &TreeBlock, full: bool) {

@@ -16,6 +16,7 @@ use super::drop::Stuck;
 use super::loaded::Loaded;
 use super::pace::Pace;
 use super::pending::Pending;
+use super::relocation_trees::Doomed;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
 use crate::inode::{Asleep, FileTree};
@@ -154,12 +155,16 @@ pub struct Forest {
     /// Orders what gives subvolumes names and takes them away: one that is deleted gets no subvolumes, one that moves does
     /// so once. Comes before the locks of inodes.
     pub(super) names: Mutex<()>,
-    /// Deleted subvolumes that are not dropped yet.
-    pub(super) dead: Mutex<Vec<u64>>,
+    /// Deleted subvolumes, and relocation trees, that are not dropped yet.
+    pub(super) dead: Mutex<Vec<Doomed>>,
+    /// No relocation tree waits to be merged.
+    pub(super) merges_nothing: AtomicBool,
+    /// An interrupted balance has left files of relocated data.
+    pub(super) relocated_data: AtomicBool,
     /// Deleted subvolumes of which files are held: they are dropped after that.
     pub(super) lingering: Mutex<BTreeSet<u64>>,
-    /// Deleted subvolumes that could not be dropped. Of these are among `dead`, too, which are being tried again.
-    pub(super) stuck: Mutex<BTreeMap<u64, Stuck>>,
+    /// Those that could not be dropped. Of these are among `dead`, too, which are being tried again.
+    pub(super) stuck: Mutex<BTreeMap<Doomed, Stuck>>,
     pub(super) snapshots: Mutex<Vec<SnapshotRequest>>,
     pub(super) superblock: Mutex<SuperblockChanges>,
     frozen: Mutex<Frozen>,
@@ -184,6 +189,8 @@ impl Forest {
             next_id: AtomicU64::new(highest.max(objectid::FIRST_FREE - 1) + 1),
             names: Mutex::default(),
             dead: Mutex::default(),
+            merges_nothing: AtomicBool::new(false),
+            relocated_data: AtomicBool::new(false),
             lingering: Mutex::default(),
             stuck: Mutex::default(),
             snapshots: Mutex::default(),
@@ -243,17 +250,22 @@ impl Forest {
 
     fn leave(&self, closed: &Subvolume) {
         closed.change(|_| ());
-        self.dead.lock().push(closed.id);
+        self.dead.lock().push(Doomed::Subvolume(closed.id));
         self.dropping.store(true, Ordering::Release);
     }
 
     /// The subvolume `id`, deleted or not.
     pub(super) fn find(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
-        if let Some(found) = self.subvolumes.get(id) {
-            return Ok(found);
-        }
         if !objectid::is_subvolume(id) {
             return Err(Error::User(Errno::NOENT));
+        }
+        self.find_any(core, id)
+    }
+
+    /// The tree of files `id`, whether it is a subvolume or not.
+    pub(super) fn find_any(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+        if let Some(found) = self.subvolumes.get(id) {
+            return Ok(found);
         }
         let subvolume = self.subvolumes.get_or_open(id, || {
             let (key, item) = self.root_item(core, id)?.ok_or(Error::User(Errno::NOENT))?;

@@ -19,9 +19,11 @@ mod info;
 mod loaded;
 mod pace;
 mod pending;
+mod relocation_trees;
 #[cfg(test)]
 mod tests;
 
 pub use create::Place;
 pub use forest::{Forest, LEAVING_COMMITS, Subvolume};
 pub use info::SubvolumeInfo;
+pub use relocation_trees::is_half_merged;

@@ -273,8 +273,7 @@ fn moments() -> Vec<ImageSpec> {
             .mount("commit=3600")
             .capture(Capture::Live)
             .shows(&["BALANCE TEMPORARY_ITEM"])
-            .momentary()
-            .expect(ReadOnly("a balance is in progress")),
+            .momentary(),
         image("seed", everything)
             .edit(make_seed)
             .shows(&["SEEDING"])

@@ -4,7 +4,8 @@
 //!
 //! * has more than one reference: of another file, of another tree, or of the same file at another place (file minus extent offset),
 //!   even if all of them are of one file; or that has one reference, of another file;
-//! * or that is reached from a leaf which is shared: a block between it and the root of the tree has more than one reference.
+//! * or that is reached from a leaf which is shared: a block between it and the root of the tree has more than one reference. Those that lead to
+//!   relocation trees alone, while a balance is in the middle, do not count.
 //!
 //! An extent that its file has in several pieces at the same place, because something in its middle was written anew, has one reference
 //! and is not shared by that. All leaves that hold pieces of it count, whichever of them was asked for. A deleted subvolume counts until it
@@ -17,12 +18,14 @@
 //! to the item, whose tree and file are certain, and is kept by its slot ([`Owners::put_answers`]).
 
 use buttress_ondisk::view::InlineRef;
+use buttress_ondisk::{Key, kind, objectid};
 
 use super::known::Answers;
 use super::references::{Reading, wrong};
 use super::search::FileRef;
 use super::{Owners, on_unless};
 use crate::error::Result;
+use crate::tree::View;
 
 /// The only tree that reaches a block; `None` when more than one reference leads to it or to a block above it.
 pub(super) type Alone = Option<u64>;
@@ -128,6 +131,9 @@ impl Owners<'_> {
 
     /// The same as [`Owners::only_tree_of`], of a block that has this level.
     fn alone(&mut self, bytenr: u64, level: Option<u8>) -> Result<Alone> {
+        if self.has_relocation_trees()? {
+            return self.alone_but_for_relocation(bytenr, level);
+        }
         let (mut at, mut wanted, mut below) = (bytenr, level, Vec::new());
         let found = loop {
             if let Some(found) = self.known.alone.get(at) {
@@ -152,6 +158,35 @@ impl Owners<'_> {
         for block in below {
             self.known.alone.put(block, found);
         }
+        Ok(found)
+    }
+}
+
+impl Owners<'_> {
+    /// The same where references may lead to relocation trees, which are nobody: two of them may not be of two.
+    fn alone_but_for_relocation(&mut self, bytenr: u64, level: Option<u8>) -> Result<Alone> {
+        if let Some(found) = self.known.alone.get(bytenr) {
+            return Ok(found);
+        }
+        let all = self.trees_of_block(bytenr, level)?;
+        let mut trees = self.known.sets.trees(all);
+        let found = match (trees.next(), trees.next()) {
+            (only, None) => Some(only.unwrap_or(objectid::TREE_RELOC)),
+            _ => None,
+        };
+        self.known.alone.put(bytenr, found);
+        Ok(found)
+    }
+
+    /// Whether the version has relocation trees.
+    fn has_relocation_trees(&mut self) -> Result<bool> {
+        if let Some(known) = self.known.relocates {
+            return Ok(known);
+        }
+        let trees = View::new(self.blocks, objectid::ROOT_TREE, self.committed.root);
+        let root = |of| Key::new(objectid::TREE_RELOC, kind::ROOT_ITEM, of);
+        let found = trees.range(root(0), root(u64::MAX)).next()?.is_some();
+        self.known.relocates = Some(found);
         Ok(found)
     }
 }

@@ -115,6 +115,8 @@ pub struct Known {
     version: Option<Root>,
     bytes_max: u64,
     question_max: u64,
+    /// Whether the version has relocation trees.
+    pub(super) relocates: Option<bool>,
     pub(super) alone: Kept<Alone>,
     /// Of leaves.
     leaves: Kept<RootSet>,
@@ -147,6 +149,7 @@ impl Known {
             version: None,
             bytes_max,
             question_max,
+            relocates: None,
             alone: Kept::new(most, true),
             leaves: Kept::new(most, true),
             nodes: Kept::new(most, false),

@@ -18,6 +18,8 @@
 //! ([`Known`]): a snapshot that shares a subtree costs one reference at its top, not one for each extent below. So neither time nor
 //! memory follow the product of extents and snapshots: what is read are the references of an extent and of the blocks above it.
 //!
+//! The root of a relocation tree, which Linux has while it balances, names itself. What only such trees reach nobody reaches: no set has them.
+//!
 //! **Which version.** The last committed one, as the root tree has it: the extent tree describes no other. What the running and the
 //! committing transaction have changed is in layers of inodes and in the log of references, in no order in which it could be asked.
 //! Whoever wants to be told of it commits first; a commit folds the log into the extent tree anyway, and costs less than a second index of

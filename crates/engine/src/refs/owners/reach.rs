@@ -149,12 +149,16 @@ impl Owners<'_> {
             return Ok(found);
         }
         let (mut all, mut roots, mut its_level) = (RootSet::EMPTY, Vec::new(), 0);
+        let mut is_referred = false;
         self.each_batch(bytenr, |owners, reading, refs| {
             let head = reading.head()?;
             let level = level_of(bytenr, head.level, level)?;
             its_level = level;
+            is_referred |= !refs.is_empty();
             for one in refs {
                 let parent = match *one {
+                    // The root of a relocation tree.
+                    InlineRef::SharedBlock { parent } if parent == bytenr => continue,
                     InlineRef::SharedBlock { parent } => parent,
                     // Nothing else of the tree is one level up: what the root item says will do.
                     InlineRef::TreeBlock { root }
@@ -181,7 +185,7 @@ impl Owners<'_> {
             owners.known.check(bytenr)?;
             Ok(ControlFlow::Continue(()))
         })?;
-        if all.is_empty() {
+        if !is_referred {
             return Err(wrong("a tree block has no references", bytenr));
         }
         self.known.put_reach(bytenr, its_level, all);
