@@ -28,7 +28,7 @@ const COMMITS_AGAIN: u64 = 64;
 pub(super) struct Reclaiming {
     /// Groups that were emptied.
     count: u64,
-    /// Those that could not be: what they had then, and the last commit.
+    /// Those that could not be: what they had then, and the last commit; the highest number where damage is in the way.
     failed: BTreeMap<u64, (u64, u64)>,
 }
 
@@ -95,33 +95,40 @@ impl Inner {
             let takes = group.used + group.used / WASTE.0 + WASTE.1;
             group.used.saturating_mul(100) < group.len.saturating_mul(percent)
                 && takes <= elsewhere
-                && failed
-                    .get(&group.start)
-                    .is_none_or(|(had, at)| group.used < *had || committed > at + COMMITS_AGAIN)
+                && failed.get(&group.start).is_none_or(|(had, at)| {
+                    group.used < *had || committed > at.saturating_add(COMMITS_AGAIN)
+                })
         };
         groups.iter().filter(may_be).min_by_key(|group| group.used).copied()
     }
 
     /// Empties it, and notes when that cannot be.
     fn reclaim(&self, group: &GroupInfo, told: &mut dyn FnMut(Emptying) -> bool) -> Result<bool> {
-        let emptied = match self.empty_group(group.start, true, told) {
-            Ok(emptied) => emptied.failed.is_empty(),
+        let committed = self.core.txn.committed();
+        // When to try again, where it cannot be emptied.
+        let later = match self.empty_group(group.start, true, told) {
+            Ok(emptied) if emptied.failed.is_empty() => None,
             // It has become vacant by itself, and is gone.
-            Err(Error::User(Errno::NOENT)) => true,
-            Err(Error::User(_) | Error::NoSpace) => false,
-            Err(error) => return Err(error),
+            Err(Error::User(Errno::NOENT)) => None,
+            Err(Error::User(_) | Error::NoSpace) => Some(committed),
+            // What is damaged stays so.
+            Ok(_) => Some(u64::MAX),
+            // Nobody has asked for it, so nobody fails with it; but where a commit has failed, all do.
+            Err(error) => {
+                self.core.check_writable()?;
+                let at = group.start;
+                self.core.warn(format!("the block group at {at} cannot be emptied: {error}"));
+                Some(u64::MAX)
+            }
         };
         let mut reclaiming = self.reclaiming.lock();
-        match emptied {
-            true => {
+        match later {
+            None => {
                 reclaiming.count += 1;
                 stats::add(&self.core.counters.groups_reclaimed, 1);
             }
-            false => {
-                let state = (group.used, self.core.txn.committed());
-                reclaiming.failed.insert(group.start, state);
-            }
+            Some(later) => drop(reclaiming.failed.insert(group.start, (group.used, later))),
         }
-        Ok(emptied)
+        Ok(later.is_none())
     }
 }
