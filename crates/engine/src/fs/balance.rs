@@ -195,8 +195,7 @@ impl Filesystem {
 
     /// Empties the block groups that fit. `told` hears how far it is and may end it: then the answer is EINTR, and what was emptied stays so. One that
     /// is paused goes on with [`Filesystem::resume_balance`], also after the next opening. EINPROGRESS where there is one, or the device is resized;
-    /// ENOSPC where there is no room; EINVAL for a profile that one device cannot have, or where there would be fewer copies of metadata without
-    /// `force`.
+    /// ENOSPC where there is no room; EINVAL as [`Filesystem::check_balance`].
     pub fn balance(
         &self,
         balance: &Balance,
@@ -207,7 +206,7 @@ impl Filesystem {
         if self.has_unfinished_balance()? {
             return Err(Error::User(Errno::INPROGRESS));
         }
-        self.check_profiles(balance)?;
+        self.check_balance(balance)?;
         self.note_balance(Some(balance))?;
         self.run_balance(balance, told)
     }
@@ -220,7 +219,7 @@ impl Filesystem {
         self.core().check_writable()?;
         let _alone = self.exclusive()?;
         let balance = self.unfinished_balance()?.ok_or(Error::User(Errno::NOTCONN))?;
-        self.check_profiles(&balance)?;
+        self.check_balance(&balance)?;
         self.run_balance(&balance.resumed(), told)
     }
 
@@ -281,7 +280,7 @@ impl Filesystem {
         balance: &Balance,
         told: &mut dyn FnMut(Balancing) -> bool,
     ) -> Result<Balanced> {
-        self.convert(balance);
+        self.convert(balance)?;
         let plan = self.balance_plan(balance);
         let _others = self.close_others(balance);
         let considered = self.block_groups().len() as u64;
@@ -317,18 +316,31 @@ impl Filesystem {
         let others = groups.iter().filter(is_other).map(|group| group.start);
         Closed {
             fs: self,
-            groups: others.filter(|start| space.close_group_if_room(*start)).collect(),
+            groups: others.filter(|start| space.close_group_if_room(*start, false)).collect(),
         }
     }
 
-    /// New groups have the profiles that are asked for.
-    fn convert(&self, balance: &Balance) {
+    /// New groups have the profiles that are asked for, once what others were promised has room in such.
+    fn convert(&self, balance: &Balance) -> Result<()> {
+        let inner = self.inner();
         for (class, profile) in balance.conversions() {
-            self.core().space.set_profile(class, profile & chunk_type::PROFILE_MASK);
+            let set = || inner.core.space.set_profile(class, profile & chunk_type::PROFILE_MASK);
+            if !set() {
+                inner.commit_for_space(Upkeep::Much)?;
+                if !set() {
+                    return Err(Error::NoSpace);
+                }
+            }
         }
+        Ok(())
     }
 
-    fn check_profiles(&self, balance: &Balance) -> Result<()> {
+    /// Refuses what cannot be done: EINVAL for a profile that one device cannot have, for fewer copies of metadata without `force`, and where data and
+    /// metadata share groups and are not asked for alike, as Linux wants it.
+    pub fn check_balance(&self, balance: &Balance) -> Result<()> {
+        if self.core().space.is_mixed() && balance.data != balance.metadata {
+            return Err(Error::User(Errno::INVAL));
+        }
         let is_known = |(_, profile): &(Class, u64)| {
             matches!(*profile, BalanceFilter::SINGLE | chunk_type::DUP)
         };
@@ -340,7 +352,7 @@ impl Filesystem {
     }
 
     /// Whether metadata, or the chunk tree, would be there once where it is there twice.
-    pub fn has_fewer_copies(&self, balance: &Balance) -> bool {
+    fn has_fewer_copies(&self, balance: &Balance) -> bool {
         let conversions = balance.conversions();
         let is_lessened = |group: &GroupInfo| {
             let class = Class::of(group.flags);
@@ -372,7 +384,7 @@ mod tests {
 
     #[test]
     fn usage_is_reckoned_as_on_linux() {
-        let group = |used| GroupInfo { start: 0, len: 1000, flags: 1, used };
+        let group = |used| GroupInfo { start: 0, len: 1000, flags: 1, used, closed: false };
         for (used, usage, fits) in [
             (0, 0..0, true),
             (1, 0..0, false),

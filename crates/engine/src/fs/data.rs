@@ -75,7 +75,7 @@ impl Filesystem {
     /// how much was written: at least one byte, and less than all when it is much.
     pub fn append(&self, node: Node, data: &[u8]) -> Result<(u64, usize)> {
         let part = &data[..data.len().min(WRITE_LEN)];
-        Ok((self.write_at(node, To::End, part)?, part.len()))
+        Ok((self.write_at(node, To::End, part, false)?, part.len()))
     }
 
     /// Gives a new and empty file its whole content, and leaves its times as they are. It goes to the disk at once: nothing of
@@ -104,12 +104,17 @@ impl Filesystem {
     }
 
     fn write_part(&self, node: Node, offset: u64, data: &[u8]) -> Result<()> {
-        match self.write_at(node, To::Offset(offset), data) {
+        match self.write_at(node, To::Offset(offset), data, true) {
             // The file may have space of its own.
             Err(Error::NoSpace | Error::User(Errno::DQUOT)) if self.has_reserved(node)? => {
                 self.write_reserved(node, offset, data)
             }
-            done => done.map(|_| ()),
+            Err(Error::NoSpace)
+                if self.inner().reclaim_for(self.write_need(data.len() as u64))? =>
+            {
+                self.write_at(node, To::Offset(offset), data, false).map(drop)
+            }
+            done => done.map(drop),
         }
     }
 
@@ -133,16 +138,16 @@ impl Filesystem {
     /// Writes like [`Filesystem::write`], and times of change stay: for a cache that sets them itself. At most 8 MiB.
     pub fn write_back(&self, node: Node, offset: u64, data: &[u8]) -> Result<usize> {
         let part = &data[..data.len().min(WRITE_LEN)];
-        match self.write_at(node, To::OffsetFromCache(offset), part) {
+        match self.write_at(node, To::OffsetFromCache(offset), part, true) {
             Err(Error::NoSpace | Error::User(Errno::DQUOT)) => self.write(node, offset, part),
             done => done.map(|_| part.len()),
         }
     }
 
-    /// Writes at one place; answers where that is.
-    fn write_at(&self, node: Node, to: To, data: &[u8]) -> Result<u64> {
+    /// Writes at one place; answers where that is. `modest`: whoever asks has something else to try.
+    fn write_at(&self, node: Node, to: To, data: &[u8], modest: bool) -> Result<u64> {
         let inner = self.inner();
-        let need = self.write_need(data.len() as u64);
+        let need = Need { modest, ..self.write_need(data.len() as u64) };
         inner.change_at(node, need, |op, subvolume, inode| {
             let tree = &subvolume.tree;
             let (at, buffered) = match to {
@@ -279,7 +284,8 @@ impl Filesystem {
         // A file of many extents goes in steps, as on Linux: a crash between them leaves the first part of the clone.
         let (mut done, mut end, mut parts) = (0, len, PARTS_MAX);
         while done < end {
-            let need = Need { data: 4 * SECTOR, refs: SHAPE_REFS, ..need(6, 4000) };
+            let modest = parts > 1;
+            let need = Need { data: 4 * SECTOR, refs: SHAPE_REFS, modest, ..need(6, 4000) };
             let step = inner.change_at(to, need, |op, target, inode| {
                 let (source, other) = inner.find(op, from)?;
                 let offset = from_offset + done;

@@ -15,7 +15,7 @@ use buttress_ondisk::SECTOR;
 
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::space::{Class, GroupInfo, NOBODY, Need, Shortage};
+use crate::space::{Class, GroupInfo, NOBODY, Need, Shortage, Space};
 use crate::txn::{Core, Relocated, Relocation, TooSmall, Upkeep, relocate};
 
 /// How long others may wait for a batch.
@@ -83,7 +83,7 @@ impl Filesystem {
         // Its operations may find no room, and want to empty a group themselves: so it comes before the turn.
         inner.finish_relocation()?;
         let _alone = inner.relocating.lock();
-        inner.empty_group(start, false, &mut told)
+        inner.empty_group(start, Purpose::Asked, &mut told)
     }
 }
 
@@ -128,6 +128,19 @@ impl Size {
     }
 }
 
+/// A group that is closed while it is emptied.
+struct Shut<'a> {
+    space: &'a Space,
+    group: GroupInfo,
+}
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        // Where it is gone there is nothing to open.
+        self.space.close_group(self.group.start, self.group.closed);
+    }
+}
+
 /// How large the next batch is.
 #[derive(Debug)]
 struct Pace {
@@ -141,19 +154,29 @@ struct Pace {
     alone: (usize, u64),
     /// A commit has just been made for its sake.
     has_committed: bool,
-    /// It may use what is kept for deletions.
-    reclaiming: bool,
+    purpose: Purpose,
+}
+
+/// Why a group is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Somebody has asked for it.
+    Asked,
+    /// A chunk is to come free in time.
+    InTime,
+    /// The same, because somebody has no room: what is kept for deletions may be used.
+    Room,
 }
 
 impl Pace {
-    fn new(group: &GroupInfo, reclaiming: bool) -> Pace {
+    fn new(group: &GroupInfo, purpose: Purpose) -> Pace {
         Pace {
             has_data: Class::of(group.flags) == Class::Data,
             blocks: BLOCKS.0,
             most: BLOCKS.1,
             alone: (0, 0),
             has_committed: false,
-            reclaiming,
+            purpose,
         }
     }
 
@@ -197,27 +220,28 @@ impl Pace {
 }
 
 impl Inner {
-    /// The same for whoever has the turn; `reclaiming`: it may use what is kept for deletions.
+    /// The same for whoever has the turn.
     pub(super) fn empty_group(
         &self,
         start: u64,
-        reclaiming: bool,
+        purpose: Purpose,
         told: &mut dyn FnMut(Emptying) -> bool,
     ) -> Result<Emptied> {
         let group = self.core.space.groups().into_iter().find(|group| group.start == start);
         let group = group.ok_or(Error::User(Errno::NOENT))?;
-        self.close_group(start)?;
-        let emptied = self.empty(&group, Pace::new(&group, reclaiming), told);
-        // Where it is gone there is nothing to open.
-        self.core.space.close_group(start, false);
-        emptied
+        let _shut = self.close_group(&group, purpose)?;
+        let emptied = self.empty(&group, Pace::new(&group, purpose), told)?;
+        if emptied.failed.is_empty() {
+            self.reclaiming.lock().note_emptied();
+        }
+        Ok(emptied)
     }
 
     /// Closes a group, once what others were promised has room without it.
-    fn close_group(&self, start: u64) -> Result<()> {
+    fn close_group(&self, group: &GroupInfo, purpose: Purpose) -> Result<Shut<'_>> {
         for _ in 0..2 {
-            if self.core.space.close_group_if_room(start) {
-                return Ok(());
+            if self.core.space.close_group_if_room(group.start, purpose == Purpose::Room) {
+                return Ok(Shut { space: &self.core.space, group: *group });
             }
             self.commit_for_space(Upkeep::Much)?;
         }
@@ -282,8 +306,9 @@ impl Inner {
             changes: size.changes(),
             extents: size.extents(),
             data: size.data,
+            grow: pace.purpose == Purpose::Asked,
         };
-        let need = Need { reclaiming: pace.reclaiming, ..size.needs(&self.core) };
+        let need = Need { reclaiming: pace.purpose == Purpose::Room, ..size.needs(&self.core) };
         match relocate(&self.core, &self.forest, relocation, need)? {
             Ok(batch) => {
                 pace.has_committed = false;
@@ -304,14 +329,14 @@ mod tests {
     use super::*;
 
     fn group(flags: u64) -> GroupInfo {
-        GroupInfo { start: 0, len: 1 << 30, flags, used: 0 }
+        GroupInfo { start: 0, len: 1 << 30, flags, used: 0, closed: false }
     }
 
     /// One extent needs more blocks than there is room for: that ends, however often it grows and shrinks.
     #[test]
     fn a_batch_does_not_grow_and_shrink_for_ever() {
         for room in [16, 100, 700, 5000, 1 << 18] {
-            let mut pace = Pace::new(&group(1), false);
+            let mut pace = Pace::new(&group(1), Purpose::Asked);
             let ends = (0..64).any(|_| {
                 let next = match pace.size().blocks > room {
                     true => pace.shrink(),
@@ -326,7 +351,7 @@ mod tests {
     /// A long extent gets as much data as it has, and not more blocks for that; what follows it does not.
     #[test]
     fn a_batch_has_room_for_a_long_extent() {
-        let mut pace = Pace::new(&group(1), false);
+        let mut pace = Pace::new(&group(1), Purpose::Asked);
         let before = pace.size();
         pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
         assert_eq!(pace.size(), Size { data: 256 << 20, ..before });
@@ -335,13 +360,13 @@ mod tests {
         pace.enlarge(TooSmall::Data(256 << 20)).unwrap();
         while pace.shrink().is_ok() {}
         assert_eq!(pace.size(), Size { blocks: BLOCKS_MIN.1, data: 256 << 20 });
-        assert_eq!(Pace::new(&group(4), false).size().data, 0, "metadata");
+        assert_eq!(Pace::new(&group(4), Purpose::Asked).size().data, 0, "metadata");
     }
 
     /// Who waits too long waits for less the next time, and so on down to the fewest; and where there was no room it is never more again.
     #[test]
     fn a_batch_is_as_large_as_others_can_wait_for() {
-        let mut pace = Pace::new(&group(1), false);
+        let mut pace = Pace::new(&group(1), Purpose::Asked);
         pace.waited(AIM / 10);
         assert_eq!(pace.size().blocks, 2 * BLOCKS.0);
         for _ in 0..8 {

@@ -7,7 +7,7 @@ use super::relocate::Emptying;
 use super::run::need;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
-use crate::space::{Class, GroupInfo, Need};
+use crate::space::{Class, GroupInfo, Need, Space};
 use crate::txn::Upkeep;
 
 /// The smallest device, in bytes: as on Linux.
@@ -47,21 +47,19 @@ impl Filesystem {
         if size > now && size > self.device_size_max() {
             return Err(Error::User(Errno::FBIG));
         }
-        let space = &inner.core.space;
-        if size < now {
-            space.limit_device(Some(size));
-            let moved = self.move_before(size, &mut told);
-            if moved.is_err() {
-                space.limit_device(None);
+        let _limit = match size < now {
+            true => {
+                let limit = inner.limit_device(size)?;
+                self.move_before(size, &mut told)?;
+                Some(limit)
             }
-            moved?;
-        }
+            false => None,
+        };
         let resized = inner.change(Need { private: 2, ..need(0, 400) }, |op| {
             op.core.space.resize_device(size);
             op.core.volume.resize(op.core.space.devid(), size);
             Ok(())
         });
-        space.limit_device(None);
         resized?;
         inner.commit_for_space(Upkeep::None).map(drop)
     }
@@ -109,7 +107,27 @@ impl Filesystem {
     }
 }
 
+/// New chunks lie before the new end.
+struct Limited<'a>(&'a Space);
+
+impl Drop for Limited<'_> {
+    fn drop(&mut self) {
+        self.0.unlimit_device();
+    }
+}
+
 impl Inner {
+    /// New chunks lie before byte `end`, once what others were promised has room there.
+    fn limit_device(&self, end: u64) -> Result<Limited<'_>> {
+        for _ in 0..COMMITS_MAX {
+            if self.core.space.limit_device(end) {
+                return Ok(Limited(&self.core.space));
+            }
+            self.commit_for_space(Upkeep::Much)?;
+        }
+        Err(Error::NoSpace)
+    }
+
     /// Waits until nothing behind a byte of the device is a chunk's, removed ones among them.
     fn wait_for_device(&self, end: u64) -> Result<()> {
         for _ in 0..COMMITS_MAX {

@@ -2,7 +2,7 @@
 //!
 //! The reservation is made after joining, so that it counts for the same transaction as the work. When there is no room,
 //! everything is let go of, a commit makes what is freed usable, and the operation is tried again from its start; after
-//! a few commits that did not help there is no space. An operation that failed has changed nothing that a second try
+//! a few commits that did not help a block group is emptied ([`super::reclaim`]), and where none can be there is no space. An operation that failed has changed nothing that a second try
 //! would not do again.
 
 use buttress_ondisk::SECTOR;
@@ -111,7 +111,7 @@ impl Inner {
             };
             if given_up {
                 // The device may have room for the one class in chunks of the other.
-                if reclaimed == RECLAIMED_MAX || !self.reclaim_for_room()? {
+                if reclaimed == RECLAIMED_MAX || !self.reclaim_for(need)? {
                     return Err(Error::NoSpace);
                 }
                 (reclaimed, commits) = (reclaimed + 1, 0);
@@ -187,7 +187,8 @@ impl Inner {
     ) -> Result<T> {
         let (mut extents, mut most) = (FEW, EXTENTS_MAX);
         loop {
-            match self.change(plus(need, letting_go(extents)), |op| step(op, extents)) {
+            let need = Need { modest: extents > 1, ..plus(need, letting_go(extents)) };
+            match self.change(need, |op| step(op, extents)) {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => extents = most,
                 Err(Error::NoSpace) if extents > 1 => {

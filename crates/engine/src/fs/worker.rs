@@ -199,8 +199,11 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.
             return;
         }
-        if inner.reclaim_in_time(|| !wake.stopping()).is_err() {
-            return;
+        match inner.reclaim_in_time(|| !wake.stopping()) {
+            // One at a time: others of its duties may have come up.
+            Ok(true) => drop(wake.wake()),
+            Ok(false) => {}
+            Err(_) => return,
         }
         quotas.step(&inner, wake);
     }

@@ -59,8 +59,8 @@ impl Space {
     }
 
     /// One run of exactly `len` bytes for a data extent that moves, whoever has made it so long: what Linux reserves for a file has up to 256
-    /// MiB. It must have been reserved, as all data. No chunk is made for it that would be too short.
-    pub fn allocate_extent(&self, len: u64) -> Option<Range> {
+    /// MiB. It must have been reserved, as all data. No chunk is made for it that would be too short, and none where the class may not `grow`.
+    pub fn allocate_extent(&self, len: u64, grow: bool) -> Option<Range> {
         let slot = self.slot(Class::Data);
         let whole = |set: &mut Set, counters: &_| match set.take_data(counters, len)? {
             Some(run) => Ok(Some(run)),
@@ -72,7 +72,10 @@ impl Space {
                 self.use_promise(run.len, false);
                 return Some(run);
             }
-            if self.pool.lock().usual_len(Class::Data) < len || !self.grow(Class::Data, seen) {
+            if !grow
+                || self.pool.lock().usual_len(Class::Data) < len
+                || !self.grow(Class::Data, seen)
+            {
                 break;
             }
         }

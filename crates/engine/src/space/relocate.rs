@@ -4,6 +4,7 @@
 //! other vacant group, though it were the last one of its class.
 
 use super::extents::Range;
+use super::reserve::{Need, Promises};
 use super::{Class, Space};
 
 /// Blocks that the chunk tree has room for elsewhere, before a group of it is closed: some ways to its leaves.
@@ -20,6 +21,8 @@ pub struct GroupInfo {
     pub flags: u64,
     /// Bytes that are used, as the last commit counts.
     pub used: u64,
+    /// Whether nothing comes to it.
+    pub closed: bool,
 }
 
 impl GroupInfo {
@@ -39,6 +42,7 @@ impl Space {
                 len: group.range.len,
                 flags: group.flags,
                 used: group.used,
+                closed: group.is_closed(),
             }));
         }
         all.sort_unstable_by_key(|group| group.start);
@@ -70,8 +74,9 @@ impl Space {
         }
     }
 
-    /// Closes the group that starts there, where what was promised so far has room without it. Whether it is closed.
-    pub fn close_group_if_room(&self, start: u64) -> bool {
+    /// Closes the group that starts there, where what was promised so far has room without it; with what only deletions may use, if
+    /// `reclaiming`. Whether it is closed.
+    pub fn close_group_if_room(&self, start: u64, reclaiming: bool) -> bool {
         let Some((found, class)) = self.index.find(start) else { return false };
         let slot = self.slot(class);
         if found != start || !self.close_group(start, true) {
@@ -84,6 +89,7 @@ impl Space {
                 let left = slot.counters.read().nodes;
                 left >= SYSTEM_LEAST || self.add_chunk(&mut pool, Class::System, true)
             }
+            _ if reclaiming => self.outlook(&pool, true).fits_deletions(pool.promises),
             _ => self.outlook(&pool, true).fits_promises(pool.promises),
         };
         drop(pool);
@@ -105,6 +111,18 @@ impl Space {
         self.with_group(start, |group| {
             (group.used, group.pinned_bytes().saturating_add(group.promised_bytes()))
         })
+    }
+
+    /// The class that there is too little room of for somebody who needs this; `None` where it is both, or neither any more.
+    pub fn scarce(&self, need: Need) -> Option<Class> {
+        let pool = self.pool.lock();
+        let running = pool.promises.running.plus(need);
+        match self.outlook(&pool, true).missing(Promises { running, ..pool.promises }, need) {
+            (0, 0) => None,
+            (_, 0) => Some(Class::Data),
+            (0, _) => Some(Class::Metadata),
+            _ => None,
+        }
     }
 
     /// Whether data and metadata share groups.

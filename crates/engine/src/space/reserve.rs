@@ -45,6 +45,8 @@ pub struct Need {
     pub subvolume: bool,
     /// It gives a chunk back: it may use the global reserve, though what it does is no deletion.
     pub reclaiming: bool,
+    /// Whoever asks tries with less, or elsewhere, where there is no room: no block group is emptied for his sake.
+    pub modest: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
     /// The subvolume whose quota groups it is charged to; 0: the one that is changed, if it is one's content.
@@ -67,8 +69,8 @@ pub enum Shortage {
 /// What operations were promised.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Promises {
-    running: Total,
-    committing: Total,
+    pub(super) running: Total,
+    pub(super) committing: Total,
 }
 
 impl Promises {
@@ -140,6 +142,7 @@ const NOTHING: Need = Need {
     deleting: false,
     subvolume: false,
     reclaiming: false,
+    modest: false,
     sharing: false,
     charged_to: 0,
 };
@@ -158,7 +161,7 @@ const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 /// What somebody who wants room must leave to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
-    /// The global reserve: for whoever deletes.
+    /// The global reserve: for whoever deletes, or gives chunks back.
     Reserve,
     /// What deleting a subvolume takes, and the smallest step of dropping it.
     Subvolume,
@@ -166,6 +169,16 @@ enum Leave {
     Floor,
     /// Nothing.
     Nothing,
+}
+
+impl Leave {
+    fn of(need: Need) -> Leave {
+        match need {
+            Need { subvolume: true, .. } => Leave::Floor,
+            Need { deleting: true, .. } | Need { reclaiming: true, .. } => Leave::Subvolume,
+            _ => Leave::Reserve,
+        }
+    }
 }
 
 /// The state that promises are held against.
@@ -302,6 +315,16 @@ impl Outlook {
     /// Whether promises fit, and leave what only deletions may use.
     pub fn fits_promises(self, promises: Promises) -> bool {
         self.fits(promises, Leave::Reserve)
+    }
+
+    /// The same, for whoever may use that, too.
+    pub fn fits_deletions(self, promises: Promises) -> bool {
+        self.fits(promises, Leave::Subvolume)
+    }
+
+    /// Bytes by which promises exceed what existing groups hold, for whoever needs this: of data, and of metadata.
+    pub fn missing(self, promises: Promises, need: Need) -> (u64, u64) {
+        self.short(promises, Leave::of(need))
     }
 
     /// The same, after commits have finished all that runs and freed all that is pinned.
@@ -448,11 +471,7 @@ impl Space {
             pool.promises = wanted;
             return Ok(());
         }
-        let leave = match need {
-            Need { subvolume: true, .. } => Leave::Floor,
-            Need { deleting: true, .. } | Need { reclaiming: true, .. } => Leave::Subvolume,
-            _ => Leave::Reserve,
-        };
+        let leave = Leave::of(need);
         let look = |pool: &Pool, device| {
             let outlook = self.outlook(pool, device);
             Outlook { shared: outlook.shared || need.sharing, ..outlook }

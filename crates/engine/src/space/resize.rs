@@ -20,10 +20,22 @@ impl Space {
         self.pool.lock().device.end()
     }
 
-    /// New chunks lie before byte `end` of the device from now on; `None`: anywhere on it.
-    pub fn limit_device(&self, end: Option<u64>) {
+    /// New chunks lie before byte `end` of the device from now on, where what was promised so far has room then. Whether it has.
+    pub fn limit_device(&self, end: u64) -> bool {
         let mut pool = self.pool.lock();
-        pool.device.limit(end);
+        pool.device.limit(Some(end));
+        pool.credit = Default::default();
+        let fits = self.outlook(&pool, true).fits_promises(pool.promises);
+        if !fits {
+            pool.device.limit(None);
+        }
+        fits
+    }
+
+    /// New chunks may lie anywhere on the device.
+    pub fn unlimit_device(&self) {
+        let mut pool = self.pool.lock();
+        pool.device.limit(None);
         pool.credit = Default::default();
     }
 
@@ -40,11 +52,16 @@ impl Space {
         self.pool.lock().written().device.total_bytes.get()
     }
 
-    /// New chunks of a class have this profile.
-    pub fn set_profile(&self, class: Class, profile: u64) {
+    /// New chunks of a class have this profile, where what was promised so far has room then. Whether it has.
+    pub fn set_profile(&self, class: Class, profile: u64) -> bool {
         let mut pool = self.pool.lock();
-        let flags = pool.type_of(class) & !chunk_type::PROFILE_MASK | profile;
-        pool.set_type(class, flags);
+        let before = pool.type_of(class);
+        pool.set_type(class, before & !chunk_type::PROFILE_MASK | profile);
         pool.credit = Default::default();
+        let fits = self.outlook(&pool, true).fits_promises(pool.promises);
+        if !fits {
+            pool.set_type(class, before);
+        }
+        fits
     }
 }

@@ -57,6 +57,8 @@ pub struct Relocation {
     pub extents: usize,
     /// Bytes of data that are moved at most.
     pub data: u64,
+    /// Chunks may be made for what is moved.
+    pub grow: bool,
 }
 
 /// Why one extent alone takes more than a batch may.
@@ -281,7 +283,8 @@ impl Settler<'_, '_> {
         let done = match plan.has_room(relocation) {
             true => self.check(plan, owners, &mut added).and_then(|()| {
                 if let Some((bytenr, len, owner)) = data {
-                    plan.data.insert(bytenr, self.copy_data(bytenr, len, owner)?);
+                    plan.data
+                        .insert(bytenr, self.copy_data((bytenr, len), owner, relocation.grow)?);
                 }
                 Ok(Room::Enough)
             }),

@@ -26,10 +26,15 @@ pub(super) struct Moving {
 
 impl Settler<'_, '_> {
     /// Takes room for a data extent, and copies it there.
-    pub(super) fn copy_data(&self, bytenr: u64, len: u64, owner: Option<u64>) -> Result<Moving> {
+    pub(super) fn copy_data(
+        &self,
+        (bytenr, len): (u64, u64),
+        owner: Option<u64>,
+        grow: bool,
+    ) -> Result<Moving> {
         let space = &self.commit.core().space;
         let sums = self.sums_of(bytenr, len)?;
-        let to = space.allocate_extent(len).ok_or(Error::NoSpace)?;
+        let to = space.allocate_extent(len, grow).ok_or(Error::NoSpace)?;
         match self.copy_content(bytenr, to, &sums) {
             Ok(()) => Ok(Moving { to, sums, owner }),
             Err(error) => {
