@@ -245,17 +245,31 @@ fn mount_here(
 
 /// A balance that was paused or interrupted goes on, as it does on Linux.
 fn go_on_balancing(fs: &Filesystem, tasks: &Tasks, source: &Path) {
+    let source = source.display().to_string();
     match tasks.resume_balance(fs) {
         Ok(()) => crate::complain!(
-            "buttress: {}: a balance that was interrupted goes on (not with -o skip_balance)",
-            source.display()
+            "buttress: {source}: a balance that was interrupted goes on (not with -o skip_balance)"
         ),
-        Err(Errno::NOTCONN) => {}
-        Err(errno) => crate::complain!(
-            "buttress: {}: a balance that was interrupted cannot go on: {errno}",
-            source.display()
-        ),
+        Err(Errno::NOTCONN) => return,
+        Err(errno) => {
+            crate::complain!(
+                "buttress: {source}: a balance that was interrupted cannot go on: {errno}; `buttress balance cancel` ends it"
+            );
+            return;
+        }
     }
+    // Nobody else asks how it ends.
+    let tasks = tasks.clone();
+    let tell = move || match tasks.wait_for_balance() {
+        Some(Ok(done)) if done.emptied.failed.is_empty() => {}
+        Some(Ok(done)) => crate::complain!(
+            "buttress: {source}: the balance has ended, and {} extents cannot be moved; `buttress check --check-data-csum` tells which files have them",
+            done.emptied.failed.len()
+        ),
+        Some(Err(Errno::INTR)) | None => {}
+        Some(Err(errno)) => crate::complain!("buttress: {source}: the balance has failed: {errno}"),
+    };
+    let _untold = std::thread::Builder::new().name("buttress-tell".to_owned()).spawn(tell);
 }
 
 /// The id of the subvolume to mount.

@@ -43,6 +43,7 @@ impl Tasks {
         if fs.unfinished_balance().map_err(errno)?.is_some() || self.resize.state().running {
             return Err(Errno::INPROGRESS);
         }
+        fs.check_balance(&balance).map_err(errno)?;
         self.balance.begin("balance", fs, move |fs, told| {
             fs.balance(&balance, |at| flow(told(at))).map_err(errno)
         })
@@ -53,11 +54,15 @@ impl Tasks {
         if self.resize.state().running {
             return Err(Errno::INPROGRESS);
         }
-        if fs.unfinished_balance().map_err(errno)?.is_none() {
-            return Err(Errno::NOTCONN);
-        }
+        let unfinished = fs.unfinished_balance().map_err(errno)?.ok_or(Errno::NOTCONN)?;
+        fs.check_balance(&unfinished).map_err(errno)?;
         self.balance
             .begin("balance", fs, |fs, told| fs.resume_balance(|at| flow(told(at))).map_err(errno))
+    }
+
+    /// Waits until no balance runs; what came of the last one.
+    pub fn wait_for_balance(&self) -> Option<Answer<Balanced>> {
+        self.balance.wait()
     }
 
     /// Begins to give the device another size.
@@ -166,7 +171,10 @@ impl<P: Clone + Send + 'static, R: Clone + Send + 'static> Task<P, R> {
         if !state.0.running {
             return Err(Errno::NOTCONN);
         }
-        state.0.stop = Some(why);
+        // Who has cancelled it is not taken at his word by one who pauses it.
+        if state.0.stop != Some(BalanceStop::Cancel) {
+            state.0.stop = Some(why);
+        }
         Ok(())
     }
 
@@ -249,6 +257,7 @@ mod tests {
         assert!(task.state().running);
         assert_eq!(task.0.is_at(7), None);
         task.stop(BalanceStop::Cancel).unwrap();
+        task.stop(BalanceStop::Pause).unwrap();
         assert_eq!((task.0.is_at(8), task.state().progress), (Some(BalanceStop::Cancel), Some(8)));
         drop(Over { shared: &task.0, ended: Some(Ok(5)) });
         assert_eq!(task.wait(), Some(Ok(5)));

@@ -194,13 +194,21 @@ fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
                 "There is no room to write a block group anew. Groups that are nearly empty need little: try -dusage=5, then more. What was moved stays so.",
             )
         }
-        Errno::INVAL => Failure::new(CANNOT, vfs.name(), why)
-            .hint("One device can have the profiles single and dup."),
+        Errno::INVAL => Failure::new(CANNOT, vfs.name(), why).hint(
+            "One device can have the profiles single and dup; where data and metadata share groups, -d and -m have to say the same.",
+        ),
         Errno::INPROGRESS => Failure::new(CANNOT, vfs.name(), "one has begun and not ended, or the device is being resized")
             .hint("`buttress balance status` tells; one that is paused ends with `balance resume` or `balance cancel`."),
+        Errno::NOTCONN if is_gone(vfs) => Failure::new(CANNOT, vfs.name(), "the mount has ended")
+            .hint("The balance goes on with the next mount, unless that says -o skip_balance."),
         Errno::NOTCONN => Failure::new(CANNOT, vfs.name(), "none was paused or interrupted"),
         _ => Failure::new(CANNOT, vfs.name(), why),
     }
+}
+
+/// Whether nobody answers at a mount any more.
+fn is_gone(vfs: &Vfs) -> bool {
+    matches!(vfs, Vfs::Live(path) if !buttress_fuse::client::is_live(path))
 }
 
 /// It did not come to its end; of a live mount somebody else may have seen to that.

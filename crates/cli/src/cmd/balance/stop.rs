@@ -31,9 +31,15 @@ pub fn pause(args: &Place, globals: &Globals) -> Result<(), Failure> {
 pub fn cancel(args: &Place, globals: &Globals) -> Result<(), Failure> {
     const CANNOT: &str = "cannot cancel the balance of";
     with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
-        vfs.stop_balance(BalanceStop::Cancel).map_err(|why| match why.is(Errno::NOTCONN) {
-            true => Failure::new(CANNOT, vfs.name(), "there is none"),
-            false => Failure::new(CANNOT, vfs.name(), why),
+        vfs.stop_balance(BalanceStop::Cancel).map_err(|why| {
+            if why.is(Errno::NOTCONN) {
+                Failure::new(CANNOT, vfs.name(), "there is none")
+            } else if why.is(Errno::INPROGRESS) {
+                let failure = Failure::new(CANNOT, vfs.name(), "the device is being resized");
+                failure.hint("Try again when that is done.")
+            } else {
+                Failure::new(CANNOT, vfs.name(), why)
+            }
         })
     })
 }
