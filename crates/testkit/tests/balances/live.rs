@@ -42,7 +42,7 @@ pub const KINDS: [Kind; 8] = [
         words: &["--full-balance"],
         files: 1500,
     },
-    Kind { nodesize: "4096", quotas: true, writes: true, words: &["-m"], files: 1500 },
+    Kind { nodesize: "4096", quotas: true, writes: false, words: &["-m"], files: 1500 },
     Kind {
         nodesize: "16384",
         quotas: true,
