@@ -4,7 +4,8 @@
 //! When the owner leaves it to others, or a balance moves or copies it, it gets full backrefs: from then on it refers by its address.
 //! So its owner's own reference is recorded as long as it has no full backrefs; but below a block that a balance has moved there is only that
 //! one's, by its address, be it the owner's block or another's. Of a block with full backrefs nothing follows: a balance that has copied it and was
-//! interrupted, or has merged otherwise, leaves it to its owner so.
+//! interrupted, or has merged otherwise, leaves it to its owner so. What the owner then reaches below it has only references by the address of that block:
+//! it is right when the owner's tree leads there.
 
 use buttress_ondisk::{
     BlockHead, Expect, Key, TreeBlock, kind, objectid,
@@ -63,8 +64,31 @@ pub(crate) fn judge(context: &Context<'_>, block: &TreeBlock, tree: u64, above: 
         matches!(above, Above::Block { moved: true, .. })
             || parents.iter().any(|parent| is_moved_at(context, *parent, block.level() + 1))
     };
-    if recorded == Some(false) && !is_below_moved() {
+    if recorded == Some(false) && !is_below_moved() && !is_led_to(context, block) {
         context.report(Kind::TreeBlockOwner, place(), owner, "a tree that refers to it");
+    }
+}
+
+/// Whether the tree of a block's owner leads to it, by the block's first key; also where damage hides that.
+fn is_led_to(context: &Context<'_>, block: &TreeBlock) -> bool {
+    let Some(tree) = context.roots.find(block.owner()).filter(|_| !block.is_empty()) else {
+        return false;
+    };
+    let (key, mut expect) = (block.key(0), tree.root.expect());
+    loop {
+        let Ok(above) = context.volume.read_block(expect.bytenr, &expect) else { return true };
+        if above.level() <= block.level() || above.is_empty() {
+            return false;
+        }
+        let child = above.child(above.child_for(&key));
+        if above.level() == block.level() + 1 {
+            return child.bytenr == block.bytenr();
+        }
+        expect = Expect {
+            level: Some(above.level() - 1),
+            generation: Some(child.generation),
+            ..Expect::at(child.bytenr)
+        };
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::txn::Upkeep;
 
 impl Filesystem {
-    /// Whether something is left of a balance that Linux was interrupted in. It goes by and by; [`Filesystem::clean`] waits for it.
+    /// Whether something is left of a balance that Linux was interrupted in, of a filesystem that is open to be written. It goes by and by; [`Filesystem::clean`] waits for it.
     pub fn has_leavings(&self) -> bool {
         self.inner().forest.has_relocated_data() || self.inner().forest.has_relocation_trees()
     }
@@ -36,7 +36,6 @@ impl Inner {
 
     /// Drops all that is left of a balance that Linux was interrupted in, and commits. Fails where damage is in the way.
     pub(super) fn finish_relocation(&self) -> Result<()> {
-        self.drop_relocated_data()?;
         let mut stalled = 0;
         while self.forest.has_relocation_trees() {
             self.commit_for_space(Upkeep::Much)?;
@@ -45,6 +44,7 @@ impl Inner {
                 return Err(Error::NoSpace);
             }
         }
+        self.drop_relocated_data()?;
         self.commit()?;
         self.forest.why_relocation_is_stuck().map_or(Ok(()), Err)
     }

@@ -208,7 +208,6 @@ impl Filesystem {
     pub fn clean(&self) -> Result<()> {
         let inner = self.inner();
         inner.core.check_writable()?;
-        inner.drop_relocated_data()?;
         inner.forest.try_stuck_again();
         let mut stalled = 0;
         // The commit that drops the last one may be another thread's, and under way: this one waits for it.
@@ -220,6 +219,7 @@ impl Filesystem {
                 return Err(Error::NoSpace);
             }
         }
+        inner.drop_relocated_data()?;
         self.commit()?;
         inner.forest.why_stuck().map_or(Ok(()), Err)
     }

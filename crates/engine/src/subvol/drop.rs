@@ -157,7 +157,7 @@ impl Forest {
             return Ok(());
         }
         let core = commit.core();
-        if !self.give_up_merging(commit)? {
+        if !self.give_up_merging(commit) {
             self.stalled.store(true, Ordering::Release);
             return Ok(());
         }

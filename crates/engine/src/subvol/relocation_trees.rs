@@ -91,31 +91,26 @@ impl Forest {
         self.dead.lock().iter().any(|one| matches!(one, Doomed::Relocation(_)))
     }
 
-    /// Gives up merging: the root items of all relocation trees say that they are to be dropped. `false` where there is no room for that now.
-    pub(super) fn give_up_merging(&self, commit: &Commit<'_>) -> Result<bool> {
+    /// Gives up merging: the root items of all relocation trees say that they are to be dropped. `false` where that cannot be done now, for lack of
+    /// room or as they cannot be read.
+    pub(super) fn give_up_merging(&self, commit: &Commit<'_>) -> bool {
         if self.merges_nothing.load(Ordering::Acquire) || !self.has_relocation_trees() {
-            return Ok(true);
+            return true;
         }
-        let (core, mut items) = (commit.core(), Vec::new());
-        let view = core.root_view();
-        let mut all = view.range(root_key(0), root_key(u64::MAX));
-        while let Some(found) = all.next()? {
-            if let Some(item) = RootItem::read(found.data()).filter(|item| item.refs.get() > 0) {
-                items.push((found.key(), given_up(item)));
-            }
-        }
+        let core = commit.core();
+        let Ok(items) = waiting_to_merge(core) else { return false };
         // They are neighbours.
         let bytes = items.len() * (size_of::<RootItem>() + ITEM_LEN);
         let leaves = (2 * bytes / core.features.nodesize + 2) as u64;
         let least = core.space.extents_of_leaf();
         if !items.is_empty() && core.space.reserve_upkeep(least, least, leaves).1 < leaves {
-            return Ok(false);
+            return false;
         }
         for (key, item) in items {
-            commit.root_item(key, Some(item.as_bytes().to_vec()));
+            commit.root_item(key, Some(given_up(item).as_bytes().to_vec()));
         }
         self.merges_nothing.store(true, Ordering::Release);
-        Ok(true)
+        true
     }
 
     /// Why one of them cannot be dropped, if there is such a one.
@@ -190,6 +185,18 @@ fn begun(core: &Core, key: &Key) -> Result<Option<RootItem>> {
         .ok_or_else(|| Error::inconsistent(objectid::ROOT_TREE, "a root item is too short", key))?;
     require_own_root(core, item.bytenr.get())?;
     Ok(Some(if item.refs.get() > 0 { given_up(item) } else { item }))
+}
+
+/// The root items of relocation trees that wait to be merged.
+fn waiting_to_merge(core: &Core) -> Result<Vec<(Key, RootItem)>> {
+    let mut found = Vec::new();
+    let view = core.root_view();
+    let mut items = view.range(root_key(0), root_key(u64::MAX));
+    while let Some(item) = items.next()? {
+        let root = RootItem::read(item.data()).filter(|root| root.refs.get() > 0);
+        found.extend(root.map(|root| (item.key(), root)));
+    }
+    Ok(found)
 }
 
 /// The root item of a relocation tree that is not merged any further.

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use buttress_testkit::ops::rng::Rng;
-use buttress_testkit::oracle::{KernelMount, TempDir, btrfs, mkfs, run, temp_dir};
+use buttress_testkit::oracle::{KernelMount, TempDir, btrfs, check_verdict, mkfs, run, temp_dir};
 use rustix::fs::ioctl_ficlone;
 
 /// Copies of one balance at most.
@@ -42,7 +42,7 @@ pub const KINDS: [Kind; 8] = [
         words: &["--full-balance"],
         files: 1500,
     },
-    Kind { nodesize: "4096", quotas: true, writes: true, words: &["-m"], files: 1500 },
+    Kind { nodesize: "4096", quotas: true, writes: false, words: &["-m"], files: 1500 },
     Kind {
         nodesize: "16384",
         quotas: true,
@@ -127,22 +127,23 @@ impl Live {
                 scope.spawn(|| self.write(&stop));
             }
             for _ in 0..BALANCES_MAX {
-                found.extend(self.copies(&mut rng));
-                found.retain(|copy| is_in_balance(copy));
-                if found.len() >= count {
+                let mut copies = self.copies(&mut rng);
+                while found.len() < count && !copies.is_empty() {
+                    let copy = copies.swap_remove(rng.below(copies.len() as u64) as usize);
+                    found.extend(is_of_use(&copy).then_some(copy));
+                }
+                if found.len() == count {
                     break;
                 }
             }
             stop.store(true, Ordering::Release);
         });
-        let mut chosen = Vec::new();
-        while chosen.len() < count && !found.is_empty() {
-            let copy = found.swap_remove(rng.below(found.len() as u64) as usize);
-            let to = into.join(format!("moment-{}", chosen.len()));
-            run(Command::new("cp").arg("--sparse=always").arg(&copy).arg(&to)).unwrap();
-            chosen.push(to);
-        }
-        chosen
+        let there = |(number, copy): (usize, &PathBuf)| {
+            let to = into.join(format!("moment-{number}"));
+            run(Command::new("cp").arg("--sparse=always").arg(copy).arg(&to)).unwrap();
+            to
+        };
+        found.iter().enumerate().map(there).collect()
     }
 
     /// The first moment of which this is so.
@@ -199,9 +200,18 @@ impl Live {
     }
 }
 
-fn is_in_balance(image: &Path) -> bool {
+/// Whether a balance is in it, and `btrfs check` calls it clean: with quotas and writers beside the balance Linux (6.18) may have miscounted.
+fn is_of_use(image: &Path) -> bool {
     let trees = btrfs(&["inspect-internal", "dump-tree", "-t", "1", &image.to_string_lossy()]);
-    trees.is_ok_and(|text| text.contains("BALANCE TEMPORARY_ITEM"))
+    if !trees.is_ok_and(|text| text.contains("BALANCE TEMPORARY_ITEM")) {
+        return false;
+    }
+    let (is_clean, report) = check_verdict(image, false).unwrap();
+    assert!(is_clean || report.contains("Counts for qgroup id"), "{report}");
+    if !is_clean {
+        println!("passed over: Linux has counted quotas wrong");
+    }
+    is_clean
 }
 
 /// Makes a file, or makes it another one.

@@ -179,7 +179,7 @@ impl Owners<'_> {
     }
 
     /// Whether the version has relocation trees.
-    fn has_relocation_trees(&mut self) -> Result<bool> {
+    pub(super) fn has_relocation_trees(&mut self) -> Result<bool> {
         if let Some(known) = self.known.relocates {
             return Ok(known);
         }

@@ -158,7 +158,11 @@ impl Owners<'_> {
             for one in refs {
                 let parent = match *one {
                     // The root of a relocation tree.
-                    InlineRef::SharedBlock { parent } if parent == bytenr => continue,
+                    InlineRef::SharedBlock { parent }
+                        if parent == bytenr && head.full && owners.has_relocation_trees()? =>
+                    {
+                        continue;
+                    }
                     InlineRef::SharedBlock { parent } => parent,
                     // Nothing else of the tree is one level up: what the root item says will do.
                     InlineRef::TreeBlock { root }
