@@ -4,8 +4,8 @@
 //! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on. What a batch has moved is durable, so whoever ends the
 //! work in between, or a crash, loses nothing. The commit that finds the group vacant gives its chunk back.
 //!
-//! How large a batch is: as large as there is room for, and small enough that others wait for [`AIM`] and no longer, as far as that can be told from how
-//! long the one before has taken. Where one extent alone needs more (a block that thousands of snapshots share has as many blocks above it) its batch is
+//! How large a batch is: as large as there is room for, and, where others change something beside it, small enough that they wait for [`AIM`] and no longer, as far
+//! as that can be told from how long the one before has taken. Where one extent alone needs more (a block that thousands of snapshots share has as many blocks above it) its batch is
 //! larger. All that its commit may take is promised to it first ([`Size::needs`]): a commit that finds no room would be the last one.
 
 use std::collections::BTreeSet;
@@ -271,7 +271,7 @@ impl Inner {
                 continue;
             }
             if batch.moved > 0 {
-                pace.waited(batch.waited);
+                pace.waited(if batch.has_others { batch.waited } else { Duration::ZERO });
             }
             // Where the extent tree contradicts itself, something may have moved and still be there.
             if batch.moved > 0 && used < least {

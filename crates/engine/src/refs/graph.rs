@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, btree_map};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use buttress_ondisk::TreeBlock;
 use buttress_ondisk::view::InlineRef;
+use buttress_ondisk::{SECTOR, TreeBlock};
 
 use super::owners::{FileRef, Head, Owners, way};
 use super::{Target, child_refs};
@@ -149,25 +149,29 @@ impl Graph {
         })
     }
 
-    /// The leaves that refer to a data extent do so as often as its references count.
+    /// The leaves that refer to a data extent do so as often as its references count, and know how long it is.
     fn must_agree(&self, owners: &Owners<'_>, bytenr: u64) -> Result<()> {
+        let Some(data) = self.data.get(&bytenr) else { return Ok(()) };
         let mut counted: BTreeMap<u64, u64> = BTreeMap::new();
-        for (leaf, count) in
-            self.data.get(&bytenr).iter().flat_map(|it| &it.refs).flat_map(|it| &it.1)
-        {
+        for (leaf, count) in data.refs.iter().flat_map(|(_, leaves)| leaves) {
             *counted.entry(*leaf).or_default() += u64::from(*count);
         }
         for (leaf, count) in counted {
-            let mut named = 0;
-            if let Some(above) = self.blocks.get(&leaf) {
-                let block = above.block(owners.blocks())?;
-                child_refs(&block, |target| named += u64::from(target.bytenr() == bytenr));
-            }
+            let Some(above) = self.blocks.get(&leaf) else { continue };
+            let (mut named, mut is_long) = (0, true);
+            child_refs(&*above.block(owners.blocks())?, |target| match target {
+                Target::Data { bytenr: at, sectors, .. } if at == bytenr => {
+                    named += 1;
+                    is_long &= u64::from(sectors) * SECTOR == data.head.len;
+                }
+                _ => {}
+            });
             if named != count {
-                return Err(wrong(
-                    "a leaf does not refer to an extent as often as that says",
-                    bytenr,
-                ));
+                let what = "a leaf does not refer to an extent as often as that says";
+                return Err(wrong(what, bytenr));
+            }
+            if !is_long {
+                return Err(wrong("an extent is not as long as who refers to it says", bytenr));
             }
         }
         Ok(())
@@ -311,9 +315,8 @@ impl Graph {
             }
             let (head, refs) = some_references(owners, bytenr)?;
             let block = owners.block(bytenr, &head)?;
-            if let Some(lost) = block.lost().first() {
-                return Err(Error::Corrupt(lost.why.clone()));
-            }
+            // What cannot be written again, as it is, would end the commit.
+            owners.blocks().verify(&block)?;
             let mut with_parents = Vec::with_capacity(refs.len());
             for one in refs {
                 let parent = match one {

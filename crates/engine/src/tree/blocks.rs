@@ -191,6 +191,11 @@ impl Blocks {
         Ok(block)
     }
 
+    /// Whether a block that was read, whatever tree it was read for, could be written as it is. Who asks only for its place reads it with less care.
+    pub fn verify(&self, block: &TreeBlock) -> Result<()> {
+        Ok(self.volume.gate().verify(block, &Expect::at(block.bytenr()))?)
+    }
+
     /// Takes a new block that is not written yet; it stays until [`Blocks::let_go`].
     pub fn hold(&self, block: Arc<TreeBlock>) {
         self.insert(block, true);

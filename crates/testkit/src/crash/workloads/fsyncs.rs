@@ -8,6 +8,7 @@ use super::table::{few, mixed, words};
 use super::{
     Script, Workload, data_fsyncs as data, name_fsyncs as names, program_fsyncs as programs, small,
 };
+use crate::ops::generate::Profile;
 use crate::ops::run::Config;
 
 /// Commits are so many rounds apart.
@@ -131,7 +132,8 @@ pub fn random_fsyncs(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let of = |seed: u64| Workload {
         name: format!("fsync: random {seed}").leak(),
         config: small([4096, 16384, 65536][(seed % 3) as usize]),
-        script: Script::Synced(seed, 300, few()),
+        // Of every second one block groups are emptied in between.
+        script: Script::Synced(seed, 300, Profile { empty_every: seed % 2 * 25, ..few() }),
     };
     seeds.map(of).collect()
 }
