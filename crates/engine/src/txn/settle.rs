@@ -27,7 +27,8 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::quota::Changes;
+use crate::quota::{Bystanders, Changes};
+use crate::refs::owners::{Known, Owners};
 use crate::refs::{Applied, Extent, Form, Owned, Record, RefLog, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
@@ -250,11 +251,19 @@ impl<'c, 'a> Settler<'c, 'a> {
         };
         let mut applied = Applied::default();
         let (mut changes, commit) = (self.changes.take(), self.commit);
-        let is_simple = self.owners.is_some();
+        let core = commit.core();
+        let mut known = Known::new(quotas::memory_for_owners(core));
+        let mut counting = changes.as_mut().filter(|_| self.owners.is_none()).map(|changes| {
+            let before = quotas::committed(&core.roots());
+            let owners = Owners::new(&core.blocks, before, &mut known);
+            let bystanders = Bystanders::new(owners, &core.quota, changes);
+            (changes, bystanders)
+        });
         let mut told = |records: &[Record], extent: &Extent| {
-            if let Some(changes) = changes.as_mut().filter(|_| !is_simple) {
+            if let Some((changes, bystanders)) = &mut counting {
                 let nodesize = features.nodesize as u64;
-                changes.told(records, extent, nodesize, |tree| last_snapshot(commit, tree));
+                let last_snapshot = |tree| last_snapshot(commit, tree);
+                changes.told(records, extent, nodesize, bystanders, last_snapshot);
             }
         };
         self.merge(objectid::EXTENT_TREE, |merge| {

@@ -96,10 +96,15 @@ impl Owners<'_> {
         self.known.epoch()
     }
 
-    /// The trees that reach a tree block. The set is in use like that of [`Owners::reached`].
-    pub fn trees_of_leaf(&mut self, bytenr: u64) -> Result<RootSet> {
+    /// The trees that reach a tree block of this level. The set is in use like that of [`Owners::reached`].
+    pub fn trees_of_parent(&mut self, bytenr: u64, level: u8) -> Result<RootSet> {
         self.known.begin();
-        self.trees_of_block(bytenr, Some(0))
+        self.trees_of_block(bytenr, Some(level))
+    }
+
+    /// The sets that are in use, for more of them.
+    pub fn sets(&mut self) -> &mut RootSets {
+        &mut self.known.sets
     }
 
     /// The trees of the set that the last question was answered with, ascending.

@@ -6,7 +6,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
 use super::super::commit::Commit;
-use super::super::core::Roots;
+use super::super::core::{Core, Roots};
 use super::{Settler, TreeCommit};
 use crate::error::Result;
 use crate::quota::{
@@ -122,6 +122,7 @@ impl Settler<'_, '_> {
             if !objectid::is_subvolume(key.objectid) {
                 continue;
             }
+            changes.changed.insert(key.objectid);
             let Some(item) = item.as_deref().and_then(RootItem::read) else {
                 changes.gone.insert(key.objectid);
                 continue;
@@ -168,16 +169,11 @@ impl Settler<'_, '_> {
             return self.count_owned(groups);
         }
         let Some(changes) = self.changes.take() else { return Ok(false) };
-        let committed = |roots: &Roots| Committed {
-            root: roots.root,
-            chunk: roots.chunk,
-            extent: roots.extent,
-        };
         let versions = Versions {
             blocks: &core.blocks,
             before: committed(&core.roots()),
             after: committed(&self.roots),
-            memory: core.room / QUOTA_SHARE,
+            memory: memory_for_owners(core),
             counters: &core.counters,
         };
         let mut quota = core.quota.lock();
@@ -223,6 +219,16 @@ impl Settler<'_, '_> {
             merge.put(key, &[status.as_bytes(), &rest].concat())
         })
     }
+}
+
+/// The trees of a version.
+pub(super) fn committed(roots: &Roots) -> Committed {
+    Committed { root: roots.root, chunk: roots.chunk, extent: roots.extent }
+}
+
+/// Bytes that knowing who reaches what may take in a version.
+pub(super) fn memory_for_owners(core: &Core) -> u64 {
+    core.room / QUOTA_SHARE
 }
 
 /// Subvolumes are new, deleted and gone, while nobody counts.
