@@ -21,7 +21,7 @@ const SETS_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Changes {
     /// Tree blocks that several trees may reach, or have reached.
-    pub(super) blocks: Vec<u64>,
+    pub(super) blocks: Vec<TouchedBlock>,
     /// The same of data extents.
     pub(super) extents: Vec<Touched>,
     /// Data extents that a leaf has let go of, each with the address of the leaf by which it referred to it.
@@ -46,6 +46,16 @@ pub struct Changes {
     pub dead: BTreeSet<u64>,
     /// Subvolumes of which nothing is left.
     pub gone: BTreeSet<u64>,
+}
+
+/// What is known of a tree block that has records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TouchedBlock {
+    pub bytenr: u64,
+    pub level: u8,
+    pub generation: u64,
+    /// The trees that reach it, and those that do no more, where that is certain and these have no group.
+    pub left: Option<[RootSet; 2]>,
 }
 
 /// What is known of a data extent that has records.
@@ -144,7 +154,13 @@ impl Changes {
             return;
         }
         if sectors == 0 {
-            return self.blocks.push(first.bytenr);
+            let level = records.iter().find(|one| one.is_reference()).map_or(0, |one| one.level);
+            let left = match version {
+                Versioned::Both => bystanders.left(records, extent, &mut self.sets),
+                _ => None,
+            };
+            let (bytenr, generation) = (first.bytenr, extent.generation);
+            return self.blocks.push(TouchedBlock { bytenr, level, generation, left });
         }
         self.extent(records, extent, (first.bytenr, bytes, version));
     }

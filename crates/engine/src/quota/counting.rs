@@ -20,8 +20,8 @@ use std::rc::Rc;
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{named, unlike};
-use super::changes::{Changes, Touched, Versioned};
+use super::alike::{named, names, unlike};
+use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::{Owners, Reached};
@@ -32,8 +32,8 @@ use crate::tree::{Blocks, View};
 const BLOCKS_MAX: usize = 4096;
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 const BESIDE: usize = 2;
-/// So few extents are asked for sooner than one more leaf is read for them.
-const ASKED_MAX: usize = 3;
+/// So few extents are looked for one by one sooner than whole leaves are compared.
+const FEW: usize = 3;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -67,8 +67,12 @@ pub(super) struct Counting<'a> {
     after: Owners<'a>,
     /// What comes of sets of tree blocks, as long as they are numbered so.
     changes: Spread<u64, Option<Change>>,
+    /// The same of those that the merge has told of, by the sets of the changes.
+    lefts: Spread<u64, Change>,
     /// The same of extents, by the set of now and the one of those who may have lost them.
     losses: Spread<u64, Option<usize>>,
+    /// Whether no group has all trees of a set of now.
+    nobodys: Spread<u64, bool>,
     epochs: [u64; 2],
     /// Who may have lost extents that are below tree blocks, in the sets of the changes.
     below: Spread<u64, RootSet>,
@@ -93,7 +97,9 @@ impl<'a> Counting<'a> {
             before,
             after,
             changes: Spread::default(),
+            lefts: Spread::default(),
             losses: Spread::default(),
+            nobodys: Spread::default(),
             epochs: [0; 2],
             below: Spread::default(),
             others: HashMap::new(),
@@ -130,18 +136,30 @@ impl<'a> Counting<'a> {
     // ---- tree blocks ----
 
     /// Counts tree blocks, and finds what is below them; whether that could be done.
-    fn all_blocks(&mut self, mut touched: Vec<u64>, sets: &mut RootSets) -> Result<bool> {
-        touched.sort_unstable();
-        touched.dedup();
+    fn all_blocks(&mut self, mut touched: Vec<TouchedBlock>, sets: &mut RootSets) -> Result<bool> {
+        touched.sort_unstable_by_key(|one| one.bytenr);
+        self.is_odd |= touched.windows(2).any(|pair| pair[0].bytenr == pair[1].bytenr);
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
-        for bytenr in &touched {
-            self.block(*bytenr, &mut below, sets)?;
+        for one in &touched {
+            match one.left {
+                Some(left) => {
+                    let change = self.left(left, sets);
+                    self.changed_block(
+                        change,
+                        (one.level, one.generation),
+                        (one.bytenr, &mut below),
+                        sets,
+                    )?;
+                }
+                None => self.block(one.bytenr, &mut below, sets)?,
+            }
             if self.is_spent() {
                 return Ok(false);
             }
         }
         while let Some(bytenr) = below.pop() {
-            if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
+            let is_touched = touched.binary_search_by_key(&bytenr, |one| one.bytenr).is_ok();
+            if !is_touched && met.insert(bytenr, ()).is_none() {
                 self.done[BELOW] += 1;
                 self.block(bytenr, &mut below, sets)?;
             }
@@ -160,11 +178,29 @@ impl<'a> Counting<'a> {
             self.done[SAME] += 1;
             return Ok(());
         };
+        match before.and_then(|before| before.block) {
+            Some(block) => self.changed_block(change, block, (bytenr, below), sets),
+            None => {
+                self.count_block(&change);
+                Ok(())
+            }
+        }
+    }
+
+    fn count_block(&mut self, change: &Change) {
         self.done[MOVED] += 1;
         self.moves.count(change.number, self.blocks.nodesize() as u64);
-        let Some((level, generation)) = before.and_then(|before| before.block) else {
-            return Ok(());
-        };
+    }
+
+    /// Counts a tree block of this level and generation, of which that has come.
+    fn changed_block(
+        &mut self,
+        change: Change,
+        (level, generation): (u8, u64),
+        (bytenr, below): (u64, &mut Vec<u64>),
+        sets: &mut RootSets,
+    ) -> Result<()> {
+        self.count_block(&change);
         if !change.goes_on {
             return Ok(());
         }
@@ -180,6 +216,19 @@ impl<'a> Counting<'a> {
             return Ok(());
         }
         self.leaf(&block, &change, sets)
+    }
+
+    /// What comes of it that tree blocks are left with some trees, which others, without groups, have shared with these.
+    fn left(&mut self, [left, lost]: [RootSet; 2], sets: &mut RootSets) -> Change {
+        let key = u64::from(left.number()) << 32 | u64::from(lost.number());
+        if let Some(known) = self.lefts.get(&key) {
+            return *known;
+        }
+        let before = sets.union(left, lost);
+        let (old, new) = (sets.trees(before).collect(), sets.trees(left).collect());
+        let change = self.changed(old, new, sets);
+        self.lefts.insert(key, change);
+        change
     }
 
     /// What comes of it that tree blocks have another set of trees; `None` where it is the same one.
@@ -220,6 +269,7 @@ impl<'a> Counting<'a> {
         if self.epochs != epochs {
             self.changes.clear();
             self.losses.clear();
+            self.nobodys.clear();
             self.epochs = epochs;
         }
     }
@@ -240,13 +290,14 @@ impl<'a> Counting<'a> {
         let Some((first, others)) = others.split_first() else { return Ok(named(leaf)) };
         let (mut rest, mut alike) = unlike(leaf, first);
         for other in others {
-            if rest.len() <= ASKED_MAX {
-                break;
+            let had = rest.len();
+            if had <= FEW {
+                rest.retain(|one| !names(other, one));
+            } else {
+                let (more, _) = unlike(leaf, other);
+                rest.retain(|(key, _)| more.binary_search_by_key(key, |one| one.0).is_ok());
             }
-            let (more, also) = unlike(leaf, other);
-            let more: Vec<Key> = more.into_iter().map(|(key, _)| key).collect();
-            rest.retain(|(key, _)| more.binary_search(key).is_ok());
-            alike = alike.max(also);
+            alike += (had - rest.len()) as u64;
         }
         self.done[COMPARED] += alike;
         Ok(rest)
@@ -350,10 +401,14 @@ impl<'a> Counting<'a> {
     /// Counts an extent of which nothing is known but that these trees have reached it, and no tree has gained it.
     fn losses_of(&mut self, bytenr: u64, lost: RootSet, sets: &RootSets) -> Result<()> {
         let losers = self.moves.with_groups(sets, lost);
-        let moves = &mut self.moves;
+        self.after.begin();
+        self.forget();
+        let (moves, nobodys) = (&mut self.moves, &mut self.nobodys);
         let is_enough = |sets: &RootSets, found: RootSet| {
             losers.iter().all(|tree| sets.contains(found, *tree))
-                && moves.is_nobodys(sets.trees(found))
+                && *nobodys
+                    .entry(found.number().into())
+                    .or_insert_with(|| moves.is_nobodys(sets.trees(found)))
         };
         let Some(found) = self.after.reached_until(bytenr, is_enough)? else {
             // It would have records.

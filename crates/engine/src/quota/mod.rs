@@ -44,7 +44,7 @@ mod groups;
 mod simple;
 
 pub use account::{Versions, account};
-pub use bystanders::Bystanders;
+pub use bystanders::{Bystanders, Remembered};
 pub use changes::Changes;
 pub use charges::Charges;
 pub use edit::NewLimits;

@@ -10,7 +10,7 @@ use super::super::core::{Core, Roots};
 use super::{Settler, TreeCommit};
 use crate::error::Result;
 use crate::quota::{
-    Changes, Counted, Groups, Quota, Versions, account, is_deleted, is_of_subvolume,
+    Changes, Counted, Groups, Quota, Remembered, Versions, account, is_deleted, is_of_subvolume,
 };
 use crate::refs::Target;
 use crate::refs::owners::Committed;
@@ -50,7 +50,12 @@ impl Settler<'_, '_> {
             }
         }
         match &mut *quota {
-            Quota::Counted(_) => self.changes = Some(self.changed_trees()?),
+            Quota::Counted(_) => {
+                let (changes, version) = (self.changed_trees()?, core.roots().root.generation);
+                let (from, room) = (core.remembered.lock().take(), memory_for_owners(core) / 2);
+                self.remembered = Some(Remembered::take(from, version, &changes, room));
+                self.changes = Some(changes);
+            }
             Quota::Simple(groups) => {
                 self.owners = groups.simple_since();
                 self.changes = Some(self.changed_trees()?);
