@@ -34,11 +34,7 @@ pub struct Versions<'a> {
 /// Counts what has changed; whether that is known.
 pub fn account(groups: &mut Groups, versions: &Versions<'_>, mut changes: Changes) -> Result<bool> {
     groups.come(&changes.made);
-    // What a snapshot is taken of lives on in that, which gets its numbers.
-    let sources: BTreeSet<u64> = changes.snapshots.iter().map(|(_, source)| *source).collect();
-    for id in changes.dead.difference(&sources) {
-        groups.let_go(*id);
-    }
+    changes.leaving().iter().for_each(|id| groups.let_go(*id));
     let fresh = changes.snapshots.iter().map(|(snapshot, _)| *snapshot).collect();
     let (mut before, mut after) = (Known::new(versions.memory), Known::new(versions.memory));
     let owners = [(versions.before, &mut before), (versions.after, &mut after)];

@@ -10,6 +10,7 @@ use buttress_ondisk::item::extent_flags;
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{SECTOR, kind, objectid};
 
+use super::bystanders::Bystanders;
 use crate::hash::Spread;
 use crate::refs::{Extent, Record, RootSet, RootSets};
 
@@ -20,7 +21,7 @@ const SETS_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub struct Changes {
     /// Tree blocks that several trees may reach, or have reached.
-    pub(super) blocks: Vec<u64>,
+    pub(super) blocks: Vec<TouchedBlock>,
     /// The same of data extents.
     pub(super) extents: Vec<Touched>,
     /// Data extents that a leaf has let go of, each with the address of the leaf by which it referred to it.
@@ -29,10 +30,14 @@ pub struct Changes {
     pub(super) alone: Spread<u64, i64>,
     /// How many extents these and those are that have changed no owner.
     pub(super) settled: u64,
+    /// How many extents others have changed without a group gaining or losing anything.
+    pub(super) told: u64,
     /// The sets of trees in `extents`.
     pub(super) sets: RootSets,
     /// The transaction of each tree's last snapshot.
     last_snapshots: Spread<u64, u64>,
+    /// Trees that are changed, come or go.
+    pub changed: BTreeSet<u64>,
     /// Snapshots that were taken, with what they were taken of.
     pub snapshots: Vec<(u64, u64)>,
     /// Subvolumes that are new, snapshots among them.
@@ -41,6 +46,16 @@ pub struct Changes {
     pub dead: BTreeSet<u64>,
     /// Subvolumes of which nothing is left.
     pub gone: BTreeSet<u64>,
+}
+
+/// What is known of a tree block that has records.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TouchedBlock {
+    pub bytenr: u64,
+    pub level: u8,
+    pub generation: u64,
+    /// The trees that reach it, and those that do no more, where that is certain and these have no group.
+    pub left: Option<[RootSet; 2]>,
 }
 
 /// What is known of a data extent that has records.
@@ -73,8 +88,10 @@ impl Default for Changes {
             released: Vec::new(),
             alone: Spread::default(),
             settled: 0,
+            told: 0,
             sets: RootSets::bounded(SETS_BYTES),
             last_snapshots: Spread::default(),
+            changed: BTreeSet::new(),
             snapshots: Vec::new(),
             made: BTreeSet::new(),
             dead: BTreeSet::new(),
@@ -89,6 +106,12 @@ impl Changes {
         Changes { snapshots, ..Changes::default() }
     }
 
+    /// Deleted subvolumes whose groups may go. What a snapshot is taken of lives on in that, which gets its numbers.
+    pub(super) fn leaving(&self) -> BTreeSet<u64> {
+        let sources: BTreeSet<u64> = self.snapshots.iter().map(|(_, source)| *source).collect();
+        &self.dead - &sources
+    }
+
     /// Notes what the folded records of an extent, all of them, have made of it. `last_snapshot` tells when a tree has had its last snapshot by the last
     /// version, if it was there.
     pub fn told(
@@ -96,6 +119,7 @@ impl Changes {
         records: &[Record],
         extent: &Extent,
         nodesize: u64,
+        bystanders: &mut Bystanders<'_>,
         last_snapshot: impl FnOnce(u64) -> Option<u64>,
     ) {
         if !records.iter().any(is_of_files) {
@@ -125,8 +149,18 @@ impl Changes {
             *self.alone.entry(tree).or_default() += change;
             return;
         }
+        if !is_new && !gains(records, extent) && bystanders.settle(records, extent) {
+            self.told += 1;
+            return;
+        }
         if sectors == 0 {
-            return self.blocks.push(first.bytenr);
+            let level = records.iter().find(|one| one.is_reference()).map_or(0, |one| one.level);
+            let left = match version {
+                Versioned::Both => bystanders.left(records, extent, &mut self.sets),
+                _ => None,
+            };
+            let (bytenr, generation) = (first.bytenr, extent.generation);
+            return self.blocks.push(TouchedBlock { bytenr, level, generation, left });
         }
         self.extent(records, extent, (first.bytenr, bytes, version));
     }
@@ -172,6 +206,12 @@ fn had_before(tree: u64, records: &[Record], extent: &Extent) -> bool {
     let now: i64 = refs.map(|(_, count)| count).sum();
     let more = records.iter().filter(|one| one.kind == kind::EXTENT_DATA_REF && one.owner == tree);
     now > more.map(|one| i64::from(one.delta)).sum()
+}
+
+/// Whether a tree may have gained a data extent that it had not. Tree blocks that are there are gained by snapshots alone.
+fn gains(records: &[Record], extent: &Extent) -> bool {
+    let mut gains = records.iter().filter(|it| it.kind == kind::EXTENT_DATA_REF && it.delta > 0);
+    gains.any(|it| !had_before(it.owner, records, extent))
 }
 
 /// Whether a reference may be a subvolume's; those by blocks are.

@@ -11,18 +11,20 @@
 //! only one tree is left of.
 //!
 //! **Enough** is known of an extent when nobody has it alone and each loser with a group is found again, or there is none. So nothing is asked of what is
-//! overwritten but whether the one who did it has it elsewhere. What a deleted subvolume shared is held against a leaf at the same key of
-//! other trees: what both name, nobody has alone. Never one of a tree that is dropped: its nodes name what is gone.
+//! overwritten but whether the one who did it has it elsewhere. What somebody is left alone with is held against a leaf at the same key of
+//! other trees: what both name, nobody has alone (`alike.rs`). Never one of a tree that is dropped: its nodes name what is gone.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 
-use buttress_ondisk::{Key, TreeBlock, kind};
+use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::changes::{Changes, Touched, Versioned};
+use super::alike::{named, names, unlike};
+use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
-use crate::refs::owners::{Owners, Reached, extent_of};
+use crate::refs::owners::{Owners, Reached};
 use crate::refs::{RootSet, RootSets, Target, child_refs};
 use crate::tree::{Blocks, View};
 
@@ -30,10 +32,8 @@ use crate::tree::{Blocks, View};
 const BLOCKS_MAX: usize = 4096;
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 const BESIDE: usize = 2;
-/// Leaves of another tree that have what one leaf has, at most.
-const LEAVES_MAX: usize = 3;
-/// So few extents are asked for sooner than one more leaf is read for them.
-const ASKED_MAX: usize = 3;
+/// So few extents are looked for one by one sooner than whole leaves are compared.
+const FEW: usize = 3;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -57,8 +57,6 @@ struct Change {
     goes_on: bool,
     /// One that reaches them, or did.
     tree: u64,
-    /// Whether any tree is left.
-    is_left: bool,
 }
 
 pub(super) struct Counting<'a> {
@@ -69,15 +67,17 @@ pub(super) struct Counting<'a> {
     after: Owners<'a>,
     /// What comes of sets of tree blocks, as long as they are numbered so.
     changes: Spread<u64, Option<Change>>,
+    /// The same of those that the merge has told of, by the sets of the changes.
+    lefts: Spread<u64, Change>,
     /// The same of extents, by the set of now and the one of those who may have lost them.
     losses: Spread<u64, Option<usize>>,
+    /// Whether no group has all trees of a set of now.
+    nobodys: Spread<u64, bool>,
     epochs: [u64; 2],
     /// Who may have lost extents that are below tree blocks, in the sets of the changes.
     below: Spread<u64, RootSet>,
-    /// Extents that nobody has alone, by what several trees name.
-    shared: Spread<u64, ()>,
-    /// Trees with whose leaves is compared.
-    others: HashMap<u64, Option<View<'a>>>,
+    /// Trees with whose leaves those of one are compared.
+    others: HashMap<u64, Rc<[View<'a>]>>,
     /// Blocks that may be gone into.
     left: usize,
     /// Something is as no commit of ours makes it.
@@ -97,10 +97,11 @@ impl<'a> Counting<'a> {
             before,
             after,
             changes: Spread::default(),
+            lefts: Spread::default(),
             losses: Spread::default(),
+            nobodys: Spread::default(),
             epochs: [0; 2],
             below: Spread::default(),
-            shared: Spread::default(),
             others: HashMap::new(),
             left: BLOCKS_MAX,
             is_odd: false,
@@ -110,6 +111,7 @@ impl<'a> Counting<'a> {
     /// Whether all of it could be counted.
     pub fn all(&mut self, changes: &mut Changes) -> Result<bool> {
         self.done[ALONE] += changes.settled;
+        self.done[TOLD] += changes.told;
         for (tree, bytes) in std::mem::take(&mut changes.alone) {
             // What a snapshot has comes with the rest of it.
             if !self.moves.is_fresh(tree) {
@@ -134,18 +136,30 @@ impl<'a> Counting<'a> {
     // ---- tree blocks ----
 
     /// Counts tree blocks, and finds what is below them; whether that could be done.
-    fn all_blocks(&mut self, mut touched: Vec<u64>, sets: &mut RootSets) -> Result<bool> {
-        touched.sort_unstable();
-        touched.dedup();
+    fn all_blocks(&mut self, mut touched: Vec<TouchedBlock>, sets: &mut RootSets) -> Result<bool> {
+        touched.sort_unstable_by_key(|one| one.bytenr);
+        self.is_odd |= touched.windows(2).any(|pair| pair[0].bytenr == pair[1].bytenr);
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
-        for bytenr in &touched {
-            self.block(*bytenr, &mut below, sets)?;
+        for one in &touched {
+            match one.left {
+                Some(left) => {
+                    let change = self.left(left, sets);
+                    self.changed_block(
+                        change,
+                        (one.level, one.generation),
+                        (one.bytenr, &mut below),
+                        sets,
+                    )?;
+                }
+                None => self.block(one.bytenr, &mut below, sets)?,
+            }
             if self.is_spent() {
                 return Ok(false);
             }
         }
         while let Some(bytenr) = below.pop() {
-            if touched.binary_search(&bytenr).is_err() && met.insert(bytenr, ()).is_none() {
+            let is_touched = touched.binary_search_by_key(&bytenr, |one| one.bytenr).is_ok();
+            if !is_touched && met.insert(bytenr, ()).is_none() {
                 self.done[BELOW] += 1;
                 self.block(bytenr, &mut below, sets)?;
             }
@@ -164,17 +178,34 @@ impl<'a> Counting<'a> {
             self.done[SAME] += 1;
             return Ok(());
         };
+        match before.and_then(|before| before.block) {
+            Some(block) => self.changed_block(change, block, (bytenr, below), sets),
+            None => {
+                self.count_block(&change);
+                Ok(())
+            }
+        }
+    }
+
+    fn count_block(&mut self, change: &Change) {
         self.done[MOVED] += 1;
         self.moves.count(change.number, self.blocks.nodesize() as u64);
-        let Some((level, generation)) = before.and_then(|before| before.block) else {
-            return Ok(());
-        };
-        let compares = change.is_quiet && !change.is_left && level == 0;
-        if !change.goes_on && !compares {
+    }
+
+    /// Counts a tree block of this level and generation, of which that has come.
+    fn changed_block(
+        &mut self,
+        change: Change,
+        (level, generation): (u8, u64),
+        (bytenr, below): (u64, &mut Vec<u64>),
+        sets: &mut RootSets,
+    ) -> Result<()> {
+        self.count_block(&change);
+        if !change.goes_on {
             return Ok(());
         }
         self.done[READ] += 1;
-        self.left = self.left.saturating_sub(usize::from(change.goes_on));
+        self.left = self.left.saturating_sub(1);
         let block = self.blocks.read(bytenr, level, generation, 0)?;
         if level > 0 {
             child_refs(&block, |target| {
@@ -185,6 +216,19 @@ impl<'a> Counting<'a> {
             return Ok(());
         }
         self.leaf(&block, &change, sets)
+    }
+
+    /// What comes of it that tree blocks are left with some trees, which others, without groups, have shared with these.
+    fn left(&mut self, [left, lost]: [RootSet; 2], sets: &mut RootSets) -> Change {
+        let key = u64::from(left.number()) << 32 | u64::from(lost.number());
+        if let Some(known) = self.lefts.get(&key) {
+            return *known;
+        }
+        let before = sets.union(left, lost);
+        let (old, new) = (sets.trees(before).collect(), sets.trees(left).collect());
+        let change = self.changed(old, new, sets);
+        self.lefts.insert(key, change);
+        change
     }
 
     /// What comes of it that tree blocks have another set of trees; `None` where it is the same one.
@@ -215,7 +259,6 @@ impl<'a> Counting<'a> {
             is_quiet,
             goes_on: old.len() > 1 && !lost.is_empty() && (!is_quiet || may_be_alone),
             tree: new.first().or(old.first()).copied().unwrap_or_default(),
-            is_left,
             number: self.moves.number(old, new),
         }
     }
@@ -226,64 +269,55 @@ impl<'a> Counting<'a> {
         if self.epochs != epochs {
             self.changes.clear();
             self.losses.clear();
+            self.nobodys.clear();
             self.epochs = epochs;
         }
     }
 
     /// Finds what a leaf has named that trees have lost with it.
     fn leaf(&mut self, leaf: &TreeBlock, change: &Change, sets: &mut RootSets) -> Result<()> {
-        let mut named = named(leaf);
-        if change.is_quiet {
-            self.compare(&mut named, change)?;
-        }
-        if change.goes_on {
-            for (_, bytenr) in named {
-                let lost = self.below.entry(bytenr).or_default();
-                *lost = sets.union(*lost, change.lost);
-            }
+        let named = if change.is_quiet { self.unlike(leaf, change)? } else { named(leaf) };
+        for (_, bytenr) in named {
+            let lost = self.below.entry(bytenr).or_default();
+            *lost = sets.union(*lost, change.lost);
         }
         Ok(())
     }
 
-    /// Takes what other trees name, too, out of what a leaf has named: nobody has that alone.
-    fn compare(&mut self, named: &mut Vec<(Key, u64)>, change: &Change) -> Result<()> {
-        let mut one = change.is_left.then_some(change.tree);
-        for other in self.moves.beside(change.tree, BESIDE) {
-            if named.len() <= ASKED_MAX {
-                break;
+    /// What a leaf names that trees beside the one that is left of it do not: nobody has the rest alone.
+    fn unlike(&mut self, leaf: &TreeBlock, change: &Change) -> Result<Vec<(Key, u64)>> {
+        let others = self.others(change.tree)?;
+        let Some((first, others)) = others.split_first() else { return Ok(named(leaf)) };
+        let (mut rest, mut alike) = unlike(leaf, first);
+        for other in others {
+            let had = rest.len();
+            if had <= FEW {
+                rest.retain(|one| !names(other, one));
+            } else {
+                let (more, _) = unlike(leaf, other);
+                rest.retain(|(key, _)| more.binary_search_by_key(key, |one| one.0).is_ok());
             }
-            let Some(view) = self.other(other)? else { continue };
-            let Some(one) = one else {
-                // Nobody is left of whom it is known: what counts is what this one and another one name.
-                let mut found = found_in(&view, named).into_iter();
-                named.retain(|_| found.next() == Some(true));
-                one = Some(other);
-                continue;
-            };
-            if self.moves.is_nobodys([one, other]) {
-                let mut found = found_in(&view, named).into_iter();
-                named.retain(|(_, bytenr)| {
-                    let is_shared = found.next() == Some(true);
-                    self.done[COMPARED] += u64::from(is_shared);
-                    // What has gone with the leaf has records of its own.
-                    if is_shared && !change.is_left {
-                        self.shared.insert(*bytenr, ());
-                    }
-                    !is_shared
-                });
-            }
+            alike += (had - rest.len()) as u64;
         }
-        Ok(())
+        self.done[COMPARED] += alike;
+        Ok(rest)
     }
 
-    /// A tree that is compared with, unless it is being dropped.
-    fn other(&mut self, tree: u64) -> Result<Option<View<'a>>> {
+    /// The trees that one is compared with: no group has both, and none is being dropped.
+    fn others(&mut self, tree: u64) -> Result<Rc<[View<'a>]>> {
         if let Some(known) = self.others.get(&tree) {
-            return Ok(*known);
+            return Ok(known.clone());
         }
-        let view = if self.moves.is_fresh(tree) { None } else { self.after.living(tree)? };
-        self.others.insert(tree, view);
-        Ok(view)
+        let mut views = Vec::new();
+        for other in self.moves.beside(tree, BESIDE) {
+            if self.moves.is_fresh(other) || !self.moves.is_nobodys([tree, other]) {
+                continue;
+            }
+            views.extend(self.after.living(other)?);
+        }
+        let views: Rc<[View<'a>]> = views.into();
+        self.others.insert(tree, views.clone());
+        Ok(views)
     }
 
     // ---- data extents ----
@@ -321,7 +355,7 @@ impl<'a> Counting<'a> {
             let lost = match leaves.get(&leaf) {
                 Some(known) => *known,
                 None => {
-                    let trees = self.before.trees_of_leaf(leaf)?;
+                    let trees = self.before.trees_of_parent(leaf, 0)?;
                     let mut trees: Vec<u64> = self.before.trees_in(trees).collect();
                     let trees = sets.of(&mut trees);
                     leaves.insert(leaf, trees);
@@ -367,13 +401,14 @@ impl<'a> Counting<'a> {
     /// Counts an extent of which nothing is known but that these trees have reached it, and no tree has gained it.
     fn losses_of(&mut self, bytenr: u64, lost: RootSet, sets: &RootSets) -> Result<()> {
         let losers = self.moves.with_groups(sets, lost);
-        if losers.is_empty() && self.shared.contains_key(&bytenr) {
-            return Ok(());
-        }
-        let moves = &mut self.moves;
+        self.after.begin();
+        self.forget();
+        let (moves, nobodys) = (&mut self.moves, &mut self.nobodys);
         let is_enough = |sets: &RootSets, found: RootSet| {
             losers.iter().all(|tree| sets.contains(found, *tree))
-                && moves.is_nobodys(sets.trees(found))
+                && *nobodys
+                    .entry(found.number().into())
+                    .or_insert_with(|| moves.is_nobodys(sets.trees(found)))
         };
         let Some(found) = self.after.reached_until(bytenr, is_enough)? else {
             // It would have records.
@@ -430,34 +465,4 @@ impl<'a> Counting<'a> {
         self.moves.count(number, bytes.unwrap_or(0));
         Ok(())
     }
-}
-
-/// The data extents that a leaf names, and where.
-fn named(leaf: &TreeBlock) -> Vec<(Key, u64)> {
-    let items = (0..leaf.len()).map(|slot| leaf.item(slot));
-    let files = items.filter(|(key, _)| key.kind == kind::EXTENT_DATA);
-    files.filter_map(|(key, data)| Some((key, extent_of(data)?.bytenr))).collect()
-}
-
-/// Which of them a tree names at the same places. What cannot be read names nothing.
-fn found_in(view: &View<'_>, named: &[(Key, u64)]) -> Vec<bool> {
-    let mut found = vec![false; named.len()];
-    let mut at = 0;
-    for _ in 0..LEAVES_MAX {
-        let Some((key, _)) = named.get(at) else { break };
-        let Ok((leaf, next)) = view.leaf_at(key) else { break };
-        let mut slot = leaf.search(key).unwrap_or_else(|slot| slot);
-        while let Some((key, bytenr)) = named.get(at)
-            && next.is_none_or(|next| *key < next)
-        {
-            while slot < leaf.len() && leaf.key(slot) < *key {
-                slot += 1;
-            }
-            if slot < leaf.len() && leaf.key(slot) == *key {
-                found[at] = extent_of(leaf.data(slot)).is_some_and(|it| it.bytenr == *bytenr);
-            }
-            at += 1;
-        }
-    }
-    found
 }

@@ -186,9 +186,19 @@ impl Groups {
     /// The group of a subvolume that is deleted goes, so that nobody has to count what the subvolume loses; but one that is in another group stays as
     /// long as there is something in it, as what is dropped is that one's, too.
     pub fn let_go(&mut self, subvolume: u64) {
-        if self.above.get(&subvolume).is_none_or(BTreeSet::is_empty) {
+        if self.is_in_none(subvolume) {
             self.remove(subvolume);
         }
+    }
+
+    fn is_in_none(&self, subvolume: u64) -> bool {
+        self.above.get(&subvolume).is_none_or(BTreeSet::is_empty)
+    }
+
+    /// A group and all that it is in, once it was let go if it is one of these.
+    pub(super) fn over_but_leaving(&self, group: u64, leaving: &BTreeSet<u64>) -> BTreeSet<u64> {
+        let goes = leaving.contains(&group) && self.is_in_none(group);
+        if goes { BTreeSet::new() } else { self.over(group) }
     }
 
     /// Subvolumes that have groups: up to `most` on each side of this one, by their numbers; the nearest ones come first.

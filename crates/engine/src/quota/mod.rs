@@ -34,6 +34,8 @@ use buttress_ondisk::item::{RootItem, root_flags};
 use crate::refs::usage::Costs;
 
 mod account;
+mod alike;
+mod bystanders;
 mod changes;
 mod charges;
 mod counting;
@@ -42,6 +44,7 @@ mod groups;
 mod simple;
 
 pub use account::{Versions, account};
+pub use bystanders::{Bystanders, Remembered};
 pub use changes::Changes;
 pub use charges::Charges;
 pub use edit::NewLimits;

@@ -20,6 +20,8 @@
 
 use std::collections::HashMap;
 
+use crate::hash::Spread;
+
 /// A set of trees in a [`RootSets`]; of no use with another one, nor after [`RootSets::clear`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RootSet(u32);
@@ -60,6 +62,8 @@ pub struct RootSets {
     /// By number less one.
     nodes: Vec<Node>,
     numbers: HashMap<Node, RootSet>,
+    /// The sets of one tree that were asked for.
+    singles: Spread<u64, RootSet>,
     /// Unions, by their parts.
     unions: Vec<(RootSet, RootSet, RootSet)>,
     bytes_max: u64,
@@ -76,7 +80,8 @@ impl RootSets {
     /// None yet, and so many bytes of memory for them.
     pub fn bounded(bytes_max: u64) -> RootSets {
         let (nodes, unions) = (Vec::new(), Vec::new());
-        RootSets { nodes, numbers: HashMap::new(), unions, bytes_max, is_full: false }
+        let (numbers, singles) = (HashMap::new(), Spread::default());
+        RootSets { nodes, numbers, singles, unions, bytes_max, is_full: false }
     }
 
     /// Whether there was no room for a set: what was answered since is wrong.
@@ -86,11 +91,22 @@ impl RootSets {
 
     /// The set of one tree.
     pub fn single(&mut self, tree: u64) -> RootSet {
-        self.word(tree / WORD, 1 << (tree % WORD))
+        if let Some(known) = self.singles.get(&tree) {
+            return *known;
+        }
+        let single = self.word(tree / WORD, 1 << (tree % WORD));
+        // One that is remembered is a node, so these take no more room.
+        if !single.is_empty() {
+            self.singles.insert(tree, single);
+        }
+        single
     }
 
     /// The set of these trees, which are sorted for it.
     pub fn of(&mut self, trees: &mut [u64]) -> RootSet {
+        if let [tree] = *trees {
+            return self.single(tree);
+        }
         trees.sort_unstable();
         let words = trees.chunk_by(|one, other| one / WORD == other / WORD);
         let mut sets: Vec<RootSet> = words

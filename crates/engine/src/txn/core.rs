@@ -14,7 +14,7 @@ use super::settle::{Relocated, Relocation};
 use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
-use crate::quota::{Charges, Counted, Quota};
+use crate::quota::{Charges, Counted, Quota, Remembered};
 use crate::space::{Items, Space, Trees};
 use crate::stats::{self, Counters, Stats};
 use crate::tree::{Blocks, Root, View};
@@ -270,6 +270,8 @@ pub struct Core {
     pub read_only: bool,
     /// What quota groups have.
     pub quota: Mutex<Quota>,
+    /// Who reaches blocks, as the last commit that has counted them knew it.
+    pub remembered: Mutex<Option<Remembered>>,
     /// What their limits leave to operations.
     pub charges: Charges,
     /// What was counted anew, for the next commit.
@@ -329,6 +331,7 @@ impl Core {
             counters: Counters::default(),
             read_only,
             quota: Mutex::default(),
+            remembered: Mutex::default(),
             charges: Charges::default(),
             recounted: Mutex::default(),
             relocation: Mutex::default(),

@@ -27,7 +27,8 @@ use super::commit::{Commit, Gathered, UuidChange};
 use super::core::Roots;
 use super::exchange::TreeCommit;
 use crate::error::{Error, Result};
-use crate::quota::Changes;
+use crate::quota::{Bystanders, Changes, Remembered};
+use crate::refs::owners::{Known, Owners};
 use crate::refs::{Applied, Extent, Form, Owned, Record, RefLog, Target, apply};
 use crate::space::{Range, Trees, most_packed};
 use crate::stats;
@@ -51,6 +52,8 @@ struct Settler<'c, 'a> {
     before: Trees,
     /// What quotas have to look at, until they have; nothing where nobody counts.
     changes: Option<Changes>,
+    /// Who reaches blocks, where full quotas count.
+    remembered: Option<Remembered>,
     /// The transaction since which simple quotas count what is allocated.
     owners: Option<u64>,
     /// What trees have allocated and what of that was freed, until it is counted.
@@ -74,6 +77,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
         sizes,
         before: sizes,
         changes: None,
+        remembered: None,
         owners: None,
         owned: Owned::default(),
     };
@@ -99,6 +103,8 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
             if packs {
                 commit.core().space.note_packed(settler.sizes);
             }
+            let remembered = settler.remembered.take().map(|it| it.kept(commit.transid()));
+            *commit.core().remembered.lock() = remembered;
             return Ok((settler.roots, settler.sizes));
         }
         let before = std::mem::replace(&mut replaced, settler.replaced());
@@ -250,11 +256,20 @@ impl<'c, 'a> Settler<'c, 'a> {
         };
         let mut applied = Applied::default();
         let (mut changes, commit) = (self.changes.take(), self.commit);
-        let is_simple = self.owners.is_some();
+        let (core, mut remembered) = (commit.core(), self.remembered.take());
+        let mut known = Known::new(quotas::memory_for_owners(core));
+        let counting = changes.as_mut().zip(remembered.as_mut());
+        let mut counting = counting.map(|(changes, remembered)| {
+            let before = quotas::committed(&core.roots());
+            let owners = Owners::new(&core.blocks, before, &mut known);
+            let bystanders = Bystanders::new(owners, remembered, &core.quota, changes);
+            (changes, bystanders)
+        });
         let mut told = |records: &[Record], extent: &Extent| {
-            if let Some(changes) = changes.as_mut().filter(|_| !is_simple) {
+            if let Some((changes, bystanders)) = &mut counting {
                 let nodesize = features.nodesize as u64;
-                changes.told(records, extent, nodesize, |tree| last_snapshot(commit, tree));
+                let last_snapshot = |tree| last_snapshot(commit, tree);
+                changes.told(records, extent, nodesize, bystanders, last_snapshot);
             }
         };
         self.merge(objectid::EXTENT_TREE, |merge| {
@@ -263,7 +278,10 @@ impl<'c, 'a> Settler<'c, 'a> {
             stats::add(&counters.refs_folded, folded as u64);
             Ok(())
         })?;
-        self.changes = changes;
+        if let Some(remembered) = &mut remembered {
+            remembered.forget(&applied.freed_blocks);
+        }
+        (self.changes, self.remembered) = (changes, remembered);
         self.owned.append(&mut applied.owned);
         self.account(&applied)
     }

@@ -77,6 +77,8 @@ pub struct Owners<'a> {
     blocks: &'a Blocks,
     committed: Committed,
     extents: Extents<'a>,
+    /// The same for blocks above what is asked for, so that who asks for extents in order keeps his place.
+    above: Extents<'a>,
     known: &'a mut Known,
     /// The leaf that was asked for last and the only tree that reaches it, if one does: extents of one leaf are asked for one after the other.
     last_leaf: Option<(u64, u64)>,
@@ -93,11 +95,12 @@ impl<'a> Owners<'a> {
     pub fn new(blocks: &'a Blocks, committed: Committed, known: &'a mut Known) -> Owners<'a> {
         known.is_of(committed.root);
         let extents = View::new(blocks, objectid::EXTENT_TREE, committed.extent);
-        let (extents, refs) = (Extents::new(extents), Vec::new());
+        let (extents, above, refs) = (Extents::new(extents), Extents::new(extents), Vec::new());
         Owners {
             blocks,
             committed,
             extents,
+            above,
             known,
             last_leaf: None,
             refs,

@@ -7,12 +7,14 @@ use buttress_ondisk::view::InlineRef;
 use super::super::{RootSet, RootSets};
 use super::Owners;
 use super::alone::level_of;
-use super::references::{Reading, wrong};
+use super::references::{Extents, Reading, wrong};
 use super::search::FileRef;
 use crate::error::Result;
 
 /// References that are looked at together.
 const BATCH: usize = 512;
+/// And at first, where some may be enough.
+const FIRST: usize = 8;
 
 /// Something that a version has, and who reaches it.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +27,7 @@ pub struct Reached {
     pub block: Option<(u8, u64)>,
 }
 
-impl Owners<'_> {
+impl<'a> Owners<'a> {
     /// What the version has at `bytenr`; `None` where there is nothing.
     pub fn reached(&mut self, bytenr: u64) -> Result<Option<Reached>> {
         self.reached_until(bytenr, |_, _| false)
@@ -39,7 +41,7 @@ impl Owners<'_> {
     ) -> Result<Option<Reached>> {
         self.known.begin();
         let (mut reading, mut refs) = (Reading::of_any(bytenr), std::mem::take(&mut self.refs));
-        self.extents.more(&mut reading, &mut refs, BATCH)?;
+        self.extents.more(&mut reading, &mut refs, FIRST)?;
         if !reading.is_there() {
             self.refs = refs;
             return Ok(None);
@@ -91,15 +93,20 @@ impl Owners<'_> {
         Ok(all)
     }
 
+    /// A question begins: what is too much is forgotten. Those who ask do that themselves; who remembers numbers of sets does it ahead of looking for one.
+    pub fn begin(&mut self) {
+        self.known.begin();
+    }
+
     /// The number of the sets that are in use: those with another number mean nothing any more.
     pub fn sets_epoch(&self) -> u64 {
         self.known.epoch()
     }
 
-    /// The trees that reach a tree block. The set is in use like that of [`Owners::reached`].
-    pub fn trees_of_leaf(&mut self, bytenr: u64) -> Result<RootSet> {
+    /// The trees that reach a tree block of this level. The set is in use like that of [`Owners::reached`].
+    pub fn trees_of_parent(&mut self, bytenr: u64, level: u8) -> Result<RootSet> {
         self.known.begin();
-        self.trees_of_block(bytenr, Some(0))
+        self.trees_of_block(bytenr, Some(level))
     }
 
     /// The trees of the set that the last question was answered with, ascending.
@@ -150,45 +157,53 @@ impl Owners<'_> {
         }
         let (mut all, mut roots, mut its_level) = (RootSet::EMPTY, Vec::new(), 0);
         let mut is_referred = false;
-        self.each_batch(bytenr, |owners, reading, refs| {
-            let head = reading.head()?;
-            let level = level_of(bytenr, head.level, level)?;
-            its_level = level;
-            is_referred |= !refs.is_empty();
-            for one in refs {
-                let parent = match *one {
-                    // The root of a relocation tree.
-                    InlineRef::SharedBlock { parent }
-                        if parent == bytenr && head.full && owners.has_relocation_trees()? =>
-                    {
-                        continue;
-                    }
-                    InlineRef::SharedBlock { parent } => parent,
-                    // Nothing else of the tree is one level up: what the root item says will do.
-                    InlineRef::TreeBlock { root }
-                        if owners.tree(root)?.root().level == level + 1 =>
-                    {
-                        roots.push(root);
-                        continue;
-                    }
-                    InlineRef::TreeBlock { root } => match owners.parent_in(root, bytenr, &head)? {
-                        Some(parent) => parent,
-                        None => {
+        self.batches(
+            bytenr,
+            |owners| &mut owners.above,
+            |owners, reading, refs| {
+                let head = reading.head()?;
+                let level = level_of(bytenr, head.level, level)?;
+                its_level = level;
+                is_referred |= !refs.is_empty();
+                for one in refs {
+                    let parent = match *one {
+                        // The root of a relocation tree.
+                        InlineRef::SharedBlock { parent }
+                            if parent == bytenr
+                                && head.full
+                                && owners.has_relocation_trees()? =>
+                        {
+                            continue;
+                        }
+                        InlineRef::SharedBlock { parent } => parent,
+                        // Nothing else of the tree is one level up: what the root item says will do.
+                        InlineRef::TreeBlock { root }
+                            if owners.tree(root)?.root().level == level + 1 =>
+                        {
                             roots.push(root);
                             continue;
                         }
-                    },
-                    _ => continue,
-                };
-                let some = owners.trees_of_block(parent, Some(level + 1))?;
+                        InlineRef::TreeBlock { root } => {
+                            match owners.parent_in(root, bytenr, &head)? {
+                                Some(parent) => parent,
+                                None => {
+                                    roots.push(root);
+                                    continue;
+                                }
+                            }
+                        }
+                        _ => continue,
+                    };
+                    let some = owners.trees_of_block(parent, Some(level + 1))?;
+                    all = owners.known.sets.union(all, some);
+                }
+                let some = owners.known.sets.of(&mut roots);
                 all = owners.known.sets.union(all, some);
-            }
-            let some = owners.known.sets.of(&mut roots);
-            all = owners.known.sets.union(all, some);
-            roots.clear();
-            owners.known.check(bytenr)?;
-            Ok(ControlFlow::Continue(()))
-        })?;
+                roots.clear();
+                owners.known.check(bytenr)?;
+                Ok(ControlFlow::Continue(()))
+            },
+        )?;
         if !is_referred {
             return Err(wrong("a tree block has no references", bytenr));
         }
@@ -200,11 +215,21 @@ impl Owners<'_> {
     pub(super) fn each_batch(
         &mut self,
         bytenr: u64,
+        each: impl FnMut(&mut Self, &Reading, &[InlineRef]) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.batches(bytenr, |owners| &mut owners.extents, each)
+    }
+
+    /// The same from one of the places in the extent tree.
+    fn batches(
+        &mut self,
+        bytenr: u64,
+        place: impl Fn(&mut Self) -> &mut Extents<'a>,
         mut each: impl FnMut(&mut Self, &Reading, &[InlineRef]) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let (mut reading, mut refs) = (Reading::of(bytenr), Vec::new());
         loop {
-            self.extents.more(&mut reading, &mut refs, BATCH)?;
+            place(self).more(&mut reading, &mut refs, BATCH)?;
             if refs.is_empty() || each(self, &reading, &refs)?.is_break() {
                 return Ok(());
             }

@@ -213,6 +213,10 @@ impl<'a> Extents<'a> {
         refs.clear();
         let mut batch = Batch { refs, most };
         let Some((from, skip)) = reading.next.take() else { return Ok(()) };
+        let Some((from, skip)) = self.in_leaf(reading, from, skip, &mut batch)? else {
+            return Ok(());
+        };
+        (self.leaf, self.slot) = (Some(self.view.leaf_at(&from)?.0), 0);
         let Some(from) = self.in_leaf(reading, from, skip, &mut batch)? else { return Ok(()) };
         self.behind_leaf(reading, from, &mut batch)
     }

@@ -6,11 +6,11 @@ use buttress_ondisk::{Key, kind, objectid};
 use zerocopy::IntoBytes;
 
 use super::super::commit::Commit;
-use super::super::core::Roots;
+use super::super::core::{Core, Roots};
 use super::{Settler, TreeCommit};
 use crate::error::Result;
 use crate::quota::{
-    Changes, Counted, Groups, Quota, Versions, account, is_deleted, is_of_subvolume,
+    Changes, Counted, Groups, Quota, Remembered, Versions, account, is_deleted, is_of_subvolume,
 };
 use crate::refs::Target;
 use crate::refs::owners::Committed;
@@ -50,7 +50,12 @@ impl Settler<'_, '_> {
             }
         }
         match &mut *quota {
-            Quota::Counted(_) => self.changes = Some(self.changed_trees()?),
+            Quota::Counted(_) => {
+                let (changes, version) = (self.changed_trees()?, core.roots().root.generation);
+                let (from, room) = (core.remembered.lock().take(), memory_for_owners(core) / 2);
+                self.remembered = Some(Remembered::take(from, version, &changes, room));
+                self.changes = Some(changes);
+            }
             Quota::Simple(groups) => {
                 self.owners = groups.simple_since();
                 self.changes = Some(self.changed_trees()?);
@@ -122,6 +127,7 @@ impl Settler<'_, '_> {
             if !objectid::is_subvolume(key.objectid) {
                 continue;
             }
+            changes.changed.insert(key.objectid);
             let Some(item) = item.as_deref().and_then(RootItem::read) else {
                 changes.gone.insert(key.objectid);
                 continue;
@@ -168,16 +174,11 @@ impl Settler<'_, '_> {
             return self.count_owned(groups);
         }
         let Some(changes) = self.changes.take() else { return Ok(false) };
-        let committed = |roots: &Roots| Committed {
-            root: roots.root,
-            chunk: roots.chunk,
-            extent: roots.extent,
-        };
         let versions = Versions {
             blocks: &core.blocks,
             before: committed(&core.roots()),
             after: committed(&self.roots),
-            memory: core.room / QUOTA_SHARE,
+            memory: memory_for_owners(core),
             counters: &core.counters,
         };
         let mut quota = core.quota.lock();
@@ -223,6 +224,16 @@ impl Settler<'_, '_> {
             merge.put(key, &[status.as_bytes(), &rest].concat())
         })
     }
+}
+
+/// The trees of a version.
+pub(super) fn committed(roots: &Roots) -> Committed {
+    Committed { root: roots.root, chunk: roots.chunk, extent: roots.extent }
+}
+
+/// Bytes that knowing who reaches what may take in a version.
+pub(super) fn memory_for_owners(core: &Core) -> u64 {
+    core.room / QUOTA_SHARE
 }
 
 /// Subvolumes are new, deleted and gone, while nobody counts.
