@@ -363,6 +363,18 @@ pub fn progs_by_mirror(device: &MemoryDevice, config: &Config) -> Result<()> {
     let image = dir.path().join("image");
     oracle(device.store(&image))?;
     let path = image.to_string_lossy();
-    let report = oracle(btrfs(&["check", "--super", "1", "--check-data-csum", &path]))?;
-    if report.contains("no error found") { Ok(()) } else { Err(Failure(report)) }
+    match oracle(btrfs(&["check", "--super", "1", "--check-data-csum", &path])) {
+        Ok(report) if report.contains("no error found") => Ok(()),
+        // Numbers of what is dropped half way are seen when all is dropped, by which the primary superblock is whole again.
+        Ok(why) | Err(Failure(why)) if config.quotas && why.contains("Counts for qgroup id") => {
+            let rest = Arc::new(device.snapshot());
+            let options = options(config, &Clock::default()).use_backup_super(true);
+            let fs = engine("open", Filesystem::open_device(rest.clone(), options))?;
+            engine("clean", fs.clean())?;
+            engine("close", fs.close())?;
+            kernel::check(&rest)
+        }
+        Ok(why) => Err(Failure(why)),
+        Err(failure) => Err(failure),
+    }
 }
