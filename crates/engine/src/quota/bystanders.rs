@@ -37,6 +37,8 @@ pub struct Remembered {
     /// The generation of the version that it is of, and how many commits it is old.
     version: u64,
     commits: u32,
+    /// Whether the running commit takes snapshots.
+    takes_snapshots: bool,
     /// Bytes for blocks, and the same for sets.
     bytes_max: u64,
 }
@@ -44,7 +46,9 @@ pub struct Remembered {
 impl Remembered {
     fn new(bytes_max: u64) -> Remembered {
         let (blocks, sets) = (Spread::default(), RootSets::bounded(bytes_max));
-        Remembered { blocks, sets, changed: BTreeSet::new(), version: 0, commits: 0, bytes_max }
+        let changed = BTreeSet::new();
+        let (version, commits, takes_snapshots) = (0, 0, false);
+        Remembered { blocks, sets, changed, version, commits, takes_snapshots, bytes_max }
     }
 
     /// What is known still in a commit with these changes to this version.
@@ -61,12 +65,14 @@ impl Remembered {
         let from = from.filter(|it| is_good(it) && changes.snapshots.is_empty());
         let mut it = from.unwrap_or_else(|| Remembered::new(bytes_max));
         it.changed.extend(&changes.changed);
+        it.takes_snapshots = !changes.snapshots.is_empty();
         it
     }
 
-    /// The same in the version that the commit has made.
-    pub fn kept(self, version: u64) -> Remembered {
-        Remembered { version, commits: self.commits + 1, ..self }
+    /// The same in the version that the commit has made; nothing where that has snapshots which reach more than is known.
+    pub fn kept(self, version: u64) -> Option<Remembered> {
+        let kept = Remembered { version, commits: self.commits + 1, ..self };
+        (!kept.takes_snapshots).then_some(kept)
     }
 
     /// Blocks are freed: something else may be there soon.

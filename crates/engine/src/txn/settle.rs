@@ -103,7 +103,7 @@ pub(super) fn settle(commit: &Commit<'_>) -> Result<(Roots, Trees)> {
             if packs {
                 commit.core().space.note_packed(settler.sizes);
             }
-            let remembered = settler.remembered.take().map(|it| it.kept(commit.transid()));
+            let remembered = settler.remembered.take().and_then(|it| it.kept(commit.transid()));
             *commit.core().remembered.lock() = remembered;
             return Ok((settler.roots, settler.sizes));
         }
