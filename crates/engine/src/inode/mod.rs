@@ -48,6 +48,7 @@ mod link;
 mod log;
 mod name;
 mod names;
+mod own;
 mod parts;
 mod rename;
 mod replay;

@@ -29,6 +29,9 @@ use super::{Class, Pool, Space};
 pub struct Need {
     /// Leaves of subvolumes that it may touch.
     pub leaves: u32,
+    /// Of these leaves, those that somebody has looked at: no snapshot shares them, nor a block above them. Good for the transaction
+    /// that runs, as long as nothing is shared in it or in the one that commits.
+    pub own: u32,
     /// Leaves of trees that no snapshot shares, as the root tree.
     pub private: u32,
     /// Bytes of items that it may add to them, and of checksums.
@@ -89,6 +92,11 @@ impl Promises {
         self.running.data.saturating_add(self.committing.data)
     }
 
+    /// Where something becomes shared, nobody knows what is his own: neither before that is committed, nor after it in the same transaction.
+    fn without_what_may_be_wrong(&self, need: Need) -> Need {
+        if self.all().shares() { Need { own: 0, ..need } } else { need }
+    }
+
     /// Promised data was allocated. Only the sum of both transactions matters.
     fn use_data(&mut self, len: u64) {
         let old = self.committing.data.min(len);
@@ -130,6 +138,7 @@ const TIGHT: u64 = 8;
 
 const NOTHING: Need = Need {
     leaves: 0,
+    own: 0,
     private: 0,
     bytes: 0,
     refs: 0,
@@ -435,6 +444,11 @@ impl Space {
     /// Data must be reserved before [`Space::allocate_data`] takes it.
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
+        let need = pool.promises.without_what_may_be_wrong(need);
+        if need.sharing && pool.promises.running.counts_on_own() {
+            // What was looked at would not be anybody's own any more.
+            return Err(Shortage::CommitFirst);
+        }
         let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
         let sharing = need.sharing && !self.shared.load(Ordering::Relaxed);
         if sharing {
