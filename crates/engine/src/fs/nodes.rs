@@ -529,7 +529,7 @@ impl Filesystem {
 
     /// Removes an xattr; ENODATA when there is none.
     pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
-        let about = About::File(node);
+        let about = About::Xattr(node, name);
         self.inner().change_at_about(node, about, deleting(2, 0), |op, subvolume, inode| {
             subvolume.tree.remove_xattr(op, inode, name)
         })

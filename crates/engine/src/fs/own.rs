@@ -19,6 +19,8 @@ pub(super) enum About<'a> {
     Entry(Node, &'a [u8]),
     /// What a file has.
     File(Node),
+    /// An xattr.
+    Xattr(Node, &'a [u8]),
 }
 
 impl Inner {
@@ -34,6 +36,10 @@ impl Inner {
             About::Entry(dir, name) => {
                 let (subvolume, dir) = self.find(op, dir)?;
                 subvolume.tree.shared_leaves_of_entry(op, &dir, name)
+            }
+            About::Xattr(node, name) => {
+                let subvolume = self.subvolume(node.subvolume)?;
+                subvolume.tree.shared_leaves_of_xattr(op, node.ino, name)
             }
             About::File(node) => {
                 let subvolume = self.subvolume(node.subvolume)?;

@@ -20,11 +20,10 @@ use crate::refs::may_be_shared;
 use crate::txn::Op;
 
 /// Of a file with more leaves, all of them may be shared.
-const LEAVES_MAX: u32 = 256;
+const LEAVES_MAX: u32 = 1024;
 
 impl FileTree {
-    /// Leaves of a file, at most, that snapshots may share: all that it has, its orphan item's included. Those of `dir` are
-    /// counted, too, when it is to lose the file's name.
+    /// Leaves of a file, at most, that snapshots may share: all that it has, its orphan item's included.
     pub fn shared_leaves_of_file(&self, op: &Op<'_>, ino: u64) -> Result<u32> {
         if self.root().is_none() {
             return Ok(0);
@@ -43,6 +42,28 @@ impl FileTree {
         Ok(u32::MAX)
     }
 
+    /// The same of the leaves that have an inode and one of its xattrs.
+    pub fn shared_leaves_of_xattr(&self, op: &Op<'_>, ino: u64, name: &[u8]) -> Result<u32> {
+        let hash = Hashed::known(name)?.hash;
+        self.shared_among(op, ino, [(kind::INODE_ITEM, 0), (kind::XATTR_ITEM, hash.into())])
+    }
+
+    /// Of the leaves that have these items of an inode, how many may be shared.
+    fn shared_among<const N: usize>(
+        &self,
+        op: &Op<'_>,
+        ino: u64,
+        items: [(u8, u64); N],
+    ) -> Result<u32> {
+        if self.root().is_none() {
+            return Ok(0);
+        }
+        items.into_iter().try_fold(0, |shared: u32, (kind, offset)| {
+            let (is_shared, _) = self.is_shared_at(op, &Key::new(ino, kind, offset))?;
+            Ok(shared.saturating_add(is_shared.into()))
+        })
+    }
+
     /// The same of what `name` of a directory leads to, and of the leaves that lose the name.
     pub fn shared_leaves_of_entry(&self, op: &Op<'_>, dir: &Inode, name: &[u8]) -> Result<u32> {
         let name = Hashed::known(name)?;
@@ -57,14 +78,10 @@ impl FileTree {
                 None => return Ok(u32::MAX),
             }
         };
-        let of_dir =
+        let items =
             [(kind::INODE_ITEM, 0), (kind::DIR_ITEM, name.hash.into()), (kind::DIR_INDEX, index)];
-        let mut shared = self.shared_leaves_of_file(op, target.ino)?;
-        for (kind, offset) in of_dir {
-            let (is_shared, _) = self.is_shared_at(op, &Key::new(dir.ino, kind, offset))?;
-            shared = shared.saturating_add(is_shared.into());
-        }
-        Ok(shared)
+        let of_dir = self.shared_among(op, dir.ino, items)?;
+        Ok(self.shared_leaves_of_file(op, target.ino)?.saturating_add(of_dir))
     }
 
     /// Whether what a change at `key` replaces may be shared, and where the leaf behind starts.

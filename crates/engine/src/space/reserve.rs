@@ -10,7 +10,7 @@
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
 //! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
 //! for: a full filesystem can always delete, and where snapshots share what is deleted, which takes more
-//! room at first, it can drop the snapshots. What deletions need grows with the trees that describe
+//! room at first, it can delete what they do not share, and drop them. What deletions need grows with the trees that describe
 //! space, and these with each deletion: before one is refused they are packed, for which all leave room.
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
@@ -152,6 +152,8 @@ const NOTHING: Need = Need {
 /// What the usual deletion needs: that of a file of two extents. Five leaves have its entry (by name and by index), its inode, that
 /// of the directory and an orphan item, and two its extents (`inode/steps.rs`); one is to spare.
 const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
+/// The same where nobody shares these leaves.
+const OWN_DELETION: Need = Need { own: DELETION.leaves, ..DELETION };
 /// What deleting a subvolume needs: three leaves with its entry (by name and by index) and the inode of the directory, and one to spare;
 /// four of the root tree, with its root item, the two references and an orphan item, and two of the uuid tree. The bytes are those
 /// of a root item in its longest form and an orphan item (489), and some to spare.
@@ -166,6 +168,8 @@ const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 enum Leave {
     /// The global reserve: for whoever deletes.
     Reserve,
+    /// What deleting a file takes that is shared with nobody, and what is left by who does that.
+    Own,
     /// What deleting a subvolume takes, and the smallest step of dropping it.
     Subvolume,
     /// What this step takes.
@@ -231,6 +235,7 @@ impl Outlook {
             Leave::Nothing => return bound.growth,
             Leave::Floor => (nothing, most / 2),
             Leave::Subvolume => (subvolume, most / 4 * 3),
+            Leave::Own => (subvolume.plus(OWN_DELETION), most / 8 * 7),
             Leave::Reserve => (subvolume.plus(DELETION), most),
         };
         let both = self.bound(total.and(later));
@@ -461,7 +466,8 @@ impl Space {
         }
         let leave = match need {
             Need { subvolume: true, .. } => Leave::Floor,
-            Need { deleting: true, .. } => Leave::Subvolume,
+            Need { deleting: true, .. } if need.own >= need.leaves => Leave::Subvolume,
+            Need { deleting: true, .. } => Leave::Own,
             _ => Leave::Reserve,
         };
         let look = |pool: &Pool, device| {
