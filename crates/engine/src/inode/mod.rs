@@ -42,6 +42,7 @@ mod directory;
 mod emit;
 mod entries;
 pub mod file;
+mod holds;
 mod io;
 mod life;
 mod link;
