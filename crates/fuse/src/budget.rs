@@ -20,9 +20,6 @@ const BY_DEFAULT: std::ops::RangeInclusive<u64> = 64 << 20..=2 << 30;
 const PROGRAM: u64 = 16 << 20;
 /// From here on, requests are as large as they can be.
 const LARGE: u64 = 128 << 20;
-/// What a file takes that the kernel holds, here and in the filesystem: how often, in two tables. It comes out of the
-/// memory of the filesystem.
-pub const HELD_BYTES: u64 = 80;
 /// The largest transfer below that, in bytes.
 const SMALL_TRANSFER: u32 = 256 << 10;
 /// Buffers may have this part of the memory.

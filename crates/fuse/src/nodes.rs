@@ -17,7 +17,10 @@
 //! an id the kernel has forgotten still names its inode.
 //!
 //! A node is *held* once for each entry given to the kernel, until as many FORGETs have come back;
-//! while it is held its inode stays loaded, so an unlinked file lives as long as it is open.
+//! while it is held the filesystem keeps its inode, so an unlinked file lives as long as it is open.
+//!
+//! The kernel may hold millions, and mostly such as were made one after the other. So how often each is held stands in pages of
+//! neighbours: of an entry of its own, the table's costs would be most.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -49,23 +52,28 @@ pub struct Identity {
     pub ino: u64,
 }
 
-/// The nodes the kernel holds; `N` is the loaded inode.
-pub struct NodeTable<N> {
+/// The nodes the kernel holds.
+pub struct NodeTable {
     mounted: u64,
-    shards: Vec<Mutex<Shard<N>>>,
+    shards: Vec<Mutex<Shard>>,
     held: AtomicUsize,
+    pages: AtomicUsize,
     /// Of directories that were listed: the last index that listings show.
     limits: Mutex<HashMap<u64, u64, BuildHasherDefault<Mixer>>>,
     made_up: Mutex<MadeUp>,
 }
 
-type Shard<N> = HashMap<u64, Held<N>, BuildHasherDefault<Mixer>>;
+/// Neighbours of a page.
+const PAGE: u64 = 8;
+/// What a page takes, here and in the filesystem, which has its own, in tables that are between half and seven eighths full.
+const PAGE_BYTES: u64 = 132;
+/// What [`NodeTable::mark`] remembers; the bits above it count.
+const MARK: u32 = 1;
+const ONCE: u32 = 2;
 
-struct Held<N> {
-    node: N,
-    count: u32,
-    marked: bool,
-}
+type Page = [u32; PAGE as usize];
+/// By page; one has at least one node that is held.
+type Shard = HashMap<u64, Page, BuildHasherDefault<Mixer>>;
 
 /// Ids for what does not fit. They are never reused while mounted.
 #[derive(Default)]
@@ -74,12 +82,13 @@ struct MadeUp {
     identities: Vec<Identity>,
 }
 
-impl<N: Clone> NodeTable<N> {
+impl NodeTable {
     /// An empty table for a mount of subvolume `mounted`.
     pub fn new(mounted: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (limits, made_up) = (Mutex::default(), Mutex::default());
-        Self { mounted, shards, held: AtomicUsize::new(0), limits, made_up }
+        let (held, pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { mounted, shards, held, pages, limits, made_up }
     }
 
     /// The subvolume that is mounted.
@@ -121,26 +130,28 @@ impl<N: Clone> NodeTable<N> {
         })
     }
 
-    /// The loaded inode of a held node.
-    pub fn get(&self, id: u64) -> Option<N> {
-        self.shard(id).lock().get(&id).map(|held| held.node.clone())
+    /// Whether a node is held.
+    pub fn is_held(&self, id: u64) -> bool {
+        self.look(id) >= ONCE
     }
 
     /// Counts one more entry given to the kernel. Before the first, `hold` must take hold of the
     /// inode.
-    pub fn hold<E>(
-        &self,
-        id: u64,
-        node: &N,
-        hold: impl FnOnce() -> Result<(), E>,
-    ) -> Result<(), E> {
-        let mut shard = self.shard(id).lock();
-        if let Some(held) = shard.get_mut(&id) {
-            held.count = held.count.saturating_add(1);
+    pub fn hold<E>(&self, id: u64, hold: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+        let (page, at) = place(id);
+        let mut shard = self.shard(page).lock();
+        if let Some(held) = shard.get_mut(&page).and_then(|counts| counts.get_mut(at))
+            && *held >= ONCE
+        {
+            *held = held.checked_add(ONCE).unwrap_or(*held);
             return Ok(());
         }
         hold()?;
-        shard.insert(id, Held { node: node.clone(), count: 1, marked: false });
+        let counts = shard.entry(page).or_insert_with(|| {
+            self.pages.fetch_add(1, Ordering::Relaxed);
+            Page::default()
+        });
+        counts.get_mut(at).into_iter().for_each(|held| *held = ONCE);
         self.held.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -150,22 +161,31 @@ impl<N: Clone> NodeTable<N> {
         self.held.load(Ordering::Relaxed)
     }
 
+    /// Bytes that they take, here and in the filesystem.
+    pub fn bytes(&self) -> u64 {
+        self.pages.load(Ordering::Relaxed) as u64 * PAGE_BYTES
+    }
+
     /// Remembers one thing about a node for as long as it is held.
     pub fn mark(&self, id: u64, mark: bool) {
-        if let Some(held) = self.shard(id).lock().get_mut(&id) {
-            held.marked = mark;
+        let (page, at) = place(id);
+        if let Some(held) = self.shard(page).lock().get_mut(&page).and_then(|it| it.get_mut(at))
+            && *held >= ONCE
+        {
+            *held = if mark { *held | MARK } else { *held & !MARK };
         }
     }
 
     /// What [`Self::mark`] remembered; false at first.
     pub fn is_marked(&self, id: u64) -> bool {
-        self.shard(id).lock().get(&id).is_some_and(|held| held.marked)
+        self.look(id) & MARK != 0
     }
 
     /// Remembers the last index that listings of a directory show.
     pub fn set_limit(&self, id: u64, limit: u64) {
-        let shard = self.shard(id).lock();
-        if shard.contains_key(&id) {
+        let (page, at) = place(id);
+        let shard = self.shard(page).lock();
+        if shard.get(&page).and_then(|counts| counts.get(at)).is_some_and(|held| *held >= ONCE) {
             self.limits.lock().insert(id, limit);
         }
     }
@@ -175,34 +195,59 @@ impl<N: Clone> NodeTable<N> {
         self.limits.lock().get(&id).copied()
     }
 
-    /// Takes `count` entries back; the inode, if that were the last ones.
-    pub fn forget(&self, id: u64, count: u64) -> Option<N> {
-        let mut shard = self.shard(id).lock();
-        let held = shard.get_mut(&id)?;
-        held.count = held.count.saturating_sub(u32::try_from(count).unwrap_or(u32::MAX));
-        if held.count > 0 {
-            return None;
+    /// Takes `count` entries back; whether these were the last ones.
+    pub fn forget(&self, id: u64, count: u64) -> bool {
+        let (page, at) = place(id);
+        let mut shard = self.shard(page).lock();
+        let Some(counts) = shard.get_mut(&page) else { return false };
+        let Some(held) = counts.get_mut(at).filter(|held| **held >= ONCE) else { return false };
+        let count = u32::try_from(count).unwrap_or(u32::MAX).saturating_mul(ONCE);
+        *held = held.saturating_sub(count);
+        if *held >= ONCE {
+            return false;
+        }
+        *held = 0;
+        if *counts == Page::default() {
+            shard.remove(&page);
+            self.pages.fetch_sub(1, Ordering::Relaxed);
         }
         self.limits.lock().remove(&id);
         self.held.fetch_sub(1, Ordering::Relaxed);
-        shard.remove(&id).map(|held| held.node)
+        true
     }
 
     /// Everything still held, at the end of a mount, neighbours together.
-    pub fn drain(&self) -> Vec<N> {
+    pub fn drain(&self) -> Vec<u64> {
         let all = self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()));
-        let mut all: Vec<_> = all.collect();
-        all.sort_unstable_by_key(|(id, _)| *id);
-        self.held.fetch_sub(all.len(), Ordering::Relaxed);
-        all.into_iter().map(|(_, held)| held.node).collect()
+        let mut pages: Vec<_> = all.collect();
+        pages.sort_unstable_by_key(|(page, _)| *page);
+        let held = |(page, counts): (u64, Page)| {
+            let ids = (page * PAGE..).zip(counts);
+            ids.filter(|(_, held)| *held >= ONCE).map(|(id, _)| id)
+        };
+        self.pages.fetch_sub(pages.len(), Ordering::Relaxed);
+        let ids: Vec<_> = pages.into_iter().flat_map(held).collect();
+        self.held.fetch_sub(ids.len(), Ordering::Relaxed);
+        ids
+    }
+
+    fn look(&self, id: u64) -> u32 {
+        let (page, at) = place(id);
+        let shard = self.shard(page).lock();
+        shard.get(&page).and_then(|counts| counts.get(at)).copied().unwrap_or(0)
     }
 
     #[expect(clippy::indexing_slicing, reason = "the remainder is below the number of shards")]
-    fn shard(&self, id: u64) -> &Mutex<Shard<N>> {
+    fn shard(&self, page: u64) -> &Mutex<Shard> {
         let mut mixer = Mixer::default();
-        mixer.write_u64(id);
+        mixer.write_u64(page);
         &self.shards[(mixer.finish() >> 32) as usize % SHARDS]
     }
+}
+
+/// The page of a node, and its place there.
+fn place(id: u64) -> (u64, usize) {
+    (id / PAGE, (id % PAGE) as usize)
 }
 
 /// How node ids and the inode numbers that programs see lead to each other.
@@ -273,7 +318,7 @@ mod tests {
 
     #[test]
     fn ids_and_inodes_lead_to_each_other() {
-        let table = NodeTable::<()>::new(260);
+        let table = NodeTable::new(260);
         let inodes = [
             at(260, 256),
             at(260, 257),
@@ -301,7 +346,7 @@ mod tests {
 
     #[test]
     fn inodes_of_one_subvolume_are_shown_by_their_own_numbers() {
-        let (table, numbers) = (NodeTable::<()>::new(5), Numbers { mounted: 5, own: 260 });
+        let (table, numbers) = (NodeTable::new(5), Numbers { mounted: 5, own: 260 });
         for (inode, shown) in [
             (at(260, 256), 256),
             (at(260, 257), 257),
@@ -319,16 +364,40 @@ mod tests {
     #[test]
     fn a_node_lives_until_its_last_forget() {
         let table = NodeTable::new(5);
-        assert_eq!(table.hold(300, &"inode", || Err(())), Err(()));
-        assert_eq!(table.get(300), None);
-        table.hold(300, &"inode", || Ok::<_, ()>(())).unwrap();
-        table.hold(300, &"inode", || Err(())).unwrap();
-        assert_eq!(table.forget(300, 1), None);
-        assert_eq!(table.get(300), Some("inode"));
+        assert_eq!(table.hold(300, || Err(())), Err(()));
+        assert!(!table.is_held(300));
+        table.hold(300, || Ok::<_, ()>(())).unwrap();
+        table.hold(300, || Err(())).unwrap();
+        assert!(!table.forget(300, 1));
+        assert!(table.is_held(300));
         assert_eq!(table.held(), 1);
-        assert_eq!(table.forget(300, 1), Some("inode"));
+        assert!(table.forget(300, 1));
         assert_eq!(table.held(), 0);
-        assert_eq!(table.get(300), None);
-        assert_eq!(table.forget(300, 1), None);
+        assert!(!table.is_held(300));
+        assert!(!table.forget(300, 1));
+    }
+
+    #[test]
+    fn neighbours_do_not_touch_each_other() {
+        let table = NodeTable::new(5);
+        let held = || Ok::<_, ()>(());
+        for id in [300, 301, 303, 1 << 50] {
+            table.hold(id, held).unwrap();
+        }
+        table.mark(301, true);
+        table.mark(302, true);
+        table.set_limit(303, 7);
+        let marked: Vec<u64> = (296..312).filter(|id| table.is_marked(*id)).collect();
+        assert_eq!(marked, [301]);
+        table.hold(302, held).unwrap();
+        assert!(!table.is_marked(302), "what is remembered ends with the last hold");
+        table.hold(301, held).unwrap();
+        assert!(!table.forget(301, 1));
+        assert!(table.is_marked(301) && table.forget(301, u64::MAX));
+        assert!(!table.is_marked(301) && table.limit(303) == Some(7));
+        let bytes = table.bytes();
+        assert_eq!(table.drain(), [300, 302, 303, 1 << 50]);
+        assert_eq!((table.held(), table.bytes()), (0, 0));
+        assert!(bytes > 0);
     }
 }

@@ -215,6 +215,7 @@ fn brim(seed: u64, config: &Config, filling: Brim, ops: u64) {
     let mut run = brim::Run::new(seed, config, filling).expect("an empty filesystem");
     let mut go = || {
         run.fill()?;
+        run.own_goes()?;
         (0..ops).try_for_each(|_| run.random())?;
         run.finish()
     };

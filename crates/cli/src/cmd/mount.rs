@@ -24,12 +24,13 @@ pub struct Mount {
     pub device: Option<PathBuf>,
     /// The directory to mount on
     pub directory: Option<PathBuf>,
-    /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot,
-    /// memory=BYTES (most that the mount's process may use, 32M or more; without it an eighth of what the machine has, from
-    /// 64M to 2G), strictopen (immutable and append-only files cannot be opened for writing; without it each write to them
-    /// is refused, and opening is faster), noio_uring (requests come by /dev/fuse only), notreelog (each fsync is a whole
-    /// commit), skip_balance (a balance that was paused or interrupted does not go on), bg_reclaim_threshold=PERCENT (block groups of
-    /// which less is used are emptied when space gets short; 30 without it, 0: never), nologreplay (with ro: the last commit, without what waits in a log) ...
+    /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot, memory=BYTES (most
+    /// that the mount's process may use, 32M or more; without it an eighth of what the machine has, from 64M to 2G; each file
+    /// that the kernel remembers takes some 20 bytes of it), strictopen (immutable and append-only files cannot be opened for
+    /// writing; without it each write to them is refused, and opening is faster), noio_uring (requests come by /dev/fuse
+    /// only), notreelog (each fsync is a whole commit), skip_balance (a balance that was paused or interrupted does not go on),
+    /// bg_reclaim_threshold=PERCENT (block groups of which less is used are emptied when space gets short; 30 without it, 0:
+    /// never), nologreplay (with ro: the last commit, without what waits in a log) ...
     #[arg(short, long, value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only: the same as -o ro

@@ -3,6 +3,7 @@
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::inode_flags;
 
+use super::own::About;
 use super::run::{deleting, need, plus};
 use super::types::{Allocate, Attributes, Node};
 use super::{Filesystem, Mapping, Seek};
@@ -245,7 +246,7 @@ impl Filesystem {
         // Only parts of sectors are written anew: a full filesystem can always let go of whole ones.
         let data = if (offset | end).is_multiple_of(SECTOR) { 0 } else { 2 * SECTOR };
         let mut end = end;
-        inner.in_steps(Need { data, ..deleting(2, 400) }, |op, extents| {
+        inner.in_steps(About::File(node), Need { data, ..deleting(2, 400) }, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             let step = subvolume.tree.punch_step(op, &inode, offset, &mut end, extents)?;
             Ok((step == Step::Done).then_some(()))
@@ -257,7 +258,7 @@ impl Filesystem {
         let inner = self.inner();
         inner.ready(node)?;
         let mut end = end;
-        inner.in_steps(deleting(2, 400), |op, extents| {
+        inner.in_steps(About::File(node), deleting(2, 400), |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             let step = subvolume.tree.thin_step(op, &inode, offset, &mut end, extents)?;
             Ok((step == Step::Done).then_some(()))

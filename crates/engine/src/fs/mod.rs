@@ -24,6 +24,7 @@ mod log_tests;
 mod nodes;
 mod open;
 mod options;
+mod own;
 mod paths;
 mod qgroups;
 mod quotas;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use buttress_ondisk::objectid;
 
+use super::own::About;
 use super::run::{deleting, need, plus};
 use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
@@ -91,7 +92,8 @@ impl Inner {
     fn drop_orphan(&self, subvolume: &Subvolume, ino: u64, unnamed: bool) -> Result<()> {
         // No more than that: a full filesystem has little to spare, and this comes before every deletion.
         let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-        let cleaned = self.change(need, |op| {
+        let about = About::File(Node { subvolume: subvolume.id, ino });
+        let cleaned = self.change_about(about, need, |op| {
             if subvolume.is_dead() && !unnamed {
                 return Err(Error::User(Errno::NOENT));
             }
@@ -121,7 +123,8 @@ impl Inner {
     fn evict(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
         let mut failed = Vec::new();
         while let Some(mut leaving) = subvolume.tree.take_leaving() {
-            let done = self.in_steps(deleting(LAST_LEAVES, 100), |op, extents| {
+            let about = About::File(Node { subvolume: subvolume.id, ino: leaving.ino() });
+            let done = self.in_steps(about, deleting(LAST_LEAVES, 100), |op, extents| {
                 // A subvolume that was deleted goes as a whole.
                 if subvolume.is_dead() && !unnamed {
                     return Ok(Some(()));
@@ -167,11 +170,22 @@ impl Inner {
         &self,
         node: Node,
         need: Need,
+        work: impl FnMut(&Op<'_>, &Subvolume, &Arc<Inode>) -> Result<T>,
+    ) -> Result<T> {
+        self.change_at_about(node, About::Whatever, need, work)
+    }
+
+    /// The same, of an operation that says what it lets go of.
+    fn change_at_about<T>(
+        &self,
+        node: Node,
+        about: About<'_>,
+        need: Need,
         mut work: impl FnMut(&Op<'_>, &Subvolume, &Arc<Inode>) -> Result<T>,
     ) -> Result<T> {
         self.ready(node)?;
         let charged_to = if need.charged_to == 0 { node.subvolume } else { need.charged_to };
-        self.change(Need { charged_to, ..need }, |op| {
+        self.change_about(about, Need { charged_to, ..need }, |op| {
             let (subvolume, inode) = self.find(op, node)?;
             work(op, &subvolume, &inode)
         })
@@ -382,7 +396,7 @@ impl Filesystem {
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };
         let mut end = FILE_END;
-        inner.in_steps(Need { data, ..deleting(2, 200) }, |op, extents| {
+        inner.in_steps(About::File(node), Need { data, ..deleting(2, 200) }, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             match subvolume.tree.shorten(op, &inode, size, &mut end, extents)? {
                 Step::Again => Ok(None),
@@ -423,7 +437,8 @@ impl Filesystem {
             return Err(Error::User(Errno::ISDIR));
         }
         let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-        let node = inner.change_at(dir, need, |op, subvolume, parent| {
+        let about = About::Entry(dir, name);
+        let node = inner.change_at_about(dir, about, need, |op, subvolume, parent| {
             let inode = subvolume.tree.unlink(op, parent, name)?;
             Ok(Node { ino: inode.ino, ..dir })
         })?;
@@ -442,7 +457,8 @@ impl Filesystem {
             inner.delete_subvolume(dir, name, None, true)?;
             return Ok(entry.node);
         }
-        inner.change_at(dir, deleting(6, 0), |op, subvolume, parent| {
+        let about = About::Entry(dir, name);
+        inner.change_at_about(dir, about, deleting(6, 0), |op, subvolume, parent| {
             let inode = subvolume.tree.rmdir(op, parent, name)?;
             Ok(Node { ino: inode.ino, ..dir })
         })
@@ -521,7 +537,8 @@ impl Filesystem {
 
     /// Removes an xattr; ENODATA when there is none.
     pub fn remove_xattr(&self, node: Node, name: &[u8]) -> Result<()> {
-        self.inner().change_at(node, deleting(2, 0), |op, subvolume, inode| {
+        let about = About::Xattr(node, name);
+        self.inner().change_at_about(node, about, deleting(2, 0), |op, subvolume, inode| {
             subvolume.tree.remove_xattr(op, inode, name)
         })
     }
@@ -559,7 +576,8 @@ impl Filesystem {
             inner.read(release)?;
             return inner.let_go(node.subvolume);
         }
-        inner.change(plus(deleting(LAST_LEAVES, 0), letting_go(FEW)), release)?;
+        let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
+        inner.change_about(About::File(node), need, release)?;
         inner.evict_after(node.subvolume);
         inner.let_go(node.subvolume)
     }

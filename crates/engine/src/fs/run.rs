@@ -8,6 +8,7 @@
 use buttress_ondisk::SECTOR;
 
 use super::Inner;
+use super::own::About;
 use crate::error::{Errno, Error, Result};
 use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
@@ -49,9 +50,19 @@ impl Inner {
     }
 
     /// Runs an operation that changes something and may need `need` for its commit.
-    pub fn change<T>(&self, need: Need, mut work: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+    pub fn change<T>(&self, need: Need, work: impl FnMut(&Op<'_>) -> Result<T>) -> Result<T> {
+        self.change_about(About::Whatever, need, work)
+    }
+
+    /// The same, of an operation that says what it lets go of.
+    pub fn change_about<T>(
+        &self,
+        about: About<'_>,
+        need: Need,
+        mut work: impl FnMut(&Op<'_>) -> Result<T>,
+    ) -> Result<T> {
         self.core.check_writable()?;
-        let (done, left) = self.retry(need, &mut work)?;
+        let (done, left) = self.retry(need, about, &mut work)?;
         // Large writes go to the disk at once, except for parts of sectors.
         let kept = if need.data < DIRECT_MIN { need.data } else { 2 * SECTOR };
         self.relieve(kept, left, need)?;
@@ -65,7 +76,7 @@ impl Inner {
         mut work: impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<T> {
         self.core.check_writable()?;
-        let (done, left) = self.retry(need, &mut work)?;
+        let (done, left) = self.retry(need, About::Whatever, &mut work)?;
         self.relieve(0, left, need)?;
         Ok(done)
     }
@@ -74,14 +85,16 @@ impl Inner {
     fn retry<T>(
         &self,
         need: Need,
+        about: About<'_>,
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> Result<(T, u64)> {
+        let mut look = About::Whatever;
         let (mut commits, mut steps) = (0, self.forest.steps());
         // Asked for when there was no room for the first time, which most operations never hear.
         let (mut in_vain, mut used) = (0, None);
         let (mut counted, mut reclaimed) = (0, 0);
         loop {
-            let shortage = match self.attempt(need, work) {
+            let shortage = match self.attempt(need, look, work) {
                 Ok(done) => return Ok(done),
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Quota(may_shrink)) => {
@@ -94,6 +107,7 @@ impl Inner {
                 }
                 Err(Failure::Shortage(shortage)) => shortage,
             };
+            look = about;
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
             if shortage == Shortage::NoSpace && self.forest.let_all_go() {
                 (0..LEAVING_COMMITS)
@@ -147,9 +161,11 @@ impl Inner {
     fn attempt<T>(
         &self,
         need: Need,
+        look: About<'_>,
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
+        let need = self.looked_up(&op, need, look);
         let bytes = charged(need, self.core.features.nodesize);
         if need.deleting {
             self.core.charges.note_deletion();
@@ -182,13 +198,14 @@ impl Inner {
     /// room for that. `need` is what a step needs besides.
     pub fn in_steps<T>(
         &self,
+        about: About<'_>,
         need: Need,
         mut step: impl FnMut(&Op<'_>, usize) -> Result<Option<T>>,
     ) -> Result<T> {
         let (mut extents, mut most) = (FEW, EXTENTS_MAX);
         loop {
             let need = Need { modest: extents > 1, ..plus(need, letting_go(extents)) };
-            match self.change(need, |op| step(op, extents)) {
+            match self.change_about(about, need, |op| step(op, extents)) {
                 Ok(Some(done)) => return Ok(done),
                 Ok(None) => extents = most,
                 Err(Error::NoSpace) if extents > 1 => {

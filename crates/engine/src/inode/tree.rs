@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::attributes::Attributes;
 use super::file::{Cache, Layers};
+use super::holds::Holds;
 use super::link::Link;
 use super::state::State;
 use super::steps::Leaving;
@@ -21,15 +22,15 @@ use crate::threads;
 use crate::tree::{Recent, Root, View};
 use crate::txn::{Core, Op};
 
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 /// Changed inodes that a thread takes at a time.
 const AT_A_TIME: usize = 4096;
 
 #[derive(Debug)]
 struct Shard {
     inodes: Spread<u64, Arc<Inode>>,
-    /// Holds of inodes that were evicted: a mount holds whatever the kernel remembers, which can be millions.
-    holds: Spread<u64, u32>,
+    /// Holds of inodes that were evicted.
+    holds: Holds,
     /// Inodes to keep, besides those in use.
     keep: usize,
     /// Not swept before it has this size.
@@ -65,7 +66,7 @@ pub struct Asleep {
     next_ino: u64,
     held: usize,
     /// How often its inodes are held, by shards; nothing where none is. The tables themselves, as they may be large.
-    holds: Box<[Spread<u64, u32>]>,
+    holds: Box<[Holds]>,
 }
 
 /// A subvolume's tree: its inodes, and its last published version.
@@ -232,7 +233,7 @@ impl FileTree {
         }
         let Shard { inodes, holds, .. } = &mut *shard;
         let mut put = |inode: Arc<Inode>| {
-            if let Some(count) = holds.remove(&inode.ino) {
+            if let Some(count) = holds.take(inode.ino) {
                 inode.holds.store(count, Ordering::Release);
             }
             inode
@@ -326,7 +327,7 @@ impl FileTree {
     pub(super) fn forget(&self, ino: u64) {
         let mut shard = self.shard(ino).lock();
         shard.inodes.remove(&ino);
-        shard.holds.remove(&ino);
+        shard.holds.take(ino);
     }
 
     /// A number that no inode has.
@@ -559,7 +560,7 @@ fn rotate_all(inodes: &[Listed], at: usize, transid: u64) -> Found {
 
 impl Shard {
     fn new(keep: usize) -> Shard {
-        Shard { inodes: Spread::default(), holds: Spread::default(), keep, limit: 0 }
+        Shard { inodes: Spread::default(), holds: Holds::default(), keep, limit: 0 }
     }
 
     /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones, about `changed`, are on a
@@ -595,8 +596,8 @@ impl Shard {
             let stays = Arc::strong_count(inode) > 1 || keep(inode);
             fence(Ordering::Acquire);
             let held = inode.holds.load(Ordering::Relaxed);
-            if !stays && held > 0 {
-                holds.insert(*ino, held);
+            if !stays {
+                holds.put(*ino, held);
             }
             stays
         });

@@ -7,8 +7,8 @@
 //! 1. **Subvolumes.** Each announced leaf is written anew, and so are the nodes above it: at most three times as many, and
 //!    no more than trees of that size can have: each that is open has a path of its own, and the root tree an item for it. A leaf
 //!    that grows may split; beyond that, new items fill new leaves at least to two fifths. Where leaves may be shared with
-//!    snapshots, what is rewritten stays where it was, too. A leaf that has become small takes in the one behind it: that is no
-//!    block more, but one more that is let go of.
+//!    snapshots, what is rewritten stays where it was, too, but for those of which somebody has seen that they are not ([`Need::own`]). A
+//!    leaf that has become small takes in the one behind it: that is no block more, but one more that is let go of.
 //! 2. **References.** A data extent that is gained or lost is one item and its references: perhaps two leaves of the extent tree.
 //!    Copying a shared leaf, and one that it takes in, adds a reference for every extent that they name: as many as fit into
 //!    them. A tree block that is written or let go of is an item, too; the items of tree blocks are all together (metadata has
@@ -114,6 +114,8 @@ pub(crate) fn most_packed(blocks: u64) -> u64 {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Total {
     leaves: u64,
+    /// Those of them that no snapshot shares, nor a block above them.
+    own: u64,
     private: u64,
     /// Those of operations that add something.
     growing: u64,
@@ -128,6 +130,8 @@ pub(crate) struct Total {
     pub deletions: u64,
     /// How often the trees for extents and free space are written whole.
     whole: u64,
+    /// Operations that make something shared.
+    sharing: u64,
 }
 
 impl Total {
@@ -140,6 +144,7 @@ impl Total {
         let refs = u64::from(need.refs);
         Total {
             leaves,
+            own: u64::from(need.own).min(leaves),
             private,
             growing: if need.bytes > 0 { leaves.div_ceil(2) + private } else { 0 },
             bytes: need.bytes.into(),
@@ -149,7 +154,23 @@ impl Total {
             nodes: need.nodes.into(),
             deletions: need.deleting.into(),
             whole: 0,
+            sharing: need.sharing.into(),
         }
+    }
+
+    /// Leaves that may be shared with snapshots.
+    fn shared_leaves(self) -> u64 {
+        self.leaves.saturating_sub(self.own)
+    }
+
+    /// Whether somebody counts on leaves being shared with nobody.
+    pub fn counts_on_own(self) -> bool {
+        self.own > 0
+    }
+
+    /// Whether something becomes shared.
+    pub fn shares(self) -> bool {
+        self.sharing > 0
     }
 
     /// The same with so many bytes of data.
@@ -172,6 +193,7 @@ impl Total {
     pub fn and(self, other: Total) -> Total {
         Total {
             leaves: self.leaves.saturating_add(other.leaves),
+            own: self.own.saturating_add(other.own),
             private: self.private.saturating_add(other.private),
             growing: self.growing.saturating_add(other.growing),
             bytes: self.bytes.saturating_add(other.bytes),
@@ -181,6 +203,7 @@ impl Total {
             nodes: self.nodes.saturating_add(other.nodes),
             deletions: self.deletions.saturating_add(other.deletions),
             whole: self.whole.saturating_add(other.whole),
+            sharing: self.sharing.saturating_add(other.sharing),
         }
     }
 
@@ -188,6 +211,7 @@ impl Total {
     pub fn at_least(self, other: Total) -> Total {
         Total {
             leaves: self.leaves.max(other.leaves),
+            own: self.own.min(other.own),
             private: self.private.max(other.private),
             growing: self.growing.max(other.growing),
             bytes: self.bytes.max(other.bytes),
@@ -197,6 +221,7 @@ impl Total {
             nodes: self.nodes.max(other.nodes),
             deletions: self.deletions.max(other.deletions),
             whole: self.whole.max(other.whole),
+            sharing: self.sharing.max(other.sharing),
         }
     }
 
@@ -204,6 +229,7 @@ impl Total {
     /// where what is filled takes the place of what splits. Whether operations delete changes nothing about it.
     pub fn is_within(self, most: Total) -> bool {
         self.leaves <= most.leaves
+            && self.shared_leaves() <= most.shared_leaves()
             && self.private <= most.private
             && self.growing <= most.growing
             && self.bytes <= most.bytes
@@ -218,6 +244,7 @@ impl Total {
     pub fn times(self, count: u64) -> Total {
         Total {
             leaves: self.leaves.saturating_mul(count),
+            own: self.own.saturating_mul(count),
             private: self.private.saturating_mul(count),
             growing: self.growing.saturating_mul(count),
             bytes: self.bytes.saturating_mul(count),
@@ -227,6 +254,7 @@ impl Total {
             nodes: self.nodes.saturating_mul(count),
             deletions: self.deletions.saturating_mul(count),
             whole: self.whole.saturating_mul(count),
+            sharing: self.sharing.saturating_mul(count),
         }
     }
 
@@ -240,6 +268,7 @@ impl Total {
         let less = Total::of(need);
         Total {
             leaves: self.leaves.saturating_sub(less.leaves),
+            own: self.own.saturating_sub(less.own),
             private: self.private.saturating_sub(less.private),
             growing: self.growing.saturating_sub(less.growing),
             bytes: self.bytes.saturating_sub(less.bytes),
@@ -249,6 +278,7 @@ impl Total {
             nodes: self.nodes.saturating_sub(less.nodes),
             deletions: self.deletions.saturating_sub(less.deletions),
             whole: self.whole,
+            sharing: self.sharing.saturating_sub(less.sharing),
         }
     }
 }
@@ -400,16 +430,19 @@ impl Outlook {
         let touched = (leaves + above + 2 * private).min(used);
         let bytes = total.bytes.saturating_add(pieces.saturating_mul(FILE_EXTENT));
         let added = total.growing.min(used) + leaves_of(bytes, FILES_FILL, node);
-        let kept = if self.shared { touched } else { 0 };
+        let shared_leaves = if self.shared { total.shared_leaves().min(used) } else { 0 };
+        let shared_above = nodes_above(shared_leaves, used, self.volumes);
+        let kept = (shared_leaves + shared_above).min(used);
         let files = Bound { blocks: touched + added, growth: added + kept, ..Bound::default() };
 
         // Copies of shared leaves and nodes refer to what the old ones refer to: to each thing once for a tree.
         let (mut copied, mut children) = (0, 0);
         if self.shared {
             let items = trees.extent.saturating_mul(node / EXTENT).saturating_mul(2);
-            copied = leaves.saturating_mul(2 * self.extents_of_leaf()).min(items);
-            children =
-                above.saturating_mul(2 * self.children_of_node()).min(used.saturating_mul(2));
+            copied = shared_leaves.saturating_mul(2 * self.extents_of_leaf()).min(items);
+            children = shared_above
+                .saturating_mul(2 * self.children_of_node())
+                .min(used.saturating_mul(2));
         }
         let data = total.refs.saturating_add(pieces);
         let new = total.gains.saturating_add(pieces);

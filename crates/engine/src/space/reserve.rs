@@ -10,7 +10,7 @@
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
 //! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
 //! for: a full filesystem can always delete, and where snapshots share what is deleted, which takes more
-//! room at first, it can drop the snapshots. What deletions need grows with the trees that describe
+//! room at first, it can delete what they do not share, and drop them. What deletions need grows with the trees that describe
 //! space, and these with each deletion: before one is refused they are packed, for which all leave room.
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
@@ -29,6 +29,9 @@ use super::{Class, Pool, Space};
 pub struct Need {
     /// Leaves of subvolumes that it may touch.
     pub leaves: u32,
+    /// Of these leaves, those that somebody has looked at: no snapshot shares them, nor a block above them. Good for the transaction
+    /// that runs, as long as nothing is shared in it or in the one that commits.
+    pub own: u32,
     /// Leaves of trees that no snapshot shares, as the root tree.
     pub private: u32,
     /// Bytes of items that it may add to them, and of checksums.
@@ -93,6 +96,11 @@ impl Promises {
         self.running.data.saturating_add(self.committing.data)
     }
 
+    /// Where something becomes shared, nobody knows what is his own: neither before that is committed, nor after it in the same transaction.
+    fn without_what_may_be_wrong(&self, need: Need) -> Need {
+        if self.all().shares() { Need { own: 0, ..need } } else { need }
+    }
+
     /// Promised data was allocated. Only the sum of both transactions matters.
     fn use_data(&mut self, len: u64) {
         let old = self.committing.data.min(len);
@@ -134,6 +142,7 @@ const TIGHT: u64 = 8;
 
 const NOTHING: Need = Need {
     leaves: 0,
+    own: 0,
     private: 0,
     bytes: 0,
     refs: 0,
@@ -149,6 +158,8 @@ const NOTHING: Need = Need {
 /// What the usual deletion needs: that of a file of two extents. Five leaves have its entry (by name and by index), its inode, that
 /// of the directory and an orphan item, and two its extents (`inode/steps.rs`); one is to spare.
 const DELETION: Need = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..NOTHING };
+/// The same where nobody shares these leaves.
+const OWN_DELETION: Need = Need { own: DELETION.leaves, ..DELETION };
 /// What deleting a subvolume needs: three leaves with its entry (by name and by index) and the inode of the directory, and one to spare;
 /// four of the root tree, with its root item, the two references and an orphan item, and two of the uuid tree. The bytes are those
 /// of a root item in its longest form and an orphan item (489), and some to spare.
@@ -163,6 +174,8 @@ const PIECE: Need = Need { bytes: 100, refs: 1, ..NOTHING };
 enum Leave {
     /// The global reserve: for whoever deletes, or gives chunks back.
     Reserve,
+    /// What deleting a file takes that is shared with nobody, and what is left by who does that.
+    Own,
     /// What deleting a subvolume takes, and the smallest step of dropping it.
     Subvolume,
     /// What this step takes.
@@ -175,7 +188,9 @@ impl Leave {
     fn of(need: Need) -> Leave {
         match need {
             Need { subvolume: true, .. } => Leave::Floor,
-            Need { deleting: true, .. } | Need { reclaiming: true, .. } => Leave::Subvolume,
+            Need { reclaiming: true, .. } => Leave::Subvolume,
+            Need { deleting: true, .. } if need.own >= need.leaves => Leave::Subvolume,
+            Need { deleting: true, .. } => Leave::Own,
             _ => Leave::Reserve,
         }
     }
@@ -238,6 +253,7 @@ impl Outlook {
             Leave::Nothing => return bound.growth,
             Leave::Floor => (nothing, most / 2),
             Leave::Subvolume => (subvolume, most / 4 * 3),
+            Leave::Own => (subvolume.plus(OWN_DELETION), most / 8 * 7),
             Leave::Reserve => (subvolume.plus(DELETION), most),
         };
         let both = self.bound(total.and(later));
@@ -461,6 +477,11 @@ impl Space {
     /// Data must be reserved before [`Space::allocate_data`] takes it.
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
+        let need = pool.promises.without_what_may_be_wrong(need);
+        if need.sharing && pool.promises.running.counts_on_own() {
+            // What was looked at would not be anybody's own any more.
+            return Err(Shortage::CommitFirst);
+        }
         let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
         let sharing = need.sharing && !self.shared.load(Ordering::Relaxed);
         if sharing {

@@ -151,6 +151,26 @@ impl<'a> View<'a> {
         Ok((block, before))
     }
 
+    /// Shows each block below the root on the way to `key`, and the one behind it on its level: these are what a change there may replace. The
+    /// key at which the leaf behind starts.
+    pub fn show_way(&self, key: &Key, show: &mut dyn FnMut(&TreeBlock)) -> Result<Option<Key>> {
+        let mut block = self.root_block()?;
+        let (mut next, mut bound): (Option<Arc<TreeBlock>>, _) = (None, None);
+        while !block.is_leaf() {
+            let slot = block.child_for(key);
+            bound = behind(&block, slot, bound);
+            next = match next {
+                _ if slot + 1 < block.len() => Some(self.child(&block, slot + 1)?),
+                Some(node) => Some(self.child(&node, 0)?),
+                None => None,
+            };
+            block = self.child(&block, slot)?;
+            show(&block);
+            next.iter().for_each(|next| show(next));
+        }
+        Ok(bound)
+    }
+
     /// The item at exactly `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let leaf = self.leaf_for(key)?;

@@ -1,6 +1,8 @@
 //! On the brim: what was accepted is committed, however little space is left and whoever shares it.
 
-use buttress::{Allocate, Change, Error, Filesystem, New, Node, SetXattr};
+use std::collections::BTreeSet;
+
+use buttress::{Allocate, Change, Entry, Error, Filesystem, New, Node, SetXattr};
 
 use crate::judge::{Image, bytes};
 use crate::space::{fill_file, fill_metadata};
@@ -157,5 +159,84 @@ fn data_goes_as_far_as_on_linux() {
         });
         println!("{size}: {found} here, {expected} on Linux");
         assert!(found + (size / 200) >= expected, "{found} of {expected}");
+    }
+}
+
+/// Files of each directory.
+const FILES: usize = 1000;
+
+/// Twenty directories of files, below a snapshot, and files that no snapshot has, until nothing more finds room.
+fn full_below_a_snapshot(nodesize: u32) -> (Image, Filesystem) {
+    let image = Image::of_nodes(256 << 20, nodesize);
+    let fs = image.open();
+    // Some 50 MiB are left for metadata.
+    let data = fs.create(Node::ROOT, b"data", &New::file(0o644)).unwrap().node;
+    fs.fallocate(data, Allocate::Reserve { keep_size: false }, 0, 192 << 20).unwrap();
+    for number in 0..20 {
+        let dir = fs.create(Node::ROOT, tree(number).as_bytes(), &New::directory(0o755)).unwrap();
+        for number in 0..FILES {
+            let file = fs.create(dir.node, name(number).as_bytes(), &New::file(0o644)).unwrap();
+            fs.write(file.node, 0, &[1; 1000][..number % 3 * 500]).unwrap();
+        }
+    }
+    fs.snapshot(5, Node::ROOT, b"snapshot", false).unwrap();
+    fill_metadata(&fs);
+    fs.commit().unwrap();
+    (image, fs)
+}
+
+fn tree(number: usize) -> String {
+    format!("tree{number}")
+}
+
+fn name(number: usize) -> String {
+    format!("a-file-with-a-name-{number}")
+}
+
+/// Deletes one file here and one there, so that each has leaves to itself that the snapshot has, too, until that finds no room;
+/// what it has deleted.
+fn delete_here_and_there(fs: &Filesystem) -> BTreeSet<(usize, usize)> {
+    let (mut gone, mut refused) = (BTreeSet::new(), 0);
+    for number in (0..FILES).step_by(7) {
+        for at in 0..20 {
+            let dir = file(fs, tree(at).as_bytes());
+            match fs.unlink(dir, name(number).as_bytes()) {
+                Ok(_) => drop(gone.insert((at, number))),
+                Err(Error::NoSpace) if refused < 20 => refused += 1,
+                Err(Error::NoSpace) => return gone,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+    gone
+}
+
+/// Deleting here and there below a snapshot takes all the room that deletions may take. What the snapshot has nothing of can be
+/// deleted all the same, which makes room, and then all of the rest.
+#[test]
+fn what_no_snapshot_has_goes_when_nothing_else_does() {
+    for nodesize in [16384, 4096] {
+        let (image, fs) = full_below_a_snapshot(nodesize);
+        let gone = delete_here_and_there(&fs);
+        println!("{nodesize}: {} here and there", gone.len());
+        let mut own = Vec::new();
+        let each = &mut |entry: Entry| {
+            own.extend(entry.name.contains(&b'-').then_some(entry.name));
+            true
+        };
+        fs.read_dir(Node::ROOT, 0, each).unwrap();
+        assert!(own.len() > 100, "{}", own.len());
+        for name in own {
+            fs.unlink(Node::ROOT, &name).expect("it is nobody else's");
+        }
+        for at in 0..20 {
+            let dir = file(&fs, tree(at).as_bytes());
+            for number in (0..FILES).filter(|number| !gone.contains(&(at, *number))) {
+                fs.unlink(dir, name(number).as_bytes()).expect("there is room again");
+            }
+            fs.rmdir(Node::ROOT, tree(at).as_bytes()).unwrap();
+        }
+        fs.close().unwrap();
+        image.check();
     }
 }

@@ -31,6 +31,16 @@ impl Image {
         Image::with(size, buttress_mkfs::Options { metadata_profile, ..Default::default() })
     }
 
+    /// The same, of tree blocks of so many bytes.
+    pub fn of_nodes(size: u64, nodesize: u32) -> Image {
+        let metadata_profile = Some(buttress_mkfs::Profile::Single);
+        let nodesize = Some(nodesize);
+        Image::with(
+            size,
+            buttress_mkfs::Options { metadata_profile, nodesize, ..Default::default() },
+        )
+    }
+
     fn with(size: u64, options: buttress_mkfs::Options) -> Image {
         let image = Image { dir: oracle::temp_dir().unwrap() };
         let device = buttress_device::FileDevice::create(image.path(), size).unwrap();
@@ -78,7 +88,11 @@ pub fn check(image: &Path) {
 /// Each root item must say how large its tree is: Linux counts on from there, down as well, and where it comes below
 /// nothing it reserves the whole filesystem. `btrfs check` does not look at it.
 fn sizes_of_trees(image: &Path) {
-    let dump = oracle::btrfs(&["inspect-internal", "dump-tree", image.to_str().unwrap()]).unwrap();
+    let path = image.to_str().unwrap();
+    let dump = oracle::btrfs(&["inspect-internal", "dump-tree", path]).unwrap();
+    let superblock = oracle::btrfs(&["inspect-internal", "dump-super", path]).unwrap();
+    let nodesize = superblock.lines().find_map(|line| line.strip_prefix("nodesize"));
+    let nodesize: u64 = nodesize.unwrap().trim().parse().unwrap();
     let key = |line: &str| Some(line.split_once(" key (")?.1.split_once(')')?.0.to_owned());
     let (mut said, mut found) = (BTreeMap::new(), BTreeMap::<_, u64>::new());
     let (mut tree, mut item) = (None, None);
@@ -86,7 +100,7 @@ fn sizes_of_trees(image: &Path) {
         let words: Vec<_> = line.split_whitespace().collect();
         match words.as_slice() {
             ["leaf", _, "items", ..] | ["node", _, "level", ..] => {
-                *found.entry(tree.clone()).or_default() += 16384;
+                *found.entry(tree.clone()).or_default() += nodesize;
             }
             ["item", ..] => item = key(line).filter(|key| key.contains(" ROOT_ITEM ")),
             [.., "bytes_used", used] if item.is_some() => {

@@ -205,9 +205,13 @@ impl Store for Engine {
     type Node = buttress::Node;
 
     fn load(&self, wanted: Identity) -> Answer<Self::Node> {
-        let node = buttress::Node { subvolume: wanted.subvolume, ino: wanted.ino };
+        let node = self.held(wanted)?;
         self.fs.attributes(node).map_err(errno)?;
         Ok(node)
+    }
+
+    fn held(&self, held: Identity) -> Answer<Self::Node> {
+        Ok(buttress::Node { subvolume: held.subvolume, ino: held.ino })
     }
 
     fn identity(&self, node: &Self::Node) -> Identity {

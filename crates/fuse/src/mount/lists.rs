@@ -223,10 +223,7 @@ impl<S: Store> Mount<S> {
     /// The entry for a listed name, held like one that was looked up. Where the inode cannot be
     /// loaded the name is listed all the same, and looking it up says what is wrong.
     fn listed_entry(&self, found: &Gathered) -> EntryOut {
-        let loaded = match self.nodes.get(self.nodes.id(found.identity)) {
-            Some(node) => Ok(node),
-            None => self.store.load(found.identity),
-        };
+        let loaded = self.node(self.nodes.id(found.identity));
         loaded.and_then(|node| self.entry(&node)).unwrap_or_default()
     }
 }

@@ -36,7 +36,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use crate::budget::HELD_BYTES;
 use crate::nodes::{Identity, NodeTable, Numbers, SUBVOLUME_TOP};
 use crate::options::{AccessTimes, MountOptions};
 use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
@@ -52,7 +51,7 @@ const HELD_STEP: usize = 4096;
 /// A mounted filesystem.
 pub struct Mount<S: Store> {
     store: S,
-    nodes: NodeTable<S::Node>,
+    nodes: NodeTable,
     /// How many nodes were held when the filesystem was told last.
     told_held: Mutex<usize>,
     policy: Policy,
@@ -155,7 +154,7 @@ impl<S: Store> Mount<S> {
         let subvolume = numbers.mounted;
         let nodes = NodeTable::new(subvolume);
         let top = store.load(Identity { subvolume, ino: SUBVOLUME_TOP })?;
-        nodes.hold(ROOT_ID, &top, || store.hold(&top))?;
+        nodes.hold(ROOT_ID, || store.hold(&top))?;
         let (device, policy) = (OnceLock::new(), Policy::new(options, numbers));
         let (notices, buffers) = (Mutex::default(), Mutex::default());
         let told_held = Mutex::new(0);
@@ -176,19 +175,23 @@ impl<S: Store> Mount<S> {
 
     /// Lets go of all inodes the kernel held, once the mount is gone.
     pub fn release(&self) {
-        for node in self.nodes.drain() {
-            self.store.release(node);
+        for id in self.nodes.drain() {
+            self.release_node(id);
         }
     }
 
     /// The inode behind a node id. One that is not held comes from a file handle (NFS,
     /// open_by_handle_at(2)) and is found by its number.
     fn node(&self, id: u64) -> Answer<S::Node> {
-        if let Some(node) = self.nodes.get(id) {
-            return Ok(node);
-        }
         let identity = self.nodes.identity(id).ok_or(Errno::STALE)?;
-        self.store.load(identity)
+        if self.nodes.is_held(id) { self.store.held(identity) } else { self.store.load(identity) }
+    }
+
+    /// The kernel holds a node no more.
+    fn release_node(&self, id: u64) {
+        if let Some(node) = self.nodes.identity(id).and_then(|it| self.store.held(it).ok()) {
+            self.store.release(node);
+        }
     }
 
     /// Tells the filesystem when what the kernel holds has changed by much.
@@ -199,7 +202,7 @@ impl<S: Store> Mount<S> {
             && told.abs_diff(held) >= HELD_STEP
         {
             *told = held;
-            self.store.uses_elsewhere(held as u64 * HELD_BYTES);
+            self.store.uses_elsewhere(self.nodes.bytes());
         }
     }
 
@@ -230,7 +233,7 @@ impl<S: Store> Mount<S> {
     /// the waiting processes and the lock on the image would stay until the next boot.
     fn entry_with(&self, node: &S::Node, attributes: &Attributes) -> Answer<EntryOut> {
         let id = self.id(node);
-        self.nodes.hold(id, node, || self.store.hold(node))?;
+        self.nodes.hold(id, || self.store.hold(node))?;
         self.tell_held();
         let mut entry = self.policy.shown.entry(id, attributes);
         // Tops, and the stubs of subvolumes that are elsewhere.

@@ -45,10 +45,8 @@ impl<S: Store> Mount<S> {
 
     fn forget_one(&self, id: u64, count: u64) {
         // The top stays: nothing looks it up.
-        if id != abi::ROOT_ID
-            && let Some(node) = self.nodes.forget(id, count)
-        {
-            self.store.release(node);
+        if id != abi::ROOT_ID && self.nodes.forget(id, count) {
+            self.release_node(id);
             self.tell_held();
         }
     }

@@ -176,6 +176,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// The inode with this identity.
     fn load(&self, identity: Identity) -> Answer<Self::Node>;
+    /// The same of an inode that is held.
+    fn held(&self, identity: Identity) -> Answer<Self::Node> {
+        self.load(identity)
+    }
     /// Which inode it is.
     fn identity(&self, node: &Self::Node) -> Identity;
     /// Keeps an inode, named or not, until it is released. ENOENT if it is gone already.

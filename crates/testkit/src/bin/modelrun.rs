@@ -121,7 +121,7 @@ fn brim(config: &Config, filling: Brim, arguments: &Arguments) -> Result<String,
         return Ok(format!("{} operations when full, {counts:?}", arguments.ops));
     }
     let mut run = brim::Run::new(arguments.seed, config, filling)?;
-    let outcome = run.fill().and_then(|()| {
+    let outcome = run.fill().and_then(|()| run.own_goes()).and_then(|()| {
         let filled = run.runner().counts;
         println!("filled: {filled:?}");
         for number in 1..=arguments.ops {

@@ -12,12 +12,15 @@ use buttress::{Allocate, Node, Owner, SetXattr};
 
 use super::generate::{Generator, Profile};
 use super::rng::Rng;
-use super::run::{Config, Counts, Result, Runner, engine};
+use super::run::{Config, Counts, Failure, Result, Runner, engine};
 use super::threads::{self, guarded, joined};
 use super::{Make, Op};
 
 /// A prime that is far from everything: its multiples go round without meeting a number of extents twice.
 const FAR: u64 = 1_000_003;
+
+/// So many values are deleted where nothing else can be.
+const OWN: u64 = 40;
 
 /// After so many operations that found room, the filesystem is filled again.
 const ROOMY_MAX: u32 = 30;
@@ -145,6 +148,30 @@ impl Run {
         self.fill_data(self.runner.config().size, 1 << 16)?;
         self.fill_metadata()?;
         self.step(Op::Commit)
+    }
+
+    /// What snapshots have is changed here and there until that finds no room, with all that deletions may use; then what
+    /// they do not have must go all the same: long values, which were made after them.
+    pub fn own_goes(&mut self) -> Result<()> {
+        let (mut refused, mut turn) = (0, 0);
+        while refused < 5 && turn < self.brim.extents {
+            let offset = turn * FAR % self.brim.extents * 8192;
+            let op =
+                Op::Allocate { at: "/s0".into(), mode: Allocate::PunchHole, offset, len: 4096 };
+            let before = self.runner.counts.stuck;
+            self.step(op)?;
+            refused += self.runner.counts.stuck - before;
+            turn += 1;
+        }
+        let stuck = self.runner.counts.stuck;
+        for number in self.made.saturating_sub(OWN)..self.made {
+            let (at, name) = (format!("/v{}", number / 2000), format!("user.{number}"));
+            self.step(Op::RemoveXattr { at, name })?;
+        }
+        match self.runner.counts.stuck - stuck {
+            0 => self.step(Op::Commit),
+            _ => Err(Failure("what no snapshot has could not be deleted".into())),
+        }
     }
 
     fn make(&mut self, at: &str) -> Result<()> {

@@ -239,6 +239,7 @@ fn some_need(random: &mut Random) -> Need {
     let mut number = |bits| spread(random, bits) as u32;
     Need {
         leaves: number(12),
+        own: number(11),
         private: number(6),
         bytes: number(18),
         refs: number(12),

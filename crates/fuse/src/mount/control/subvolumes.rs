@@ -158,7 +158,7 @@ impl<S: Control> Mount<S> {
         self.names_changed(directory);
         // Who deletes by name in the directory itself looks for the name then.
         let looks = request.opcode() != opcode::IOCTL && directory == request.nodeid();
-        if !looks && self.nodes.get(self.nodes.id(self.store.identity(&victim))).is_some() {
+        if !looks && self.nodes.is_held(self.nodes.id(self.store.identity(&victim))) {
             self.have_looked_for(self.store.identity(&node), name);
         }
         Ok(())
