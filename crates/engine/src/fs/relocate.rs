@@ -23,7 +23,7 @@ const AIM: Duration = Duration::from_millis(40);
 /// Tree blocks of a batch: at first, and where others do not wait long.
 const BLOCKS: (usize, usize) = (128, 512);
 /// The fewest, however long others wait, as a commit takes its time for one block, too; and where there is no room.
-const BLOCKS_MIN: (usize, usize) = (64, 16);
+const BLOCKS_MIN: (usize, usize) = (64, 4);
 /// The most, for one extent that needs so many.
 const BLOCKS_MAX: usize = 1 << 17;
 /// References that change for each block of a batch, about; more where blocks are referred to by address.
@@ -261,6 +261,9 @@ impl Inner {
                 return Err(Error::User(Errno::INTR));
             }
             let Some(batch) = self.relocate_some(group, &but, &mut pace)? else { continue };
+            if let Some(error) = batch.refused {
+                return Err(error);
+            }
             but.extend(batch.failed.iter().map(|(bytenr, _)| *bytenr));
             done.moved += batch.moved;
             done.data += batch.data;

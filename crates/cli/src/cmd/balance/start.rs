@@ -191,7 +191,7 @@ fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
     match errno {
         Errno::NOSPC if is_ours || matches!(vfs, Vfs::Live(_)) => {
             Failure::new(CANNOT, vfs.name(), why).hint(
-                "There is no room to write a block group anew. Groups that are nearly empty need little: try -dusage=5, then more. What was moved stays so.",
+                "There is no room to write a block group anew: delete something, or make the filesystem larger (`buttress filesystem resize`), and try groups that are nearly empty first (-dusage=5). Or the disk that holds the image is full. What was moved stays so.",
             )
         }
         Errno::INVAL => Failure::new(CANNOT, vfs.name(), why).hint(

@@ -85,6 +85,8 @@ pub struct Relocated {
     pub too_small: Option<TooSmall>,
     /// What could not be moved, and why.
     pub failed: Vec<(u64, String)>,
+    /// The disk that holds the filesystem's image is full: nothing was moved.
+    pub refused: Option<Error>,
     /// How long operations had to wait for it.
     pub waited: Duration,
     /// Whether there are any: something was changed since the commit before.
@@ -226,6 +228,10 @@ impl Settler<'_, '_> {
                 }
                 Err(Error::NoSpace) => {
                     plan.done.too_small = (plan.done.moved == 0).then_some(TooSmall::NoRun);
+                    break;
+                }
+                Err(Error::Volume(error)) if error.is_full() => {
+                    plan.done.refused = (plan.done.moved == 0).then_some(Error::Volume(error));
                     break;
                 }
                 Err(error) => plan.done.failed.push((key.objectid, error.to_string())),

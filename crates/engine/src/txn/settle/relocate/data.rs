@@ -75,7 +75,8 @@ impl Settler<'_, '_> {
                 None => Sums::None,
             };
             core.volume.read_data(from + at, &mut piece, verify)?;
-            core.write_for_commit(to + at, &piece)?;
+            // Who moves data can do so later: nobody waits for room on a full disk, as a commit does.
+            core.volume.write(to + at, &piece)?;
         }
         Ok(())
     }
