@@ -83,7 +83,7 @@ fn name_of(number: u64) -> String {
 /// As `-m` of btrfs-progs: groups of the chunk tree, too.
 fn of_metadata() -> Balance {
     let all = Some(BalanceFilter::default());
-    Balance { data: None, metadata: all.clone(), system: all }
+    Balance { metadata: all.clone(), system: all, ..Balance::default() }
 }
 
 /// Seconds here, and extents that quotas looked at.
@@ -92,7 +92,10 @@ fn here(image: &Path) -> buttress::Result<(f64, u64)> {
     let fs = Filesystem::open(image, options)?;
     let mut done = Ok(());
     let took = seconds(|| {
-        done = fs.balance(&of_metadata(), |_| true).and_then(|_| fs.commit()).map(drop);
+        done = fs
+            .balance(&of_metadata(), |_| std::ops::ControlFlow::Continue(()))
+            .and_then(|_| fs.commit())
+            .map(drop);
     });
     done?;
     let stats = fs.stats();

@@ -59,9 +59,9 @@ pub fn child(what: &str, image: &Path) {
     let fs = fs.expect("a filled image opens");
     let before = linux::peak_memory(std::process::id()).unwrap_or(0);
     let all = Some(BalanceFilter::default());
-    let all = Balance { data: all.clone(), metadata: all.clone(), system: all };
+    let all = Balance { data: all.clone(), metadata: all.clone(), system: all, force: false };
     let mut done = Ok(Default::default());
-    let took = seconds(|| done = fs.balance(&all, |_| true));
+    let took = seconds(|| done = fs.balance(&all, |_| std::ops::ControlFlow::Continue(())));
     let failed = done.map_or_else(
         |why| why.to_string(),
         |done| match done.emptied.failed.first() {

@@ -64,7 +64,10 @@ fn balance_here(pieces: u64) -> Result<(f64, f64), String> {
     let balance = Balance { data: Some(BalanceFilter::default()), ..Balance::default() };
     let mut done = Ok(());
     let took = seconds(|| {
-        done = fs.balance(&balance, |_| true).and_then(|_| fs.commit()).map(drop);
+        done = fs
+            .balance(&balance, |_| std::ops::ControlFlow::Continue(()))
+            .and_then(|_| fs.commit())
+            .map(drop);
     });
     done.and_then(|()| fs.close()).map_err(text)?;
     Ok((once, took))

@@ -48,8 +48,10 @@ impl Place for Filesystem {
 
     fn balance(&self) -> Result<(), String> {
         let all = Some(BalanceFilter::default());
-        let all = Balance { data: all.clone(), metadata: all.clone(), system: all };
-        Filesystem::balance(self, &all, |_| true).map(drop).map_err(text)
+        let all = Balance { data: all.clone(), metadata: all.clone(), system: all, force: false };
+        Filesystem::balance(self, &all, |_| std::ops::ControlFlow::Continue(()))
+            .map(drop)
+            .map_err(text)
     }
 }
 

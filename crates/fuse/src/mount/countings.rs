@@ -30,7 +30,7 @@ struct All {
 
 enum State {
     Running(Box<Counting>),
-    Done(Costs, BTreeSet<u64>),
+    Done(Box<Costs>, BTreeSet<u64>),
 }
 
 impl Countings {
@@ -61,7 +61,7 @@ impl Countings {
         }
         let (told, state) = match more {
             true => (Some(counting.progress()), State::Running(counting)),
-            false => (None, State::Done(counting.costs(), BTreeSet::new())),
+            false => (None, State::Done(Box::new(counting.costs()), BTreeSet::new())),
         };
         self.0.lock().put(number, state);
         Ok(told)

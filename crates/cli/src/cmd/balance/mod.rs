@@ -31,7 +31,7 @@ pub enum BalanceCommand {
     /// `convert=single` or `convert=dup`, and with that `soft` (not those that are so already).
     ///
     /// Ctrl-C cancels it, once what is being moved has been. Killed, or when the machine goes down, it is left paused.
-    Start(start::Start),
+    Start(Box<start::Start>),
     /// Pause a balance that runs on a live mount
     ///
     /// It goes on with `resume`, or with the next mount, unless that says `-o skip_balance`.
