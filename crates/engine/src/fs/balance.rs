@@ -267,8 +267,12 @@ impl Filesystem {
             stop.is_none()
         });
         // Who has paused it may hear of another end, where that came first.
-        let is_paused =
-            stop == Some(BalanceStop::Pause) && matches!(done, Err(Error::User(Errno::INTR)));
+        let is_paused = match &done {
+            Err(Error::User(Errno::INTR)) => stop == Some(BalanceStop::Pause),
+            // The disk that holds the image has no room to say that it has ended, either.
+            Err(Error::Volume(error)) => error.is_full(),
+            _ => false,
+        };
         if !is_paused && self.core().check_writable().is_ok() {
             self.note_balance(None)?;
         }
