@@ -126,6 +126,8 @@ impl Live {
             if self.kind.writes {
                 scope.spawn(|| self.write(&stop));
             }
+            // Also when this fails: who writes is waited for.
+            let _end = Stopping(&stop);
             for _ in 0..BALANCES_MAX {
                 let mut copies = self.copies(&mut rng);
                 while found.len() < count && !copies.is_empty() {
@@ -136,7 +138,6 @@ impl Live {
                     break;
                 }
             }
-            stop.store(true, Ordering::Release);
         });
         let there = |(number, copy): (usize, &PathBuf)| {
             let to = into.join(format!("moment-{number}"));
@@ -200,6 +201,15 @@ impl Live {
     }
 }
 
+/// Has the one who writes end.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Whether a balance is in it, and `btrfs check` calls it clean: with quotas and writers beside the balance Linux (6.18) may have miscounted.
 fn is_of_use(image: &Path) -> bool {
     let trees = btrfs(&["inspect-internal", "dump-tree", "-t", "1", &image.to_string_lossy()]);
@@ -207,9 +217,9 @@ fn is_of_use(image: &Path) -> bool {
         return false;
     }
     let (is_clean, report) = check_verdict(image, false).unwrap();
-    assert!(is_clean || report.contains("Counts for qgroup id"), "{report}");
     if !is_clean {
-        println!("passed over: Linux has counted quotas wrong");
+        // What Linux itself has left wrong says nothing about others.
+        println!("passed over: `btrfs check` does not like what Linux has left: {report}");
     }
     is_clean
 }
