@@ -18,7 +18,7 @@ const EXTENTS: u64 = objectid::EXTENT_TREE;
 const HEAD: usize = size_of::<ExtentItem>();
 
 /// Small nodes, files in extents of their own, and snapshots that share their leaves.
-fn filled() -> Arc<MemoryDevice> {
+fn filled(has_late: bool) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(512 << 20));
     let mut seed = buttress_mkfs::Environment::seeded(1);
     let options = buttress_mkfs::Options { nodesize: Some(4096), ..Default::default() };
@@ -42,6 +42,16 @@ fn filled() -> Arc<MemoryDevice> {
     }
     for snapshot in ["one", "two"] {
         fs.snapshot(work, Node::ROOT, snapshot.as_bytes(), false).unwrap();
+    }
+    // Where one of these was there is room, in space and in the leaf that tells of it.
+    for number in 0..if has_late { 40 } else { 0 } {
+        let name = format!("late{number}");
+        let file = fs.create(Node::top(work), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[9; 4096]).unwrap();
+    }
+    fs.commit().unwrap();
+    for number in (10..if has_late { 30 } else { 0 }).step_by(2) {
+        fs.unlink(Node::top(work), format!("late{number}").as_bytes()).unwrap();
     }
     fs.close().unwrap();
     device
@@ -95,10 +105,13 @@ fn of_nobody(p: &Patient) {
     let all = p.all(EXTENTS, |key, _| key.kind == kind::EXTENT_ITEM).unwrap();
     let end = |key: &Key| key.objectid + key.offset;
     let has_gap = |pair: &&[(Key, Vec<u8>)]| end(&pair[0].0) < pair[1].0.objectid;
-    let before = all.windows(2).find(has_gap).unwrap();
-    let (key, mut data) = before[0].clone();
-    data[HEAD + 9..HEAD + 17].copy_from_slice(&0x7777_u64.to_le_bytes());
-    p.insert(EXTENTS, Key::new(end(&key), kind::EXTENT_ITEM, 4096), &data).unwrap();
+    // Its leaf must have room for one more.
+    let is_put = all.windows(2).filter(has_gap).any(|pair| {
+        let (key, mut data) = pair[0].clone();
+        data[HEAD + 9..HEAD + 17].copy_from_slice(&0x7777_u64.to_le_bytes());
+        p.insert(EXTENTS, Key::new(end(&key), kind::EXTENT_ITEM, 4096), &data).is_ok()
+    });
+    assert!(is_put);
 }
 
 type Damage = (&'static str, fn(&Patient));
@@ -168,9 +181,11 @@ fn empty_all(fs: &Filesystem, report: &mut BTreeMap<&'static str, u64>) -> Vec<S
 
 #[test]
 fn what_the_extent_tree_contradicts_stays() {
-    let (healthy, mut faults) = (filled(), Vec::new());
+    let mut faults = Vec::new();
+    let [healthy, with_gaps] = [false, true].map(filled);
     for (name, damage) in ALL {
-        let patient = Patient::of(&healthy).unwrap();
+        let is_of_gap = *name == "an extent of nobody";
+        let patient = Patient::of(if is_of_gap { &with_gaps } else { &healthy }).unwrap();
         damage(&patient);
         let mut report = BTreeMap::new();
         let fs = open(patient.device()).unwrap();
