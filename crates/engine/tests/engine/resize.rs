@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use buttress::ondisk::item::chunk_type;
-use buttress::{Balance, BalanceFilter, Errno, Filesystem, New, Node};
+use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, New, Node};
 
 use buttress_testkit::ops::rng::Rng;
 
@@ -54,6 +54,34 @@ fn a_device_shrinks_and_grows() {
     let more = fs.create(Node::ROOT, b"more", &New::file(0o600)).unwrap().node;
     (0..1500).for_each(|number| _ = fs.write(more, number * MIB, &[3; MIB as usize]).unwrap());
     let expected = contents(&fs);
+    fs.close().unwrap();
+    judge(&image, &expected);
+}
+
+/// What is paused goes on, also after the next opening, and what is cancelled does not.
+#[test]
+fn a_balance_that_is_stopped() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    fill(&fs, 5);
+    let expected = contents(&fs);
+    let balance = Balance { data: Some(BalanceFilter::default()), ..Default::default() };
+    for stop in [BalanceStop::Cancel, BalanceStop::Pause] {
+        let stopped = fs.balance(&balance, |_| ControlFlow::Break(stop));
+        assert_eq!(stopped.unwrap_err().errno(), Errno::INTR);
+        let left = fs.unfinished_balance().unwrap();
+        assert_eq!(left.is_some(), stop == BalanceStop::Pause);
+    }
+    let refused = fs.balance(&balance, |_| ControlFlow::Continue(()));
+    assert_eq!(refused.unwrap_err().errno(), Errno::INPROGRESS);
+    fs.close().unwrap();
+    let fs = image.open();
+    assert_eq!(fs.unfinished_balance().unwrap(), Some(balance.clone()));
+    fs.resume_balance(|_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(fs.unfinished_balance().unwrap(), None);
+    let none = fs.resume_balance(|_| ControlFlow::Continue(()));
+    assert_eq!(none.unwrap_err().errno(), Errno::NOTCONN);
+    assert_eq!(fs.cancel_balance().unwrap_err().errno(), Errno::NOTCONN);
     fs.close().unwrap();
     judge(&image, &expected);
 }

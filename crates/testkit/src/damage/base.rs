@@ -9,19 +9,19 @@ use std::path::Path;
 use std::process::Command;
 
 use buttress_device::{BlockDevice, MemoryDevice};
-use buttress_ondisk::Superblock;
 use buttress_ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS};
+use buttress_ondisk::{Key, Superblock, kind, objectid};
 use rustix::fs::{
     CWD, FallocateFlags, FileType, Mode, XattrFlags, fallocate, ioctl_ficlone, makedev, mknodat,
     setxattr,
 };
 use zerocopy::FromBytes;
 
-use super::{DamageError, Result};
+use super::{DamageError, Patient, Result};
 use crate::corpus::Site;
 use crate::corpus::populate::{create, noise, snapshot, subvolume, words};
 use crate::corpus::special::{fragmented, received};
-use crate::oracle::{KernelMount, btrfs, copy_sparse, mkfs, run, temp_dir};
+use crate::oracle::{KernelMount, btrfs, check_verdict, copy_sparse, mkfs, run, temp_dir};
 
 /// How often an image is tried to be made.
 const ATTEMPTS: u32 = 10;
@@ -76,15 +76,15 @@ impl Base {
     pub fn make(self) -> Result<MemoryDevice> {
         let mut attempt = 0;
         loop {
-            let image = self.make_once()?;
+            let (image, is_clean) = self.make_once()?;
             attempt += 1;
-            if attempt >= ATTEMPTS || self.is_as_meant(&image)? {
+            if attempt >= ATTEMPTS || is_clean && self.is_as_meant(&image)? {
                 return Ok(image);
             }
         }
     }
 
-    /// Whether both superblocks are of one commit, and there is a log where there has to be one.
+    /// Whether both superblocks are of one commit, there is a log where there has to be one, and data where quotas count them.
     fn is_as_meant(self, image: &MemoryDevice) -> Result<bool> {
         let superblock = |at: u64| -> Result<Superblock> {
             let mut bytes = [0; SUPERBLOCK_LEN];
@@ -95,10 +95,14 @@ impl Base {
         let (primary, mirror) =
             (superblock(SUPERBLOCK_OFFSETS[0])?, superblock(SUPERBLOCK_OFFSETS[1])?);
         let logged = (primary.log_root.get() != 0) == (self == Base::Log);
-        Ok(logged && primary.generation == mirror.generation)
+        let is_data = |key: &Key, _: &[u8]| key.kind == kind::EXTENT_ITEM;
+        let data = Patient::of(image)?.all(objectid::EXTENT_TREE, is_data)?;
+        let filled = self != Base::Quotas || !data.is_empty();
+        Ok(logged && filled && primary.generation == mirror.generation)
     }
 
-    fn make_once(self) -> Result<MemoryDevice> {
+    /// One that `btrfs check` may not like, as a commit of the kernel's own has come while it was copied.
+    fn make_once(self) -> Result<(MemoryDevice, bool)> {
         let dir = temp_dir()?;
         let (path, copy) = (dir.path().join("image"), dir.path().join("copy"));
         let (off, rest) = self.mkfs();
@@ -123,7 +127,8 @@ impl Base {
         copy_sparse(&path, &copy)?;
         drop((held, logged));
         mount.finish()?;
-        Ok(MemoryDevice::load(&copy)?)
+        let (is_clean, _) = check_verdict(&copy, false)?;
+        Ok((MemoryDevice::load(&copy)?, is_clean))
     }
 
     /// Puts content in; what has to stay open comes back.
