@@ -217,8 +217,12 @@ fn a_signal_cancels_a_balance() {
         for turn in 0..6 {
             let said = interrupted(&place, target, Duration::from_millis(20 + 30 * turn));
             assert!(said.is_empty() || said.contains("it was cancelled"), "{target}: {said}");
-            place.run(&format!("balance cancel {target}"));
-            assert_eq!(state(&place, target)["state"], "none", "{target}");
+            // What was asked by one who was killed may begin after that.
+            let is_none = (0..TRIES).any(|_| {
+                place.run(&format!("balance cancel {target}"));
+                state(&place, target)["state"] == "none"
+            });
+            assert!(is_none, "{target}");
         }
     }
     drop(live);
