@@ -1,13 +1,15 @@
 //! What the commands on files share: a session around them, going on after a failure, and going through directories.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io::Write;
 
 use buttress_device::Access;
 
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::vnode::{Facts, FileError, Kind, Session, Vnode};
+use crate::vfs::Vfs;
+use crate::vnode::{Facts, FileError, Kind, Session, Target, Vnode};
 
 /// Does something in a session, and closes it whatever came of it.
 pub fn session<'a, T>(
@@ -21,6 +23,19 @@ pub fn session<'a, T>(
     let value = done?;
     closed?;
     Ok(value)
+}
+
+/// The same with the filesystem that a target is in.
+pub fn with_vfs<T>(
+    target: &OsStr,
+    access: Access,
+    globals: &Globals,
+    action: impl FnOnce(&Vfs) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    session(globals, access, |session| {
+        let vnode = session.find(&Target::any(target, globals), true)?;
+        action(&Vfs::of(&vnode)?)
+    })
 }
 
 /// Says failures as they come, and remembers that there were some.

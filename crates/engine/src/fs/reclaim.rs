@@ -95,10 +95,9 @@ impl Inner {
             return Ok(false);
         }
         let Some(_alone) = self.relocating.try_lock() else { return Ok(false) };
-        let classes = [Class::Data, Class::Metadata].into_iter();
-        let group =
-            classes.filter_map(|class| self.reclaimable(class, threshold).into_iter().next());
-        match { group }.next() {
+        let mut classes = [Class::Data, Class::Metadata].into_iter();
+        let least = classes.find_map(|class| self.reclaimable(class, threshold).into_iter().next());
+        match least {
             Some(group) => self.reclaim(&group, Purpose::InTime, &mut |_| goes_on()),
             None => Ok(false),
         }

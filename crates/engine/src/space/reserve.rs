@@ -9,7 +9,7 @@
 //! What is rewritten comes back once the commit is done; what a commit adds does not. So an operation
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
 //! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
-//! for: a full filesystem can always delete, and where snapshots share what is deleted, which takes more
+//! for: a filesystem that was filled here can always delete (Linux may leave less than that), and where snapshots share what is deleted, which takes more
 //! room at first, it can delete what they do not share, and drop them. What deletions need grows with the trees that describe
 //! space, and these with each deletion: before one is refused they are packed, for which all leave room.
 //!

@@ -8,17 +8,13 @@ pub mod start;
 pub mod status;
 pub mod stop;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::Write;
 
-use buttress_device::Access;
 use clap::{Args, Subcommand};
 
 use crate::args::Globals;
-use crate::cmd::files::session;
 use crate::error::Failure;
-use crate::vfs::Vfs;
-use crate::vnode::Target;
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -71,17 +67,4 @@ pub fn run(
         BalanceCommand::Resume(args) => start::resume(args, globals, out),
         BalanceCommand::Status(args) => status::run(args, globals, out),
     }
-}
-
-/// Does something with the filesystem that a target is in.
-fn with_vfs<T>(
-    target: &OsStr,
-    access: Access,
-    globals: &Globals,
-    action: impl FnOnce(&Vfs) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    session(globals, access, |session| {
-        let vnode = session.find(&Target::any(target, globals), true)?;
-        action(&Vfs::of(&vnode)?)
-    })
 }

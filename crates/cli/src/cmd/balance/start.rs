@@ -11,9 +11,10 @@ use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::{filter, with_vfs};
+use super::filter;
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::interrupted;
 use crate::output::{self, Format};

@@ -9,8 +9,9 @@ use buttress_ondisk::item::{BalanceArgs, BalanceItem, balance_args};
 use clap::Args;
 use serde_json::json;
 
-use super::{Place, filter, with_vfs};
+use super::{Place, filter};
 use crate::args::Globals;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::output::{self, Format};
 

@@ -4,8 +4,9 @@ use buttress::BalanceStop;
 use buttress_device::Access;
 use rustix::io::Errno;
 
-use super::{Place, with_vfs};
+use super::Place;
 use crate::args::Globals;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::vfs::Vfs;
 

@@ -6,19 +6,16 @@ pub mod rescan;
 pub mod status;
 pub mod switch;
 
-use std::ffi::OsStr;
 use std::io::Write;
 
-use buttress_device::Access;
 use clap::Subcommand;
 use rustix::io::Errno;
 
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
-use crate::cmd::files::session;
 use crate::error::Failure;
 use crate::vfs::{Told, Vfs};
-use crate::vnode::{FileError, Target};
+use crate::vnode::FileError;
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -41,19 +38,6 @@ pub fn run(command: &Quota, globals: &Globals, out: &mut dyn Write) -> Result<()
         Quota::Rescan(args) => rescan::run(args, globals, out),
         Quota::Status(args) => status::run(args, globals, out),
     }
-}
-
-/// Does something with the filesystem that a target is in.
-fn with_vfs<T>(
-    target: &OsStr,
-    access: Access,
-    globals: &Globals,
-    action: impl FnOnce(&Vfs) -> Result<T, Failure>,
-) -> Result<T, Failure> {
-    session(globals, access, |session| {
-        let vnode = session.find(&Target::any(target, globals), true)?;
-        action(&Vfs::of(&vnode)?)
-    })
 }
 
 /// Counts, and shows how far it is.

@@ -8,8 +8,9 @@ use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::{counted, refused, with_vfs};
+use super::{counted, refused};
 use crate::args::Globals;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::Vfs;

@@ -8,8 +8,9 @@ use buttress_device::Access;
 use clap::Args;
 use serde_json::json;
 
-use super::{refused, with_vfs};
+use super::refused;
 use crate::args::Globals;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::quotas::{self, Quotas};

@@ -8,8 +8,9 @@ use std::ffi::OsString;
 use buttress_device::Access;
 use clap::Args;
 
-use super::{counted, refused, with_vfs};
+use super::{counted, refused};
 use crate::args::Globals;
+use crate::cmd::files::with_vfs;
 use crate::error::Failure;
 use crate::vfs::Vfs;
 use crate::vfs::quotas::Mode;
