@@ -60,6 +60,11 @@ mod scheduled {
             self.0.read().expect("a thread that panics ends the test")
         }
 
+        /// A share of the lock, unless somebody has it whole.
+        pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
+            self.0.try_read().ok()
+        }
+
         /// Waits for the whole lock.
         pub fn write(&self) -> RwLockWriteGuard<'_, T> {
             self.0.write().expect("a thread that panics ends the test")

@@ -1,7 +1,8 @@
 //! Block groups are emptied: what is in one moves elsewhere, and its chunk is given back.
 //!
 //! A group is closed first, so that nothing comes to it. Then batches follow, each a commit beside which no operation runs
-//! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on. What a batch has moved is durable, so whoever ends the
+//! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on; where somebody does, the next batch begins after others have had as long
+//! as the last one took, so that half of the time is theirs. What a batch has moved is durable, so whoever ends the
 //! work in between, or a crash, loses nothing. The commit that finds the group vacant gives its chunk back.
 //!
 //! How large a batch is: as large as there is room for, and, where others change something beside it, small enough that they wait for [`AIM`] and no longer, as far
@@ -20,6 +21,8 @@ use crate::txn::{Core, Relocated, Relocation, TooSmall, Upkeep, relocate};
 
 /// How long others may wait for a batch.
 const AIM: Duration = Duration::from_millis(40);
+/// How long others have the filesystem for themselves between two batches, at most: as long as the longest extent takes.
+const THEIRS_MAX: Duration = Duration::from_millis(200);
 /// Tree blocks of a batch: at first, and where others do not wait long.
 const BLOCKS: (usize, usize) = (128, 512);
 /// The fewest, however long others wait, as a commit takes its time for one block, too; and where there is no room.
@@ -273,9 +276,12 @@ impl Inner {
                 pace.enlarge(why)?;
                 continue;
             }
+            let waited = if batch.has_others { batch.waited } else { Duration::ZERO };
             if batch.moved > 0 {
-                pace.waited(if batch.has_others { batch.waited } else { Duration::ZERO });
+                pace.waited(waited);
             }
+            // It is over for whoever comes now; without a pause one operation of each would go on before the next batch.
+            std::thread::sleep(waited.min(THEIRS_MAX));
             // Where the extent tree contradicts itself, something may have moved and still be there.
             if batch.moved > 0 && used < least {
                 (least, commits) = (used, 0);

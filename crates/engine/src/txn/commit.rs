@@ -352,7 +352,7 @@ pub fn relocate(
     core.check_writable()?;
     let turn = core.txn.begin_commit(None);
     core.txn.check()?;
-    let has_others = participant.is_dirty(Upkeep::None);
+    let (is_changed, held_up) = (participant.is_dirty(Upkeep::None), core.txn.held_up());
     let guard = Guard { txn: &core.txn, what: "a commit panicked" };
     let frozen = core
         .txn
@@ -366,14 +366,16 @@ pub fn relocate(
             *core.relocation.lock() = Some(relocation);
             let begun = core.env.now();
             let done = run(core, participant, transid, Upkeep::None).map(|()| transid);
+            let has_others = is_changed || core.txn.held_up() > held_up;
             drop(gate);
-            done.map(|transid| (transid, core.env.now().since(begun)))
+            done.map(|transid| (transid, core.env.now().since(begun), has_others))
         }
         Err(error) => Err(error),
     };
     core.relocation.lock().take();
-    let waited = done.as_ref().map_or(Duration::ZERO, |(_, took)| *took);
-    finish(core, guard, done.map(|(transid, _)| transid))?;
+    let (waited, has_others) =
+        done.as_ref().map_or((Duration::ZERO, false), |(_, took, others)| (*took, *others));
+    finish(core, guard, done.map(|(transid, ..)| transid))?;
     if let Some(turn) = &turn {
         turn.take_back();
     }

@@ -61,6 +61,8 @@ pub struct Transactions {
     opened: Instant,
     /// When somebody last asked for something to be durable, in milliseconds; 0: never.
     asked: AtomicU64,
+    /// How often somebody had to wait for the gate.
+    held_up: AtomicU64,
 }
 
 /// Who has asked for something to be durable is expected to do so again, for so long.
@@ -264,6 +266,7 @@ impl Transactions {
             aborted: OnceLock::new(),
             opened: Instant::now(),
             asked: AtomicU64::new(0),
+            held_up: AtomicU64::new(0),
         }
     }
 
@@ -299,7 +302,15 @@ impl Transactions {
 
     /// Holds the gate: no transaction ends while it is held.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.read()
+        self.gate.try_read().unwrap_or_else(|| {
+            self.held_up.fetch_add(1, Ordering::Relaxed);
+            self.gate.read()
+        })
+    }
+
+    /// How often somebody had to wait for the gate.
+    fn held_up(&self) -> u64 {
+        self.held_up.load(Ordering::Relaxed)
     }
 
     /// The running transaction.

@@ -89,7 +89,7 @@ pub struct Relocated {
     pub refused: Option<Error>,
     /// How long operations had to wait for it.
     pub waited: Duration,
-    /// Whether there are any: something was changed since the commit before.
+    /// Whether there are any: something was changed since the commit before, or somebody came while it was under way.
     pub has_others: bool,
 }
 
