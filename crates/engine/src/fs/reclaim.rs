@@ -24,7 +24,7 @@ const WASTE: (u64, u64) = (8, 4 << 20);
 /// Much has changed when it is one of so many parts of the group.
 const MUCH: u64 = 16;
 /// Groups that could not be emptied, until an operation gives up.
-const FAILURES_MAX: u32 = 2;
+pub(super) const FAILURES_MAX: u32 = 2;
 
 /// What has come of it so far.
 #[derive(Debug, Default)]
@@ -116,15 +116,14 @@ impl Inner {
     }
 
     /// The groups of a class of which less than so many percent are used, and for which others have room; those that have the least come first.
-    fn reclaimable(&self, class: Class, percent: u64) -> Vec<GroupInfo> {
+    pub(super) fn reclaimable(&self, class: Class, percent: u64) -> Vec<GroupInfo> {
         let mut groups = self.groups_of(class);
         let free: u64 = groups.iter().map(free_in).sum();
         let reclaiming = self.reclaiming.lock();
         groups.retain(|group| {
             let elsewhere = free.saturating_sub(free_in(group));
-            let takes = group.used + group.used / WASTE.0 + WASTE.1;
             group.used.saturating_mul(100) < group.len.saturating_mul(percent)
-                && takes <= elsewhere
+                && takes(group.used) <= elsewhere
                 && reclaiming.may_be(group, elsewhere)
         });
         groups.sort_unstable_by_key(|group| group.used);
@@ -137,7 +136,7 @@ impl Inner {
     }
 
     /// Empties it, and notes when that cannot be.
-    fn reclaim(
+    pub(super) fn reclaim(
         &self,
         group: &GroupInfo,
         purpose: Purpose,
@@ -172,8 +171,13 @@ impl Inner {
     }
 }
 
-fn free_in(group: &GroupInfo) -> u64 {
+pub(super) fn free_in(group: &GroupInfo) -> u64 {
     group.len.saturating_sub(group.used)
+}
+
+/// Bytes that so many take elsewhere at most.
+pub(super) fn takes(used: u64) -> u64 {
+    used + used / WASTE.0 + WASTE.1
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 //! New chunks lie before the new end from the beginning. When no chunk has anything behind it, the size changes with one commit: in the
 //! device item and in the superblock. Until then a crash leaves the old size, and less behind the end.
 
-use super::relocate::Emptying;
+use super::reclaim::{FAILURES_MAX, free_in, takes};
+use super::relocate::{Emptying, Purpose};
 use super::run::need;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Result};
@@ -49,7 +50,7 @@ impl Filesystem {
         }
         let _limit = match size < now {
             true => {
-                let limit = inner.limit_device(size)?;
+                let limit = self.limit_device(size, &mut told)?;
                 self.move_before(size, &mut told)?;
                 Some(limit)
             }
@@ -64,12 +65,69 @@ impl Filesystem {
         inner.commit_for_space(Upkeep::None).map(drop)
     }
 
+    /// New chunks lie before byte `end`. What others were promised may have no room there because all of it is in chunks that are mostly free: then such
+    /// a block group is emptied first.
+    fn limit_device(
+        &self,
+        end: u64,
+        told: &mut dyn FnMut(Emptying) -> bool,
+    ) -> Result<Limited<'_>> {
+        for _ in 0..=self.block_groups().len() {
+            match self.inner().limit_device(end) {
+                Err(Error::NoSpace) if self.empty_one_before(end, told)? => {}
+                done => return done,
+            }
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Empties a block group that has nothing behind byte `end`, where the others have room for what is in it and behind the end. Whether one was.
+    fn empty_one_before(&self, end: u64, told: &mut dyn FnMut(Emptying) -> bool) -> Result<bool> {
+        let inner = self.inner();
+        // See `Filesystem::empty_block_group`.
+        inner.finish_relocation()?;
+        let _alone = inner.relocating.lock();
+        let mut failures = 0;
+        for class in [Class::Data, Class::Metadata] {
+            let of_class = |group: &GroupInfo| Class::of(group.flags) == class;
+            let groups = self.block_groups().into_iter().filter(of_class);
+            let (behind, before): (Vec<_>, Vec<_>) =
+                groups.partition(|group| self.is_behind(group, end));
+            let free: u64 = before.iter().map(free_in).sum();
+            let comes: u64 = behind.iter().map(|group| group.used).sum();
+            for group in inner.reclaimable(class, 100) {
+                let elsewhere = free.saturating_sub(free_in(&group));
+                if self.is_behind(&group, end) || takes(group.used + comes) > elsewhere {
+                    continue;
+                }
+                let mut goes_on = true;
+                let mut hears = |at| {
+                    goes_on = told(at);
+                    goes_on
+                };
+                if inner.reclaim(&group, Purpose::InTime, &mut hears)? {
+                    return Ok(true);
+                }
+                failures += 1;
+                match goes_on {
+                    false => return Err(Error::User(Errno::INTR)),
+                    true if failures == FAILURES_MAX => return Ok(false),
+                    true => {}
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether something of it lies behind byte `end` of the device.
+    fn is_behind(&self, group: &GroupInfo, end: u64) -> bool {
+        self.device_ranges(group.start).iter().any(|(at, len)| at + len > end)
+    }
+
     /// Empties all block groups that have something behind byte `end` of the device.
     fn move_before(&self, end: u64, told: &mut dyn FnMut(Emptying) -> bool) -> Result<()> {
         loop {
-            let is_behind = |group: &GroupInfo| {
-                self.device_ranges(group.start).iter().any(|(at, len)| at + len > end)
-            };
+            let is_behind = |group: &GroupInfo| self.is_behind(group, end);
             // The last ones first: those before them have the more room.
             let Some(group) = self.block_groups().into_iter().rev().find(is_behind) else { break };
             match self.empty_block_group(group.start, &mut *told) {

@@ -58,6 +58,27 @@ fn a_device_shrinks_and_grows() {
     judge(&image, &expected);
 }
 
+/// All of what the device is to keep is in data chunks that are half free, and metadata has little: one of them is emptied first.
+#[test]
+fn metadata_has_room_before_the_new_end() {
+    let image = Image::by_us(4 << 30);
+    let fs = image.open();
+    let name = |number: u64| format!("file{number}").into_bytes();
+    for number in 0..2457 {
+        let file = fs.create(Node::ROOT, &name(number), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[number as u8; MIB as usize]).unwrap();
+    }
+    fs.commit().unwrap();
+    (0..2457).step_by(2).for_each(|number| fs.unlink(Node::ROOT, &name(number)).unwrap());
+    fs.commit().unwrap();
+    fs.resize(2 << 30, |_| true).unwrap();
+    assert_eq!(fs.device_size(), 2 << 30);
+    let expected = contents(&fs);
+    fs.close().unwrap();
+    cut(&image);
+    judge(&image, &expected);
+}
+
 /// What is paused goes on, also after the next opening, and what is cancelled does not.
 #[test]
 fn a_balance_that_is_stopped() {
