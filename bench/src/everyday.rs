@@ -248,7 +248,8 @@ impl Sources {
         }
         fs::write(dir.path().join("sql"), sql).map_err(text)?;
         if has("git") {
-            let git = "git init -q && git config user.name b && git config user.email b@b && git add . && git commit -qm one && git checkout -q -b other \
+            // Else git packs what was committed, in the background: beside what is measured.
+            let git = "git init -q && git config gc.auto 0 && git config user.name b && git config user.email b@b && git add . && git commit -qm one && git checkout -q -b other \
                        && find . -name '*7.c' -exec sh -c 'echo more >> $1' . {} \\; && git commit -qam two && git checkout -q -";
             sh(&tree, git, &[])?;
         }

@@ -26,6 +26,7 @@ mod moves;
 mod quotas;
 mod reflog;
 mod stream;
+mod threads;
 mod usage;
 mod waits;
 
@@ -159,8 +160,9 @@ fn main() {
         };
     }
     let scale = scale();
-    let chosen = std::env::var("BENCH_ROWS")
-        .unwrap_or_else(|_| "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22".to_owned());
+    let chosen = std::env::var("BENCH_ROWS").unwrap_or_else(|_| {
+        "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23".to_owned()
+    });
     let mut rows = Vec::new();
     for name in chosen.split(',') {
         let row = match name.trim() {
@@ -186,8 +188,9 @@ fn main() {
             "20" => moves::row_of_shrinking(scale),
             "21" => waits::row(scale),
             "22" => little::row(scale),
+            "23" => threads::row(scale),
             other => {
-                eprintln!("there is no row {other}; there are 1 to 22");
+                eprintln!("there is no row {other}; there are 1 to 23");
                 std::process::exit(2);
             }
         };
