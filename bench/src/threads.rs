@@ -117,9 +117,10 @@ impl Place for Here {
 }
 
 struct There {
-    mount: Mount,
     shared: Vec<File>,
     own: Vec<File>,
+    // The last one: it is unmounted when the files are closed.
+    mount: Mount,
 }
 
 impl There {
