@@ -151,7 +151,7 @@ impl State {
     pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) -> bool {
         let uncovers = self.entries().remove(name, index);
         if self.logged_whole.is_some() {
-            self.retracted.push(index);
+            self.gone().retracted.push(index);
         }
         self.attributes.size = self.attributes.size.saturating_sub(name.weight());
         uncovers

@@ -29,7 +29,7 @@ fn store(merge: &mut Merge<'_>, key: Key, data: &[u8], there: bool) -> Result<()
 
 /// Everything of an inode, in the order of keys; but entries that are emitted in parts are left out.
 pub(super) fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> Result<()> {
-    let changes = &*frozen.changes;
+    let changes = &frozen.changes;
     if changes.deleted {
         return if changes.created { Ok(()) } else { delete_inode(emit, ino) };
     }

@@ -24,8 +24,10 @@ use crate::txn::Op;
 /// Items of one inode that an fsync takes at most. A choice: with more of them a commit costs hardly more, and needs no replay.
 const ITEMS_MAX: usize = 1024;
 
-/// Names and values of the xattrs of an inode.
-pub type StoredXattrs = Vec<(Name, Box<[u8]>)>;
+/// Name and value of an xattr.
+pub type StoredXattr = (Name, Box<[u8]>);
+/// Those of an inode.
+pub type StoredXattrs = Vec<StoredXattr>;
 
 /// Why an fsync is a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -218,8 +220,7 @@ impl FileTree {
         if let Taken::Gone = taken {
             // Should it get a name again, all of it is logged anew.
             (state.logged, state.logged_whole, state.names_in_log) = (0, None, false);
-            state.lost_in.clear();
-            state.retracted.clear();
+            state.gone = None;
         }
         if let Taken::Entry = taken {
             state.logged = op.transid;
@@ -229,7 +230,9 @@ impl FileTree {
                 state.logged_whole = Some(state.attributes.sequence);
                 state.owed = false;
                 taker.entry.whole = true;
-                state.retracted.clear();
+                if let Some(gone) = &mut state.gone {
+                    gone.retracted.clear();
+                }
             }
         }
         Ok(match taken {

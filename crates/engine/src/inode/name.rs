@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use buttress_codec::crc32c::name_hash;
 use buttress_ondisk::NAME_LEN_MAX;
+use buttress_ondisk::view::has_separator;
 
 use crate::error::{Errno, Error, Result};
 
@@ -104,7 +105,7 @@ impl<'a> Hashed<'a> {
         if matches!(bytes, b"." | b"..") {
             return Err(Error::User(Errno::EXIST));
         }
-        if bytes.iter().any(|&byte| byte == b'/' || byte == 0) {
+        if has_separator(bytes) {
             return Err(Error::User(Errno::INVAL));
         }
         Hashed::known(bytes)

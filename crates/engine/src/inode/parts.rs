@@ -13,7 +13,7 @@ use buttress_ondisk::{Key, kind, objectid};
 
 use super::emit::{emit_added, emit_by_hash, emit_by_index, emit_inode};
 use super::entries::Entries;
-use super::state::Changes;
+use super::state::{Changes, Frozen};
 use super::tree::{Committing, FileTree};
 use crate::error::Result;
 use crate::refs::RefLog;
@@ -55,14 +55,14 @@ enum Part {
 #[derive(Clone)]
 struct Directory {
     ino: u64,
-    changes: Arc<Changes>,
+    frozen: Arc<Frozen>,
     /// The hashes of all names that come or go, in order.
     hashes: Arc<[u32]>,
 }
 
 impl Directory {
     fn entries(&self) -> Option<&Entries> {
-        self.changes.entries.as_deref()
+        self.frozen.changes.entries.as_deref()
     }
 }
 
@@ -176,7 +176,7 @@ fn make_apart(
     };
     made.leaves = match part {
         Part::Known(_) | Part::ByIndex(_) => Leaves::None,
-        Part::ByHash(directory, _) if !directory.changes.created => Leaves::None,
+        Part::ByHash(directory, _) if !directory.frozen.changes.created => Leaves::None,
         Part::New(_) | Part::ByHash(..) | Part::Appended(..) => {
             Leaves::New(Draft::fill(&core.blocks, tree, fill)?)
         }
@@ -291,14 +291,14 @@ fn cut_known(
 fn cut_directory(committing: &Committing, at: usize, old: Option<&View<'_>>) -> Result<Vec<Part>> {
     let Some((ino, inode)) = committing.inodes.get(at) else { return Ok(Vec::new()) };
     let Some(frozen) = inode.read().frozen.clone() else { return Ok(Vec::new()) };
-    let changes = frozen.changes;
+    let changes = &frozen.changes;
     let mut parts = Vec::new();
     let Some(entries) = changes.entries.as_deref() else { return Ok(parts) };
     let mut hashes = entries.hashes();
     hashes.iter_mut().for_each(|part| part.sort_unstable());
     let lens: Vec<usize> = hashes.iter().map(Vec::len).collect();
     let hashes = hashes.concat().into();
-    let directory = Directory { ino: *ino, changes: changes.clone(), hashes };
+    let directory = Directory { ino: *ino, frozen: frozen.clone(), hashes };
     if changes.created {
         let mut from = 0;
         for len in lens {

@@ -37,13 +37,13 @@ pub struct Changes {
     pub file: Option<Arc<FileChanges>>,
 }
 
-/// The layer of the transaction that is being committed.
-#[derive(Clone, Debug)]
+/// The layer of the transaction that is being committed. It is shared with who emits it, and with nobody before.
+#[derive(Debug)]
 pub struct Frozen {
     /// The values at the end of the transaction.
     pub attributes: Attributes,
     /// The changes, without those of the data.
-    pub changes: Arc<Changes>,
+    pub changes: Changes,
     /// The changes of the data, if there are any.
     pub file: Option<Arc<FileChanges>>,
 }
@@ -60,7 +60,7 @@ pub struct State {
     /// Whether the inode is on the list of what `transid` changes.
     pub dirty: bool,
     /// The changes that are being committed.
-    pub frozen: Option<Frozen>,
+    pub frozen: Option<Arc<Frozen>>,
     /// Whether the published version of the tree holds the inode. While false, no search in the tree finds anything.
     pub on_disk: bool,
     /// Deleted: no operation may use it any more.
@@ -75,15 +75,13 @@ pub struct State {
     pub logged_whole: Option<u64>,
     /// Somebody was told that all of it is durable, and the log has nothing of it as it has no name: with a name it is logged whole.
     pub owed: bool,
-    /// Indexes of entries that have gone since.
-    pub retracted: Vec<u64>,
     /// A name of it, or of a directory one in it, was given to another inode at once: there was no moment without that name, as there would
     /// be in a log that has the names or losses of this one alone.
     pub handed_over: bool,
     /// The log has its names, though the last commit has it.
     pub names_in_log: bool,
-    /// Directories in which replay takes names away that it had in the last commit.
-    pub lost_in: Vec<u64>,
+    /// What the log has to take away, if there is anything.
+    pub gone: Option<Box<Gone>>,
     /// What tells its names apart from those that the log has.
     pub logged_names: u64,
     /// The log has to say which of its entries have gone: one of the last commit would be found again under a name that the log gave
@@ -93,8 +91,40 @@ pub struct State {
     pub relog: bool,
     /// Known to have no space reserved behind its end.
     pub ends_plainly: bool,
-    /// The xattrs that the tree has of it, where they are known.
-    pub stored: Option<Arc<StoredXattrs>>,
+    /// The xattrs that the tree has of it.
+    pub stored: Stored,
+}
+
+/// What a log has to take away of an inode.
+#[derive(Debug, Default)]
+pub struct Gone {
+    /// Indexes of entries that have gone since all of it was logged.
+    pub retracted: Vec<u64>,
+    /// Directories in which replay takes names away that it had in the last commit.
+    pub lost_in: Vec<u64>,
+}
+
+/// The xattrs that the tree has of an inode.
+#[derive(Clone, Debug)]
+pub enum Stored {
+    /// Nobody has looked.
+    Unknown,
+    /// None, as of most inodes.
+    Nothing,
+    /// These.
+    These(Arc<StoredXattrs>),
+}
+
+impl Stored {
+    /// With a layer over them, unless that is not known, or too much to be remembered.
+    fn below(&self, layer: &Xattrs) -> Stored {
+        let all = match self {
+            Stored::Unknown => None,
+            Stored::Nothing => layer.over(&[]),
+            Stored::These(stored) => layer.over(stored),
+        };
+        all.map_or(Stored::Unknown, Stored::These)
+    }
 }
 
 impl State {
@@ -113,15 +143,14 @@ impl State {
             logged: 0,
             logged_whole: None,
             owed: false,
-            retracted: Vec::new(),
             handed_over: false,
             names_in_log: false,
-            lost_in: Vec::new(),
+            gone: None,
             logged_names: 0,
             uncovers: false,
             relog: false,
             ends_plainly: attributes.flags & inode_flags::PREALLOC == 0,
-            stored: None,
+            stored: Stored::Unknown,
         }
     }
 
@@ -193,13 +222,12 @@ impl State {
         let mut changes = std::mem::take(&mut self.live);
         (self.logged_whole, self.owed, self.relog, self.uncovers) = (None, false, false, false);
         (self.names_in_log, self.handed_over) = (false, false);
-        self.lost_in = Vec::new();
-        self.retracted = Vec::new();
+        self.gone = None;
         if changes.created {
-            self.stored = Some(Arc::default());
+            self.stored = Stored::Nothing;
         }
         if let Some(xattrs) = &changes.xattrs {
-            self.stored = self.stored.take().and_then(|stored| xattrs.over(&stored));
+            self.stored = self.stored.below(xattrs);
         }
         let file = changes.file.take_if(|file| !file.is_empty());
         self.live.file = changes.file.take();
@@ -208,8 +236,12 @@ impl State {
             Some(false) => self.orphan = false,
             None => {}
         }
-        self.frozen =
-            Some(Frozen { attributes: self.attributes, changes: Arc::new(changes), file });
+        self.frozen = Some(Arc::new(Frozen { attributes: self.attributes, changes, file }));
+    }
+
+    /// What a log has to take away, to be changed.
+    pub fn gone(&mut self) -> &mut Gone {
+        self.gone.get_or_insert_default()
     }
 
     /// The entries of the live layer, to be changed.
@@ -224,7 +256,7 @@ impl State {
 
     /// The changes of the committing transaction.
     pub fn frozen_changes(&self) -> Option<&Changes> {
-        self.frozen.as_ref().map(|frozen| &*frozen.changes)
+        self.frozen.as_ref().map(|frozen| &frozen.changes)
     }
 
     /// The file's changes of this transaction, and what lies below them.

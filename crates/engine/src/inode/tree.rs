@@ -12,7 +12,7 @@ use super::attributes::Attributes;
 use super::file::{Cache, Layers};
 use super::holds::Holds;
 use super::link::Link;
-use super::state::State;
+use super::state::{State, Stored};
 use super::steps::Leaving;
 use super::strays::{Stray, Strays};
 use super::{Inode, TOP};
@@ -220,7 +220,7 @@ impl FileTree {
         let item = InodeItem::of(item.data())
             .ok_or_else(|| Error::inconsistent(self.id, "an inode item is too short", key))?;
         let mut state = State::loaded(Attributes::read(item));
-        state.stored = plain.then(Arc::default);
+        state.stored = if plain { Stored::Nothing } else { Stored::Unknown };
         Ok(self.remember(Inode::new(ino, state)))
     }
 
@@ -473,11 +473,12 @@ impl FileTree {
         let State { frozen: Some(frozen), attributes: now, on_disk, .. } = &mut *state else {
             return Ok(());
         };
+        // Whoever looks at the layer does so under the lock. A commit without these data would lose them.
+        let in_use = || Error::inconsistent(self.id, "a frozen layer is in use", inode.ino);
+        let frozen = Arc::get_mut(frozen).ok_or_else(in_use)?;
         let Attributes { size, flags, .. } = frozen.attributes;
         let Some(file) = &mut frozen.file else { return Ok(()) };
-        // Whoever looks at the layer does so under the lock. A commit without these data would lose them.
-        let file = Arc::get_mut(file)
-            .ok_or_else(|| Error::inconsistent(self.id, "a frozen layer is in use", inode.ino))?;
+        let file = Arc::get_mut(file).ok_or_else(in_use)?;
         if frozen.changes.deleted {
             return file.abandon(core);
         }

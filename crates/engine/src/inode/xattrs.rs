@@ -11,7 +11,7 @@ use buttress_ondisk::view::dir_entries;
 use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
 
 use super::Inode;
-use super::log::StoredXattrs;
+use super::log::{StoredXattr, StoredXattrs};
 use super::name::{Hashed, Name};
 use super::state::State;
 use super::tree::FileTree;
@@ -41,7 +41,7 @@ impl Xattrs {
     }
 
     /// What there is when the layer is put over these, unless it is too much to be remembered.
-    pub fn over(&self, below: &StoredXattrs) -> Option<Arc<StoredXattrs>> {
+    pub fn over(&self, below: &[StoredXattr]) -> Option<Arc<StoredXattrs>> {
         let beneath = below.iter().filter(|(name, _)| !self.0.contains_key(name)).cloned();
         let set = self.0.iter().filter_map(|(name, value)| Some((name.clone(), value.clone()?)));
         let all: StoredXattrs = beneath.chain(set).collect();

@@ -16,7 +16,7 @@ use crate::inode::emit::{push_extref, push_ref};
 use crate::inode::file::{FileChanges, Layers, Logged as LoggedData};
 use crate::inode::name::{Hashed, Name};
 use crate::inode::names::{EXTREF_LEN, NameChange, REF_LEN};
-use crate::inode::state::State;
+use crate::inode::state::{State, Stored};
 use crate::inode::strays::Stray;
 use crate::inode::tree::FileTree;
 use crate::inode::xattrs::weight;
@@ -80,7 +80,8 @@ impl Taker<'_, '_> {
             // Its old names were taken away when it was in the log under new ones.
             (false, _) if goes && state.names_in_log => {
                 self.clear(0, u8::MAX);
-                self.entry.needs.extend(state.lost_in.iter().copied().map(Need::Lost));
+                let lost_in = state.gone.iter().flat_map(|gone| &gone.lost_in);
+                self.entry.needs.extend(lost_in.copied().map(Need::Lost));
                 return Ok(Taken::Gone);
             }
             (_, Extent::Names | Extent::Named | Extent::Alive | Extent::Lost) => {
@@ -137,7 +138,8 @@ impl Taker<'_, '_> {
     /// The names of one that is in the log. An inode of the last commit is found by the names that it has there, with what the log has
     /// of it, unless they are given to others (`wanted`). Entries that have gone must not be in the log: what they led to is elsewhere now.
     fn names_again(&mut self, state: &mut State, wanted: bool) -> Result<Taken> {
-        let retracted = std::mem::take(&mut state.retracted);
+        let retracted =
+            state.gone.as_mut().map(|gone| std::mem::take(&mut gone.retracted)).unwrap_or_default();
         if retracted.len() > ITEMS_MAX {
             return Ok(Taken::Commit(Reason::Large));
         }
@@ -220,8 +222,9 @@ impl Taker<'_, '_> {
     fn names(&mut self, state: &mut State) -> Result<Option<Reason>> {
         state.names_in_log = true;
         for lost in state.live.names.as_slice().iter().filter(|change| !change.gained) {
-            if !state.lost_in.contains(&lost.parent) {
-                state.lost_in.push(lost.parent);
+            let lost_in = &mut state.gone.get_or_insert_default().lost_in;
+            if !lost_in.contains(&lost.parent) {
+                lost_in.push(lost.parent);
             }
         }
         let mut gained: Vec<&NameChange> =
@@ -274,10 +277,12 @@ impl Taker<'_, '_> {
     fn xattrs(&mut self, state: &mut State) -> Result<Option<Reason>> {
         let stored = match &state.stored {
             _ if !state.on_disk => Arc::default(),
-            Some(stored) => stored.clone(),
-            None => {
+            Stored::Nothing => Arc::default(),
+            Stored::These(stored) => stored.clone(),
+            Stored::Unknown => {
                 let stored = Arc::new(self.stored_xattrs()?);
-                state.stored.insert(stored).clone()
+                state.stored = Stored::These(stored.clone());
+                stored
             }
         };
         let mut all: BTreeMap<&[u8], Option<&[u8]>> = BTreeMap::new();
