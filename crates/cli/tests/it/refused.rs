@@ -1,10 +1,12 @@
 //! A system that refuses threads: everything works with fewer of them, down to none, or says why not. Never a panic, and never a
 //! filesystem that is less than its last commit.
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, Options};
 use buttress_testkit::oracle::is_root;
 
 use crate::run::{Place, have_progs};
@@ -147,6 +149,52 @@ fn mounts_are_served_with_few_threads_or_not_at_all() {
         }
     }
     assert!(served >= 3, "served {served} times");
+}
+
+/// Begins a balance in an image and pauses it.
+fn pause_balance(image: &Path) {
+    let fs = Filesystem::open(image, Options::read_write().background(false)).unwrap();
+    let balance = Balance { data: Some(BalanceFilter::default()), ..Balance::default() };
+    let stopped = fs.balance(&balance, |_| ControlFlow::Break(BalanceStop::Pause));
+    assert_eq!(stopped.unwrap_err().errno(), Errno::INTR);
+    fs.close().unwrap();
+}
+
+/// A mount goes on with a balance that was paused, beside what it serves. Where the system has no thread for that it stays paused, and is not done
+/// before anybody is served.
+#[test]
+fn a_balance_that_gets_no_thread_stays_paused() {
+    let _alone = alone();
+    let Some(place) = place(named()) else { return };
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let (mut paused, mut went_on) = (0, 0);
+    for allowed in ALLOWED {
+        make_for(&place);
+        pause_balance(&place.join("disk.img"));
+        forgotten(&place);
+        let mounted = run(&place, Some(allowed), &ours("mount disk.img mnt"));
+        if !well("mount", &mounted) {
+            continue;
+        }
+        let stays = said(&mounted).contains("stays paused");
+        assert!(stays || said(&mounted).contains("goes on"), "{}", said(&mounted));
+        let count = if stays { &mut paused } else { &mut went_on };
+        *count += 1;
+        write(&place);
+        if stays {
+            let status = said(&run(&place, None, &ours("balance status mnt")));
+            assert!(status.contains("is paused"), "{allowed}: {status}");
+        }
+        must("umount", &run(&place, None, &ours("umount mnt")));
+        if stays {
+            must("resume", &run(&place, None, &ours("balance resume disk.img")));
+        }
+        must("check", &run(&place, None, &ours("check --check-data-csum disk.img")));
+    }
+    assert!(paused > 0 && went_on > 0, "{paused} stayed paused, {went_on} went on");
 }
 
 #[test]

@@ -207,6 +207,55 @@ fn what_the_extent_tree_contradicts_stays() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
+/// The trees whose blocks have one reference each.
+const NEVER_SHARED: [(&str, u64); 6] = [
+    ("root", objectid::ROOT_TREE),
+    ("extent", objectid::EXTENT_TREE),
+    ("csum", objectid::CSUM_TREE),
+    ("free space", objectid::FREE_SPACE_TREE),
+    ("device", objectid::DEV_TREE),
+    ("uuid", objectid::UUID_TREE),
+];
+/// Blocks of a tree of which the items go, one at a time.
+const BLOCKS: usize = 8;
+
+/// The blocks of a tree, some of those in the middle left out.
+fn some_blocks(p: &Patient, tree: u64) -> Vec<u64> {
+    let (mut all, mut waiting) = (Vec::new(), vec![p.root(tree).unwrap()]);
+    while let Some(at) = waiting.pop() {
+        all.push(at);
+        let block = p.block(at).unwrap();
+        if !block.is_leaf() {
+            waiting.extend((0..block.len()).map(|slot| block.child(slot).bytenr));
+        }
+    }
+    let step = all.len().div_ceil(BLOCKS);
+    all.into_iter().step_by(step).collect()
+}
+
+/// A block of a tree that is never shared has no item: it cannot be written anew, nor can what it says change.
+#[test]
+fn what_needs_a_block_without_an_item_stays() {
+    let mut faults = Vec::new();
+    let healthy = filled(false);
+    for (name, tree) in NEVER_SHARED {
+        for bytenr in some_blocks(&Patient::of(&healthy).unwrap(), tree) {
+            let patient = Patient::of(&healthy).unwrap();
+            let is_it =
+                |key: &Key, _: &[u8]| (key.objectid, key.kind) == (bytenr, kind::METADATA_ITEM);
+            let key = patient.find(EXTENTS, is_it).unwrap().0;
+            patient.remove(EXTENTS, key).unwrap();
+            let fs = open(patient.device()).unwrap();
+            let mut report = BTreeMap::new();
+            let wrong = empty_all(&fs, &mut report);
+            let level = patient.block(bytenr).unwrap().level();
+            println!("{name} {bytenr}, level {level}: {report:?} {wrong:?}");
+            faults.extend(wrong.into_iter().map(|why| format!("{name} {bytenr}: {why}")));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
 /// Damage that emptying a group does make worse, and why that cannot be told before.
 const EXCUSED: &[(&str, &str)] = &[(
     "file-extent.disk-bytenr",

@@ -12,6 +12,7 @@
 //! or has no room, is left where it is and told; nothing of it was changed by then.
 
 mod data;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,6 +33,7 @@ use crate::refs::{Above, Added, Graph, MovingData, Record, RefLog, Target, child
 use crate::space::{Class, Range};
 use crate::tree::{Blocks, Root, View};
 use data::Moving;
+use ways::Ways;
 
 /// Bytes for what is known of who reaches what, while one batch is planned.
 const MEMORY: u64 = 4 << 20;
@@ -106,6 +108,8 @@ struct Plan {
     dropping: BTreeMap<u64, (Key, u8)>,
     /// The first child that is left, of blocks on the way there.
     half_dropped: BTreeMap<u64, usize>,
+    /// What was found to be changeable.
+    ways: Ways,
     done: Relocated,
 }
 
@@ -206,6 +210,7 @@ impl Settler<'_, '_> {
         };
         let mut known = Known::new(MEMORY);
         let mut owners = Owners::new(&core.blocks, committed(&self.roots), &mut known);
+        self.can_remove_group(&mut plan.ways, &owners, relocation.group.start)?;
         let extents = View::new(&core.blocks, objectid::EXTENT_TREE, self.roots.extent);
         let (start, end) = (relocation.group.start, relocation.group.end());
         let mut items = extents
@@ -254,7 +259,10 @@ impl Settler<'_, '_> {
                 Err(Error::inconsistent(objectid::EXTENT_TREE, what, key))
             }
             Found::Block { tree: Some(tree) } if self.is_never_shared(tree) => {
-                plan.touches.insert((tree, key_in(owners, tree, key.objectid)?));
+                let first = key_in(owners, tree, key.objectid)?;
+                self.can_change(&mut plan.ways, owners, key.objectid)?;
+                self.can_change_at(&mut plan.ways, owners, (tree, first))?;
+                plan.touches.insert((tree, first));
                 Ok(if plan.has_room(relocation) { Room::Enough } else { Room::Ended })
             }
             Found::Block { .. } => {
@@ -291,8 +299,13 @@ impl Settler<'_, '_> {
         let done = match plan.has_room(relocation) {
             true => self.check(plan, owners, &mut added).and_then(|()| {
                 if let Some((bytenr, len, owner)) = data {
-                    plan.data
-                        .insert(bytenr, self.copy_data((bytenr, len), owner, relocation.grow)?);
+                    self.can_change_data(&mut plan.ways, owners, Range::new(bytenr, len))?;
+                    let moving = self.copy_data((bytenr, len), owner, relocation.grow)?;
+                    if let Err(error) = self.can_change_data(&mut plan.ways, owners, moving.to) {
+                        self.commit.core().space.give_back(moving.to)?;
+                        return Err(error);
+                    }
+                    plan.data.insert(bytenr, moving);
                 }
                 Ok(Room::Enough)
             }),
@@ -307,6 +320,8 @@ impl Settler<'_, '_> {
     /// Nothing that is known of what was added stands against moving it.
     fn check(&self, plan: &mut Plan, owners: &Owners<'_>, added: &mut Added) -> Result<()> {
         for tree in &added.roots {
+            let item = Key::new(*tree, kind::ROOT_ITEM, u64::MAX);
+            self.can_change_at(&mut plan.ways, owners, (objectid::ROOT_TREE, item))?;
             if self.is_never_shared(*tree) {
                 let what =
                     "a tree that is never shared refers to what only those of files refer to";
@@ -319,6 +334,9 @@ impl Settler<'_, '_> {
             }
         }
         plan.find_half_dropped(owners.blocks())?;
+        for bytenr in plan.graph.changed(owners, added)? {
+            self.can_change(&mut plan.ways, owners, bytenr)?;
+        }
         plan.graph.verify(owners, added, &plan.half_dropped)
     }
 
