@@ -12,6 +12,7 @@
 //! or has no room, is left where it is and told; nothing of it was changed by then.
 
 mod data;
+mod named;
 mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,10 +111,22 @@ struct Plan {
     half_dropped: BTreeMap<u64, usize>,
     /// What was found to be changeable.
     ways: Ways,
+    /// What stays where it is.
+    left: BTreeSet<u64>,
     done: Relocated,
 }
 
 impl Plan {
+    /// Whether an extent stays where it is.
+    fn leaves(&self, relocation: &Relocation, bytenr: u64) -> bool {
+        relocation.but.contains(&bytenr) || self.left.contains(&bytenr)
+    }
+
+    fn leave(&mut self, bytenr: u64, why: String) {
+        self.left.insert(bytenr);
+        self.done.failed.push((bytenr, why));
+    }
+
     fn has_room(&self, relocation: &Relocation) -> bool {
         self.graph.blocks.len() + self.touches.len() * WAY <= relocation.blocks
             && self.graph.changes <= relocation.changes
@@ -176,16 +189,7 @@ impl Settler<'_, '_> {
     pub(super) fn relocate(&mut self) -> Result<bool> {
         let core = self.commit.core();
         let Some(relocation) = core.relocation.lock().take() else { return Ok(false) };
-        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
-        let held = usize::try_from(held).unwrap_or(usize::MAX);
-        let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
-        if let Err(error) = self.plan(&mut plan, &relocation) {
-            // Nothing is changed yet: what others have done is not lost for its sake.
-            for moving in std::mem::take(&mut plan).data.into_values() {
-                core.space.give_back(moving.to)?;
-            }
-            plan.done.failed.push((relocation.group.start, error.to_string()));
-        }
+        let mut plan = self.planned(relocation)?;
         plan.done.blocks = (plan.graph.blocks.len() + plan.touches.len() * WAY) as u64;
         plan.done.data = plan.graph.data_bytes;
         self.write_anew(&plan)?;
@@ -198,6 +202,36 @@ impl Settler<'_, '_> {
         core.env.step("a part of a block group is elsewhere");
         *core.relocated.lock() = Some(plan.done);
         Ok(true)
+    }
+
+    /// What is moved. Nothing is changed by then: what others have done is not lost for its sake, and where it turns out late that something of it has to
+    /// stay, it is planned anew without that.
+    fn planned(&self, mut relocation: Relocation) -> Result<Plan> {
+        let core = self.commit.core();
+        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        let mut failed = Vec::new();
+        loop {
+            let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
+            let planned = self.plan(&mut plan, &relocation);
+            let is_late = plan.data.keys().any(|at| plan.left.contains(at));
+            if planned.is_ok() && !is_late {
+                plan.done.failed.append(&mut failed);
+                return Ok(plan);
+            }
+            for moving in std::mem::take(&mut plan.data).into_values() {
+                core.space.give_back(moving.to)?;
+            }
+            failed.append(&mut plan.done.failed);
+            if let Err(error) = planned {
+                failed.push((relocation.group.start, error.to_string()));
+                return Ok(Plan {
+                    done: Relocated { failed, ..Relocated::default() },
+                    ..Plan::default()
+                });
+            }
+            relocation.but.extend(failed.iter().map(|(at, _)| *at));
+        }
     }
 
     /// What the first batch of the group is. Reads, and copies data.
@@ -218,7 +252,7 @@ impl Settler<'_, '_> {
         while let Some(item) = items.next()? {
             let key = item.key();
             let is_extent = matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM);
-            if !is_extent || relocation.but.contains(&key.objectid) {
+            if !is_extent || plan.leaves(relocation, key.objectid) {
                 continue;
             }
             match self.add(plan, &mut owners, relocation, (&key, item.data())) {
@@ -239,7 +273,7 @@ impl Settler<'_, '_> {
                     plan.done.refused = (plan.done.moved == 0).then_some(Error::Volume(error));
                     break;
                 }
-                Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
+                Err(error) => self.leave(plan, &mut owners, relocation, (key.objectid, error)),
             }
         }
         Ok(())
