@@ -254,8 +254,7 @@ fn go_on_balancing(fs: &Filesystem, tasks: &Tasks, source: &Path) {
         // Without a thread nobody would be served before it is done.
         Err(Errno::AGAIN) => {
             crate::complain!(
-                "buttress: {source}: a balance that was interrupted stays paused, as the system has no thread for it: {}; `buttress balance resume` goes on with it",
-                Errno::AGAIN
+                "buttress: {source}: a balance that was interrupted stays paused, as the system has no thread for it; `buttress balance resume` goes on with it"
             );
             return;
         }

@@ -285,7 +285,7 @@ fn what_needs_a_block_without_an_item_stays() {
     }
     println!("{counts:?}: nobody could write anything, groups were emptied, something stayed");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(counts[1] >= 8 && counts[2] >= 8, "{counts:?}");
+    assert!(counts[1] > 4 && counts[2] > 4, "{counts:?}");
 }
 
 /// Every kind of damage that the checker knows, in images of the kernel.
