@@ -207,6 +207,18 @@ pub fn of_partition(path: &Path) -> Option<String> {
     })
 }
 
+/// What to say of a path on a mount of ours whose process has died: what the kernel remembers of it looks as if it were there.
+pub fn on_dead_mount(path: &Path) -> Option<Failure> {
+    let mount = holder::dead_mount_of(path)?;
+    let failure =
+        Failure::new("cannot use", path.display(), "the process that served this mount has died");
+    Some(failure.hint(format!(
+        "`buttress umount {}` takes it off, and `buttress mount` does so by itself; a balance that ran goes on then. Or name {}.",
+        mount.mountpoint.display(),
+        mount.source.display()
+    )))
+}
+
 /// A device's failure as ours: what, where, why, and what to do next.
 pub fn failure(path: &Path, error: &DeviceError) -> Failure {
     let place = path.display();

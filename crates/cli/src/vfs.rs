@@ -184,6 +184,9 @@ impl Vfs {
             let device = path.display().to_string();
             return Err(device::failure(&path, &DeviceError::Open { device, source }));
         }
+        if let Some(died) = device::on_dead_mount(&path) {
+            return Err(died);
+        }
         Err(vnode.failure("cannot use", "neither a btrfs image nor on a live mount of buttress").hint(
             "Name an image or disk as DEVICE:PATH; for a filesystem that the kernel has mounted, use btrfs.",
         ))

@@ -251,6 +251,13 @@ fn go_on_balancing(fs: &Filesystem, tasks: &Tasks, source: &Path) {
             "buttress: {source}: a balance that was interrupted goes on (not with -o skip_balance)"
         ),
         Err(Errno::NOTCONN) => return,
+        // Without a thread nobody would be served before it is done.
+        Err(Errno::AGAIN) => {
+            crate::complain!(
+                "buttress: {source}: a balance that was interrupted stays paused, as the system has no thread for it; `buttress balance resume` goes on with it"
+            );
+            return;
+        }
         Err(errno) => {
             crate::complain!(
                 "buttress: {source}: a balance that was interrupted cannot go on: {errno}; `buttress balance cancel` ends it"

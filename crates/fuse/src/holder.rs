@@ -409,6 +409,15 @@ pub fn is_dead(mount: &MountEntry) -> bool {
     mount.is_ours() && Server::of(mount).is_none() && has_no_server(mount.mountpoint.clone())
 }
 
+/// The mount of ours that a path lies on, where its process has gone without taking it off.
+pub fn dead_mount_of(path: &Path) -> Option<MountEntry> {
+    // A path on it may not be resolved any more, and is one all the same.
+    let path = path.canonicalize().or_else(|_| std::path::absolute(path)).ok()?;
+    let mounts = mounts::all().ok()?;
+    let on_top = |at: &Path| mounts.iter().rev().find(|mount| mount.mountpoint == at).cloned();
+    path.ancestors().find_map(on_top).filter(is_dead)
+}
+
 /// How long a mount may take to say that it is served.
 const ASKING: Duration = Duration::from_secs(1);
 

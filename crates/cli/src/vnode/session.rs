@@ -361,8 +361,12 @@ fn find_host(path: &Path, follow: bool) -> Result<Vnode, Failure> {
     }
 }
 
-/// A path with a colon that is not there was perhaps meant for an image that is not there.
+/// A path with a colon that is not there was perhaps meant for an image that is not there. On a mount whose process has died nothing is there.
 fn with_image_hint(failure: Failure, path: &Path) -> Failure {
+    let is_gone = [Errno::NOTCONN, Errno::CONNABORTED].iter().any(|errno| failure.is_about(*errno));
+    if let Some(died) = is_gone.then(|| device::on_dead_mount(path)).flatten() {
+        return died;
+    }
     if let Some(hint) = device::of_partition(path) {
         return failure.hint(hint);
     }

@@ -72,6 +72,27 @@ fn begin_and_pause(place: &Place) {
     panic!("a balance is always done before it can be paused");
 }
 
+/// `BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS`.
+const EXCLUSIVE_RUNS: i32 = 8;
+
+/// While a balance is paused the device is not resized.
+fn keeps_its_size(place: &Place, target: &str) {
+    for size in ["2G", "max", "min"] {
+        let said = place.fails(&format!("filesystem resize {size} {target}"));
+        assert!(said.contains("in progress") && said.contains("is paused"), "{target}: {said}");
+    }
+}
+
+/// What the ioctl answers by which the device of a mount is made smaller; nothing where there is no python.
+fn resize_ioctl(top: &std::path::Path) -> Option<i32> {
+    let words = "import fcntl, os, struct, sys\n\
+                 args = bytearray(struct.pack('<q4088s', 0, b'2G'))\n\
+                 print(fcntl.ioctl(os.open(sys.argv[1], 0), 0x50009403, args))";
+    let said = Command::new("python3").args(["-c", words]).arg(top).output().ok()?;
+    let text = String::from_utf8_lossy(&said.stdout);
+    Some(text.trim().parse().unwrap_or_else(|_| panic!("{said:?}")))
+}
+
 #[test]
 fn a_balance_is_paused_and_goes_on() {
     let place = Place::new();
@@ -88,18 +109,23 @@ fn a_balance_is_paused_and_goes_on() {
     let refused = place.fails("balance start -d mnt");
     assert!(refused.contains("has begun and not ended"), "{refused}");
     assert!(place.fails("balance pause mnt").contains("none runs"));
+    keeps_its_size(&place, "mnt");
+    assert!(resize_ioctl(&place.join("mnt")).is_none_or(|answer| answer == EXCLUSIVE_RUNS));
     // It outlives the mount.
     live.end();
     assert_eq!(state(&place, "disk.img")["filters"], paused["filters"]);
     assert!(place.fails("balance start -d disk.img").contains("has begun and not ended"));
+    keeps_its_size(&place, "disk.img");
     if have_progs() {
         place.check("disk.img");
     }
     let Some(live) = Live::of(&place, "-o skip_balance") else { return };
     assert_eq!(state(&place, "mnt")["state"], "paused");
+    keeps_its_size(&place, "mnt");
     let done = place.json("balance resume mnt");
     assert_eq!(done["failed"], json!([]));
     assert_eq!(state(&place, "mnt")["state"], "none");
+    place.ok("filesystem resize -- -100M mnt");
     holds_what_was_written(&place.join("mnt"));
     live.end();
     if have_progs() {
@@ -156,6 +182,7 @@ fn the_kernel_and_we_go_on_with_each_other() {
         let rest = |text: &str| text.lines().skip(2).map(first_words).collect::<Vec<_>>();
         assert_eq!(rest(&ours.text()), rest(&theirs));
         assert_eq!(ours.text().lines().next(), theirs.lines().next());
+        assert!(resize_ioctl(mount.path()).is_none_or(|answer| answer == EXCLUSIVE_RUNS));
         place.progs("btrfs", &format!("balance resume {top}"));
         holds_what_was_written(mount.path());
     }

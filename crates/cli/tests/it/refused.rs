@@ -1,10 +1,12 @@
 //! A system that refuses threads: everything works with fewer of them, down to none, or says why not. Never a panic, and never a
 //! filesystem that is less than its last commit.
 
+use std::ops::ControlFlow;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
+use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, Options};
 use buttress_testkit::oracle::is_root;
 
 use crate::run::{Place, have_progs};
@@ -147,6 +149,50 @@ fn mounts_are_served_with_few_threads_or_not_at_all() {
         }
     }
     assert!(served >= 3, "served {served} times");
+}
+
+/// Begins a balance in an image and pauses it.
+fn pause_balance(image: &Path) {
+    let fs = Filesystem::open(image, Options::read_write().background(false)).unwrap();
+    let balance = Balance { data: Some(BalanceFilter::default()), ..Balance::default() };
+    let stopped = fs.balance(&balance, |_| ControlFlow::Break(BalanceStop::Pause));
+    assert_eq!(stopped.unwrap_err().errno(), Errno::INTR);
+    fs.close().unwrap();
+}
+
+/// A mount goes on with a balance that was paused, beside what it serves. Where the system has no thread for that it stays paused: nobody waits for its
+/// end before he is served, or told that he is not.
+#[test]
+fn a_balance_that_gets_no_thread_stays_paused() {
+    let _alone = alone();
+    let Some(place) = place(named()) else { return };
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let (mut paused, mut went_on) = (0, 0);
+    for allowed in ALLOWED {
+        make_for(&place);
+        pause_balance(&place.join("disk.img"));
+        forgotten(&place);
+        let mounted = run(&place, Some(allowed), &ours("mount disk.img mnt"));
+        let (is_served, text) = (well("mount", &mounted), said(&mounted));
+        let stays = text.contains("stays paused");
+        assert!(stays || !is_served || text.contains("goes on"), "{text}");
+        if is_served {
+            went_on += u32::from(!stays);
+            write(&place);
+            must("umount", &run(&place, None, &ours("umount mnt")));
+        }
+        if stays {
+            paused += 1;
+            let status = said(&run(&place, None, &ours("balance status disk.img")));
+            assert!(status.contains("is paused"), "{allowed}: {status}");
+            must("resume", &run(&place, None, &ours("balance resume disk.img")));
+        }
+        must("check", &run(&place, None, &ours("check --check-data-csum disk.img")));
+    }
+    assert!(paused > 0 && went_on > 0, "{paused} stayed paused, {went_on} went on");
 }
 
 #[test]

@@ -166,6 +166,32 @@ fn who_takes_off_what_a_killed_daemon_left_is_told_of_the_loss() {
     daemon.clean_up();
 }
 
+/// Whether the kernel still remembers how the top directory looks or not, commands say what is the matter, and what to do.
+#[test]
+fn who_asks_a_mount_without_its_process_is_told_so() {
+    let Some(place) = Place::new() else { return };
+    let (image, top) = (place.image(), place.mountpoint());
+    let mut daemon = place.mount("commit=300");
+    fs::write(top.join("file"), "kept").unwrap();
+    daemon.kill();
+    for (words, path) in [
+        ("balance status", top.clone()),
+        ("balance resume", top.join("file")),
+        ("filesystem usage", top.join("nothing/at/all")),
+        ("filesystem resize 1G", top.clone()),
+    ] {
+        let words = words.split(' ');
+        let said = Command::new(env!("CARGO_BIN_EXE_buttress")).args(words).arg(&path).output();
+        let said = String::from_utf8(said.unwrap().stderr).unwrap();
+        let wanted = format!("{}: the process that served this mount has died\n", path.display());
+        assert!(said.contains(&wanted), "{said}");
+        let hints = [format!("`buttress umount {}`", top.display()), image.display().to_string()];
+        assert!(hints.iter().all(|hint| said.contains(hint)), "{said}");
+    }
+    let _lost = try_buttress(&["umount"], &[&top]);
+    daemon.clean_up();
+}
+
 #[test]
 fn a_mount_without_its_process_is_in_nobodys_way() {
     let Some(place) = Place::new() else { return };

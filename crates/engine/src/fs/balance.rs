@@ -203,9 +203,6 @@ impl Filesystem {
     ) -> Result<Balanced> {
         self.core().check_writable()?;
         let _alone = self.exclusive()?;
-        if self.has_unfinished_balance()? {
-            return Err(Error::User(Errno::INPROGRESS));
-        }
         self.check_balance(balance)?;
         self.note_balance(Some(balance))?;
         self.run_balance(balance, told)
@@ -217,7 +214,7 @@ impl Filesystem {
         told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
     ) -> Result<Balanced> {
         self.core().check_writable()?;
-        let _alone = self.exclusive()?;
+        let _alone = self.alone()?;
         let balance = self.unfinished_balance()?.ok_or(Error::User(Errno::NOTCONN))?;
         self.check_balance(&balance)?;
         self.run_balance(&balance.resumed(), told)
@@ -226,15 +223,24 @@ impl Filesystem {
     /// Forgets the balance that was paused or interrupted. ENOTCONN where there is none, EINPROGRESS while it runs.
     pub fn cancel_balance(&self) -> Result<()> {
         self.core().check_writable()?;
-        let _alone = self.exclusive()?;
+        let _alone = self.alone()?;
         if !self.has_unfinished_balance()? {
             return Err(Error::User(Errno::NOTCONN));
         }
         self.note_balance(None)
     }
 
-    /// As Linux calls it: what only one may do at a time.
+    /// As Linux calls it: what only one may do at a time. A balance is under way from its beginning to its end, also while it is paused.
     pub(super) fn exclusive(&self) -> Result<MutexGuard<'_, ()>> {
+        let alone = self.alone()?;
+        match self.has_unfinished_balance()? {
+            true => Err(Error::User(Errno::INPROGRESS)),
+            false => Ok(alone),
+        }
+    }
+
+    /// The same for who goes on with a balance, or ends it.
+    fn alone(&self) -> Result<MutexGuard<'_, ()>> {
         self.inner().exclusive.try_lock().ok_or(Error::User(Errno::INPROGRESS))
     }
 

@@ -177,6 +177,19 @@ impl Graph {
         Ok(())
     }
 
+    /// The addresses of all whose references change with what was added last: the blocks themselves, and what is counted by their addresses.
+    pub fn changed(&self, owners: &Owners<'_>, added: &Added) -> Result<Vec<u64>> {
+        let mut all = Vec::new();
+        for bytenr in &added.blocks {
+            let Some(above) = self.blocks.get(bytenr) else { continue };
+            all.push(*bytenr);
+            if !above.is_plain {
+                child_refs(&*above.block(owners.blocks())?, |target| all.push(target.bytenr()));
+            }
+        }
+        Ok(all)
+    }
+
     /// What the blocks that were added last refer to, and what stays, has the references that go when they move. Of the blocks in `first` what is left begins at
     /// that child.
     pub fn verify(

@@ -136,7 +136,8 @@ impl<P: Clone + Send + 'static, R: Clone + Send + 'static> Task<P, R> {
         self.0.state.lock().0.clone()
     }
 
-    /// Begins. `work` tells how far it is, and hears whether it is to end.
+    /// Begins. `work` tells how far it is, and hears whether it is to end. EAGAIN where the system refuses a thread for it: whoever asks cannot be
+    /// killed while he waits, and a mount that goes on with something has not begun to serve.
     pub fn begin(
         &self,
         name: &str,
@@ -147,20 +148,10 @@ impl<P: Clone + Send + 'static, R: Clone + Send + 'static> Task<P, R> {
     ) -> Answer<()> {
         self.0.begin()?;
         let (shared, fs) = (Arc::clone(&self.0), fs.clone());
-        let work = Arc::new(Mutex::new(Some((fs, work))));
-        let theirs = work.clone();
-        let run = move || {
-            let taken = theirs.lock().take();
-            if let Some((fs, work)) = taken {
-                shared.run(fs, work);
-            }
-        };
         let thread = std::thread::Builder::new().name(format!("buttress-{name}"));
-        if thread.spawn(run).is_err()
-            && let Some((fs, work)) = work.lock().take()
-        {
-            // Without a thread whoever asks waits for it.
-            self.0.run(fs, work);
+        if thread.spawn(move || shared.run(fs, work)).is_err() {
+            drop(Over { shared: &self.0, ended: Some(Err(Errno::AGAIN)) });
+            return Err(Errno::AGAIN);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
 //! `--fault "a write fails at 7"` in one way only.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
-//! operations with fsyncs, or those pairs; every so many of them are done by Linux, too.
+//! operations with fsyncs, or those pairs; every so many of them are done by Linux, too. `--empty`: with a block group emptied in the middle of each.
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
@@ -87,6 +87,8 @@ fn arguments() -> Option<Arguments> {
                 linux_every: number(&mut given, "linux-every", 0)?,
                 strict: plan.strict,
                 tree_log,
+                quotas: (quotas, simple_quotas),
+                empty: given.remove("empty").is_some(),
             })
         }
         None => None,
@@ -115,7 +117,9 @@ fn main() -> ExitCode {
             "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks] [--quotas] [--simple-quotas]"
         );
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
-        eprintln!("         [--check-every N] [--linux-every N]");
+        eprintln!(
+            "         [--check-every N] [--linux-every N] [--empty] [--quotas] [--simple-quotas]"
+        );
         return ExitCode::from(2);
     };
     if let Some(plan) = &arguments.enumerate {
@@ -158,8 +162,16 @@ fn main() -> ExitCode {
 }
 
 /// What stands alone.
-const FLAGS: [&str; 7] =
-    ["fsyncs", "enumerate", "strict", "notreelog", "whole-superblocks", "quotas", "simple-quotas"];
+const FLAGS: [&str; 8] = [
+    "fsyncs",
+    "enumerate",
+    "empty",
+    "strict",
+    "notreelog",
+    "whole-superblocks",
+    "quotas",
+    "simple-quotas",
+];
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {

@@ -3,7 +3,7 @@
 use buttress_testkit::oracle::{root_or_skip, temp_dir};
 
 use crate::judge::{Left, judge};
-use crate::live::{KINDS, Live};
+use crate::live::{KINDS, moments};
 
 fn number(name: &str, usual: u64) -> u64 {
     let given = std::env::var(name).ok();
@@ -33,7 +33,7 @@ fn what_a_balance_leaves_goes_and_all_else_stays() {
     for (at, kind) in kinds.iter().enumerate() {
         let share = count / kinds.len() + usize::from(at < count % kinds.len());
         let dir = temp_dir().unwrap();
-        let moments = Live::new(*kind).moments(share, seed + at as u64, dir.path());
+        let moments = moments(*kind, share, seed + at as u64, dir.path());
         if moments.len() < share {
             failed.push(format!("{kind:?}: only {} moments", moments.len()));
         }

@@ -55,21 +55,41 @@ fn a_sample_of_crash_states_with_fsyncs() {
     assert!(total.distinct >= SAMPLE && total.fsyncs > 2000, "{total:?}");
 }
 
-#[test]
-fn a_sample_of_short_sequences() {
-    let plan = enumerate::Plan {
+/// Some of all short sequences.
+fn sequences() -> enumerate::Plan {
+    enumerate::Plan {
         pairs: seed() as usize % 97..enumerate::count(),
         every: 97,
         threads: THREADS,
         check_every: 100,
-        linux_every: if buttress_testkit::oracle::is_root() { 100 } else { 0 },
+        linux_every: 0,
         strict: false,
         tree_log: true,
-    };
+        quotas: (false, false),
+        empty: false,
+    }
+}
+
+#[test]
+fn a_sample_of_short_sequences() {
+    let linux_every = if buttress_testkit::oracle::is_root() { 100 } else { 0 };
+    let plan = enumerate::Plan { linux_every, ..sequences() };
     let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
     println!("{tally:?}");
     none(&failures);
     assert!(tally.sequences > 500 && tally.states > 3000, "{tally:?}");
+}
+
+/// Between an operation and the fsync of it, or the next one, a block group moves, and whoever counts is told nothing of it.
+#[test]
+fn a_sample_of_short_sequences_with_emptied_groups() {
+    for quotas in [(false, false), (true, false), (true, true)] {
+        let plan = enumerate::Plan { every: 1999, empty: true, quotas, ..sequences() };
+        let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
+        println!("{quotas:?}: {tally:?}");
+        none(&failures);
+        assert!(tally.sequences > 20 && tally.states > 200, "{tally:?}");
+    }
 }
 
 /// States from before an fsync has returned are no good as states after it.

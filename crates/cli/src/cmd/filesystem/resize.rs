@@ -246,7 +246,7 @@ fn refused(vfs: &Vfs, why: FileError, (least, offset): (u64, u64)) -> Failure {
             "What it holds has no room there; {least} bytes have. `buttress balance start -dusage=50` first may need fewer."
         )),
         Errno::INVAL => failure.hint("256 MiB are the least."),
-        Errno::INPROGRESS => failure.hint("A balance runs, or another resize: `buttress balance status` tells."),
+        Errno::INPROGRESS => failure.hint("A balance runs or is paused, or another resize runs: `buttress balance status` tells; a paused one ends with `balance resume` or `balance cancel`."),
         Errno::INTR => Failure::new(CANNOT, vfs.name(), "it was interrupted")
             .hint("It is as large as before; what was moved stays so."),
         Errno::FBIG if offset != 0 => failure.hint(

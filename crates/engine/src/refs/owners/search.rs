@@ -89,6 +89,35 @@ impl<'a> Owners<'a> {
         file: FileRef,
         mut each: impl FnMut(&mut Self, &Item) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
+        self.all_at(id, len, file, |owners, item, part| {
+            let is_meant = part.bytenr == bytenr && owners.refers_by(id, item.leaf())?;
+            if is_meant { each(owners, item) } else { Ok(ControlFlow::Continue(())) }
+        })
+    }
+
+    /// What pieces of the file name there that is not the extent at `bytenr`: addresses, and bytes on the disk.
+    pub fn named_instead(
+        &mut self,
+        id: u64,
+        (bytenr, len): (u64, u64),
+        file: FileRef,
+    ) -> Result<Vec<(u64, u64)>> {
+        let mut named = Vec::new();
+        self.all_at(id, len, file, |_, _, part| {
+            named.extend((part.bytenr != bytenr).then_some((part.bytenr, part.on_disk)));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(named)
+    }
+
+    /// Until `each` breaks, the pieces of a file whose extents start where a reference says, whatever extents they are.
+    fn all_at(
+        &mut self,
+        id: u64,
+        len: u64,
+        file: FileRef,
+        mut each: impl FnMut(&mut Self, &Item, Part) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
         let (tree, begin): (View<'a>, Key) = self.tree_left(id)?;
         // A file may start in the middle of an extent: then the difference is below zero.
         let first = if file.offset > i64::MAX as u64 { 0 } else { file.offset };
@@ -102,8 +131,7 @@ impl<'a> Owners<'a> {
         while let Some(item) = items.next()? {
             let Some(part) = extent_of(item.data()) else { continue };
             let start = item.key().offset.wrapping_sub(part.skip);
-            let is_meant = part.bytenr == bytenr && start == file.offset;
-            if is_meant && self.refers_by(id, item.leaf())? && each(self, &item)?.is_break() {
+            if start == file.offset && each(self, &item, part)?.is_break() {
                 break;
             }
         }
@@ -179,6 +207,8 @@ pub struct Part {
     pub skip: u64,
     /// Bytes of the part.
     pub len: u64,
+    /// Bytes of the extent on the disk.
+    pub on_disk: u64,
     /// What is on the disk is not what the file reads as: compressed.
     pub is_encoded: bool,
 }
@@ -193,5 +223,6 @@ pub fn extent_of(data: &[u8]) -> Option<Part> {
     let bytenr = tail.disk_bytenr.get();
     let plain = (head.compression, head.encryption, head.other_encoding.get()) == (0, 0, 0);
     let (skip, len) = (tail.offset.get(), tail.num_bytes.get());
-    (bytenr != 0).then_some(Part { bytenr, skip, len, is_encoded: !plain })
+    let on_disk = tail.disk_num_bytes.get();
+    (bytenr != 0).then_some(Part { bytenr, skip, len, on_disk, is_encoded: !plain })
 }

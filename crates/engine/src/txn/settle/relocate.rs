@@ -12,6 +12,8 @@
 //! or has no room, is left where it is and told; nothing of it was changed by then.
 
 mod data;
+mod named;
+mod ways;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use crate::refs::{Above, Added, Graph, MovingData, Record, RefLog, Target, child
 use crate::space::{Class, Range};
 use crate::tree::{Blocks, Root, View};
 use data::Moving;
+use ways::Ways;
 
 /// Bytes for what is known of who reaches what, while one batch is planned.
 const MEMORY: u64 = 4 << 20;
@@ -106,10 +109,24 @@ struct Plan {
     dropping: BTreeMap<u64, (Key, u8)>,
     /// The first child that is left, of blocks on the way there.
     half_dropped: BTreeMap<u64, usize>,
+    /// What was found to be changeable.
+    ways: Ways,
+    /// What stays where it is.
+    left: BTreeSet<u64>,
     done: Relocated,
 }
 
 impl Plan {
+    /// Whether an extent stays where it is.
+    fn leaves(&self, relocation: &Relocation, bytenr: u64) -> bool {
+        relocation.but.contains(&bytenr) || self.left.contains(&bytenr)
+    }
+
+    fn leave(&mut self, bytenr: u64, why: String) {
+        self.left.insert(bytenr);
+        self.done.failed.push((bytenr, why));
+    }
+
     fn has_room(&self, relocation: &Relocation) -> bool {
         self.graph.blocks.len() + self.touches.len() * WAY <= relocation.blocks
             && self.graph.changes <= relocation.changes
@@ -172,16 +189,7 @@ impl Settler<'_, '_> {
     pub(super) fn relocate(&mut self) -> Result<bool> {
         let core = self.commit.core();
         let Some(relocation) = core.relocation.lock().take() else { return Ok(false) };
-        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
-        let held = usize::try_from(held).unwrap_or(usize::MAX);
-        let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
-        if let Err(error) = self.plan(&mut plan, &relocation) {
-            // Nothing is changed yet: what others have done is not lost for its sake.
-            for moving in std::mem::take(&mut plan).data.into_values() {
-                core.space.give_back(moving.to)?;
-            }
-            plan.done.failed.push((relocation.group.start, error.to_string()));
-        }
+        let mut plan = self.planned(relocation)?;
         plan.done.blocks = (plan.graph.blocks.len() + plan.touches.len() * WAY) as u64;
         plan.done.data = plan.graph.data_bytes;
         self.write_anew(&plan)?;
@@ -196,6 +204,36 @@ impl Settler<'_, '_> {
         Ok(true)
     }
 
+    /// What is moved. Nothing is changed by then: what others have done is not lost for its sake, and where it turns out late that something of it has to
+    /// stay, it is planned anew without that.
+    fn planned(&self, mut relocation: Relocation) -> Result<Plan> {
+        let core = self.commit.core();
+        let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
+        let held = usize::try_from(held).unwrap_or(usize::MAX);
+        let mut failed = Vec::new();
+        loop {
+            let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
+            let planned = self.plan(&mut plan, &relocation);
+            let is_late = plan.data.keys().any(|at| plan.left.contains(at));
+            if planned.is_ok() && !is_late {
+                plan.done.failed.append(&mut failed);
+                return Ok(plan);
+            }
+            for moving in std::mem::take(&mut plan.data).into_values() {
+                core.space.give_back(moving.to)?;
+            }
+            failed.append(&mut plan.done.failed);
+            if let Err(error) = planned {
+                failed.push((relocation.group.start, error.to_string()));
+                return Ok(Plan {
+                    done: Relocated { failed, ..Relocated::default() },
+                    ..Plan::default()
+                });
+            }
+            relocation.but.extend(failed.iter().map(|(at, _)| *at));
+        }
+    }
+
     /// What the first batch of the group is. Reads, and copies data.
     fn plan(&self, plan: &mut Plan, relocation: &Relocation) -> Result<()> {
         let core = self.commit.core();
@@ -206,6 +244,7 @@ impl Settler<'_, '_> {
         };
         let mut known = Known::new(MEMORY);
         let mut owners = Owners::new(&core.blocks, committed(&self.roots), &mut known);
+        self.can_remove_group(&mut plan.ways, &owners, relocation.group.start)?;
         let extents = View::new(&core.blocks, objectid::EXTENT_TREE, self.roots.extent);
         let (start, end) = (relocation.group.start, relocation.group.end());
         let mut items = extents
@@ -213,7 +252,7 @@ impl Settler<'_, '_> {
         while let Some(item) = items.next()? {
             let key = item.key();
             let is_extent = matches!(key.kind, kind::EXTENT_ITEM | kind::METADATA_ITEM);
-            if !is_extent || relocation.but.contains(&key.objectid) {
+            if !is_extent || plan.leaves(relocation, key.objectid) {
                 continue;
             }
             match self.add(plan, &mut owners, relocation, (&key, item.data())) {
@@ -234,7 +273,7 @@ impl Settler<'_, '_> {
                     plan.done.refused = (plan.done.moved == 0).then_some(Error::Volume(error));
                     break;
                 }
-                Err(error) => plan.done.failed.push((key.objectid, error.to_string())),
+                Err(error) => self.leave(plan, &mut owners, relocation, (key.objectid, error)),
             }
         }
         Ok(())
@@ -254,7 +293,10 @@ impl Settler<'_, '_> {
                 Err(Error::inconsistent(objectid::EXTENT_TREE, what, key))
             }
             Found::Block { tree: Some(tree) } if self.is_never_shared(tree) => {
-                plan.touches.insert((tree, key_in(owners, tree, key.objectid)?));
+                let first = key_in(owners, tree, key.objectid)?;
+                self.can_change(&mut plan.ways, owners, key.objectid)?;
+                self.can_change_at(&mut plan.ways, owners, (tree, first))?;
+                plan.touches.insert((tree, first));
                 Ok(if plan.has_room(relocation) { Room::Enough } else { Room::Ended })
             }
             Found::Block { .. } => {
@@ -291,8 +333,13 @@ impl Settler<'_, '_> {
         let done = match plan.has_room(relocation) {
             true => self.check(plan, owners, &mut added).and_then(|()| {
                 if let Some((bytenr, len, owner)) = data {
-                    plan.data
-                        .insert(bytenr, self.copy_data((bytenr, len), owner, relocation.grow)?);
+                    self.can_change_data(&mut plan.ways, owners, Range::new(bytenr, len))?;
+                    let moving = self.copy_data((bytenr, len), owner, relocation.grow)?;
+                    if let Err(error) = self.can_change_data(&mut plan.ways, owners, moving.to) {
+                        self.commit.core().space.give_back(moving.to)?;
+                        return Err(error);
+                    }
+                    plan.data.insert(bytenr, moving);
                 }
                 Ok(Room::Enough)
             }),
@@ -307,6 +354,8 @@ impl Settler<'_, '_> {
     /// Nothing that is known of what was added stands against moving it.
     fn check(&self, plan: &mut Plan, owners: &Owners<'_>, added: &mut Added) -> Result<()> {
         for tree in &added.roots {
+            let item = Key::new(*tree, kind::ROOT_ITEM, u64::MAX);
+            self.can_change_at(&mut plan.ways, owners, (objectid::ROOT_TREE, item))?;
             if self.is_never_shared(*tree) {
                 let what =
                     "a tree that is never shared refers to what only those of files refer to";
@@ -319,6 +368,9 @@ impl Settler<'_, '_> {
             }
         }
         plan.find_half_dropped(owners.blocks())?;
+        for bytenr in plan.graph.changed(owners, added)? {
+            self.can_change(&mut plan.ways, owners, bytenr)?;
+        }
         plan.graph.verify(owners, added, &plan.half_dropped)
     }
 

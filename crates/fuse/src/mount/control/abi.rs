@@ -215,6 +215,9 @@ pub(super) struct BalanceCtl {
     pub(super) unused: [u64; 72],
 }
 
+/// `BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS`: what RESIZE answers while a balance has begun and not ended, or the device is being resized.
+pub(super) const EXCLUSIVE_RUNS: i32 = 8;
+
 /// `BTRFS_BALANCE_RESUME` and `BTRFS_BALANCE_STATE_*`.
 pub(super) mod balance {
     pub(in super::super) const RESUME: u64 = 1 << 4;

@@ -59,7 +59,7 @@ impl<S: Control> Mount<S> {
             abi::QUOTA_RESCAN_WAIT => done(self.quota_rescan_wait(request)),
             abi::BALANCE_V2 => self.balance_v2(request, input),
             abi::BALANCE_PROGRESS => self.balance_progress(request),
-            abi::RESIZE => done(self.resize_ioctl(request, input)),
+            abi::RESIZE => self.resize_ioctl(request, input),
             _ => self.dispatch_facts(request, number, input),
         }
     }

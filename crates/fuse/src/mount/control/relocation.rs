@@ -6,7 +6,7 @@ use buttress::{Balance, BalanceStop, Balanced, Balancing, Emptied, Emptying};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
-use super::abi::{BalanceCtl, VolArgs, balance};
+use super::abi::{BalanceCtl, EXCLUSIVE_RUNS, VolArgs, balance};
 use super::ioctl::{Output, input, output};
 use super::words::{ANSWER_BYTES, Record, Writer};
 use super::{Control, Mount};
@@ -139,8 +139,16 @@ impl<S: Control> Mount<S> {
         Ok(())
     }
 
-    /// `[DEVID:]SIZE`, where the size is `max`, or bytes, or `+` or `-` and bytes; or `cancel`.
-    pub(super) fn resize_ioctl(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+    /// `[DEVID:]SIZE`, where the size is `max`, or bytes, or `+` or `-` and bytes; or `cancel`. A balance that runs or is paused, or another resize, is no
+    /// error to Linux, but an answer.
+    pub(super) fn resize_ioctl(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
+        match self.resize_as_asked(request, bytes) {
+            Err(Errno::INPROGRESS) => Ok(Output { value: EXCLUSIVE_RUNS, ..Output::default() }),
+            done => done.map(|()| Output::default()),
+        }
+    }
+
+    fn resize_as_asked(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         self.require_master(request)?;
         self.require_writable_mount(request)?;
         let args: VolArgs = input(bytes)?;

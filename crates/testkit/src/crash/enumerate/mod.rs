@@ -46,6 +46,10 @@ pub struct Plan {
     pub strict: bool,
     /// Whether fsyncs write a log.
     pub tree_log: bool,
+    /// Whether there are quotas, and simple ones.
+    pub quotas: (bool, bool),
+    /// Whether block groups are emptied in between.
+    pub empty: bool,
 }
 
 /// What was done.
@@ -132,7 +136,8 @@ struct Enumeration<'p> {
 
 /// Does it all; answers what was done and what went wrong.
 pub fn run(plan: &Plan) -> Result<(Tally, Vec<String>)> {
-    let config = Config { tree_log: plan.tree_log, ..small(4096) };
+    let (quotas, simple_quotas) = plan.quotas;
+    let config = Config { tree_log: plan.tree_log, quotas, simple_quotas, ..small(4096) };
     let starts: Result<Vec<Start>> = table::BASES.iter().map(|it| Start::of(it, &config)).collect();
     let kinds = table::kinds().iter().map(|words| table::operations(words)).collect();
     let it = Enumeration {
@@ -172,8 +177,9 @@ impl Enumeration<'_> {
         }
     }
 
-    /// One operation or two, with each fsync that may follow.
+    /// One operation or two, with each fsync that may follow. Which group is emptied in between, if one is, goes by the number of the pair.
     fn pair(&self, number: usize) {
+        let group = number as u64;
         let each = self.kinds.len();
         let start = &self.starts[number % self.starts.len()];
         let number = number / self.starts.len();
@@ -185,6 +191,7 @@ impl Enumeration<'_> {
         for middle in middles {
             let mut ops = first.clone();
             ops.extend(middle.map(|at| Op::Fsync { at }));
+            ops.extend(self.plan.empty.then_some(Op::Empty { number: group }));
             ops.extend_from_slice(second);
             let touched = table::touched(&[first, second].concat());
             for at in self.ends(start, &ops, &touched) {
