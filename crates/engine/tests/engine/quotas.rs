@@ -529,3 +529,41 @@ fn the_group_of_a_deleted_subvolume_goes_at_once() {
     assert!(!has(&fs, work));
     finish(&image, fs);
 }
+
+/// Who reaches blocks is remembered from commit to commit, but not beyond a snapshot, which reaches them, too: in the commit before that one, or in the same, something
+/// is dropped, so that it is looked for who reaches the leaves; then only the snapshot is left of these, and loses what is overwritten there.
+#[test]
+fn who_reaches_blocks_is_forgotten_when_a_snapshot_is_taken() {
+    for is_dropped_before in [false, true] {
+        let image = Image::by_us(512 << 20);
+        let fs = open(&image.path());
+        let (work, files) = files(&fs, 1000);
+        fs.count_quotas(|_| true).unwrap();
+        let first = fs.snapshot(work, Node::ROOT, b"first", false).unwrap();
+        // The leaves are the first snapshot's alone from here on, and most of what they name is in both.
+        overwrite(&fs, files.iter().step_by(20));
+        commit_and_compare(&fs);
+        fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+        // The next commit drops it.
+        fs.commit().unwrap();
+        assert!(fs.is_dropping());
+        if is_dropped_before {
+            commit_and_compare(&fs);
+        }
+        fs.snapshot(first, Node::ROOT, b"second", false).unwrap();
+        commit_and_compare(&fs);
+        fs.delete_subvolume(Node::ROOT, b"first").unwrap();
+        commit_and_compare(&fs);
+        while fs.is_dropping() {
+            commit_and_compare(&fs);
+        }
+        let second = fs.resolve("second").unwrap();
+        for number in (5..1000).step_by(20) {
+            let name = format!("file{number:06}");
+            let file = fs.lookup(second, name.as_bytes()).unwrap().unwrap().node;
+            overwrite(&fs, [&file]);
+        }
+        commit_and_compare(&fs);
+        finish(&image, fs);
+    }
+}
