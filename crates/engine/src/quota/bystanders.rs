@@ -8,8 +8,14 @@
 //! Someone may let go of an extent without a record: he has left a block above it, which another one who left that, too, has owned. He is found from there: the
 //! blocks that he alone has reached have records that name him, and below all others is looked at, as he has a group. Only of data that are gone nothing could
 //! be asked then, so those that a tree has owned are left to be told.
+//!
+//! **One who overwrites** what is below snapshots has a group, and loses bytes of it. That he has the extent no more is certain where no reference of any tree is left, and
+//! the leaves that have it by their addresses are not his: he was not among those who reached them in the last version, or has owned them until he got a copy.
+//! Bystanders have it still, so nobody has had it alone.
+//!
+//! Extents of one leaf follow each other, and most have the same references as the one before: then the answer is the same, too ([`Last`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{kind, objectid};
@@ -19,7 +25,7 @@ use super::Quota;
 use super::changes::Changes;
 use crate::hash::Spread;
 use crate::refs::owners::Owners;
-use crate::refs::{Extent, Record, RootSet, RootSets};
+use crate::refs::{Extent, Record, RootSet, RootSets, Sharing};
 
 /// Commits after which all is looked for anew: trees that have changed once are no bystanders until then.
 const COMMITS_MAX: u32 = 64;
@@ -75,6 +81,14 @@ impl Remembered {
         (!kept.takes_snapshots).then_some(kept)
     }
 
+    /// Blocks that only one tree reached in the last version.
+    pub fn note(&mut self, blocks: Vec<(u64, u64)>) {
+        for (block, tree) in blocks {
+            let trees = self.sets.single(tree);
+            self.insert(block, trees);
+        }
+    }
+
     /// Blocks are freed: something else may be there soon.
     pub fn forget(&mut self, blocks: &[u64]) {
         for block in blocks {
@@ -94,6 +108,7 @@ impl Remembered {
 pub struct Bystanders<'a> {
     /// Who reaches what in the last version.
     owners: Owners<'a>,
+    sharing: &'a Sharing<'a>,
     remembered: &'a mut Remembered,
     quota: &'a Mutex<Quota>,
     /// Snapshots that do not count yet.
@@ -101,7 +116,7 @@ pub struct Bystanders<'a> {
     /// Subvolumes that the commit deletes, whose groups go with it.
     leaving: BTreeSet<u64>,
     /// The groups over a tree.
-    over: HashMap<u64, BTreeSet<u64>>,
+    over: Spread<u64, BTreeSet<u64>>,
     /// What is known of sets of trees.
     seen: Spread<u64, Seen>,
     /// Whether no group has all trees of a set.
@@ -111,6 +126,44 @@ pub struct Bystanders<'a> {
     epoch: u64,
     /// The same as those who count have them.
     told: Spread<u64, RootSet>,
+    last: Last,
+}
+
+/// What extents that were settled before have had for references, of which the next one most often has the same.
+#[derive(Debug, Default)]
+struct Last {
+    /// References that somebody has let go of, and whose that were.
+    let_go: Vec<Way>,
+    losers: Losers,
+    /// References among the first of an extent by which several have it, of whom no group has all.
+    several: Vec<Way>,
+    /// A tree that has an extent with exactly these references no more.
+    lost: (u64, Vec<Way>),
+}
+
+/// A kind of reference, and the tree or the block that has it.
+type Way = (u8, u64);
+
+/// Who lets go of an extent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Losers {
+    /// Nobody who has a group.
+    #[default]
+    Quiet,
+    /// One tree that is in no other group than its own, and others without groups.
+    One(u64),
+    Others,
+}
+
+/// What the records of an extent that was there before have made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// No group gains or loses anything.
+    Same,
+    /// This tree, which is in no other group than its own, has it no more, and nobody has had it alone, nor does.
+    LostBy(u64),
+    /// Who counts has to ask.
+    Unknown,
 }
 
 /// What is known of the blocks that a set of trees may reach.
@@ -128,33 +181,44 @@ impl<'a> Bystanders<'a> {
     /// Those of a commit with these changes; `owners` are of the version before it.
     pub fn new(
         owners: Owners<'a>,
+        sharing: &'a Sharing<'a>,
         remembered: &'a mut Remembered,
         quota: &'a Mutex<Quota>,
         changes: &Changes,
     ) -> Bystanders<'a> {
         Bystanders {
             owners,
+            sharing,
             remembered,
             quota,
             fresh: changes.snapshots.iter().map(|(snapshot, _)| *snapshot).collect(),
             leaving: changes.leaving(),
-            over: HashMap::new(),
+            over: Spread::default(),
             seen: Spread::default(),
             nobodys: Spread::default(),
             numbers: Spread::default(),
             epoch: 0,
             told: Spread::default(),
+            last: Last::default(),
         }
     }
 
-    /// Whether no group gains or loses anything by what these records, all those of an extent that was there before, have made of it.
-    pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> bool {
-        let mut losses =
-            records.iter().filter(|one| one.is_reference() && one.delta < 0).peekable();
-        let (is_gone, is_lost) = (extent.refs == 0, losses.peek().is_some());
-        let is_settled = losses.all(|one| self.is_quiet(one, is_gone))
-            && (is_gone || !is_lost || self.has_several(records, extent));
-        is_settled && !self.remembered.sets.is_full()
+    /// What these records, all those of an extent that was there before, have made of it.
+    pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> Settled {
+        let is_gone = extent.refs == 0;
+        let settled = match self.losers(records, is_gone) {
+            Losers::Quiet if is_gone || !records.iter().any(lets_go) => Settled::Same,
+            Losers::Quiet if self.has_several(records, extent) => Settled::Same,
+            Losers::One(tree) if !is_gone && self.has_several(records, extent) => {
+                match self.has_lost(tree, extent) {
+                    Some(true) => Settled::LostBy(tree),
+                    Some(false) => Settled::Same,
+                    None => Settled::Unknown,
+                }
+            }
+            _ => Settled::Unknown,
+        };
+        if self.remembered.sets.is_full() { Settled::Unknown } else { settled }
     }
 
     /// The trees that reach a tree block of which these records let go, and those that do no more, which have no group; in `sets`. `None` where that
@@ -217,22 +281,107 @@ impl<'a> Bystanders<'a> {
         })
     }
 
-    /// Whether none of those who let go of an extent with a reference has a group.
-    fn is_quiet(&mut self, lost: &Record, is_gone: bool) -> bool {
-        match lost.kind {
+    /// Who lets go of an extent.
+    fn losers(&mut self, records: &[Record], is_gone: bool) -> Losers {
+        let owned = |one: &Record| one.kind == kind::EXTENT_DATA_REF;
+        if is_gone && records.iter().any(|one| lets_go(one) && owned(one)) {
+            return Losers::Others;
+        }
+        let let_go = records.iter().filter(|one| lets_go(one));
+        let ways = let_go.clone().map(|one| (one.kind, one.owner));
+        if ways.clone().eq(self.last.let_go.iter().copied()) {
+            return self.last.losers;
+        }
+        let losers = let_go.fold(Losers::Quiet, |all, one| match (all, self.loser(one)) {
+            (Losers::Quiet, one) => one,
+            (all, Losers::Quiet) => all,
+            (Losers::One(tree), Losers::One(other)) if tree == other => all,
+            _ => Losers::Others,
+        });
+        self.last.let_go.clear();
+        self.last.let_go.extend(ways);
+        self.last.losers = losers;
+        losers
+    }
+
+    /// The same of one reference.
+    fn loser(&mut self, lost: &Record) -> Losers {
+        let is_quiet = match lost.kind {
             kind::SHARED_BLOCK_REF | kind::SHARED_DATA_REF => {
                 self.seen(lost.owner, above(lost)).is_quiet
             }
-            kind::EXTENT_DATA_REF if is_gone => false,
             _ => self.over(lost.owner).is_empty(),
+        };
+        let is_data = lost.kind == kind::EXTENT_DATA_REF;
+        match lost.owner {
+            _ if is_quiet => Losers::Quiet,
+            tree if is_data && self.over(tree).iter().eq([&tree]) => Losers::One(tree),
+            _ => Losers::Others,
         }
+    }
+
+    /// Whether it is certain that a tree, which has let go of references to a data extent, does not reach it any more, or that it does.
+    fn has_lost(&mut self, tree: u64, extent: &Extent) -> Option<bool> {
+        let ways = extent.inline.iter().filter_map(|(one, _)| way(one));
+        if self.last.lost.0 == tree && ways.clone().eq(self.last.lost.1.iter().copied()) {
+            return Some(true);
+        }
+        if extent.has_keyed() {
+            return None;
+        }
+        let mut is_certain = true;
+        for (one, _) in &extent.inline {
+            match *one {
+                InlineRef::ExtentData { root, .. } if root == tree => return Some(false),
+                InlineRef::SharedData { parent, .. } => {
+                    is_certain &= self.has_no(tree, parent);
+                }
+                InlineRef::Owner { .. } => {}
+                // It may share a leaf with the other one.
+                _ => is_certain = false,
+            }
+        }
+        if is_certain {
+            self.last.lost.0 = tree;
+            self.last.lost.1.clear();
+            self.last.lost.1.extend(ways);
+        }
+        is_certain.then_some(true)
+    }
+
+    /// Whether it is certain that a tree does not reach a leaf.
+    fn has_no(&mut self, tree: u64, leaf: u64) -> bool {
+        if !self.remembered.blocks.contains_key(&leaf) && self.sharing.is_left_by(leaf, tree) {
+            return true;
+        }
+        let all = self.seen(leaf, 0).all;
+        !all.is_empty()
+            && (!self.remembered.sets.contains(all, tree) || self.sharing.is_left_by(leaf, tree))
     }
 
     /// Whether it is certain that several have an extent, of whom no group has all.
     fn has_several(&mut self, records: &[Record], extent: &Extent) -> bool {
+        let several = &self.last.several;
+        let ways = extent.inline.iter().filter_map(|(one, _)| way(one));
+        if !several.is_empty() && ways.take(several.len()).eq(several.iter().copied()) {
+            return true;
+        }
         let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
+        // What is known by now will do most often.
+        let enough = self.find_several(extent, level, false);
+        let Some(enough) = enough.or_else(|| self.find_several(extent, level, true)) else {
+            return false;
+        };
+        let ways = extent.inline.iter().take(enough).filter_map(|(one, _)| way(one));
+        self.last.several.clear();
+        self.last.several.extend(ways);
+        true
+    }
+
+    /// The number of references that are enough for that.
+    fn find_several(&mut self, extent: &Extent, level: u8, asks: bool) -> Option<usize> {
         let mut all = RootSet::EMPTY;
-        for (one, _) in &extent.inline {
+        for (number, (one, _)) in extent.inline.iter().enumerate() {
             let more = match *one {
                 InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => {
                     if self.fresh.contains(&root) || !objectid::is_subvolume(root) {
@@ -241,6 +390,9 @@ impl<'a> Bystanders<'a> {
                     self.remembered.sets.single(root)
                 }
                 InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
+                    if !asks && !self.remembered.blocks.contains_key(&parent) {
+                        continue;
+                    }
                     self.seen(parent, level).bystanders
                 }
                 InlineRef::Owner { .. } => continue,
@@ -248,10 +400,10 @@ impl<'a> Bystanders<'a> {
             let before = all;
             all = self.remembered.sets.union(all, more);
             if all != before && self.is_nobodys(all) {
-                return true;
+                return Some(number + 1);
             }
         }
-        false
+        None
     }
 
     /// What is known of the block at an address.
@@ -315,6 +467,22 @@ impl<'a> Bystanders<'a> {
             groups.map(|groups| groups.over_but_leaving(tree, leaving)).unwrap_or_default()
         })
     }
+}
+
+/// Whether a record is of references that are let go of.
+fn lets_go(record: &Record) -> bool {
+    record.is_reference() && record.delta < 0
+}
+
+/// Whose a reference is.
+fn way(one: &InlineRef) -> Option<Way> {
+    Some(match *one {
+        InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => (one.kind(), root),
+        InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
+            (one.kind(), parent)
+        }
+        InlineRef::Owner { .. } => return None,
+    })
 }
 
 /// The level of the block that a reference to an extent is in.

@@ -59,6 +59,22 @@ struct Change {
     tree: u64,
 }
 
+/// A tree block that was there before.
+struct Place {
+    bytenr: u64,
+    level: u8,
+    generation: u64,
+    /// What it refers to was counted as its owner's.
+    was_by_tree: bool,
+}
+
+impl Place {
+    fn of(one: &TouchedBlock) -> Place {
+        let TouchedBlock { bytenr, level, generation, was_by_tree, .. } = *one;
+        Place { bytenr, level, generation, was_by_tree }
+    }
+}
+
 pub(super) struct Counting<'a> {
     pub moves: Moves<'a>,
     pub done: Done,
@@ -71,6 +87,8 @@ pub(super) struct Counting<'a> {
     lefts: Spread<u64, Change>,
     /// The same of extents, by the set of now and the one of those who may have lost them.
     losses: Spread<u64, Option<usize>>,
+    /// The same of extents that trees have lost for certain, by the sets of the changes.
+    certain: Spread<u64, Option<usize>>,
     /// Whether no group has all trees of a set of now.
     nobodys: Spread<u64, bool>,
     epochs: [u64; 2],
@@ -99,6 +117,7 @@ impl<'a> Counting<'a> {
             changes: Spread::default(),
             lefts: Spread::default(),
             losses: Spread::default(),
+            certain: Spread::default(),
             nobodys: Spread::default(),
             epochs: [0; 2],
             below: Spread::default(),
@@ -144,14 +163,9 @@ impl<'a> Counting<'a> {
             match one.left {
                 Some(left) => {
                     let change = self.left(left, sets);
-                    self.changed_block(
-                        change,
-                        (one.level, one.generation),
-                        (one.bytenr, &mut below),
-                        sets,
-                    )?;
+                    self.changed_block(change, &Place::of(one), &mut below, sets)?;
                 }
-                None => self.block(one.bytenr, &mut below, sets)?,
+                None => self.block(one.bytenr, one.was_by_tree, &mut below, sets)?,
             }
             if self.is_spent() {
                 return Ok(false);
@@ -161,7 +175,7 @@ impl<'a> Counting<'a> {
             let is_touched = touched.binary_search_by_key(&bytenr, |one| one.bytenr).is_ok();
             if !is_touched && met.insert(bytenr, ()).is_none() {
                 self.done[BELOW] += 1;
-                self.block(bytenr, &mut below, sets)?;
+                self.block(bytenr, false, &mut below, sets)?;
             }
             if self.is_spent() {
                 return Ok(false);
@@ -171,7 +185,13 @@ impl<'a> Counting<'a> {
     }
 
     /// Counts one tree block; blocks below it that may have changed go to `below`.
-    fn block(&mut self, bytenr: u64, below: &mut Vec<u64>, sets: &mut RootSets) -> Result<()> {
+    fn block(
+        &mut self,
+        bytenr: u64,
+        was_by_tree: bool,
+        below: &mut Vec<u64>,
+        sets: &mut RootSets,
+    ) -> Result<()> {
         let (before, after) = (self.before.reached(bytenr)?, self.after.reached(bytenr)?);
         let of = |it: &Option<Reached>| it.as_ref().map_or(RootSet::EMPTY, |it| it.trees);
         let Some(change) = self.change([of(&before), of(&after)], sets) else {
@@ -179,7 +199,10 @@ impl<'a> Counting<'a> {
             return Ok(());
         };
         match before.and_then(|before| before.block) {
-            Some(block) => self.changed_block(change, block, (bytenr, below), sets),
+            Some((level, generation)) => {
+                let place = Place { bytenr, level, generation, was_by_tree };
+                self.changed_block(change, &place, below, sets)
+            }
             None => {
                 self.count_block(&change);
                 Ok(())
@@ -192,22 +215,27 @@ impl<'a> Counting<'a> {
         self.moves.count(change.number, self.blocks.nodesize() as u64);
     }
 
-    /// Counts a tree block of this level and generation, of which that has come.
+    /// Counts a tree block of which that has come.
     fn changed_block(
         &mut self,
         change: Change,
-        (level, generation): (u8, u64),
-        (bytenr, below): (u64, &mut Vec<u64>),
+        place: &Place,
+        below: &mut Vec<u64>,
         sets: &mut RootSets,
     ) -> Result<()> {
         self.count_block(&change);
         if !change.goes_on {
             return Ok(());
         }
+        let block = self.blocks.read(place.bytenr, place.level, place.generation, 0)?;
+        // All that it names has a record then: it is counted by the address of the leaf, which others still reach, and what is not in the owner's copy is not his.
+        let is_owners = place.was_by_tree && block.is_leaf();
+        if is_owners && change.lost == sets.single(block.owner()) {
+            return Ok(());
+        }
         self.done[READ] += 1;
         self.left = self.left.saturating_sub(1);
-        let block = self.blocks.read(bytenr, level, generation, 0)?;
-        if level > 0 {
+        if !block.is_leaf() {
             child_refs(&block, |target| {
                 if let Target::Block(bytenr, _) = target {
                     below.push(bytenr);
@@ -330,8 +358,13 @@ impl<'a> Counting<'a> {
         self.find_released(std::mem::take(&mut changes.released), &mut changes.sets)?;
         let mut below = std::mem::take(&mut self.below);
         for one in &mut touched {
+            if below.is_empty() {
+                break;
+            }
             let lost = below.remove(&one.bytenr).unwrap_or_default();
-            one.lost = changes.sets.union(one.lost, lost);
+            let all = changes.sets.union(one.lost, lost);
+            one.is_certain &= all == one.lost;
+            one.lost = all;
         }
         let mut rest: Vec<(u64, RootSet)> = below.into_iter().collect();
         rest.sort_unstable();
@@ -371,6 +404,13 @@ impl<'a> Counting<'a> {
     /// Counts one extent that has records.
     fn extent(&mut self, one: &Touched, sets: &mut RootSets) -> Result<()> {
         let bytenr = one.bytenr;
+        if one.is_certain
+            && let Some(number) = self.certain_loss(one.lost, sets)
+        {
+            self.done[TOLD] += 1;
+            self.moves.count(number, one.bytes);
+            return Ok(());
+        }
         match one.version {
             Versioned::Before => {
                 self.done[TOLD] += 1;
@@ -396,6 +436,17 @@ impl<'a> Counting<'a> {
             return Ok(());
         }
         self.losses_of(bytenr, lost, sets)
+    }
+
+    /// What comes of it that these trees, which are in no other groups than their own, have an extent no more that nobody has alone.
+    fn certain_loss(&mut self, lost: RootSet, sets: &RootSets) -> Option<usize> {
+        let moves = &mut self.moves;
+        *self.certain.entry(lost.number().into()).or_insert_with(|| {
+            let trees: Vec<u64> = sets.trees(lost).collect();
+            // Somebody may have put one into another group meanwhile.
+            let is_plain = trees.iter().all(|tree| moves.is_plain(*tree));
+            is_plain.then(|| moves.loss(trees, &[]))
+        })
     }
 
     /// Counts an extent of which nothing is known but that these trees have reached it, and no tree has gained it.
