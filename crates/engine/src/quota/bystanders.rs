@@ -135,7 +135,7 @@ struct Last {
     /// References that somebody has let go of, and whose that were.
     let_go: Vec<Way>,
     losers: Losers,
-    /// References among the first of an extent by which several have it, of whom no group has all.
+    /// References with which those of an extent begin, or end, and by which several have it, of whom no group has all.
     several: Vec<Way>,
     /// A tree that has an extent with exactly these references no more.
     lost: (u64, Vec<Way>),
@@ -361,49 +361,46 @@ impl<'a> Bystanders<'a> {
 
     /// Whether it is certain that several have an extent, of whom no group has all.
     fn has_several(&mut self, records: &[Record], extent: &Extent) -> bool {
+        // What a tree has still begins with references that its neighbours have, too; what is only in snapshots ends with such ones.
+        let from_end = !extent.inline.first().is_some_and(|(one, _)| is_by_tree(one));
+        match from_end {
+            false => self.find_several(records, extent.inline.iter()),
+            true => self.find_several(records, extent.inline.iter().rev()),
+        }
+    }
+
+    /// The same by some references, of which the first ones that will do are looked at.
+    fn find_several<'e>(
+        &mut self,
+        records: &[Record],
+        inline: impl Iterator<Item = &'e (InlineRef, i64)> + Clone,
+    ) -> bool {
+        let ways = inline.clone().filter_map(|(one, _)| way(one));
         let several = &self.last.several;
-        let ways = extent.inline.iter().filter_map(|(one, _)| way(one));
-        if !several.is_empty() && ways.take(several.len()).eq(several.iter().copied()) {
+        if !several.is_empty() && ways.clone().take(several.len()).eq(several.iter().copied()) {
             return true;
         }
         let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
-        // What is known by now will do most often.
-        let enough = self.find_several(extent, level, false);
-        let Some(enough) = enough.or_else(|| self.find_several(extent, level, true)) else {
-            return false;
-        };
-        let ways = extent.inline.iter().take(enough).filter_map(|(one, _)| way(one));
-        self.last.several.clear();
-        self.last.several.extend(ways);
-        true
-    }
-
-    /// The number of references that are enough for that.
-    fn find_several(&mut self, extent: &Extent, level: u8, asks: bool) -> Option<usize> {
         let mut all = RootSet::EMPTY;
-        for (number, (one, _)) in extent.inline.iter().enumerate() {
-            let more = match *one {
-                InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => {
-                    if self.fresh.contains(&root) || !objectid::is_subvolume(root) {
+        for (number, (kind, owner)) in ways.clone().enumerate() {
+            let more = match kind {
+                kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF => {
+                    if self.fresh.contains(&owner) || !objectid::is_subvolume(owner) {
                         continue;
                     }
-                    self.remembered.sets.single(root)
+                    self.remembered.sets.single(owner)
                 }
-                InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
-                    if !asks && !self.remembered.blocks.contains_key(&parent) {
-                        continue;
-                    }
-                    self.seen(parent, level).bystanders
-                }
-                InlineRef::Owner { .. } => continue,
+                _ => self.seen(owner, level).bystanders,
             };
             let before = all;
             all = self.remembered.sets.union(all, more);
             if all != before && self.is_nobodys(all) {
-                return Some(number + 1);
+                self.last.several.clear();
+                self.last.several.extend(ways.take(number + 1));
+                return true;
             }
         }
-        None
+        false
     }
 
     /// What is known of the block at an address.
@@ -472,6 +469,10 @@ impl<'a> Bystanders<'a> {
 /// Whether a record is of references that are let go of.
 fn lets_go(record: &Record) -> bool {
     record.is_reference() && record.delta < 0
+}
+
+fn is_by_tree(one: &InlineRef) -> bool {
+    matches!(one, InlineRef::TreeBlock { .. } | InlineRef::ExtentData { .. })
 }
 
 /// Whose a reference is.
