@@ -23,6 +23,7 @@ use parking_lot::Mutex;
 
 use super::Quota;
 use super::changes::Changes;
+use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::Owners;
 use crate::refs::{Extent, Record, RootSet, RootSets, Sharing};
@@ -117,7 +118,8 @@ pub struct Bystanders<'a> {
     leaving: BTreeSet<u64>,
     /// The groups over a tree.
     over: Spread<u64, BTreeSet<u64>>,
-    /// What is known of sets of trees.
+    /// What is known of blocks, and of sets of trees.
+    near: Spread<u64, Seen>,
     seen: Spread<u64, Seen>,
     /// Whether no group has all trees of a set.
     nobodys: Spread<u64, bool>,
@@ -139,6 +141,8 @@ struct Last {
     several: Vec<Way>,
     /// A tree that has an extent with exactly these references no more.
     lost: (u64, Vec<Way>),
+    /// What is known of a tree that has references of its own.
+    tree: Option<(u64, Seen)>,
 }
 
 /// A kind of reference, and the tree or the block that has it.
@@ -175,6 +179,10 @@ struct Seen {
     bystanders: RootSet,
     /// Nobody who may reach them has a group.
     is_quiet: bool,
+    /// No group has all bystanders.
+    is_nobodys: bool,
+    /// A bystander that is in no other group than its own.
+    plain: Option<u64>,
 }
 
 impl<'a> Bystanders<'a> {
@@ -194,6 +202,7 @@ impl<'a> Bystanders<'a> {
             fresh: changes.snapshots.iter().map(|(snapshot, _)| *snapshot).collect(),
             leaving: changes.leaving(),
             over: Spread::default(),
+            near: Spread::default(),
             seen: Spread::default(),
             nobodys: Spread::default(),
             numbers: Spread::default(),
@@ -315,7 +324,7 @@ impl<'a> Bystanders<'a> {
         let is_data = lost.kind == kind::EXTENT_DATA_REF;
         match lost.owner {
             _ if is_quiet => Losers::Quiet,
-            tree if is_data && self.over(tree).iter().eq([&tree]) => Losers::One(tree),
+            tree if is_data && self.is_plain(tree) => Losers::One(tree),
             _ => Losers::Others,
         }
     }
@@ -381,20 +390,25 @@ impl<'a> Bystanders<'a> {
             return true;
         }
         let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
-        let mut all = RootSet::EMPTY;
+        let (mut all, mut plain) = (RootSet::EMPTY, None);
         for (number, (kind, owner)) in ways.clone().enumerate() {
-            let more = match kind {
-                kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF => {
-                    if self.fresh.contains(&owner) || !objectid::is_subvolume(owner) {
-                        continue;
-                    }
-                    self.remembered.sets.single(owner)
-                }
-                _ => self.seen(owner, level).bystanders,
+            let seen = match kind {
+                kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF => self.seen_of_tree(owner),
+                _ => self.seen(owner, level),
             };
-            let before = all;
-            all = self.remembered.sets.union(all, more);
-            if all != before && self.is_nobodys(all) {
+            // Who is in no other group than his own is in none with anybody else.
+            let are_several = match (plain, seen.plain) {
+                (Some(one), Some(other)) => one != other,
+                (Some(_), None) => !seen.bystanders.is_empty(),
+                (None, Some(_)) => !all.is_empty(),
+                (None, None) => {
+                    all = self.remembered.sets.union(all, seen.bystanders);
+                    self.is_nobodys(all)
+                }
+            };
+            plain = plain.or(seen.plain);
+            let is_enough = are_several || seen.is_nobodys;
+            if is_enough {
                 self.last.several.clear();
                 self.last.several.extend(ways.take(number + 1));
                 return true;
@@ -403,13 +417,51 @@ impl<'a> Bystanders<'a> {
         false
     }
 
+    /// What is known of who has a reference of his own: he has it, and others may by his block.
+    fn seen_of_tree(&mut self, tree: u64) -> Seen {
+        if let Some((last, seen)) = self.last.tree
+            && last == tree
+        {
+            return seen;
+        }
+        let counts = !self.fresh.contains(&tree) && objectid::is_subvolume(tree);
+        let seen = match self.is_plain(tree) {
+            _ if !counts => Seen::default(),
+            true => Seen { plain: Some(tree), ..Seen::default() },
+            false => Seen {
+                bystanders: self.remembered.sets.single(tree),
+                is_nobodys: self.over(tree).is_empty(),
+                ..Seen::default()
+            },
+        };
+        self.last.tree = Some((tree, seen));
+        seen
+    }
+
     /// What is known of the block at an address.
     fn seen(&mut self, bytenr: u64, level: u8) -> Seen {
-        if let Some(trees) = self.remembered.blocks.get(&bytenr) {
-            return self.seen_of(*trees);
+        if let Some(seen) = self.near.get(&bytenr) {
+            return *seen;
         }
-        // What cannot be found out here is asked, and said, by who counts the extent.
-        let Ok(trees) = self.owners.trees_of_parent(bytenr, level) else { return Seen::default() };
+        let trees = match self.remembered.blocks.get(&bytenr) {
+            Some(trees) => *trees,
+            None => match self.ask(bytenr, level) {
+                Ok(trees) => trees,
+                // What cannot be found out here is asked, and said, by who counts the extent.
+                Err(_) => return Seen::default(),
+            },
+        };
+        let seen = self.seen_of(trees);
+        if self.near.len() as u64 * BLOCK_BYTES >= self.remembered.bytes_max {
+            self.near.clear();
+        }
+        self.near.insert(bytenr, seen);
+        seen
+    }
+
+    /// The trees that reach a block in the last version.
+    fn ask(&mut self, bytenr: u64, level: u8) -> Result<RootSet> {
+        let trees = self.owners.trees_of_parent(bytenr, level)?;
         let epoch = self.owners.sets_epoch();
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.numbers.clear();
@@ -419,7 +471,7 @@ impl<'a> Bystanders<'a> {
             self.remembered.sets.of(&mut trees)
         });
         self.remembered.insert(bytenr, trees);
-        self.seen_of(trees)
+        Ok(trees)
     }
 
     fn seen_of(&mut self, set: RootSet) -> Seen {
@@ -430,10 +482,19 @@ impl<'a> Bystanders<'a> {
         let trees: Vec<u64> = self.remembered.sets.trees(set).collect();
         let is_quiet = trees.iter().all(|tree| self.over(*tree).is_empty());
         let Remembered { changed, sets, .. } = &mut *self.remembered;
-        let mut stay: Vec<u64> = trees.into_iter().filter(|tree| !changed.contains(tree)).collect();
-        let seen = Seen { all: set, bystanders: sets.of(&mut stay), is_quiet };
+        let stays = |tree: &u64| !changed.contains(tree) && objectid::is_subvolume(*tree);
+        let mut stay: Vec<u64> = trees.into_iter().filter(stays).collect();
+        let bystanders = sets.of(&mut stay);
+        let is_nobodys = self.is_nobodys(bystanders);
+        let plain = stay.into_iter().find(|tree| self.is_plain(*tree));
+        let seen = Seen { all: set, bystanders, is_quiet, is_nobodys, plain };
         self.seen.insert(number, seen);
         seen
+    }
+
+    /// Whether a tree is in no other group than its own.
+    fn is_plain(&mut self, tree: u64) -> bool {
+        self.over(tree).iter().eq([&tree])
     }
 
     fn is_nobodys(&mut self, set: RootSet) -> bool {

@@ -16,11 +16,12 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{named, names, unlike};
+use super::alike::{differing, named, names, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -68,6 +69,18 @@ struct Place {
     was_by_tree: bool,
 }
 
+/// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
+struct Lone {
+    /// The first key.
+    first: Key,
+    /// One that reaches it.
+    tree: u64,
+    bytenr: u64,
+    generation: u64,
+    /// Those who have lost it.
+    lost: RootSet,
+}
+
 impl Place {
     fn of(one: &TouchedBlock) -> Place {
         let TouchedBlock { bytenr, level, generation, was_by_tree, .. } = *one;
@@ -94,6 +107,8 @@ pub(super) struct Counting<'a> {
     epochs: [u64; 2],
     /// Who may have lost extents that are below tree blocks, in the sets of the changes.
     below: Spread<u64, RootSet>,
+    /// Leaves that are to be compared with others.
+    lone: Vec<Lone>,
     /// Trees with whose leaves those of one are compared.
     others: HashMap<u64, Rc<[View<'a>]>>,
     /// Blocks that may be gone into.
@@ -121,6 +136,7 @@ impl<'a> Counting<'a> {
             nobodys: Spread::default(),
             epochs: [0; 2],
             below: Spread::default(),
+            lone: Vec::new(),
             others: HashMap::new(),
             left: BLOCKS_MAX,
             is_odd: false,
@@ -181,6 +197,7 @@ impl<'a> Counting<'a> {
                 return Ok(false);
             }
         }
+        self.lone_leaves(sets)?;
         Ok(true)
     }
 
@@ -243,7 +260,8 @@ impl<'a> Counting<'a> {
             });
             return Ok(());
         }
-        self.leaf(&block, &change, sets)
+        self.leaf(&block, place, &change, sets);
+        Ok(())
     }
 
     /// What comes of it that tree blocks are left with some trees, which others, without groups, have shared with these.
@@ -303,31 +321,85 @@ impl<'a> Counting<'a> {
     }
 
     /// Finds what a leaf has named that trees have lost with it.
-    fn leaf(&mut self, leaf: &TreeBlock, change: &Change, sets: &mut RootSets) -> Result<()> {
-        let named = if change.is_quiet { self.unlike(leaf, change)? } else { named(leaf) };
+    fn leaf(&mut self, leaf: &TreeBlock, place: &Place, change: &Change, sets: &mut RootSets) {
+        if change.is_quiet && !leaf.is_empty() {
+            let Place { bytenr, generation, .. } = *place;
+            let (first, tree, lost) = (leaf.key(0), change.tree, change.lost);
+            return self.lone.push(Lone { first, tree, bytenr, generation, lost });
+        }
+        self.lose(named(leaf), change.lost, sets);
+    }
+
+    /// Trees may have lost what a leaf names.
+    fn lose(&mut self, named: Vec<(Key, u64)>, trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
             let lost = self.below.entry(bytenr).or_default();
-            *lost = sets.union(*lost, change.lost);
+            *lost = sets.union(*lost, trees);
+        }
+    }
+
+    /// Finds what leaves name that somebody is left alone with. Leaves that begin at the same key are versions of one, mostly, so each is compared with the
+    /// one before it and the one behind.
+    fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
+        let mut lone = std::mem::take(&mut self.lone);
+        lone.sort_unstable_by_key(|one| (one.first, one.tree));
+        // The leaf, and what it names that the one before does not.
+        let mut next: Option<(Arc<TreeBlock>, Option<Vec<(Key, u64)>>)> = None;
+        for (number, one) in lone.iter().enumerate() {
+            let (leaf, mut rest) = match next.take() {
+                Some(known) => known,
+                None => (self.blocks.read(one.bytenr, 0, one.generation, 0)?, None),
+            };
+            let other = lone.get(number + 1).filter(|other| self.are_alike(one, other));
+            if let Some(other) = other {
+                let other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
+                let [mine, others] = differing(&leaf, &other);
+                rest = Some(match rest {
+                    None => mine,
+                    Some(rest) => in_both(rest, &mine),
+                });
+                next = Some((other, Some(others)));
+            }
+            self.done[COMPARED] += 1;
+            let rest = self.unlike(&leaf, rest, one.tree)?;
+            self.lose(rest, one.lost, sets);
         }
         Ok(())
     }
 
-    /// What a leaf names that trees beside the one that is left of it do not: nobody has the rest alone.
-    fn unlike(&mut self, leaf: &TreeBlock, change: &Change) -> Result<Vec<(Key, u64)>> {
-        let others = self.others(change.tree)?;
-        let Some((first, others)) = others.split_first() else { return Ok(named(leaf)) };
-        let (mut rest, mut alike) = unlike(leaf, first);
+    /// Whether two leaves are versions of one, and what both name nobody has alone.
+    fn are_alike(&mut self, one: &Lone, other: &Lone) -> bool {
+        let (trees, moves) = ([one.tree, other.tree], &mut self.moves);
+        let is_fresh = trees.iter().any(|tree| moves.is_fresh(*tree));
+        let are_plain = |moves: &mut Moves<'_>| {
+            one.tree != other.tree && trees.iter().all(|tree| moves.is_plain(*tree))
+        };
+        one.first == other.first && !is_fresh && (are_plain(moves) || moves.is_nobodys(trees))
+    }
+
+    /// What a leaf names, or of that what is not found to be another one's by now, that trees beside the one that is left of it do not: nobody has the other alone.
+    fn unlike(
+        &mut self,
+        leaf: &TreeBlock,
+        rest: Option<Vec<(Key, u64)>>,
+        tree: u64,
+    ) -> Result<Vec<(Key, u64)>> {
+        if rest.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(Vec::new());
+        }
+        let others = self.others(tree)?;
+        let (mut rest, others) = match (rest, others.split_first()) {
+            (Some(rest), _) => (rest, &*others),
+            (None, None) => return Ok(named(leaf)),
+            (None, Some((first, others))) => (unlike(leaf, first), others),
+        };
         for other in others {
-            let had = rest.len();
-            if had <= FEW {
+            if rest.len() <= FEW {
                 rest.retain(|one| !names(other, one));
             } else {
-                let (more, _) = unlike(leaf, other);
-                rest.retain(|(key, _)| more.binary_search_by_key(key, |one| one.0).is_ok());
+                rest = in_both(rest, &unlike(leaf, other));
             }
-            alike += (had - rest.len()) as u64;
         }
-        self.done[COMPARED] += alike;
         Ok(rest)
     }
 
@@ -516,4 +588,10 @@ impl<'a> Counting<'a> {
         self.moves.count(number, bytes.unwrap_or(0));
         Ok(())
     }
+}
+
+/// What two lists of what leaves name both have; they are in order.
+fn in_both(mut one: Vec<(Key, u64)>, other: &[(Key, u64)]) -> Vec<(Key, u64)> {
+    one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
+    one
 }
