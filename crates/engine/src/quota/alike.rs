@@ -16,13 +16,16 @@ const PIECE: usize = 512;
 /// Leaves of another tree that have what one leaf has, at most.
 const LEAVES_MAX: usize = 3;
 
+/// Data extents that a leaf names, by the places in files at which it does, in order.
+pub type Named = Vec<(Key, u64)>;
+
 /// The data extents that a leaf names, and where.
-pub fn named(leaf: &TreeBlock) -> Vec<(Key, u64)> {
+pub fn named(leaf: &TreeBlock) -> Named {
     (0..leaf.len()).filter_map(|slot| named_in(leaf, slot)).collect()
 }
 
 /// Those of them that another tree does not name at the same places. What cannot be read names nothing.
-pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Vec<(Key, u64)> {
+pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Named {
     let (mut rest, mut at) = (Vec::new(), 0);
     for _ in 0..LEAVES_MAX {
         let Some(first) = (at < leaf.len()).then(|| leaf.key(at)) else { break };
@@ -38,7 +41,7 @@ pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Vec<(Key, u64)> {
 }
 
 /// The data extents that either of two leaves names and the other one does not at the same place.
-pub fn differing(one: &TreeBlock, other: &TreeBlock) -> [Vec<(Key, u64)>; 2] {
+pub fn differing(one: &TreeBlock, other: &TreeBlock) -> [Named; 2] {
     let (mut rest, mut others) = (Vec::new(), Vec::new());
     if have_same_heads(one, other) {
         each_that_differs(one, other, |slot| {
@@ -100,7 +103,7 @@ pub fn names(view: &View<'_>, (key, bytenr): &(Key, u64)) -> bool {
 }
 
 /// The same of some slots, and of a leaf that has all their keys that the other tree has.
-fn unlike_in(leaf: &TreeBlock, slots: Range<usize>, other: &TreeBlock, rest: &mut Vec<(Key, u64)>) {
+fn unlike_in(leaf: &TreeBlock, slots: Range<usize>, other: &TreeBlock, rest: &mut Named) {
     let mut shift = 0;
     let (heads, others) = (leaf.item_heads(), other.item_heads());
     for slot in slots {

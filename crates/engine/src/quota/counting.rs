@@ -21,7 +21,7 @@ use std::sync::Arc;
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{differing, named, names, unlike};
+use super::alike::{Named, differing, named, names, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -331,7 +331,7 @@ impl<'a> Counting<'a> {
     }
 
     /// Trees may have lost what a leaf names.
-    fn lose(&mut self, named: Vec<(Key, u64)>, trees: RootSet, sets: &mut RootSets) {
+    fn lose(&mut self, named: Named, trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
             let lost = self.below.entry(bytenr).or_default();
             *lost = sets.union(*lost, trees);
@@ -344,7 +344,7 @@ impl<'a> Counting<'a> {
         let mut lone = std::mem::take(&mut self.lone);
         lone.sort_unstable_by_key(|one| (one.first, one.tree));
         // The leaf, and what it names that the one before does not.
-        let mut next: Option<(Arc<TreeBlock>, Option<Vec<(Key, u64)>>)> = None;
+        let mut next: Option<(Arc<TreeBlock>, Option<Named>)> = None;
         for (number, one) in lone.iter().enumerate() {
             let (leaf, mut rest) = match next.take() {
                 Some(known) => known,
@@ -378,12 +378,7 @@ impl<'a> Counting<'a> {
     }
 
     /// What a leaf names, or of that what is not found to be another one's by now, that trees beside the one that is left of it do not: nobody has the other alone.
-    fn unlike(
-        &mut self,
-        leaf: &TreeBlock,
-        rest: Option<Vec<(Key, u64)>>,
-        tree: u64,
-    ) -> Result<Vec<(Key, u64)>> {
+    fn unlike(&mut self, leaf: &TreeBlock, rest: Option<Named>, tree: u64) -> Result<Named> {
         if rest.as_ref().is_some_and(Vec::is_empty) {
             return Ok(Vec::new());
         }
@@ -591,7 +586,7 @@ impl<'a> Counting<'a> {
 }
 
 /// What two lists of what leaves name both have; they are in order.
-fn in_both(mut one: Vec<(Key, u64)>, other: &[(Key, u64)]) -> Vec<(Key, u64)> {
+fn in_both(mut one: Named, other: &[(Key, u64)]) -> Named {
     one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
     one
 }
