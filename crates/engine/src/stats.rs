@@ -127,7 +127,7 @@ impl Stats {
         ["freeze", "prepare", "merge", "settle", "write", "superblocks", "publish"];
 
     /// What quotas do about an extent that a commit has to do with: its records and its references tell that one tree has it alone (`alone`), or
-    /// who has lost it (`told`); other trees are seen to name it, too (`compared`); or who reaches it is asked, and it is the same (`same`) or
+    /// who has lost it (`told`); it is in one of the leaves that were compared with those of other trees (`compared`), which name it, too; or who reaches it is asked, and it is the same (`same`) or
     /// not (`moved`). Tree blocks are asked about always. So many of them are read (`read`), to see what is below, which is looked at, too (`below`: tree
     /// blocks without records).
     pub const QUOTA_EXTENTS: [&str; QUOTA_EXTENTS] =

@@ -8,6 +8,7 @@ use super::changes::Changes;
 use super::counting::Counting;
 use super::groups::Groups;
 use crate::error::Result;
+use crate::hash::Spread;
 use crate::refs::owners::{Committed, Known, Owners};
 use crate::refs::{RootSet, RootSets};
 use crate::stats::{self, Counters};
@@ -88,7 +89,7 @@ pub(super) struct Moves<'a> {
     /// The same where only those before lose something.
     losses: HashMap<Vec<u64>, usize>,
     /// The groups over a subvolume.
-    over: HashMap<u64, BTreeSet<u64>>,
+    over: Spread<u64, BTreeSet<u64>>,
     /// How many trees all those sets have, together.
     trees: usize,
 }
@@ -101,7 +102,7 @@ impl<'a> Moves<'a> {
             all: Vec::new(),
             numbers: HashMap::new(),
             losses: HashMap::new(),
-            over: HashMap::new(),
+            over: Spread::default(),
             trees: 0,
         }
     }
@@ -124,6 +125,11 @@ impl<'a> Moves<'a> {
     /// Whether a tree has a group, so that somebody wants to know what it has.
     pub fn has_group(&mut self, tree: u64) -> bool {
         !self.over(tree).is_empty()
+    }
+
+    /// Whether a tree is in no group but its own.
+    pub fn is_plain(&mut self, tree: u64) -> bool {
+        self.over(tree).iter().eq([&tree])
     }
 
     /// The trees of a set that have groups.

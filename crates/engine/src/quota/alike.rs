@@ -1,38 +1,98 @@
 //! What leaves of two trees name both: data extents that nobody has alone, found without a question for each.
 //!
-//! Leaves of snapshots differ in a few items, which are mostly in the same slots as in the leaf that one was copied from. So an item of the other leaf is looked for
+//! Where the heads of all items are the same bytes, so are most of what they describe: what is not is found by comparing pieces ([`differing`]). Else: leaves of snapshots differ in a few items, which are mostly in the same slots as in the leaf that one was copied from. So an item of the other leaf is looked for
 //! in the slot that follows from the last one, and items that are the same bytes are not taken apart.
 
 use std::ops::Range;
 
 use buttress_ondisk::block::ItemHead;
-use buttress_ondisk::{Key, TreeBlock, kind};
+use buttress_ondisk::{HEADER_LEN, ITEM_LEN, Key, TreeBlock, kind};
 
 use crate::refs::owners::extent_of;
 use crate::tree::View;
 
+/// Bytes that are compared at once.
+const PIECE: usize = 512;
 /// Leaves of another tree that have what one leaf has, at most.
 const LEAVES_MAX: usize = 3;
 
+/// Data extents that a leaf names, by the places in files at which it does, in order.
+pub type Named = Vec<(Key, u64)>;
+
 /// The data extents that a leaf names, and where.
-pub fn named(leaf: &TreeBlock) -> Vec<(Key, u64)> {
+pub fn named(leaf: &TreeBlock) -> Named {
     (0..leaf.len()).filter_map(|slot| named_in(leaf, slot)).collect()
 }
 
-/// Those of them that another tree does not name at the same places, and how many it does. What cannot be read names nothing.
-pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> (Vec<(Key, u64)>, u64) {
-    let (mut rest, mut alike, mut at) = (Vec::new(), 0, 0);
+/// Those of them that another tree does not name at the same places. What cannot be read names nothing.
+pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Named {
+    let (mut rest, mut at) = (Vec::new(), 0);
     for _ in 0..LEAVES_MAX {
         let Some(first) = (at < leaf.len()).then(|| leaf.key(at)) else { break };
         let Ok((other, next)) = view.leaf_at(&first) else { break };
         let end = next.map_or(leaf.len(), |next| leaf.search(&next).unwrap_or_else(|slot| slot));
         // It has the first key in any case.
         let end = end.max(at + 1);
-        alike += unlike_in(leaf, at..end, &other, &mut rest);
+        unlike_in(leaf, at..end, &other, &mut rest);
         at = end;
     }
     rest.extend((at..leaf.len()).filter_map(|slot| named_in(leaf, slot)));
-    (rest, alike)
+    rest
+}
+
+/// The data extents that either of two leaves names and the other one does not at the same place.
+pub fn differing(one: &TreeBlock, other: &TreeBlock) -> [Named; 2] {
+    let (mut rest, mut others) = (Vec::new(), Vec::new());
+    if have_same_heads(one, other) {
+        each_that_differs(one, other, |slot| {
+            let named = [named_in(one, slot), named_in(other, slot)];
+            if !matches!(&named, [Some(a), Some(b)] if a.1 == b.1) {
+                let [a, b] = named;
+                rest.extend(a);
+                others.extend(b);
+            }
+        });
+        rest.reverse();
+        others.reverse();
+    } else {
+        unlike_in(one, 0..one.len(), other, &mut rest);
+        unlike_in(other, 0..other.len(), one, &mut others);
+    }
+    [rest, others]
+}
+
+/// Whether two leaves have the same keys, and items of the same lengths at the same places.
+fn have_same_heads(one: &TreeBlock, other: &TreeBlock) -> bool {
+    let heads = HEADER_LEN..HEADER_LEN + one.len() * ITEM_LEN;
+    one.len() == other.len() && one.as_bytes().get(heads.clone()) == other.as_bytes().get(heads)
+}
+
+/// Shows the items of files' data that are not the same in two leaves with the same heads, the last ones first.
+fn each_that_differs(one: &TreeBlock, other: &TreeBlock, mut show: impl FnMut(usize)) {
+    // The content of items is in the order of their slots, from the end of the leaf on.
+    let begin = |head: &ItemHead| HEADER_LEN + head.offset.get() as usize;
+    let heads = one.item_heads();
+    let mut start = heads.last().map_or(0, begin);
+    let (mut slots, size) = (heads.len(), one.as_bytes().len());
+    while start < size {
+        let end = (start + PIECE).min(size);
+        if one.as_bytes()[start..end] != other.as_bytes()[start..end] {
+            // Those that begin in it, and the one that ends there; what was shown is over.
+            let from = heads.partition_point(|head| begin(head) >= end);
+            for slot in (from..slots).rev() {
+                let Some(head) = heads.get(slot).filter(|it| it.key.kind == kind::EXTENT_DATA)
+                else {
+                    continue;
+                };
+                let ends = begin(head) + head.size.get() as usize;
+                if ends > start && one.data_of(head) != other.data_of(head) {
+                    show(slot);
+                }
+            }
+            slots = from;
+        }
+        start = end;
+    }
 }
 
 /// Whether a tree names a data extent at a place.
@@ -43,13 +103,8 @@ pub fn names(view: &View<'_>, (key, bytenr): &(Key, u64)) -> bool {
 }
 
 /// The same of some slots, and of a leaf that has all their keys that the other tree has.
-fn unlike_in(
-    leaf: &TreeBlock,
-    slots: Range<usize>,
-    other: &TreeBlock,
-    rest: &mut Vec<(Key, u64)>,
-) -> u64 {
-    let (mut alike, mut shift) = (0, 0);
+fn unlike_in(leaf: &TreeBlock, slots: Range<usize>, other: &TreeBlock, rest: &mut Named) {
+    let mut shift = 0;
     let (heads, others) = (leaf.item_heads(), other.item_heads());
     for slot in slots {
         let Some(head) = heads.get(slot).filter(|head| head.key.kind == kind::EXTENT_DATA) else {
@@ -63,13 +118,14 @@ fn unlike_in(
         });
         let data = found.map(|found| other.data_of(found));
         if data == Some(leaf.data_of(head)) {
-            alike += 1;
-        } else if let Some(one) = named_in(leaf, slot) {
-            let same = data.and_then(extent_of).is_some_and(|it| it.bytenr == one.1);
-            if same { alike += 1 } else { rest.push(one) }
+            continue;
+        }
+        if let Some(one) = named_in(leaf, slot)
+            && data.and_then(extent_of).is_none_or(|it| it.bytenr != one.1)
+        {
+            rest.push(one);
         }
     }
-    alike
 }
 
 /// Whether two items have one key.

@@ -8,8 +8,14 @@
 //! Someone may let go of an extent without a record: he has left a block above it, which another one who left that, too, has owned. He is found from there: the
 //! blocks that he alone has reached have records that name him, and below all others is looked at, as he has a group. Only of data that are gone nothing could
 //! be asked then, so those that a tree has owned are left to be told.
+//!
+//! **One who overwrites** what is below snapshots has a group, and loses bytes of it. That he has the extent no more is certain where no reference of any tree is left, and
+//! the leaves that have it by their addresses are not his: he was not among those who reached them in the last version, or has owned them until he got a copy.
+//! Bystanders have it still, so nobody has had it alone.
+//!
+//! Extents of one leaf follow each other, and most have the same references as the one before: then the answer is the same, too ([`Last`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{kind, objectid};
@@ -17,9 +23,10 @@ use parking_lot::Mutex;
 
 use super::Quota;
 use super::changes::Changes;
+use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::Owners;
-use crate::refs::{Extent, Record, RootSet, RootSets};
+use crate::refs::{Extent, Record, RootSet, RootSets, Sharing};
 
 /// Commits after which all is looked for anew: trees that have changed once are no bystanders until then.
 const COMMITS_MAX: u32 = 64;
@@ -75,6 +82,14 @@ impl Remembered {
         (!kept.takes_snapshots).then_some(kept)
     }
 
+    /// Blocks that only one tree reached in the last version.
+    pub fn note(&mut self, blocks: Vec<(u64, u64)>) {
+        for (block, tree) in blocks {
+            let trees = self.sets.single(tree);
+            self.insert(block, trees);
+        }
+    }
+
     /// Blocks are freed: something else may be there soon.
     pub fn forget(&mut self, blocks: &[u64]) {
         for block in blocks {
@@ -94,6 +109,7 @@ impl Remembered {
 pub struct Bystanders<'a> {
     /// Who reaches what in the last version.
     owners: Owners<'a>,
+    sharing: &'a Sharing<'a>,
     remembered: &'a mut Remembered,
     quota: &'a Mutex<Quota>,
     /// Snapshots that do not count yet.
@@ -101,8 +117,9 @@ pub struct Bystanders<'a> {
     /// Subvolumes that the commit deletes, whose groups go with it.
     leaving: BTreeSet<u64>,
     /// The groups over a tree.
-    over: HashMap<u64, BTreeSet<u64>>,
-    /// What is known of sets of trees.
+    over: Spread<u64, BTreeSet<u64>>,
+    /// What is known of blocks, and of sets of trees.
+    near: Spread<u64, Seen>,
     seen: Spread<u64, Seen>,
     /// Whether no group has all trees of a set.
     nobodys: Spread<u64, bool>,
@@ -111,6 +128,46 @@ pub struct Bystanders<'a> {
     epoch: u64,
     /// The same as those who count have them.
     told: Spread<u64, RootSet>,
+    last: Last,
+}
+
+/// What extents that were settled before have had for references, of which the next one most often has the same.
+#[derive(Debug, Default)]
+struct Last {
+    /// References that somebody has let go of, and whose that were.
+    let_go: Vec<Way>,
+    losers: Losers,
+    /// References with which those of an extent begin, or end, and by which several have it, of whom no group has all.
+    several: Vec<Way>,
+    /// A tree that has an extent with exactly these references no more.
+    lost: (u64, Vec<Way>),
+    /// What is known of a tree that has references of its own.
+    tree: Option<(u64, Seen)>,
+}
+
+/// A kind of reference, and the tree or the block that has it.
+type Way = (u8, u64);
+
+/// Who lets go of an extent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Losers {
+    /// Nobody who has a group.
+    #[default]
+    Quiet,
+    /// One tree that is in no other group than its own, and others without groups.
+    One(u64),
+    Others,
+}
+
+/// What the records of an extent that was there before have made of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Settled {
+    /// No group gains or loses anything.
+    Same,
+    /// This tree, which is in no other group than its own, has it no more, and nobody has had it alone, nor does.
+    LostBy(u64),
+    /// Who counts has to ask.
+    Unknown,
 }
 
 /// What is known of the blocks that a set of trees may reach.
@@ -122,39 +179,55 @@ struct Seen {
     bystanders: RootSet,
     /// Nobody who may reach them has a group.
     is_quiet: bool,
+    /// No group has all bystanders.
+    is_nobodys: bool,
+    /// A bystander that is in no other group than its own.
+    plain: Option<u64>,
 }
 
 impl<'a> Bystanders<'a> {
     /// Those of a commit with these changes; `owners` are of the version before it.
     pub fn new(
         owners: Owners<'a>,
+        sharing: &'a Sharing<'a>,
         remembered: &'a mut Remembered,
         quota: &'a Mutex<Quota>,
         changes: &Changes,
     ) -> Bystanders<'a> {
         Bystanders {
             owners,
+            sharing,
             remembered,
             quota,
             fresh: changes.snapshots.iter().map(|(snapshot, _)| *snapshot).collect(),
             leaving: changes.leaving(),
-            over: HashMap::new(),
+            over: Spread::default(),
+            near: Spread::default(),
             seen: Spread::default(),
             nobodys: Spread::default(),
             numbers: Spread::default(),
             epoch: 0,
             told: Spread::default(),
+            last: Last::default(),
         }
     }
 
-    /// Whether no group gains or loses anything by what these records, all those of an extent that was there before, have made of it.
-    pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> bool {
-        let mut losses =
-            records.iter().filter(|one| one.is_reference() && one.delta < 0).peekable();
-        let (is_gone, is_lost) = (extent.refs == 0, losses.peek().is_some());
-        let is_settled = losses.all(|one| self.is_quiet(one, is_gone))
-            && (is_gone || !is_lost || self.has_several(records, extent));
-        is_settled && !self.remembered.sets.is_full()
+    /// What these records, all those of an extent that was there before, have made of it.
+    pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> Settled {
+        let is_gone = extent.refs == 0;
+        let settled = match self.losers(records, is_gone) {
+            Losers::Quiet if is_gone || !records.iter().any(lets_go) => Settled::Same,
+            Losers::Quiet if self.has_several(records, extent) => Settled::Same,
+            Losers::One(tree) if !is_gone && self.has_several(records, extent) => {
+                match self.has_lost(tree, extent) {
+                    Some(true) => Settled::LostBy(tree),
+                    Some(false) => Settled::Same,
+                    None => Settled::Unknown,
+                }
+            }
+            _ => Settled::Unknown,
+        };
+        if self.remembered.sets.is_full() { Settled::Unknown } else { settled }
     }
 
     /// The trees that reach a tree block of which these records let go, and those that do no more, which have no group; in `sets`. `None` where that
@@ -217,50 +290,178 @@ impl<'a> Bystanders<'a> {
         })
     }
 
-    /// Whether none of those who let go of an extent with a reference has a group.
-    fn is_quiet(&mut self, lost: &Record, is_gone: bool) -> bool {
-        match lost.kind {
+    /// Who lets go of an extent.
+    fn losers(&mut self, records: &[Record], is_gone: bool) -> Losers {
+        let owned = |one: &Record| one.kind == kind::EXTENT_DATA_REF;
+        if is_gone && records.iter().any(|one| lets_go(one) && owned(one)) {
+            return Losers::Others;
+        }
+        let let_go = records.iter().filter(|one| lets_go(one));
+        let ways = let_go.clone().map(|one| (one.kind, one.owner));
+        if ways.clone().eq(self.last.let_go.iter().copied()) {
+            return self.last.losers;
+        }
+        let losers = let_go.fold(Losers::Quiet, |all, one| match (all, self.loser(one)) {
+            (Losers::Quiet, one) => one,
+            (all, Losers::Quiet) => all,
+            (Losers::One(tree), Losers::One(other)) if tree == other => all,
+            _ => Losers::Others,
+        });
+        self.last.let_go.clear();
+        self.last.let_go.extend(ways);
+        self.last.losers = losers;
+        losers
+    }
+
+    /// The same of one reference.
+    fn loser(&mut self, lost: &Record) -> Losers {
+        let is_quiet = match lost.kind {
             kind::SHARED_BLOCK_REF | kind::SHARED_DATA_REF => {
                 self.seen(lost.owner, above(lost)).is_quiet
             }
-            kind::EXTENT_DATA_REF if is_gone => false,
             _ => self.over(lost.owner).is_empty(),
+        };
+        let is_data = lost.kind == kind::EXTENT_DATA_REF;
+        match lost.owner {
+            _ if is_quiet => Losers::Quiet,
+            tree if is_data && self.is_plain(tree) => Losers::One(tree),
+            _ => Losers::Others,
         }
+    }
+
+    /// Whether it is certain that a tree, which has let go of references to a data extent, does not reach it any more, or that it does.
+    fn has_lost(&mut self, tree: u64, extent: &Extent) -> Option<bool> {
+        let ways = extent.inline.iter().filter_map(|(one, _)| way(one));
+        if self.last.lost.0 == tree && ways.clone().eq(self.last.lost.1.iter().copied()) {
+            return Some(true);
+        }
+        if extent.has_keyed() {
+            return None;
+        }
+        let mut is_certain = true;
+        for (one, _) in &extent.inline {
+            match *one {
+                InlineRef::ExtentData { root, .. } if root == tree => return Some(false),
+                InlineRef::SharedData { parent, .. } => {
+                    is_certain &= self.has_no(tree, parent);
+                }
+                InlineRef::Owner { .. } => {}
+                // It may share a leaf with the other one.
+                _ => is_certain = false,
+            }
+        }
+        if is_certain {
+            self.last.lost.0 = tree;
+            self.last.lost.1.clear();
+            self.last.lost.1.extend(ways);
+        }
+        is_certain.then_some(true)
+    }
+
+    /// Whether it is certain that a tree does not reach a leaf.
+    fn has_no(&mut self, tree: u64, leaf: u64) -> bool {
+        if !self.remembered.blocks.contains_key(&leaf) && self.sharing.is_left_by(leaf, tree) {
+            return true;
+        }
+        let all = self.seen(leaf, 0).all;
+        !all.is_empty()
+            && (!self.remembered.sets.contains(all, tree) || self.sharing.is_left_by(leaf, tree))
     }
 
     /// Whether it is certain that several have an extent, of whom no group has all.
     fn has_several(&mut self, records: &[Record], extent: &Extent) -> bool {
+        // What a tree has still begins with references that its neighbours have, too; what is only in snapshots ends with such ones.
+        let from_end = !extent.inline.first().is_some_and(|(one, _)| is_by_tree(one));
+        match from_end {
+            false => self.find_several(records, extent.inline.iter()),
+            true => self.find_several(records, extent.inline.iter().rev()),
+        }
+    }
+
+    /// The same by some references, of which the first ones that will do are looked at.
+    fn find_several<'e>(
+        &mut self,
+        records: &[Record],
+        inline: impl Iterator<Item = &'e (InlineRef, i64)> + Clone,
+    ) -> bool {
+        let ways = inline.clone().filter_map(|(one, _)| way(one));
+        let several = &self.last.several;
+        if !several.is_empty() && ways.clone().take(several.len()).eq(several.iter().copied()) {
+            return true;
+        }
         let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
-        let mut all = RootSet::EMPTY;
-        for (one, _) in &extent.inline {
-            let more = match *one {
-                InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => {
-                    if self.fresh.contains(&root) || !objectid::is_subvolume(root) {
-                        continue;
-                    }
-                    self.remembered.sets.single(root)
-                }
-                InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
-                    self.seen(parent, level).bystanders
-                }
-                InlineRef::Owner { .. } => continue,
+        let (mut all, mut plain) = (RootSet::EMPTY, None);
+        for (number, (kind, owner)) in ways.clone().enumerate() {
+            let seen = match kind {
+                kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF => self.seen_of_tree(owner),
+                _ => self.seen(owner, level),
             };
-            let before = all;
-            all = self.remembered.sets.union(all, more);
-            if all != before && self.is_nobodys(all) {
+            // Who is in no other group than his own is in none with anybody else.
+            let are_several = match (plain, seen.plain) {
+                (Some(one), Some(other)) => one != other,
+                (Some(_), None) => !seen.bystanders.is_empty(),
+                (None, Some(_)) => !all.is_empty(),
+                (None, None) => {
+                    all = self.remembered.sets.union(all, seen.bystanders);
+                    self.is_nobodys(all)
+                }
+            };
+            plain = plain.or(seen.plain);
+            let is_enough = are_several || seen.is_nobodys;
+            if is_enough {
+                self.last.several.clear();
+                self.last.several.extend(ways.take(number + 1));
                 return true;
             }
         }
         false
     }
 
+    /// What is known of who has a reference of his own: he has it, and others may by his block.
+    fn seen_of_tree(&mut self, tree: u64) -> Seen {
+        if let Some((last, seen)) = self.last.tree
+            && last == tree
+        {
+            return seen;
+        }
+        let counts = !self.fresh.contains(&tree) && objectid::is_subvolume(tree);
+        let seen = match self.is_plain(tree) {
+            _ if !counts => Seen::default(),
+            true => Seen { plain: Some(tree), ..Seen::default() },
+            false => Seen {
+                bystanders: self.remembered.sets.single(tree),
+                is_nobodys: self.over(tree).is_empty(),
+                ..Seen::default()
+            },
+        };
+        self.last.tree = Some((tree, seen));
+        seen
+    }
+
     /// What is known of the block at an address.
     fn seen(&mut self, bytenr: u64, level: u8) -> Seen {
-        if let Some(trees) = self.remembered.blocks.get(&bytenr) {
-            return self.seen_of(*trees);
+        if let Some(seen) = self.near.get(&bytenr) {
+            return *seen;
         }
-        // What cannot be found out here is asked, and said, by who counts the extent.
-        let Ok(trees) = self.owners.trees_of_parent(bytenr, level) else { return Seen::default() };
+        let trees = match self.remembered.blocks.get(&bytenr) {
+            Some(trees) => *trees,
+            None => match self.ask(bytenr, level) {
+                Ok(trees) => trees,
+                // What cannot be found out here is asked, and said, by who counts the extent.
+                Err(_) => return Seen::default(),
+            },
+        };
+        let seen = self.seen_of(trees);
+        if self.near.len() as u64 * BLOCK_BYTES >= self.remembered.bytes_max {
+            self.near.clear();
+        }
+        self.near.insert(bytenr, seen);
+        seen
+    }
+
+    /// The trees that reach a block in the last version.
+    fn ask(&mut self, bytenr: u64, level: u8) -> Result<RootSet> {
+        let trees = self.owners.trees_of_parent(bytenr, level)?;
         let epoch = self.owners.sets_epoch();
         if std::mem::replace(&mut self.epoch, epoch) != epoch {
             self.numbers.clear();
@@ -270,7 +471,7 @@ impl<'a> Bystanders<'a> {
             self.remembered.sets.of(&mut trees)
         });
         self.remembered.insert(bytenr, trees);
-        self.seen_of(trees)
+        Ok(trees)
     }
 
     fn seen_of(&mut self, set: RootSet) -> Seen {
@@ -281,10 +482,19 @@ impl<'a> Bystanders<'a> {
         let trees: Vec<u64> = self.remembered.sets.trees(set).collect();
         let is_quiet = trees.iter().all(|tree| self.over(*tree).is_empty());
         let Remembered { changed, sets, .. } = &mut *self.remembered;
-        let mut stay: Vec<u64> = trees.into_iter().filter(|tree| !changed.contains(tree)).collect();
-        let seen = Seen { all: set, bystanders: sets.of(&mut stay), is_quiet };
+        let stays = |tree: &u64| !changed.contains(tree) && objectid::is_subvolume(*tree);
+        let mut stay: Vec<u64> = trees.into_iter().filter(stays).collect();
+        let bystanders = sets.of(&mut stay);
+        let is_nobodys = self.is_nobodys(bystanders);
+        let plain = stay.into_iter().find(|tree| self.is_plain(*tree));
+        let seen = Seen { all: set, bystanders, is_quiet, is_nobodys, plain };
         self.seen.insert(number, seen);
         seen
+    }
+
+    /// Whether a tree is in no other group than its own.
+    fn is_plain(&mut self, tree: u64) -> bool {
+        self.over(tree).iter().eq([&tree])
     }
 
     fn is_nobodys(&mut self, set: RootSet) -> bool {
@@ -315,6 +525,26 @@ impl<'a> Bystanders<'a> {
             groups.map(|groups| groups.over_but_leaving(tree, leaving)).unwrap_or_default()
         })
     }
+}
+
+/// Whether a record is of references that are let go of.
+fn lets_go(record: &Record) -> bool {
+    record.is_reference() && record.delta < 0
+}
+
+fn is_by_tree(one: &InlineRef) -> bool {
+    matches!(one, InlineRef::TreeBlock { .. } | InlineRef::ExtentData { .. })
+}
+
+/// Whose a reference is.
+fn way(one: &InlineRef) -> Option<Way> {
+    Some(match *one {
+        InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => (one.kind(), root),
+        InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
+            (one.kind(), parent)
+        }
+        InlineRef::Owner { .. } => return None,
+    })
 }
 
 /// The level of the block that a reference to an extent is in.

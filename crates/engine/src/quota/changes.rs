@@ -10,7 +10,7 @@ use buttress_ondisk::item::extent_flags;
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{SECTOR, kind, objectid};
 
-use super::bystanders::Bystanders;
+use super::bystanders::{Bystanders, Settled};
 use crate::hash::Spread;
 use crate::refs::{Extent, Record, RootSet, RootSets};
 
@@ -56,6 +56,8 @@ pub(super) struct TouchedBlock {
     pub generation: u64,
     /// The trees that reach it, and those that do no more, where that is certain and these have no group.
     pub left: Option<[RootSet; 2]>,
+    /// What it refers to was counted as its owner's in the last version, so who has owned it and lets go of what it names has records of that.
+    pub was_by_tree: bool,
 }
 
 /// What is known of a data extent that has records.
@@ -70,6 +72,8 @@ pub(super) struct Touched {
     pub has: RootSet,
     /// Those of them that may have had nothing of it before.
     pub gained: RootSet,
+    /// Those who have reached it do not for certain, and neither they nor anybody else has it alone in either version.
+    pub is_certain: bool,
 }
 
 /// In which of the two versions an extent is.
@@ -149,9 +153,15 @@ impl Changes {
             *self.alone.entry(tree).or_default() += change;
             return;
         }
-        if !is_new && !gains(records, extent) && bystanders.settle(records, extent) {
-            self.told += 1;
-            return;
+        if !is_new && !gains(records, extent) {
+            match bystanders.settle(records, extent) {
+                Settled::Same => {
+                    self.told += 1;
+                    return;
+                }
+                Settled::LostBy(tree) => return self.lost(first.bytenr, bytes, tree),
+                Settled::Unknown => {}
+            }
         }
         if sectors == 0 {
             let level = records.iter().find(|one| one.is_reference()).map_or(0, |one| one.level);
@@ -160,13 +170,23 @@ impl Changes {
                 _ => None,
             };
             let (bytenr, generation) = (first.bytenr, extent.generation);
-            return self.blocks.push(TouchedBlock { bytenr, level, generation, left });
+            let is_marked = records.iter().any(|one| one.marks & Record::FULL_BACKREF != 0);
+            let was_by_tree = is_marked || extent.flags & extent_flags::FULL_BACKREF == 0;
+            let block = TouchedBlock { bytenr, level, generation, left, was_by_tree };
+            return self.blocks.push(block);
         }
         self.extent(records, extent, (first.bytenr, bytes, version));
     }
 
     fn last_snapshot(&mut self, tree: u64, ask: impl FnOnce(u64) -> Option<u64>) -> u64 {
         *self.last_snapshots.entry(tree).or_insert_with(|| ask(tree).unwrap_or(u64::MAX))
+    }
+
+    /// Notes that a tree has a data extent no more, which nobody has alone.
+    fn lost(&mut self, bytenr: u64, bytes: u64, tree: u64) {
+        let (version, lost, none) = (Versioned::Both, self.sets.single(tree), RootSet::EMPTY);
+        let (has, gained, is_certain) = (none, none, true);
+        self.extents.push(Touched { bytenr, bytes, version, lost, has, gained, is_certain });
     }
 
     /// Notes a data extent.
@@ -196,7 +216,8 @@ impl Changes {
                 _ => {}
             }
         }
-        self.extents.push(Touched { bytenr, bytes, version, lost, has, gained });
+        let is_certain = false;
+        self.extents.push(Touched { bytenr, bytes, version, lost, has, gained, is_certain });
     }
 }
 

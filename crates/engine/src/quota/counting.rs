@@ -16,11 +16,12 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{named, names, unlike};
+use super::alike::{Named, differing, named, names, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -59,6 +60,34 @@ struct Change {
     tree: u64,
 }
 
+/// A tree block that was there before.
+struct Place {
+    bytenr: u64,
+    level: u8,
+    generation: u64,
+    /// What it refers to was counted as its owner's.
+    was_by_tree: bool,
+}
+
+/// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
+struct Lone {
+    /// The first key.
+    first: Key,
+    /// One that reaches it.
+    tree: u64,
+    bytenr: u64,
+    generation: u64,
+    /// Those who have lost it.
+    lost: RootSet,
+}
+
+impl Place {
+    fn of(one: &TouchedBlock) -> Place {
+        let TouchedBlock { bytenr, level, generation, was_by_tree, .. } = *one;
+        Place { bytenr, level, generation, was_by_tree }
+    }
+}
+
 pub(super) struct Counting<'a> {
     pub moves: Moves<'a>,
     pub done: Done,
@@ -71,11 +100,15 @@ pub(super) struct Counting<'a> {
     lefts: Spread<u64, Change>,
     /// The same of extents, by the set of now and the one of those who may have lost them.
     losses: Spread<u64, Option<usize>>,
+    /// The same of extents that trees have lost for certain, by the sets of the changes.
+    certain: Spread<u64, Option<usize>>,
     /// Whether no group has all trees of a set of now.
     nobodys: Spread<u64, bool>,
     epochs: [u64; 2],
     /// Who may have lost extents that are below tree blocks, in the sets of the changes.
     below: Spread<u64, RootSet>,
+    /// Leaves that are to be compared with others.
+    lone: Vec<Lone>,
     /// Trees with whose leaves those of one are compared.
     others: HashMap<u64, Rc<[View<'a>]>>,
     /// Blocks that may be gone into.
@@ -99,9 +132,11 @@ impl<'a> Counting<'a> {
             changes: Spread::default(),
             lefts: Spread::default(),
             losses: Spread::default(),
+            certain: Spread::default(),
             nobodys: Spread::default(),
             epochs: [0; 2],
             below: Spread::default(),
+            lone: Vec::new(),
             others: HashMap::new(),
             left: BLOCKS_MAX,
             is_odd: false,
@@ -144,14 +179,9 @@ impl<'a> Counting<'a> {
             match one.left {
                 Some(left) => {
                     let change = self.left(left, sets);
-                    self.changed_block(
-                        change,
-                        (one.level, one.generation),
-                        (one.bytenr, &mut below),
-                        sets,
-                    )?;
+                    self.changed_block(change, &Place::of(one), &mut below, sets)?;
                 }
-                None => self.block(one.bytenr, &mut below, sets)?,
+                None => self.block(one.bytenr, one.was_by_tree, &mut below, sets)?,
             }
             if self.is_spent() {
                 return Ok(false);
@@ -161,17 +191,24 @@ impl<'a> Counting<'a> {
             let is_touched = touched.binary_search_by_key(&bytenr, |one| one.bytenr).is_ok();
             if !is_touched && met.insert(bytenr, ()).is_none() {
                 self.done[BELOW] += 1;
-                self.block(bytenr, &mut below, sets)?;
+                self.block(bytenr, false, &mut below, sets)?;
             }
             if self.is_spent() {
                 return Ok(false);
             }
         }
+        self.lone_leaves(sets)?;
         Ok(true)
     }
 
     /// Counts one tree block; blocks below it that may have changed go to `below`.
-    fn block(&mut self, bytenr: u64, below: &mut Vec<u64>, sets: &mut RootSets) -> Result<()> {
+    fn block(
+        &mut self,
+        bytenr: u64,
+        was_by_tree: bool,
+        below: &mut Vec<u64>,
+        sets: &mut RootSets,
+    ) -> Result<()> {
         let (before, after) = (self.before.reached(bytenr)?, self.after.reached(bytenr)?);
         let of = |it: &Option<Reached>| it.as_ref().map_or(RootSet::EMPTY, |it| it.trees);
         let Some(change) = self.change([of(&before), of(&after)], sets) else {
@@ -179,7 +216,10 @@ impl<'a> Counting<'a> {
             return Ok(());
         };
         match before.and_then(|before| before.block) {
-            Some(block) => self.changed_block(change, block, (bytenr, below), sets),
+            Some((level, generation)) => {
+                let place = Place { bytenr, level, generation, was_by_tree };
+                self.changed_block(change, &place, below, sets)
+            }
             None => {
                 self.count_block(&change);
                 Ok(())
@@ -192,22 +232,27 @@ impl<'a> Counting<'a> {
         self.moves.count(change.number, self.blocks.nodesize() as u64);
     }
 
-    /// Counts a tree block of this level and generation, of which that has come.
+    /// Counts a tree block of which that has come.
     fn changed_block(
         &mut self,
         change: Change,
-        (level, generation): (u8, u64),
-        (bytenr, below): (u64, &mut Vec<u64>),
+        place: &Place,
+        below: &mut Vec<u64>,
         sets: &mut RootSets,
     ) -> Result<()> {
         self.count_block(&change);
         if !change.goes_on {
             return Ok(());
         }
+        let block = self.blocks.read(place.bytenr, place.level, place.generation, 0)?;
+        // All that it names has a record then: it is counted by the address of the leaf, which others still reach, and what is not in the owner's copy is not his.
+        let is_owners = place.was_by_tree && block.is_leaf();
+        if is_owners && change.lost == sets.single(block.owner()) {
+            return Ok(());
+        }
         self.done[READ] += 1;
         self.left = self.left.saturating_sub(1);
-        let block = self.blocks.read(bytenr, level, generation, 0)?;
-        if level > 0 {
+        if !block.is_leaf() {
             child_refs(&block, |target| {
                 if let Target::Block(bytenr, _) = target {
                     below.push(bytenr);
@@ -215,7 +260,8 @@ impl<'a> Counting<'a> {
             });
             return Ok(());
         }
-        self.leaf(&block, &change, sets)
+        self.leaf(&block, place, &change, sets);
+        Ok(())
     }
 
     /// What comes of it that tree blocks are left with some trees, which others, without groups, have shared with these.
@@ -275,31 +321,80 @@ impl<'a> Counting<'a> {
     }
 
     /// Finds what a leaf has named that trees have lost with it.
-    fn leaf(&mut self, leaf: &TreeBlock, change: &Change, sets: &mut RootSets) -> Result<()> {
-        let named = if change.is_quiet { self.unlike(leaf, change)? } else { named(leaf) };
+    fn leaf(&mut self, leaf: &TreeBlock, place: &Place, change: &Change, sets: &mut RootSets) {
+        if change.is_quiet && !leaf.is_empty() {
+            let Place { bytenr, generation, .. } = *place;
+            let (first, tree, lost) = (leaf.key(0), change.tree, change.lost);
+            return self.lone.push(Lone { first, tree, bytenr, generation, lost });
+        }
+        self.lose(named(leaf), change.lost, sets);
+    }
+
+    /// Trees may have lost what a leaf names.
+    fn lose(&mut self, named: Named, trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
             let lost = self.below.entry(bytenr).or_default();
-            *lost = sets.union(*lost, change.lost);
+            *lost = sets.union(*lost, trees);
+        }
+    }
+
+    /// Finds what leaves name that somebody is left alone with. Leaves that begin at the same key are versions of one, mostly, so each is compared with the
+    /// one before it and the one behind.
+    fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
+        let mut lone = std::mem::take(&mut self.lone);
+        lone.sort_unstable_by_key(|one| (one.first, one.tree));
+        // The leaf, and what it names that the one before does not.
+        let mut next: Option<(Arc<TreeBlock>, Option<Named>)> = None;
+        for (number, one) in lone.iter().enumerate() {
+            let (leaf, mut rest) = match next.take() {
+                Some(known) => known,
+                None => (self.blocks.read(one.bytenr, 0, one.generation, 0)?, None),
+            };
+            let other = lone.get(number + 1).filter(|other| self.are_alike(one, other));
+            if let Some(other) = other {
+                let other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
+                let [mine, others] = differing(&leaf, &other);
+                rest = Some(match rest {
+                    None => mine,
+                    Some(rest) => in_both(rest, &mine),
+                });
+                next = Some((other, Some(others)));
+            }
+            self.done[COMPARED] += 1;
+            let rest = self.unlike(&leaf, rest, one.tree)?;
+            self.lose(rest, one.lost, sets);
         }
         Ok(())
     }
 
-    /// What a leaf names that trees beside the one that is left of it do not: nobody has the rest alone.
-    fn unlike(&mut self, leaf: &TreeBlock, change: &Change) -> Result<Vec<(Key, u64)>> {
-        let others = self.others(change.tree)?;
-        let Some((first, others)) = others.split_first() else { return Ok(named(leaf)) };
-        let (mut rest, mut alike) = unlike(leaf, first);
+    /// Whether two leaves are versions of one, and what both name nobody has alone.
+    fn are_alike(&mut self, one: &Lone, other: &Lone) -> bool {
+        let (trees, moves) = ([one.tree, other.tree], &mut self.moves);
+        let is_fresh = trees.iter().any(|tree| moves.is_fresh(*tree));
+        let are_plain = |moves: &mut Moves<'_>| {
+            one.tree != other.tree && trees.iter().all(|tree| moves.is_plain(*tree))
+        };
+        one.first == other.first && !is_fresh && (are_plain(moves) || moves.is_nobodys(trees))
+    }
+
+    /// What a leaf names, or of that what is not found to be another one's by now, that trees beside the one that is left of it do not: nobody has the other alone.
+    fn unlike(&mut self, leaf: &TreeBlock, rest: Option<Named>, tree: u64) -> Result<Named> {
+        if rest.as_ref().is_some_and(Vec::is_empty) {
+            return Ok(Vec::new());
+        }
+        let others = self.others(tree)?;
+        let (mut rest, others) = match (rest, others.split_first()) {
+            (Some(rest), _) => (rest, &*others),
+            (None, None) => return Ok(named(leaf)),
+            (None, Some((first, others))) => (unlike(leaf, first), others),
+        };
         for other in others {
-            let had = rest.len();
-            if had <= FEW {
+            if rest.len() <= FEW {
                 rest.retain(|one| !names(other, one));
             } else {
-                let (more, _) = unlike(leaf, other);
-                rest.retain(|(key, _)| more.binary_search_by_key(key, |one| one.0).is_ok());
+                rest = in_both(rest, &unlike(leaf, other));
             }
-            alike += (had - rest.len()) as u64;
         }
-        self.done[COMPARED] += alike;
         Ok(rest)
     }
 
@@ -330,8 +425,13 @@ impl<'a> Counting<'a> {
         self.find_released(std::mem::take(&mut changes.released), &mut changes.sets)?;
         let mut below = std::mem::take(&mut self.below);
         for one in &mut touched {
+            if below.is_empty() {
+                break;
+            }
             let lost = below.remove(&one.bytenr).unwrap_or_default();
-            one.lost = changes.sets.union(one.lost, lost);
+            let all = changes.sets.union(one.lost, lost);
+            one.is_certain &= all == one.lost;
+            one.lost = all;
         }
         let mut rest: Vec<(u64, RootSet)> = below.into_iter().collect();
         rest.sort_unstable();
@@ -371,6 +471,13 @@ impl<'a> Counting<'a> {
     /// Counts one extent that has records.
     fn extent(&mut self, one: &Touched, sets: &mut RootSets) -> Result<()> {
         let bytenr = one.bytenr;
+        if one.is_certain
+            && let Some(number) = self.certain_loss(one.lost, sets)
+        {
+            self.done[TOLD] += 1;
+            self.moves.count(number, one.bytes);
+            return Ok(());
+        }
         match one.version {
             Versioned::Before => {
                 self.done[TOLD] += 1;
@@ -396,6 +503,17 @@ impl<'a> Counting<'a> {
             return Ok(());
         }
         self.losses_of(bytenr, lost, sets)
+    }
+
+    /// What comes of it that these trees, which are in no other groups than their own, have an extent no more that nobody has alone.
+    fn certain_loss(&mut self, lost: RootSet, sets: &RootSets) -> Option<usize> {
+        let moves = &mut self.moves;
+        *self.certain.entry(lost.number().into()).or_insert_with(|| {
+            let trees: Vec<u64> = sets.trees(lost).collect();
+            // Somebody may have put one into another group meanwhile.
+            let is_plain = trees.iter().all(|tree| moves.is_plain(*tree));
+            is_plain.then(|| moves.loss(trees, &[]))
+        })
     }
 
     /// Counts an extent of which nothing is known but that these trees have reached it, and no tree has gained it.
@@ -465,4 +583,10 @@ impl<'a> Counting<'a> {
         self.moves.count(number, bytes.unwrap_or(0));
         Ok(())
     }
+}
+
+/// What two lists of what leaves name both have; they are in order.
+fn in_both(mut one: Named, other: &[(Key, u64)]) -> Named {
+    one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
+    one
 }

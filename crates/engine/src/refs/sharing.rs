@@ -34,6 +34,8 @@ struct State {
     delta: i64,
     /// Marked `FULL_BACKREF` since.
     marked: bool,
+    /// The tree that owned it and has a copy of it instead since.
+    left_by: Option<u64>,
 }
 
 /// The sharing decisions of one commit.
@@ -98,6 +100,7 @@ impl<'a> Sharing<'a> {
         if refs > 1 {
             if old.owner() == tree && !full {
                 self.mark_full(&mut states, log, old);
+                states.entry(old.bytenr()).or_default().left_by = Some(tree);
             } else {
                 self.give(&mut states, log, old, By::Tree(tree), 1);
             }
@@ -116,6 +119,17 @@ impl<'a> Sharing<'a> {
     /// References to `old` now, and whether its children are counted by its address.
     pub fn refs(&self, old: &TreeBlock) -> Result<(i64, bool)> {
         self.lookup(&mut self.states.lock(), old)
+    }
+
+    /// Whether only one reference led to a block in the last commit, where its references were asked for.
+    pub fn had_one_ref(&self, bytenr: u64) -> bool {
+        let states = self.states.lock();
+        states.get(&bytenr).and_then(|state| state.disk).is_some_and(|(refs, _)| refs == 1)
+    }
+
+    /// Whether a tree that owned a block reaches it no more, as it has got a copy of it, and others reach it still.
+    pub fn is_left_by(&self, bytenr: u64, tree: u64) -> bool {
+        self.states.lock().get(&bytenr).is_some_and(|state| state.left_by == Some(tree))
     }
 
     /// Refuses a block to which the last commit has no such reference: what refers to it is not believed.

@@ -119,9 +119,22 @@ pub(super) struct Walk<'w, 'a> {
     converted: Key,
     /// Blocks that the tree has lost.
     freed: u64,
-    /// From the root down: a block that only this tree reaches, the child to look at next, and whether its children are
-    /// counted by its address.
-    path: Vec<(Arc<TreeBlock>, usize, bool)>,
+    /// Blocks that count by their address and go, which no other tree reached in the last commit.
+    lone: Vec<(u64, u64)>,
+    /// From the root down.
+    path: Vec<Step>,
+}
+
+/// A block that only this tree reaches.
+#[derive(Clone)]
+struct Step {
+    block: Arc<TreeBlock>,
+    /// The child to look at next.
+    slot: usize,
+    /// Whether its children are counted by its address.
+    full: bool,
+    /// Whether no other tree reached it in the last commit.
+    was_lone: bool,
 }
 
 /// The next child to look at, and the level of the node that it is in; none when nothing is left.
@@ -303,9 +316,9 @@ impl Forest {
         budget: &mut Budget,
     ) -> Result<Option<Next>> {
         // A tree that is one leaf goes as a whole.
-        if let [(root, ..)] = walk.path.as_slice()
-            && root.is_leaf()
-            && !budget.takes_leaf(root)
+        if let [root] = walk.path.as_slice()
+            && root.block.is_leaf()
+            && !budget.takes_leaf(&root.block)
         {
             budget.spend();
             return Ok(None);
@@ -317,6 +330,7 @@ impl Forest {
             self.steps.fetch_add(1, Ordering::AcqRel);
         }
         walk.commit.gather(&mut walk.log, &mut CsumLog::default());
+        walk.commit.dropped(&mut walk.lone);
         Ok(Some(next))
     }
 }
@@ -334,6 +348,7 @@ impl<'w, 'a> Walk<'w, 'a> {
             stuck: None,
             converted: Key::MIN,
             freed: 0,
+            lone: Vec::new(),
             path: Vec::new(),
         }
     }
@@ -365,14 +380,24 @@ impl<'w, 'a> Walk<'w, 'a> {
             let full = self.is_full(&block)?;
             if !started || block.level() <= item.drop_level || block.is_leaf() {
                 let slot = if started { block.search(&key).unwrap_or_else(|slot| slot) } else { 0 };
-                self.path.push((block, slot, full));
+                self.push(block, slot, full);
                 return Ok(());
             }
             let slot = block.child_for(&key);
             let child = self.view.child(&block, slot)?;
-            self.path.push((block, slot, full));
+            self.push(block, slot, full);
             block = child;
         }
+    }
+
+    /// Goes down to a block whose references were asked for, if it may be shared.
+    fn push(&mut self, block: Arc<TreeBlock>, slot: usize, full: bool) {
+        let is_below_lone = self.path.last().is_none_or(|above| above.was_lone);
+        let may_be_shared = may_be_shared(&block, self.last_snapshot);
+        let was_lone = is_below_lone
+            && !self.is_relocation()
+            && (!may_be_shared || self.commit.sharing().had_one_ref(block.bytenr()));
+        self.path.push(Step { block, slot, full, was_lone });
     }
 
     fn is_full(&self, block: &TreeBlock) -> Result<bool> {
@@ -385,9 +410,11 @@ impl<'w, 'a> Walk<'w, 'a> {
     /// Drops until the budget is spent; then answers the next child's key and the level of the node it is in.
     fn run(&mut self, budget: &mut Budget) -> Result<Next> {
         let mut first = true;
-        while let Some((block, slot, full)) = self.path.last().cloned() {
+        while let Some(step) = self.path.last().cloned() {
+            let Step { block, slot, full, .. } = &step;
+            let (slot, full) = (*slot, *full);
             if block.is_leaf() || slot >= block.len() {
-                self.free_last(&block, full)?;
+                self.free_last(&step)?;
                 continue;
             }
             // Each commit leads further.
@@ -398,7 +425,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 return Ok(Some((block.key(slot), block.level())));
             }
             // A child that fails is left as it is: whatever was logged before is whole.
-            let entered = match self.enter(&block, slot, full, budget) {
+            let entered = match self.enter(block, slot, full, budget) {
                 Ok(entered) => entered,
                 Err(error) => {
                     self.stuck = Some(error);
@@ -444,7 +471,7 @@ impl<'w, 'a> Walk<'w, 'a> {
                 budget.spend();
                 return Ok(false);
             }
-            self.path.push((child, 0, full));
+            self.push(child, 0, full);
             return Ok(true);
         }
         if !self.convert(&child, budget)? {
@@ -484,8 +511,8 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     fn pass(&mut self) {
-        if let Some((_, slot, _)) = self.path.last_mut() {
-            *slot += 1;
+        if let Some(last) = self.path.last_mut() {
+            last.slot += 1;
         }
     }
 
@@ -500,16 +527,19 @@ impl<'w, 'a> Walk<'w, 'a> {
     }
 
     /// Frees the last block of the path: nothing below it is left, but what a leaf refers to.
-    fn free_last(&mut self, block: &TreeBlock, full: bool) -> Result<()> {
+    fn free_last(&mut self, Step { block, full, was_lone, .. }: &Step) -> Result<()> {
         if block.is_leaf() {
-            self.release_data(block, full);
+            self.release_data(block, *full);
+        }
+        if *full && *was_lone {
+            self.lone.push((block.bytenr(), self.tree));
         }
         self.path.pop();
         match self.path.last().cloned() {
-            Some((parent, _, parent_full)) => {
-                let by = if parent_full { 0 } else { parent.owner() };
+            Some(above) => {
+                let by = if above.full { 0 } else { above.block.owner() };
                 own_at_end(&mut self.log, block, by);
-                self.unlink(&parent, parent_full, block.bytenr(), block.level());
+                self.unlink(&above.block, above.full, block.bytenr(), block.level());
                 self.pass();
             }
             None => self.free_root(block),

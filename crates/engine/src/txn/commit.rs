@@ -101,6 +101,8 @@ pub struct Commit<'a> {
     left_behind: Mutex<Vec<u64>>,
     /// Snapshots that are taken, and of what.
     snapshots: Mutex<Vec<(u64, u64)>>,
+    /// Blocks that are dropped, each with the only tree that reached it.
+    dropped: Mutex<Vec<(u64, u64)>>,
     /// Trees of files whose roots were moved.
     moved: Mutex<Vec<(u64, Root)>>,
 }
@@ -119,6 +121,7 @@ impl<'a> Commit<'a> {
             gathered: Mutex::default(),
             left_behind: Mutex::default(),
             snapshots: Mutex::default(),
+            dropped: Mutex::default(),
             moved: Mutex::default(),
         }
     }
@@ -167,6 +170,15 @@ impl<'a> Commit<'a> {
 
     pub(super) fn take_snapshots(&self) -> Vec<(u64, u64)> {
         std::mem::take(&mut self.snapshots.lock())
+    }
+
+    /// Blocks go with deleted trees: each with the only tree that reached it in the last commit.
+    pub fn dropped(&self, blocks: &mut Vec<(u64, u64)>) {
+        self.dropped.lock().append(blocks);
+    }
+
+    pub(super) fn take_dropped(&self) -> Vec<(u64, u64)> {
+        std::mem::take(&mut self.dropped.lock())
     }
 
     /// The root of a tree of files is elsewhere.

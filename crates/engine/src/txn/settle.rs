@@ -262,7 +262,8 @@ impl<'c, 'a> Settler<'c, 'a> {
         let mut counting = counting.map(|(changes, remembered)| {
             let before = quotas::committed(&core.roots());
             let owners = Owners::new(&core.blocks, before, &mut known);
-            let bystanders = Bystanders::new(owners, remembered, &core.quota, changes);
+            let bystanders =
+                Bystanders::new(owners, commit.sharing(), remembered, &core.quota, changes);
             (changes, bystanders)
         });
         let mut told = |records: &[Record], extent: &Extent| {

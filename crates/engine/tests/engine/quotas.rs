@@ -529,3 +529,108 @@ fn the_group_of_a_deleted_subvolume_goes_at_once() {
     assert!(!has(&fs, work));
     finish(&image, fs);
 }
+
+/// Who reaches blocks is remembered from commit to commit, but not beyond a snapshot, which reaches them, too: in the commit before that one, or in the same, something
+/// is dropped, so that it is looked for who reaches the leaves; then only the snapshot is left of these, and loses what is overwritten there.
+#[test]
+fn who_reaches_blocks_is_forgotten_when_a_snapshot_is_taken() {
+    for is_dropped_before in [false, true] {
+        let image = Image::by_us(512 << 20);
+        let fs = open(&image.path());
+        let (work, files) = files(&fs, 1000);
+        fs.count_quotas(|_| true).unwrap();
+        let first = fs.snapshot(work, Node::ROOT, b"first", false).unwrap();
+        // The leaves are the first snapshot's alone from here on, and most of what they name is in both.
+        overwrite(&fs, files.iter().step_by(20));
+        commit_and_compare(&fs);
+        fs.delete_subvolume(Node::ROOT, b"work").unwrap();
+        // The next commit drops it.
+        fs.commit().unwrap();
+        assert!(fs.is_dropping());
+        if is_dropped_before {
+            commit_and_compare(&fs);
+        }
+        fs.snapshot(first, Node::ROOT, b"second", false).unwrap();
+        commit_and_compare(&fs);
+        fs.delete_subvolume(Node::ROOT, b"first").unwrap();
+        commit_and_compare(&fs);
+        while fs.is_dropping() {
+            commit_and_compare(&fs);
+        }
+        let second = fs.resolve("second").unwrap();
+        for number in (5..1000).step_by(20) {
+            let name = format!("file{number:06}");
+            let file = fs.lookup(second, name.as_bytes()).unwrap().unwrap().node;
+            overwrite(&fs, [&file]);
+        }
+        commit_and_compare(&fs);
+        finish(&image, fs);
+    }
+}
+
+/// Snapshots and what they are taken of are written to by turns, and several in one commit, where they share leaves and name extents in several of them; each commit
+/// counts what a pass counts.
+#[test]
+fn trees_that_share_leaves_lose_and_gain_in_one_commit() {
+    for seed in 0..8 {
+        let image = Image::by_us(512 << 20);
+        let options = Options::read_write().background(false).drop_blocks_max(16);
+        let fs = Filesystem::open(image.path(), options).unwrap();
+        let (work, _) = files(&fs, 500);
+        let (mut trees, mut rng) = (BTreeMap::from([(work, "work".to_owned())]), Rng::new(seed));
+        fs.count_quotas(|_| true).unwrap();
+        let group = 1 << 48 | 1;
+        fs.create_qgroup(group).unwrap();
+        for round in 0..40 {
+            let ids: Vec<u64> = trees.keys().copied().collect();
+            for _ in 0..1 + rng.below(3) {
+                change_some(&fs, &ids, &mut rng);
+            }
+            let some = ids[rng.below(ids.len() as u64) as usize];
+            match rng.below(8) {
+                0..4 if trees.len() < 12 => {
+                    let name = format!("snapshot{round}");
+                    let groups = if seed % 2 == 0 && rng.one_in(4) { &[group][..] } else { &[] };
+                    let id = fs.snapshot_in(some, Node::ROOT, name.as_bytes(), false, groups);
+                    trees.insert(id.unwrap(), name);
+                }
+                4 if trees.len() > 3 => {
+                    let name = trees.remove(&some).unwrap_or_default();
+                    fs.delete_subvolume(Node::ROOT, name.as_bytes()).unwrap();
+                }
+                _ => {}
+            }
+            if round % 8 == 5 {
+                // Leaves that have moved count by their addresses, those that their owners reach still, too.
+                for group in fs.block_groups() {
+                    fs.empty_block_group(group.start, |_| true).unwrap();
+                }
+            }
+            fs.commit().unwrap();
+            if fs.has_wrong_quotas() {
+                // A snapshot is in a group that has what it is taken of.
+                fs.count_quotas(|_| true).unwrap();
+            }
+            commit_and_compare(&fs);
+        }
+        finish(&image, fs);
+    }
+}
+
+/// Some files in a row of a tree are overwritten, or have what files of another one have.
+fn change_some(fs: &Filesystem, trees: &[u64], rng: &mut Rng) {
+    let [tree, other] = [(); 2].map(|()| trees[rng.below(trees.len() as u64) as usize]);
+    let (first, step, from) = (rng.below(500), 1 + rng.below(4), rng.below(500));
+    let find = |tree, number: u64| {
+        let name = format!("file{:06}", number % 500);
+        fs.lookup(Node::top(tree), name.as_bytes()).unwrap().unwrap().node
+    };
+    let clones = rng.one_in(4);
+    for number in 0..rng.below(60) {
+        let file = find(tree, first + number * step);
+        match clones {
+            true => drop(fs.clone_range(find(other, from + number), 0, 4096, file, 0).unwrap()),
+            false => overwrite(fs, [&file]),
+        }
+    }
+}

@@ -53,7 +53,9 @@ impl Settler<'_, '_> {
             Quota::Counted(_) => {
                 let (changes, version) = (self.changed_trees()?, core.roots().root.generation);
                 let (from, room) = (core.remembered.lock().take(), memory_for_owners(core) / 2);
-                self.remembered = Some(Remembered::take(from, version, &changes, room));
+                let mut remembered = Remembered::take(from, version, &changes, room);
+                remembered.note(self.commit.take_dropped());
+                self.remembered = Some(remembered);
                 self.changes = Some(changes);
             }
             Quota::Simple(groups) => {
