@@ -129,6 +129,7 @@ impl Space {
             shared: AtomicBool::new(false),
             volumes: AtomicU64::new(0),
             counted: AtomicBool::new(false),
+            alone: AtomicBool::new(false),
             placed: AtomicU64::new(0),
             pack: AtomicBool::new(false),
             packed: AtomicU64::new(0),

@@ -74,6 +74,8 @@ pub enum Shortage {
 pub(crate) struct Promises {
     pub(super) running: Total,
     pub(super) committing: Total,
+    /// What was promised is one deletion, or one step of dropping a subvolume, that comes alone, and this is its bound.
+    pub(super) alone: Option<Bound>,
 }
 
 impl Promises {
@@ -232,7 +234,7 @@ impl Outlook {
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
-    fn nodes_of_step(&self) -> u64 {
+    pub(super) fn nodes_of_step(&self) -> u64 {
         self.children_of_node() + 2 * LEVELS_MAX as u64
     }
 
@@ -278,7 +280,7 @@ impl Outlook {
     /// all is committed: then only what has grown is gone.
     fn short(&self, promises: Promises, leave: Leave) -> (u64, u64) {
         let total = promises.all();
-        let bound = self.bound(total);
+        let bound = promises.alone.unwrap_or_else(|| self.bound(total));
         let after = self.after(leave, total, bound).saturating_mul(self.node);
         let metadata = bound.blocks.saturating_mul(self.node).max(after);
         let data = promises.data();
@@ -299,6 +301,9 @@ impl Outlook {
     }
 
     fn fits(&self, promises: Promises, leave: Leave) -> bool {
+        if promises.alone.is_some() {
+            return false;
+        }
         let short = self.short(promises, leave);
         if short == (0, 0) {
             return true;
@@ -498,6 +503,30 @@ impl Space {
             Outlook { shared: outlook.shared || need.sharing, ..outlook }
         };
         let mut outlook = look(&pool, false);
+        if std::env::var_os("BT_PROBE").is_some() {
+            eprintln!("PROBE reserve {need:?} {leave:?} promised {:?}", pool.promises.all());
+            let outlook = look(&pool, true);
+            let only = Total::default().plus(need);
+            let bound = outlook.bound(only);
+            eprintln!(
+                "  free nodes {} pinned {} used {} trees {:?} room {}",
+                outlook.metadata.nodes,
+                outlook.metadata.pinned / outlook.node,
+                outlook.metadata.used / outlook.node,
+                outlook.trees,
+                outlook.room
+            );
+            eprintln!(
+                "  bound {bound:?} floor {} after {}",
+                outlook.floor(),
+                outlook.after(leave, only, bound)
+            );
+            eprintln!(
+                "  nothing {:?} packing {:?}",
+                outlook.bound(Total::default()),
+                outlook.bound(Total::packing())
+            );
+        }
         if !outlook.fits(wanted, leave) {
             self.thaw();
             outlook = look(&pool, true);
@@ -663,6 +692,9 @@ impl Space {
     pub fn unreserve(&self, need: Need) {
         let mut pool = self.pool.lock();
         pool.promises.running = pool.promises.running.minus(need);
+        if pool.promises.all() == Total::default() {
+            self.end_alone(&mut pool.promises);
+        }
     }
 
     /// The commit is done: what its transaction was promised has been used or is not needed. Without
@@ -672,12 +704,20 @@ impl Space {
         let mut pool = self.pool.lock();
         self.known.committed();
         let promised = std::mem::take(&mut pool.promises.committing);
+        let alone = self.end_alone(&mut pool.promises);
         let Some(start) = pool.start.take() else { return 0 };
-        let bound = start.outlook.bound(promised.of_data(start.data));
+        let bound = alone.unwrap_or_else(|| start.outlook.bound(promised.of_data(start.data)));
         let placed = self.placed.load(Ordering::Relaxed);
         let used = self.slot(Class::Metadata).counters.read().used / self.node;
         let grown = used.saturating_sub(start.outlook.metadata.used / self.node);
         let grown = if self.mixed { 0 } else { grown.saturating_sub(bound.growth) };
+        if std::env::var_os("BT_PROBE").is_some() {
+            eprintln!(
+                "PROBE committed placed {placed} bound {bound:?} used {} before {}",
+                used,
+                start.outlook.metadata.used / self.node
+            );
+        }
         placed.saturating_sub(bound.blocks).max(grown)
     }
 

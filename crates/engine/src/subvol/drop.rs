@@ -4,7 +4,8 @@
 //! tree, mostly: each leaf that goes lets go of hundreds of extents, which may be anywhere in it. Room for that is asked for
 //! first ([`Space::reserve_upkeep`](crate::space::Space::reserve_upkeep)); what is granted is the budget of references. The
 //! smallest step is one leaf, and operations leave room for it; where even that is missing (another program has filled the
-//! filesystem) nothing is dropped until others have let go of something.
+//! filesystem) the trees are looked at closely, and a commit that does nothing else does what there is room for
+//! ([`crate::space::Lone`]); where that is nothing, nothing is dropped until others have let go of something.
 //!
 //! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
 //! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
@@ -44,6 +45,8 @@ pub(super) struct Budget {
     until: Option<Instant>,
     /// Blocks that were left when it was ended before that.
     left: Option<usize>,
+    /// It is what there is room for where there is hardly any: perhaps too little for a single leaf.
+    is_smallest: bool,
 }
 
 impl Budget {
@@ -54,11 +57,31 @@ impl Budget {
         #[cfg(test)]
         let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
         let (refs, trees) = core.space.reserve_upkeep(most, least, trees.min(blocks) as u64);
-        if refs == 0 {
-            return Budget { blocks: 0, trees, refs, nodes: 0, until, left: Some(blocks) };
+        let budget = |blocks, refs, nodes, left| Budget {
+            blocks,
+            trees,
+            refs,
+            nodes,
+            until,
+            left,
+            is_smallest: false,
+        };
+        if refs > 0 {
+            return budget(blocks, refs, refs.max(core.space.nodes_of_step()), None);
         }
-        let nodes = refs.max(core.space.nodes_of_step());
-        Budget { blocks, trees, refs, nodes, until, left: None }
+        match Budget::alone(core) {
+            Some((refs, nodes)) => {
+                let budget = budget(blocks, refs, nodes, None);
+                Budget { trees: 1, is_smallest: true, ..budget }
+            }
+            None => budget(0, 0, 0, Some(blocks)),
+        }
+    }
+
+    /// References to data extents and to tree blocks that a commit may let go of that does nothing else.
+    fn alone(core: &Core) -> Option<(u64, u64)> {
+        let looked = core.look().ok()??;
+        core.space.reserve_upkeep_alone(&looked.shape)
     }
 
     fn is_spent(&self) -> bool {
@@ -172,6 +195,7 @@ impl Forest {
         let dead = self.dead.lock().clone();
         let mut budget = Budget::reserve(core, blocks, dead.len(), until);
         self.stalled.store(budget.is_spent(), Ordering::Release);
+        let steps = self.steps();
         let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
         for (number, one) in dead.into_iter().enumerate() {
             if number > 0 && budget.is_late() || budget.trees == 0 {
@@ -199,6 +223,9 @@ impl Forest {
                 "{one} cannot be dropped: {error}; its space stays taken. It is tried again by later commits and \
                  mounts; if that does not help, the device or the filesystem is damaged: see what check says"
             ));
+        }
+        if budget.is_smallest && self.steps() == steps {
+            self.stalled.store(true, Ordering::Release);
         }
         self.pace.lock().note(blocks - budget.left.unwrap_or(budget.blocks));
         let mut dead = self.dead.lock();
