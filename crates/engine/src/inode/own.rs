@@ -138,12 +138,13 @@ impl Looking<'_, '_> {
             let shared = root != Some(block.bytenr()) && may_be_shared(block, last);
             lone.shared += u64::from(shared);
             child_refs(block, |target| match target {
-                Target::Block(..) => lone.blocks += u64::from(shared),
-                Target::Data { bytenr, ino: of, .. } if shared || of == ino => {
-                    lone.gains += u64::from(shared);
+                Target::Block(bytenr, _) if shared => lone.blocks.push(bytenr),
+                Target::Data { bytenr, .. } if shared => {
+                    lone.extents.push(bytenr);
                     extents.insert(bytenr);
                 }
-                Target::Data { .. } => {}
+                Target::Data { bytenr, ino: of, .. } if of == ino => drop(extents.insert(bytenr)),
+                Target::Block(..) | Target::Data { .. } => {}
             });
         })?;
         Ok((first, next))
@@ -178,7 +179,7 @@ impl Looking<'_, '_> {
 
     fn done(mut self) -> Result<Lone> {
         for bytenr in std::mem::take(&mut self.extents) {
-            self.op.core.add_leaves_of_extent(&mut self.lone, bytenr)?;
+            self.op.core.add_leaves_of_extent(&mut self.lone.leaves, bytenr)?;
         }
         Ok(self.lone)
     }

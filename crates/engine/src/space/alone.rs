@@ -10,10 +10,11 @@
 //!
 //! 1. **The ways to what is deleted**, each block once. Those that snapshots may share stay where they were, too.
 //! 2. **The extent tree**: its nodes, the leaves that have the extents that are named there, and, as with any commit, all leaves that items
-//!    of tree blocks are in or may come into. Of these so many split as what is added can fill: an item for each block that is written, and the
-//!    references that copies add. How much room each leaf has is known, so that the worst is that all comes to the fullest ones. This holds
-//!    because what comes of one old leaf stays in leaves of its own in such a commit ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere
-//!    merging fills leaves whole that had room, and what comes into them later splits them.
+//!    of tree blocks are in. How much room each of them has is known, and what comes into it: references where those have their items that
+//!    shared blocks lead to; and items of new blocks, for which it is *chosen* here where they are: where their items come into leaves that
+//!    have room for them. Only few split. What comes of one old leaf stays in leaves of its own in such a commit
+//!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later
+//!    splits them.
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
 //!
 //! A file is deleted so only where a subvolume can be deleted and dropped afterwards, if it can be now: that is what gives room where
@@ -25,8 +26,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use buttress_ondisk::{LeafBuilder, TreeBlock};
 
 use super::bound::{Bound, ITEM, NODES_ABOVE, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
-use super::reserve::{Need, Outlook, Promises, Shortage};
-use super::{Class, Space};
+use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
+use super::{Class, Pool, Range, Space};
 
 /// Once a leaf has split, those that came of it split again at the earliest when this part of a leaf has come into them. Two leaves that share
 /// evenly take half a leaf each; where one is left full, the other one has a quarter, which has come in.
@@ -34,49 +35,73 @@ const SPLITS_AGAIN: u64 = 8;
 /// Root items that each commit may write, besides those of subvolumes: of the trees for extents, devices, checksums, quotas, uuids, free space
 /// and block groups.
 const ROOTS: u64 = 7;
+/// Children of blocks that a step of dropping a subvolume may give to others at least.
+const STEP_LEAST: u64 = 16;
 
-/// Part of a tree: blocks that may be written anew.
+fn room_in(leaf: &TreeBlock) -> u64 {
+    LeafBuilder::room(leaf.as_bytes().len()).saturating_sub(leaf.leaf_used()) as u64
+}
+
+/// Blocks on the ways to some items of a tree.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct Way {
     /// Bytes that each leaf has room for, by address.
     leaves: BTreeMap<u64, u64>,
     nodes: BTreeSet<u64>,
 }
 
-impl Part {
+impl Way {
     /// One more block; whether it is new.
     pub fn add(&mut self, block: &TreeBlock) -> bool {
-        if !block.is_leaf() {
-            return self.nodes.insert(block.bytenr());
+        match block.is_leaf() {
+            true => self.leaves.insert(block.bytenr(), room_in(block)).is_none(),
+            false => self.nodes.insert(block.bytenr()),
         }
-        let room = LeafBuilder::room(block.as_bytes().len());
-        let free = room.saturating_sub(block.leaf_used()) as u64;
-        self.leaves.insert(block.bytenr(), free).is_none()
     }
 
-    /// Blocks.
-    pub fn len(&self) -> u64 {
+    fn blocks(&self) -> u64 {
         (self.leaves.len() + self.nodes.len()) as u64
     }
 
-    /// Leaves.
-    pub fn leaves(&self) -> usize {
-        self.leaves.len()
-    }
-
-    fn and(&self, other: &Part) -> Part {
+    fn and(&self, other: &Way) -> Way {
         let mut both = self.clone();
         both.leaves.extend(&other.leaves);
         both.nodes.extend(&other.nodes);
         both
     }
+}
 
-    /// What each leaf has room for, with so many of which that is not known; the fullest first.
-    fn rooms(&self, unknown: u64) -> Vec<u64> {
-        let mut rooms = vec![0; unknown as usize];
-        rooms.extend(self.leaves.values());
-        rooms.sort_unstable();
-        rooms
+/// Leaves of the extent tree: the bytes that each has room for, by the address of the first extent in it and by its own.
+#[derive(Clone, Debug, Default)]
+pub struct Leaves(BTreeMap<(u64, u64), u64>);
+
+impl Leaves {
+    /// One more, in which extents from `first` on are.
+    pub fn add(&mut self, first: u64, leaf: &TreeBlock) {
+        self.0.insert((first, leaf.bytenr()), room_in(leaf));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn and(&self, other: &Leaves) -> Leaves {
+        let known: BTreeSet<u64> = self.0.keys().map(|(_, leaf)| *leaf).collect();
+        let new = other.0.iter().filter(|((_, leaf), _)| !known.contains(leaf));
+        Leaves(self.0.iter().chain(new).map(|(key, room)| (*key, *room)).collect())
+    }
+
+    /// Those that items of the extent at `bytenr` may be in, or come into.
+    fn of(&self, bytenr: u64) -> impl Iterator<Item = (u64, u64)> {
+        let before = self.0.range(..(bytenr, 0)).next_back();
+        let at = self.0.range((bytenr, 0)..=(bytenr, u64::MAX));
+        before.into_iter().chain(at).map(|(key, _)| *key)
     }
 }
 
@@ -99,8 +124,10 @@ impl Size {
 /// How the trees are that any commit may change.
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
-    /// Of the extent tree: all nodes, and the leaves that items of tree blocks are in, or may come into.
-    pub extents: Part,
+    /// Nodes of the extent tree.
+    pub nodes: u64,
+    /// Its leaves that items of tree blocks are in, or may come into.
+    pub leaves: Leaves,
     /// Bytes of a new tree block's item.
     pub block_item: u64,
     /// Block groups have no tree of their own.
@@ -119,19 +146,23 @@ pub struct Shape {
 #[derive(Clone, Debug, Default)]
 pub struct Lone {
     /// The ways in its tree.
-    pub way: Part,
+    pub way: Way,
     /// Blocks of ways that were not looked at.
     pub unknown_way: u64,
     /// Blocks of all ways that snapshots may share.
     pub shared: u64,
     /// Leaves of the extent tree that have the data extents.
-    pub extents: Part,
+    pub leaves: Leaves,
+    /// The same, that were not looked at.
+    pub unknown_leaves: u64,
+    /// Tree blocks that references come to.
+    pub blocks: Vec<u64>,
+    /// The same, that were not looked at.
+    pub unknown_blocks: u64,
+    /// Data extents that references come to.
+    pub extents: Vec<u64>,
     /// The same, that were not looked at.
     pub unknown_extents: u64,
-    /// References to tree blocks that may be new.
-    pub blocks: u64,
-    /// References to data extents that may be new.
-    pub gains: u64,
     /// Data extents that may go.
     pub data: u64,
     /// Items of the root tree.
@@ -148,10 +179,12 @@ impl Lone {
             way: self.way.and(&other.way),
             unknown_way: self.unknown_way.saturating_add(other.unknown_way),
             shared: self.shared.saturating_add(other.shared),
-            extents: self.extents.and(&other.extents),
+            leaves: self.leaves.and(&other.leaves),
+            unknown_leaves: self.unknown_leaves.saturating_add(other.unknown_leaves),
+            blocks: [&self.blocks[..], &other.blocks].concat(),
+            unknown_blocks: self.unknown_blocks.saturating_add(other.unknown_blocks),
+            extents: [&self.extents[..], &other.extents].concat(),
             unknown_extents: self.unknown_extents.saturating_add(other.unknown_extents),
-            blocks: self.blocks.saturating_add(other.blocks),
-            gains: self.gains.saturating_add(other.gains),
             data: self.data.saturating_add(other.data),
             roots: self.roots.saturating_add(other.roots),
             uuids: self.uuids.saturating_add(other.uuids),
@@ -160,16 +193,72 @@ impl Lone {
     }
 }
 
-/// Leaves that split at most when so many bytes come into leaves with these rooms, the fullest first.
-fn splits(rooms: &[u64], mut bytes: u64, again: u64) -> u64 {
+/// Leaves that split at most when so many bytes come into leaves with these rooms, wherever that is.
+fn splits(mut rooms: Vec<u64>, mut bytes: u64, again: u64) -> u64 {
+    rooms.sort_unstable();
     let mut count = 0;
-    for room in rooms.iter().take_while(|room| **room < again) {
+    for room in rooms.into_iter().take_while(|room| *room < again) {
         match bytes.checked_sub(room + 1) {
             Some(rest) => (bytes, count) = (rest, count + 1),
             None => return count,
         }
     }
     count + bytes / again.max(1)
+}
+
+/// What comes into leaves of the extent tree.
+struct Filling<'f> {
+    leaves: &'f Leaves,
+    lone: &'f Lone,
+    /// Bytes, by leaf: of references.
+    added: BTreeMap<(u64, u64), u64>,
+}
+
+impl<'f> Filling<'f> {
+    fn new(leaves: &'f Leaves, lone: &'f Lone) -> Filling<'f> {
+        let mut filling = Filling { leaves, lone, added: BTreeMap::new() };
+        lone.blocks.iter().for_each(|bytenr| filling.add(*bytenr, ITEM));
+        lone.extents.iter().for_each(|bytenr| filling.add(*bytenr, REFERENCE));
+        filling
+    }
+
+    fn add(&mut self, bytenr: u64, bytes: u64) {
+        for leaf in self.leaves.of(bytenr) {
+            *self.added.entry(leaf).or_default() += bytes;
+        }
+    }
+
+    /// Where tree blocks can be: first those whose items come into leaves that have room for them.
+    fn places(&self, runs: &[Range], node: u64, item: u64) -> Vec<u64> {
+        let mut filled = Filling { added: self.added.clone(), ..*self };
+        let places = runs.iter().flat_map(|run| (run.start..run.end()).step_by(node as usize));
+        let (mut first, others): (Vec<u64>, Vec<u64>) = places.partition(|place| {
+            let bytes = |leaf| filled.added.get(&leaf).copied().unwrap_or(0) + item;
+            let fits = self.leaves.of(*place).all(|leaf| bytes(leaf) <= self.leaves.0[&leaf]);
+            if fits {
+                filled.add(*place, item);
+            }
+            fits
+        });
+        first.extend(others);
+        first
+    }
+
+    /// Leaves that split when new blocks are in these places.
+    fn splits(&self, places: &[u64], item: u64, again: u64) -> u64 {
+        let mut filled = Filling { added: self.added.clone(), ..*self };
+        places.iter().for_each(|place| filled.add(*place, item));
+        let (mut rooms, mut count) = (Vec::new(), 0);
+        for (leaf, room) in &self.leaves.0 {
+            let bytes = filled.added.get(leaf).copied().unwrap_or(0);
+            count += if bytes > *room { 1 + (bytes - room) / again } else { 0 };
+            rooms.push(room.saturating_sub(bytes));
+        }
+        rooms.resize(rooms.len() + self.lone.unknown_leaves as usize, 0);
+        let bytes = self.lone.unknown_blocks.saturating_mul(ITEM);
+        let bytes = bytes.saturating_add(self.lone.unknown_extents.saturating_mul(REFERENCE));
+        count + splits(rooms, bytes, again)
+    }
 }
 
 impl Outlook {
@@ -188,13 +277,12 @@ impl Outlook {
 
     /// What is not the extent tree's, nor that for free space.
     fn bound_of_others(&self, shape: &Shape, lone: &Lone) -> Bound {
-        let split = splits(&lone.way.rooms(0), lone.bytes, self.splits_again())
-            .saturating_add(lone.unknown_way);
-        let added = match lone.bytes {
-            0 => 1,
-            _ => split + self.new_nodes(lone.way.nodes.len() as u64, split),
-        };
-        let way = lone.way.len().saturating_add(lone.unknown_way);
+        let rooms = lone.way.leaves.values().copied().collect();
+        let split = splits(rooms, lone.bytes, self.splits_again());
+        let split = split.saturating_add(lone.unknown_way);
+        let nodes = self.new_nodes(lone.way.nodes.len() as u64, split);
+        let added = if lone.bytes > 0 { split + nodes } else { 1 };
+        let way = lone.way.blocks().saturating_add(lone.unknown_way);
         let roots = shape.roots.ways(ROOTS.saturating_add(lone.roots));
         let rest = shape.uuids.ways(lone.uuids) + shape.devices.ways(1) + shape.groups;
         let quota = if self.trees.quota > 0 { self.trees.quota + QUOTA_SLACK } else { 0 };
@@ -206,70 +294,75 @@ impl Outlook {
         Bound { blocks, growth, ..Bound::default() }.and(csum)
     }
 
-    /// What the commit of a deletion writes that comes alone.
-    pub fn bound_alone(&self, shape: &Shape, lone: &Lone) -> Bound {
+    /// What the commit of a deletion writes that comes alone, and where; nothing where there is no room for it in these runs.
+    fn bound_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
         let others = self.bound_of_others(shape, lone);
-        let part = shape.extents.and(&lone.extents);
-        let rooms = part.rooms(lone.unknown_extents);
+        let leaves = shape.leaves.and(&lone.leaves);
         let groups = if shape.groups_in_extents { self.data.groups.min(lone.data + 4) } else { 0 };
-        let nodes = part.nodes.len() as u64;
-        let old = rooms.len() as u64 + groups + nodes;
-        let references = lone.blocks.saturating_mul(ITEM);
-        let references = references.saturating_add(lone.gains.saturating_mul(REFERENCE));
-        let (mut split, mut all) = (0, 0);
+        let old = shape.nodes + leaves.len() as u64 + lone.unknown_leaves + groups;
+        let filling = Filling::new(&leaves, lone);
+        let mut places = filling.places(runs, self.node, shape.block_item);
+        let mut blocks = others.blocks.saturating_add(old);
         loop {
-            let spans = lone.data.saturating_add(2 * all);
-            let spans =
-                rewritten(self.trees.free_space, self.node, self.trees.free_space, spans, RANGE);
-            let grown = split + self.new_nodes(nodes, split);
+            let split = filling.splits(
+                places.get(..blocks as usize)?,
+                shape.block_item,
+                self.splits_again(),
+            );
+            let grown = split + self.new_nodes(shape.nodes, split);
             let extents = Bound { blocks: old + grown, growth: grown, ..Bound::default() };
-            let bound = others.and(spans).and(extents);
-            let bytes = bound.blocks.saturating_mul(shape.block_item).saturating_add(references);
-            let more = splits(&rooms, bytes, self.splits_again());
-            if bound.blocks == all && more == split || bound.blocks > self.metadata.nodes {
-                return bound;
+            let (size, adds) = (self.trees.free_space, lone.data.saturating_add(2 * blocks));
+            let bound = others.and(extents).and(rewritten(size, self.node, size, adds, RANGE));
+            if bound.blocks <= blocks {
+                places.truncate(blocks as usize);
+                return Some((bound, places));
             }
-            (split, all) = (more.max(split), bound.blocks.max(all));
+            blocks = bound.blocks;
         }
     }
 
-    /// A step of dropping a subvolume that lets go of so many data extents, or gives them to a block.
-    fn lone_step(&self, extents: u64) -> Lone {
+    /// A step of dropping a subvolume that lets go of so many data extents, or gives them to a block, and gives so many blocks to another one.
+    fn lone_step(&self, extents: u64, blocks: u64) -> Lone {
         Lone {
-            unknown_extents: 2 * extents,
-            blocks: self.nodes_of_step(),
-            gains: extents,
+            unknown_leaves: 2 * extents,
+            unknown_blocks: blocks,
+            unknown_extents: extents,
             data: extents,
             roots: 2,
             ..Lone::default()
         }
     }
 
-    /// Deleting a subvolume, about which nothing is known.
+    /// Deleting a subvolume, about which nothing is known: of the three leaves that lose its name it is taken that they are near each other.
     fn lone_subvolume(&self) -> Lone {
-        let (way, nodes) = (3 * (NODES_ABOVE + 1), 3 * NODES_ABOVE);
+        let way = 3 + NODES_ABOVE;
         Lone {
             unknown_way: way,
             shared: if self.shared { way } else { 0 },
-            blocks: if self.shared { nodes * self.children_of_node() } else { 0 },
+            unknown_blocks: if self.shared { NODES_ABOVE * self.children_of_node() } else { 0 },
             roots: 4,
             uuids: 2,
-            ..self.lone_step(0)
+            ..Lone::default()
         }
     }
 
     /// Whether there is room for a deletion, and then for dropping a subvolume, after deleting it, too, unless the deletion is that; if
     /// there is now.
-    fn has_room_alone(&self, shape: &Shape, lone: &Lone, is_subvolume: bool) -> Option<Bound> {
-        let bound = self.bound_alone(shape, lone);
-        let free = self.metadata.nodes;
-        let later = if is_subvolume { self.lone_step(0) } else { self.lone_subvolume() };
+    fn room_alone(
+        &self,
+        (shape, lone): (&Shape, &Lone),
+        is_subvolume: bool,
+        runs: &[Range],
+    ) -> Option<(Bound, Vec<u64>)> {
+        let step = self.lone_step(0, STEP_LEAST);
+        let later = if is_subvolume { step } else { self.lone_subvolume() };
+        let found = self.bound_alone(shape, lone, runs)?;
         let is_left = || {
-            let both = self.bound_alone(shape, &lone.and(&later)).blocks;
-            both.saturating_add(bound.growth) <= free
+            let both = self.bound_alone(shape, &lone.and(&later), runs);
+            both.is_some_and(|(both, _)| both.blocks + found.0.growth <= self.metadata.nodes)
         };
-        let was_there = || self.bound_alone(shape, &later).blocks <= free;
-        (bound.blocks <= free && (is_left() || !was_there())).then_some(bound)
+        let was_there = || self.bound_alone(shape, &later, runs).is_some();
+        (is_left() || !was_there()).then_some(found)
     }
 }
 
@@ -285,13 +378,31 @@ impl Space {
     pub fn has_blocks(&self, from: u64, to: u64) -> bool {
         let list = self.index.list.read();
         let first = list.partition_point(|(range, _)| range.end() <= from);
-        let near = list.iter().skip(first).take_while(|(range, _)| range.start < to);
-        near.into_iter().any(|(_, class)| self.mixed || *class != Class::Data)
+        let mut near = list.iter().skip(first).take_while(|(range, _)| range.start < to);
+        near.any(|(_, class)| self.mixed || *class != Class::Data)
     }
 
-    /// Whether the deletion that was promised last comes alone.
+    /// Whether what is promised is a deletion that comes alone.
     pub fn is_alone(&self) -> bool {
         self.alone.load(Relaxed)
+    }
+
+    /// Runs of free space for tree blocks, the longest first.
+    fn runs_for_blocks(&self) -> Vec<Range> {
+        let slot = self.slot(Class::Metadata);
+        let starts: Vec<u64> = slot.set.lock().groups().map(|group| group.range.start).collect();
+        let mut runs = Vec::new();
+        for start in starts {
+            let Ok(set) = self.lock_with(slot, start) else { continue };
+            let Some(group) = set.get(start).filter(|group| group.nodes() > 0) else { continue };
+            runs.extend(group.free().iter_from(0).filter_map(|run| {
+                let first = run.start.next_multiple_of(self.node);
+                let len = run.end().saturating_sub(first) / self.node * self.node;
+                (len > 0).then_some(Range::new(first, len))
+            }));
+        }
+        runs.sort_unstable_by_key(|run| std::cmp::Reverse((run.len, run.start)));
+        runs
     }
 
     /// Lets a deletion in that comes alone. `is_current` says whether the trees are still those that were looked at; no transaction
@@ -299,7 +410,7 @@ impl Space {
     pub fn reserve_alone(
         &self,
         need: Need,
-        (shape, lone): (&Shape, &Lone),
+        looked: (&Shape, &Lone),
         is_current: impl FnOnce() -> bool,
     ) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
@@ -308,50 +419,53 @@ impl Space {
             return Err(Shortage::CommitFirst);
         }
         let outlook = self.outlook(&pool, false);
-        if std::env::var_os("BT_PROBE").is_some() {
-            let b = outlook.bound_alone(shape, lone);
-            let later = if need.subvolume { outlook.lone_step(0) } else { outlook.lone_subvolume() };
-            eprintln!("PROBE alone free {} bound {b:?} others {:?} later {:?} both {:?} extents leaves {} nodes {} way {} shared {} blocks {} gains {} roots {:?} uuids {:?}", outlook.metadata.nodes, outlook.bound_of_others(shape, lone), outlook.bound_alone(shape, &later), outlook.bound_alone(shape, &lone.and(&later)), shape.extents.leaves(), shape.extents.nodes.len(), lone.way.len(), lone.shared, lone.blocks, lone.gains, shape.roots, shape.uuids);
-        }
-        let Some(bound) = outlook.has_room_alone(shape, lone, need.subvolume) else {
-            return Err(Shortage::NoSpace);
-        };
+        let runs = self.runs_for_blocks();
+        let found = outlook.room_alone(looked, need.subvolume, &runs);
+        let found = found.ok_or(Shortage::NoSpace)?;
         pool.promises.running = pool.promises.running.plus(need);
-        self.begin_alone(&mut pool, bound);
+        self.begin_alone(&mut pool, found);
         Ok(())
     }
 
     /// The same for the commit under way, of which nothing else is known, to drop part of a subvolume: how many references it may let
-    /// go of, to data extents and to tree blocks.
-    pub fn reserve_upkeep_alone(&self, shape: &Shape) -> Option<(u64, u64)> {
+    /// go of, to data extents and to tree blocks. `leaf` are the extents of a leaf, and where they are, if no other one is let go of.
+    pub fn reserve_upkeep_alone(
+        &self,
+        shape: &Shape,
+        leaf: Option<(Vec<u64>, Leaves)>,
+    ) -> Option<(u64, u64)> {
         let mut pool = self.pool.lock();
         self.thaw();
         if !pool.promises.are_none() {
             return None;
         }
-        let outlook = self.outlook(&pool, false);
-        let mut extents = outlook.extents_of_leaf();
-        loop {
-            let bound = outlook.bound_alone(shape, &outlook.lone_step(extents));
-            if std::env::var_os("BT_PROBE").is_some() {
-                eprintln!("PROBE step alone extents {extents} free {} bound {bound:?}", outlook.metadata.nodes);
+        let (outlook, runs) = (self.outlook(&pool, false), self.runs_for_blocks());
+        let (extents, least) = match &leaf {
+            Some((extents, _)) => (extents.len() as u64, STEP_LEAST),
+            None => (outlook.extents_of_leaf(), outlook.nodes_of_step()),
+        };
+        for blocks in [outlook.nodes_of_step(), least] {
+            let step = match leaf.clone() {
+                Some((extents, leaves)) => {
+                    let data = extents.len() as u64;
+                    Lone { extents, leaves, data, ..outlook.lone_step(0, blocks) }
+                }
+                None => outlook.lone_step(extents, blocks),
+            };
+            if let Some(found) = outlook.bound_alone(shape, &step, &runs) {
+                pool.promises.committing = Total::dropping(extents, blocks, 1);
+                self.begin_alone(&mut pool, found);
+                return Some((extents, blocks));
             }
-            if bound.blocks <= outlook.metadata.nodes {
-                let nodes = outlook.nodes_of_step();
-                pool.promises.committing = Total::dropping(extents, nodes, 1);
-                self.begin_alone(&mut pool, bound);
-                return Some((extents, nodes));
-            }
-            if extents == 0 {
-                return None;
-            }
-            extents /= 2;
         }
+        None
     }
 
-    fn begin_alone(&self, pool: &mut super::Pool, bound: Bound) {
+    fn begin_alone(&self, pool: &mut Pool, (bound, mut places): (Bound, Vec<u64>)) {
         pool.promises.alone = Some(bound);
-        pool.credit = Default::default();
+        pool.credit = Credit::default();
+        places.reverse();
+        *self.chosen.lock() = places;
         self.alone.store(true, Relaxed);
     }
 
@@ -359,5 +473,14 @@ impl Space {
     pub(super) fn end_alone(&self, promises: &mut Promises) -> Option<Bound> {
         self.alone.store(false, Relaxed);
         promises.alone.take()
+    }
+
+    /// The next block of those that were chosen.
+    pub(super) fn take_chosen(&self) -> Option<u64> {
+        let start = self.chosen.lock().pop()?;
+        let range = Range::new(start, self.node);
+        let taken =
+            self.change(range, "a chosen block is not free", |group| group.take_block_at(start));
+        taken.is_ok().then_some(start)
     }
 }

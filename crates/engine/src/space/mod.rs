@@ -49,7 +49,7 @@ use chunks::Pool;
 use cold::Cold;
 use set::{Counters, Set};
 
-pub use alone::{Lone, Part, Shape, Size};
+pub use alone::{Leaves, Lone, Shape, Size};
 pub use bound::Trees;
 pub(crate) use bound::most_packed;
 pub use emit::Dirty;
@@ -161,6 +161,8 @@ pub struct Space {
     placed: AtomicU64,
     /// The deletion that was promised last comes alone.
     alone: AtomicBool,
+    /// Where its commit puts tree blocks.
+    chosen: Mutex<Vec<u64>>,
     /// The next commit is to pack the trees that describe space.
     pack: AtomicBool,
     /// Blocks that these trees had when they were packed last.

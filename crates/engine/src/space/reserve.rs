@@ -9,9 +9,10 @@
 //! What is rewritten comes back once the commit is done; what a commit adds does not. So an operation
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
 //! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
-//! for: a filesystem that was filled here can always delete (Linux may leave less than that), and where snapshots share what is deleted, which takes more
+//! for: a filesystem that was filled here can always delete, and where snapshots share what is deleted, which takes more
 //! room at first, it can delete what they do not share, and drop them. What deletions need grows with the trees that describe
-//! space, and these with each deletion: before one is refused they are packed, for which all leave room.
+//! space, and these with each deletion: before one is refused they are packed, for which all leave room. Linux may leave less than all that:
+//! then a deletion comes alone, with a bound that is counted and not reckoned ([`super::alone`]).
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
 
@@ -503,30 +504,6 @@ impl Space {
             Outlook { shared: outlook.shared || need.sharing, ..outlook }
         };
         let mut outlook = look(&pool, false);
-        if std::env::var_os("BT_PROBE").is_some() {
-            eprintln!("PROBE reserve {need:?} {leave:?} promised {:?}", pool.promises.all());
-            let outlook = look(&pool, true);
-            let only = Total::default().plus(need);
-            let bound = outlook.bound(only);
-            eprintln!(
-                "  free nodes {} pinned {} used {} trees {:?} room {}",
-                outlook.metadata.nodes,
-                outlook.metadata.pinned / outlook.node,
-                outlook.metadata.used / outlook.node,
-                outlook.trees,
-                outlook.room
-            );
-            eprintln!(
-                "  bound {bound:?} floor {} after {}",
-                outlook.floor(),
-                outlook.after(leave, only, bound)
-            );
-            eprintln!(
-                "  nothing {:?} packing {:?}",
-                outlook.bound(Total::default()),
-                outlook.bound(Total::packing())
-            );
-        }
         if !outlook.fits(wanted, leave) {
             self.thaw();
             outlook = look(&pool, true);
@@ -711,13 +688,6 @@ impl Space {
         let used = self.slot(Class::Metadata).counters.read().used / self.node;
         let grown = used.saturating_sub(start.outlook.metadata.used / self.node);
         let grown = if self.mixed { 0 } else { grown.saturating_sub(bound.growth) };
-        if std::env::var_os("BT_PROBE").is_some() {
-            eprintln!(
-                "PROBE committed placed {placed} bound {bound:?} used {} before {}",
-                used,
-                start.outlook.metadata.used / self.node
-            );
-        }
         placed.saturating_sub(bound.blocks).max(grown)
     }
 

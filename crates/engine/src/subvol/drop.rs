@@ -28,6 +28,7 @@ use super::forest::{Forest, Subvolume};
 use super::relocation_trees::Doomed;
 use crate::error::{Error, Result};
 use crate::refs::{By, RefLog, Target, may_be_shared, own_at_end};
+use crate::space::Leaves;
 use crate::tree::View;
 use crate::txn::{Commit, Core, CsumLog, Upkeep, root_of};
 
@@ -45,13 +46,21 @@ pub(super) struct Budget {
     until: Option<Instant>,
     /// Blocks that were left when it was ended before that.
     left: Option<usize>,
-    /// It is what there is room for where there is hardly any: perhaps too little for a single leaf.
+    /// It is what there is room for where there is hardly any: perhaps too little to go on.
     is_smallest: bool,
+    /// The only leaf that may be let go of, or changed, if it has data extents.
+    leaf: Option<u64>,
 }
 
 impl Budget {
     /// What there is room for, of so many blocks.
-    fn reserve(core: &Core, blocks: usize, trees: usize, until: Option<Instant>) -> Budget {
+    fn reserve(
+        core: &Core,
+        blocks: usize,
+        trees: usize,
+        until: Option<Instant>,
+        next_leaf: impl FnOnce() -> Option<Arc<TreeBlock>>,
+    ) -> Budget {
         let least = core.space.extents_of_leaf();
         let most = least.saturating_mul(blocks as u64);
         #[cfg(test)]
@@ -65,23 +74,43 @@ impl Budget {
             until,
             left,
             is_smallest: false,
+            leaf: None,
         };
         if refs > 0 {
             return budget(blocks, refs, refs.max(core.space.nodes_of_step()), None);
         }
-        match Budget::alone(core) {
-            Some((refs, nodes)) => {
+        match Budget::alone(core, next_leaf) {
+            Some((refs, nodes, leaf)) => {
                 let budget = budget(blocks, refs, nodes, None);
-                Budget { trees: 1, is_smallest: true, ..budget }
+                Budget { trees: 1, is_smallest: true, leaf, ..budget }
             }
             None => budget(0, 0, 0, Some(blocks)),
         }
     }
 
-    /// References to data extents and to tree blocks that a commit may let go of that does nothing else.
-    fn alone(core: &Core) -> Option<(u64, u64)> {
+    /// References to data extents and to tree blocks that a commit may let go of that does nothing else, and the only leaf with such
+    /// extents that may be let go of.
+    fn alone(
+        core: &Core,
+        next_leaf: impl FnOnce() -> Option<Arc<TreeBlock>>,
+    ) -> Option<(u64, u64, Option<u64>)> {
         let looked = core.look().ok()??;
-        core.space.reserve_upkeep_alone(&looked.shape)
+        if let Some((refs, nodes)) = core.space.reserve_upkeep_alone(&looked.shape, None) {
+            return Some((refs, nodes, None));
+        }
+        let (mut extents, mut leaves, leaf) = (Vec::new(), Leaves::default(), next_leaf());
+        if let Some(leaf) = &leaf {
+            crate::refs::child_refs(leaf, |target| match target {
+                Target::Data { bytenr, .. } => extents.push(bytenr),
+                Target::Block(..) => {}
+            });
+        }
+        for bytenr in &extents {
+            core.add_leaves_of_extent(&mut leaves, *bytenr).ok()?;
+        }
+        let (refs, nodes) =
+            core.space.reserve_upkeep_alone(&looked.shape, Some((extents, leaves)))?;
+        Some((refs, nodes, Some(leaf.map_or(0, |leaf| leaf.bytenr()))))
     }
 
     fn is_spent(&self) -> bool {
@@ -110,6 +139,9 @@ impl Budget {
     fn takes_leaf(&mut self, leaf: &TreeBlock) -> bool {
         let mut count = 0;
         crate::refs::child_refs(leaf, |_| count += 1);
+        if count > 0 && self.leaf.is_some_and(|only| only != leaf.bytenr()) {
+            return false;
+        }
         let done = self.refs.checked_sub(count);
         self.refs = done.unwrap_or(self.refs);
         done.is_some()
@@ -193,7 +225,8 @@ impl Forest {
             _ => (core.drop_blocks_max, None),
         };
         let dead = self.dead.lock().clone();
-        let mut budget = Budget::reserve(core, blocks, dead.len(), until);
+        let next_leaf = || dead.first().and_then(|one| self.next_leaf(commit, *one).ok()?);
+        let mut budget = Budget::reserve(core, blocks, dead.len(), until, next_leaf);
         self.stalled.store(budget.is_spent(), Ordering::Release);
         let steps = self.steps();
         let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
@@ -255,6 +288,28 @@ impl Forest {
         self.drop_some(commit, &subvolume, budget)
     }
 
+    /// The leaf that dropping `one` comes to first, if it lets go of that, or changes who counts its extents.
+    fn next_leaf(&self, commit: &Commit<'_>, one: Doomed) -> Result<Option<Arc<TreeBlock>>> {
+        let Doomed::Subvolume(id) = one else { return Ok(None) };
+        let subvolume = self.find(commit.core(), id)?;
+        let (mut walk, item) = Self::walk(commit, &subvolume);
+        walk.resume(&item)?;
+        walk.next_leaf()
+    }
+
+    /// A walk over a subvolume, from its start on, and its root item.
+    fn walk<'w, 'a>(commit: &'w Commit<'a>, subvolume: &Subvolume) -> (Walk<'w, 'a>, RootItem) {
+        let item = subvolume.item();
+        let view = View::new(&commit.core().blocks, subvolume.id, root_of(&item));
+        let walk = Walk {
+            last_snapshot: item.last_snapshot.get(),
+            born: subvolume.key.offset,
+            converted: *subvolume.converted.lock(),
+            ..Walk::new(commit, view)
+        };
+        (walk, item)
+    }
+
     /// Whether there is something to drop, and room for it as far as is known.
     pub fn can_drop(&self) -> bool {
         self.dropping.load(Ordering::Acquire) && !self.stalled.load(Ordering::Acquire)
@@ -299,14 +354,7 @@ impl Forest {
         subvolume: &Subvolume,
         budget: &mut Budget,
     ) -> Result<Dropped> {
-        let item = subvolume.item();
-        let view = View::new(&commit.core().blocks, subvolume.id, root_of(&item));
-        let mut walk = Walk {
-            last_snapshot: item.last_snapshot.get(),
-            born: subvolume.key.offset,
-            converted: *subvolume.converted.lock(),
-            ..Walk::new(commit, view)
-        };
+        let (mut walk, item) = Self::walk(commit, subvolume);
         if let Err(error) = walk.resume(&item) {
             return Ok(Dropped::Stuck(error));
         }
@@ -400,6 +448,31 @@ impl<'w, 'a> Walk<'w, 'a> {
             self.path.push((block, slot, full));
             block = child;
         }
+    }
+
+    /// The leaf that it comes to first, if that is let go of, or to be converted.
+    fn next_leaf(&self) -> Result<Option<Arc<TreeBlock>>> {
+        let Some((mut block, mut slot, _)) = self.path.last().cloned() else { return Ok(None) };
+        while !block.is_leaf() {
+            if slot >= block.len() {
+                return Ok(None);
+            }
+            let child = self.view.child(&block, slot)?;
+            let is_shared = may_be_shared(&child, self.last_snapshot)
+                && self.commit.sharing().refs(&child)?.0 > 1;
+            if is_shared && child.owner() != self.tree {
+                return Ok(None);
+            }
+            slot = if child.is_leaf() || !is_shared {
+                0
+            } else {
+                let first = child.child_for(&self.converted);
+                let owned = |slot: &usize| child.child(*slot).generation > self.born;
+                (first..child.len()).find(owned).unwrap_or(child.len())
+            };
+            block = child;
+        }
+        Ok(Some(block))
     }
 
     fn is_full(&self, block: &TreeBlock) -> Result<bool> {

@@ -7,7 +7,7 @@ use buttress_ondisk::{ITEM_LEN, Key, TreeBlock, kind, objectid};
 
 use super::core::{Core, Roots};
 use crate::error::Result;
-use crate::space::{Lone, Part, Shape, Size};
+use crate::space::{Leaves, Shape, Size};
 use crate::tree::{Root, View};
 
 /// Bytes of leaves of the extent tree that are looked at, at most.
@@ -32,14 +32,18 @@ impl Core {
             let blocks = View::new(&self.blocks, id, root).count()?;
             Ok(Size { blocks, height: u64::from(root.level) + 1 })
         };
-        let Some(extents) = self.leaves_of_blocks(roots.extent)? else { return Ok(None) };
+        let mut nodes = 0;
+        let extents = View::new(&self.blocks, objectid::EXTENT_TREE, roots.extent);
+        extents.each_block(&mut |_, level| nodes += u64::from(level > 0))?;
+        let Some(leaves) = self.leaves_of_blocks(roots.extent)? else { return Ok(None) };
         let info = if self.features.skinny { 0 } else { size_of::<TreeBlockInfo>() };
         let item = ITEM_LEN + size_of::<ExtentItem>() + info + size_of::<ExtentInlineRef>();
         let uuids =
             roots.uuid.map_or(Ok(Size::default()), |root| size(objectid::UUID_TREE, root))?;
         let groups = roots.block_group.map(|root| size(objectid::BLOCK_GROUP_TREE, root));
         let shape = Shape {
-            extents,
+            nodes,
+            leaves,
             block_item: item as u64,
             groups_in_extents: groups.is_none(),
             roots: size(objectid::ROOT_TREE, roots.root)?,
@@ -56,37 +60,37 @@ impl Core {
         (now.root, now.extent) == (then.root, then.extent)
     }
 
-    /// All nodes of the extent tree, and its leaves for tree blocks.
-    fn leaves_of_blocks(&self, root: Root) -> Result<Option<Part>> {
+    /// The leaves of the extent tree for tree blocks; nothing where these are too many.
+    fn leaves_of_blocks(&self, root: Root) -> Result<Option<Leaves>> {
         let view = View::new(&self.blocks, objectid::EXTENT_TREE, root);
-        let (mut part, block) = (Part::default(), view.root_block()?);
-        part.add(&block);
-        let all = self.add_leaves_of_blocks(&view, &block, (0, u64::MAX), &mut part)?;
-        Ok(all.then_some(part))
+        let mut leaves = Leaves::default();
+        let all =
+            self.add_leaves_of_blocks(&view, &*view.root_block()?, (0, u64::MAX), &mut leaves)?;
+        Ok(all.then_some(leaves))
     }
 
-    /// As deep as the tree has levels. False when there are too many.
+    /// Adds those below `block`, which extents from `from` to `to` belong in. As deep as the tree has levels. False when there are too many.
     fn add_leaves_of_blocks(
         &self,
         view: &View<'_>,
-        node: &TreeBlock,
+        block: &TreeBlock,
         (from, to): (u64, u64),
-        part: &mut Part,
+        leaves: &mut Leaves,
     ) -> Result<bool> {
-        let most = (LOOKED_AT / self.features.nodesize as u64) as usize;
-        for slot in 0..if node.is_leaf() { 0 } else { node.len() } {
-            let start = if slot == 0 { from } else { node.key(slot).objectid };
-            let last = slot + 1 == node.len();
-            // The items of one address may go on in the next leaf.
-            let end = if last { to } else { node.key(slot + 1).objectid.saturating_add(1) };
-            if node.level() == 1 && !self.space.has_blocks(start, end) {
+        if block.is_leaf() {
+            leaves.add(from, block);
+            return Ok(leaves.len() as u64 * self.features.nodesize as u64 <= LOOKED_AT);
+        }
+        for slot in 0..block.len() {
+            let start = if slot == 0 { from } else { block.key(slot).objectid };
+            let is_last = slot + 1 == block.len();
+            let next = if is_last { to } else { block.key(slot + 1).objectid };
+            // The items of one extent may go on in the next leaf.
+            if block.level() == 1 && !self.space.has_blocks(start, next.saturating_add(1)) {
                 continue;
             }
-            let child = view.child(node, slot)?;
-            part.add(&child);
-            if part.leaves() > most
-                || !self.add_leaves_of_blocks(view, &child, (start, end), part)?
-            {
+            let child = view.child(block, slot)?;
+            if !self.add_leaves_of_blocks(view, &child, (start, next), leaves)? {
                 return Ok(false);
             }
         }
@@ -94,12 +98,14 @@ impl Core {
     }
 
     /// Adds the leaves of the extent tree that have the items of an extent.
-    pub fn add_leaves_of_extent(&self, lone: &mut Lone, bytenr: u64) -> Result<()> {
+    pub fn add_leaves_of_extent(&self, leaves: &mut Leaves, bytenr: u64) -> Result<()> {
         let view = self.extent_view();
         let mut from = Key::new(bytenr, kind::EXTENT_ITEM, 0);
         loop {
             let next = view.show_path(&from, &mut |block| {
-                lone.extents.add(block);
+                if block.is_leaf() && !block.is_empty() {
+                    leaves.add(block.key(0).objectid, block);
+                }
             })?;
             match next.filter(|next| next.objectid <= bytenr) {
                 Some(next) => from = next,
