@@ -9,12 +9,16 @@
 //! What is written is then:
 //!
 //! 1. **The ways to what is deleted**, each block once. Those that snapshots may share stay where they were, too.
-//! 2. **The extent tree**: its nodes, the leaves that have the extents that are named there, and, as with any commit, all leaves that items
-//!    of tree blocks are in. How much room each of them has is known, and what comes into it: references where those have their items that
-//!    shared blocks lead to; and items of new blocks, for which it is *chosen* here where they are: where their items come into leaves that
-//!    have room for them. Only few split. What comes of one old leaf stays in leaves of its own in such a commit
-//!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later
-//!    splits them.
+//! 2. **The extent tree**: its nodes, the leaves that have the extents that are named there, and leaves that items of tree blocks are in. A
+//!    leaf is written when the item of something in it changes: of what is written, which leaves its place and takes another one. So all
+//!    leaves may be written, but no others than those that have an item of one of them, or of a block of another tree that is written; and of
+//!    these no others than those that have an item of one of these. Each of these *steps* leaves fewer. What was not looked at may begin
+//!    anywhere: until its way comes to one of the leaves that are left, it has as many leaves as there were steps.
+//!
+//!    How much room each leaf has is known, and what comes into it: references where those have their items that shared blocks lead to; and
+//!    items of new blocks, whose places are *chosen* here: where their items come into leaves that are written anyway, and that have room for
+//!    them as far as that goes. What comes of one old leaf stays in leaves of its own in such a commit
+//!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later splits them.
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
 //!
 //! A file is deleted so only where a subvolume can be deleted and dropped afterwards, if it can be now: that is what gives room where
@@ -23,7 +27,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use buttress_ondisk::{LeafBuilder, TreeBlock};
+use buttress_ondisk::{LEVELS_MAX, LeafBuilder, TreeBlock};
 
 use super::bound::{Bound, ITEM, NODES_ABOVE, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
@@ -35,6 +39,8 @@ const SPLITS_AGAIN: u64 = 8;
 /// Root items that each commit may write, besides those of subvolumes: of the trees for extents, devices, checksums, quotas, uuids, free space
 /// and block groups.
 const ROOTS: u64 = 7;
+/// So many steps are gone from leaves of the extent tree to those that have their items, at most, to find which of them are written.
+const STEPS_MAX: u64 = 8;
 /// Children of blocks that a step of dropping a subvolume may give to others at least.
 const STEP_LEAST: u64 = 16;
 
@@ -57,6 +63,10 @@ impl Way {
             true => self.leaves.insert(block.bytenr(), room_in(block)).is_none(),
             false => self.nodes.insert(block.bytenr()),
         }
+    }
+
+    fn addresses(&self) -> Vec<u64> {
+        self.leaves.keys().chain(&self.nodes).copied().collect()
     }
 
     fn blocks(&self) -> u64 {
@@ -97,6 +107,12 @@ impl Leaves {
         Leaves(self.0.iter().chain(new).map(|(key, room)| (*key, *room)).collect())
     }
 
+    /// Those in which items of these blocks may be, and of these leaves themselves.
+    fn with_items_of(&self, blocks: &[u64], leaves: &BTreeSet<(u64, u64)>) -> BTreeSet<(u64, u64)> {
+        let own = leaves.iter().map(|(_, leaf)| *leaf);
+        blocks.iter().copied().chain(own).flat_map(|bytenr| self.of(bytenr)).collect()
+    }
+
     /// Those that items of the extent at `bytenr` may be in, or come into.
     fn of(&self, bytenr: u64) -> impl Iterator<Item = (u64, u64)> {
         let before = self.0.range(..(bytenr, 0)).next_back();
@@ -128,6 +144,8 @@ pub struct Shape {
     pub nodes: u64,
     /// Its leaves that items of tree blocks are in, or may come into.
     pub leaves: Leaves,
+    /// Where its nodes are, and all blocks of the other trees that any commit may change.
+    pub others: Vec<u64>,
     /// Bytes of a new tree block's item.
     pub block_item: u64,
     /// Block groups have no tree of their own.
@@ -296,12 +314,48 @@ impl Outlook {
 
     /// What the commit of a deletion writes that comes alone, and where; nothing where there is no room for it in these runs.
     fn bound_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
-        let others = self.bound_of_others(shape, lone);
         let leaves = shape.leaves.and(&lone.leaves);
+        let named: BTreeSet<u64> = lone.leaves.0.keys().map(|(_, leaf)| *leaf).collect();
+        let named = leaves.0.keys().filter(|(_, leaf)| named.contains(leaf));
+        let named: BTreeSet<(u64, u64)> = named.copied().collect();
+        let known = [&shape.others[..], &lone.blocks, &lone.way.addresses()].concat();
+        let mut dirty: BTreeSet<(u64, u64)> = leaves.0.keys().copied().collect();
+        let mut best: Option<(Bound, Vec<u64>)> = None;
+        for steps in 0..=STEPS_MAX {
+            let found = self.bound_of_dirty(shape, lone, (&leaves, &dirty, steps), runs);
+            let blocks = |it: &Option<(Bound, _)>| it.as_ref().map_or(u64::MAX, |it| it.0.blocks);
+            if blocks(&found) < blocks(&best) {
+                best = found;
+            }
+            let before = dirty.len();
+            dirty = leaves.with_items_of(&known, &dirty);
+            dirty.extend(&named);
+            if dirty.len() == before {
+                break;
+            }
+        }
+        best
+    }
+
+    /// The same where these leaves of the extent tree are written, and those that the ways from what was not looked at come to in so many
+    /// steps.
+    fn bound_of_dirty(
+        &self,
+        shape: &Shape,
+        lone: &Lone,
+        (leaves, dirty, steps): (&Leaves, &BTreeSet<(u64, u64)>, u64),
+        runs: &[Range],
+    ) -> Option<(Bound, Vec<u64>)> {
+        let others = self.bound_of_others(shape, lone);
         let groups = if shape.groups_in_extents { self.data.groups.min(lone.data + 4) } else { 0 };
-        let old = shape.nodes + leaves.len() as u64 + lone.unknown_leaves + groups;
-        let filling = Filling::new(&leaves, lone);
+        let unknown = lone.unknown_leaves + groups;
+        let hidden = unknown + 2 * (lone.unknown_blocks + lone.unknown_way);
+        let left = (leaves.len() - dirty.len()) as u64;
+        let more = unknown + hidden.saturating_mul(steps).min(left);
+        let old = shape.nodes + dirty.len() as u64 + more;
+        let filling = Filling::new(leaves, lone);
         let mut places = filling.places(runs, self.node, shape.block_item);
+        places.retain(|place| leaves.of(*place).all(|leaf| dirty.contains(&leaf)));
         let mut blocks = others.blocks.saturating_add(old);
         loop {
             let split = filling.splits(
@@ -325,7 +379,8 @@ impl Outlook {
     fn lone_step(&self, extents: u64, blocks: u64) -> Lone {
         Lone {
             unknown_leaves: 2 * extents,
-            unknown_blocks: blocks,
+            // And the blocks on the way to them.
+            unknown_blocks: blocks + 2 * LEVELS_MAX as u64,
             unknown_extents: extents,
             data: extents,
             roots: 2,

@@ -42,6 +42,7 @@ impl Core {
             roots.uuid.map_or(Ok(Size::default()), |root| size(objectid::UUID_TREE, root))?;
         let groups = roots.block_group.map(|root| size(objectid::BLOCK_GROUP_TREE, root));
         let shape = Shape {
+            others: self.blocks_of_others(&roots)?,
             nodes,
             leaves,
             block_item: item as u64,
@@ -52,6 +53,19 @@ impl Core {
             groups: groups.transpose()?.map_or(0, |size| size.blocks),
         };
         Ok(Some(Looked { shape, roots }))
+    }
+
+    /// Where the nodes of the extent tree are, and all blocks of the other trees that any commit may change.
+    fn blocks_of_others(&self, roots: &Roots) -> Result<Vec<u64>> {
+        let trees = roots.by_id().into_iter().filter_map(|(id, root)| Some((id, root?)));
+        let top = [(objectid::ROOT_TREE, roots.root), (objectid::CHUNK_TREE, roots.chunk)];
+        let mut others = Vec::new();
+        for (id, root) in trees.chain(top) {
+            View::new(&self.blocks, id, root).each_block(&mut |bytenr, level| {
+                others.extend((id != objectid::EXTENT_TREE || level > 0).then_some(bytenr));
+            })?;
+        }
+        Ok(others)
     }
 
     /// Whether these are the trees of the last commit.
