@@ -99,6 +99,7 @@ impl Inner {
         // Asked for when there was no room for the first time, which most operations never hear.
         let (mut in_vain, mut used) = (0, None);
         let (mut counted, mut reclaimed) = (0, 0);
+        let mut alone_first = self.core.space.was_alone();
         loop {
             let shortage = match self.attempt(need, look, Self::with_others, work) {
                 Ok(done) => return Ok(done),
@@ -113,6 +114,11 @@ impl Inner {
                 }
                 Err(Failure::Shortage(shortage)) => shortage,
             };
+            if std::mem::take(&mut alone_first)
+                && let Some(done) = self.alone(need, about, work)?
+            {
+                return Ok(done);
+            }
             look = about;
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
             if shortage == Shortage::NoSpace && self.forest.let_all_go() {

@@ -21,15 +21,15 @@
 //!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later splits them.
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
 //!
-//! A file is deleted so only where a subvolume can be deleted and dropped afterwards, if it can be now: that is what gives room where
-//! snapshots share everything. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
+//! What it leaves is room for as much again and a step of dropping a subvolume, if there is for such a step now: deleting a snapshot takes no
+//! more, and gives room where everything is shared. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
 use buttress_ondisk::{LEVELS_MAX, LeafBuilder, TreeBlock};
 
-use super::bound::{Bound, ITEM, NODES_ABOVE, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
+use super::bound::{Bound, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
 use super::{Class, Pool, Range, Space};
 
@@ -388,35 +388,15 @@ impl Outlook {
         }
     }
 
-    /// Deleting a subvolume, about which nothing is known: of the three leaves that lose its name it is taken that they are near each other.
-    fn lone_subvolume(&self) -> Lone {
-        let way = 3 + NODES_ABOVE;
-        Lone {
-            unknown_way: way,
-            shared: if self.shared { way } else { 0 },
-            unknown_blocks: if self.shared { NODES_ABOVE * self.children_of_node() } else { 0 },
-            roots: 4,
-            uuids: 2,
-            ..Lone::default()
-        }
-    }
-
-    /// Whether there is room for a deletion, and then for dropping a subvolume, after deleting it, too, unless the deletion is that; if
-    /// there is now.
-    fn room_alone(
-        &self,
-        (shape, lone): (&Shape, &Lone),
-        is_subvolume: bool,
-        runs: &[Range],
-    ) -> Option<(Bound, Vec<u64>)> {
+    /// Whether there is room for a deletion, and then for as much again and a step of dropping a subvolume, if there is for such a step now.
+    fn room_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
         let step = self.lone_step(0, STEP_LEAST);
-        let later = if is_subvolume { step } else { self.lone_subvolume() };
         let found = self.bound_alone(shape, lone, runs)?;
         let is_left = || {
-            let both = self.bound_alone(shape, &lone.and(&later), runs);
+            let both = self.bound_alone(shape, &lone.and(&step), runs);
             both.is_some_and(|(both, _)| both.blocks + found.0.growth <= self.metadata.nodes)
         };
-        let was_there = || self.bound_alone(shape, &later, runs).is_some();
+        let was_there = || self.bound_alone(shape, &step, runs).is_some();
         (is_left() || !was_there()).then_some(found)
     }
 }
@@ -442,6 +422,11 @@ impl Space {
         self.alone.load(Relaxed)
     }
 
+    /// Whether the last deletion came alone: then the next one will, too, most likely.
+    pub fn was_alone(&self) -> bool {
+        self.was_alone.load(Relaxed)
+    }
+
     /// Runs of free space for tree blocks, the longest first.
     fn runs_for_blocks(&self) -> Vec<Range> {
         let slot = self.slot(Class::Metadata);
@@ -465,7 +450,7 @@ impl Space {
     pub fn reserve_alone(
         &self,
         need: Need,
-        looked: (&Shape, &Lone),
+        (shape, lone): (&Shape, &Lone),
         is_current: impl FnOnce() -> bool,
     ) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
@@ -475,10 +460,11 @@ impl Space {
         }
         let outlook = self.outlook(&pool, false);
         let runs = self.runs_for_blocks();
-        let found = outlook.room_alone(looked, need.subvolume, &runs);
+        let found = outlook.room_alone(shape, lone, &runs);
         let found = found.ok_or(Shortage::NoSpace)?;
         pool.promises.running = pool.promises.running.plus(need);
         self.begin_alone(&mut pool, found);
+        self.was_alone.store(true, Relaxed);
         Ok(())
     }
 

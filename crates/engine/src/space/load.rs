@@ -130,6 +130,7 @@ impl Space {
             volumes: AtomicU64::new(0),
             counted: AtomicBool::new(false),
             alone: AtomicBool::new(false),
+            was_alone: AtomicBool::new(false),
             chosen: Mutex::default(),
             placed: AtomicU64::new(0),
             pack: AtomicBool::new(false),

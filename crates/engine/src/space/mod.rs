@@ -161,6 +161,8 @@ pub struct Space {
     placed: AtomicU64,
     /// The deletion that was promised last comes alone.
     alone: AtomicBool,
+    /// The last deletion came alone.
+    was_alone: AtomicBool,
     /// Where its commit puts tree blocks.
     chosen: Mutex<Vec<u64>>,
     /// The next commit is to pack the trees that describe space.

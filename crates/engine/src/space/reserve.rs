@@ -520,6 +520,9 @@ impl Space {
         }
         pool.promises = wanted;
         pool.credit = outlook.credit(wanted, need);
+        if need.deleting {
+            self.was_alone.store(false, Ordering::Relaxed);
+        }
         // Never back: others may have found out meanwhile.
         self.shared.fetch_or(outlook.shared, Ordering::Relaxed);
         Ok(())
