@@ -29,8 +29,10 @@ const LEAVES_MAX: u32 = 1024;
 /// Of a file with more leaves besides those for its extents, none is looked at for a deletion that comes alone.
 const CLOSE_MAX: u32 = 64;
 
-/// The items of a directory that change when a name goes.
-fn items_of_name(name: Hashed<'_>, index: u64) -> [(u8, u64); 3] {
+/// The items of a directory that change when a name goes: kinds and offsets.
+type NameItems = [(u8, u64); 3];
+
+fn items_of_name(name: Hashed<'_>, index: u64) -> NameItems {
     [(kind::INODE_ITEM, 0), (kind::DIR_ITEM, name.hash.into()), (kind::DIR_INDEX, index)]
 }
 
@@ -92,7 +94,7 @@ impl FileTree {
         op: &Op<'_>,
         dir: &Inode,
         name: &[u8],
-    ) -> Result<Option<(u64, [(u8, u64); 3])>> {
+    ) -> Result<Option<(u64, NameItems)>> {
         let name = Hashed::known(name)?;
         let (target, _) = self.target(op, dir, name, false)?;
         let view = self.view(op.core);
@@ -256,7 +258,7 @@ impl FileTree {
         dir: &Inode,
         name: &[u8],
         id: u64,
-    ) -> Result<[(u8, u64); 3]> {
+    ) -> Result<NameItems> {
         let (index, name) = (self.subvolume_entry(op, dir, name, id)?, Hashed::known(name)?);
         Ok(items_of_name(name, index))
     }
