@@ -21,8 +21,8 @@
 //!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later splits them.
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
 //!
-//! What it leaves is room for as much again and a step of dropping a subvolume, if there is for such a step now: deleting a snapshot takes no
-//! more, and gives room where everything is shared. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
+//! What it leaves is room for a step of dropping a subvolume, if there is for that now: deleting a snapshot takes no more, and gives room where
+//! everything is shared. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -71,13 +71,6 @@ impl Way {
 
     fn blocks(&self) -> u64 {
         (self.leaves.len() + self.nodes.len()) as u64
-    }
-
-    fn and(&self, other: &Way) -> Way {
-        let mut both = self.clone();
-        both.leaves.extend(&other.leaves);
-        both.nodes.extend(&other.nodes);
-        both
     }
 }
 
@@ -189,26 +182,6 @@ pub struct Lone {
     pub uuids: u64,
     /// Bytes of items that come into the trees on its way.
     pub bytes: u64,
-}
-
-impl Lone {
-    fn and(&self, other: &Lone) -> Lone {
-        Lone {
-            way: self.way.and(&other.way),
-            unknown_way: self.unknown_way.saturating_add(other.unknown_way),
-            shared: self.shared.saturating_add(other.shared),
-            leaves: self.leaves.and(&other.leaves),
-            unknown_leaves: self.unknown_leaves.saturating_add(other.unknown_leaves),
-            blocks: [&self.blocks[..], &other.blocks].concat(),
-            unknown_blocks: self.unknown_blocks.saturating_add(other.unknown_blocks),
-            extents: [&self.extents[..], &other.extents].concat(),
-            unknown_extents: self.unknown_extents.saturating_add(other.unknown_extents),
-            data: self.data.saturating_add(other.data),
-            roots: self.roots.saturating_add(other.roots),
-            uuids: self.uuids.saturating_add(other.uuids),
-            bytes: self.bytes.saturating_add(other.bytes),
-        }
-    }
 }
 
 /// Leaves that split at most when so many bytes come into leaves with these rooms, wherever that is.
@@ -388,16 +361,13 @@ impl Outlook {
         }
     }
 
-    /// Whether there is room for a deletion, and then for as much again and a step of dropping a subvolume, if there is for such a step now.
+    /// Whether there is room for a deletion, and then for a step of dropping a subvolume, if there is for that now.
     fn room_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
-        let step = self.lone_step(0, STEP_LEAST);
         let found = self.bound_alone(shape, lone, runs)?;
-        let is_left = || {
-            let both = self.bound_alone(shape, &lone.and(&step), runs);
-            both.is_some_and(|(both, _)| both.blocks + found.0.growth <= self.metadata.nodes)
-        };
-        let was_there = || self.bound_alone(shape, &step, runs).is_some();
-        (is_left() || !was_there()).then_some(found)
+        let step = self.bound_alone(shape, &self.lone_step(0, STEP_LEAST), runs);
+        let is_left =
+            |step: &Bound| step.blocks.saturating_add(found.0.growth) <= self.metadata.nodes;
+        step.is_none_or(|(step, _)| is_left(&step)).then_some(found)
     }
 }
 
