@@ -92,7 +92,7 @@ impl Inner {
     fn drop_orphan(&self, subvolume: &Subvolume, ino: u64, unnamed: bool) -> Result<()> {
         // No more than that: a full filesystem has little to spare, and this comes before every deletion.
         let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-        let about = About::File(Node { subvolume: subvolume.id, ino });
+        let about = About::End(Node { subvolume: subvolume.id, ino });
         let cleaned = self.change_about(about, need, |op| {
             if subvolume.is_dead() && !unnamed {
                 return Err(Error::User(Errno::NOENT));
@@ -123,7 +123,7 @@ impl Inner {
     fn evict(&self, subvolume: &Subvolume, unnamed: bool) -> Result<()> {
         let mut failed = Vec::new();
         while let Some(mut leaving) = subvolume.tree.take_leaving() {
-            let about = About::File(Node { subvolume: subvolume.id, ino: leaving.ino() });
+            let about = About::End(Node { subvolume: subvolume.id, ino: leaving.ino() });
             let done = self.in_steps(about, deleting(LAST_LEAVES, 100), |op, extents| {
                 // A subvolume that was deleted goes as a whole.
                 if subvolume.is_dead() && !unnamed {
@@ -176,7 +176,7 @@ impl Inner {
     }
 
     /// The same, of an operation that says what it lets go of.
-    fn change_at_about<T>(
+    pub(super) fn change_at_about<T>(
         &self,
         node: Node,
         about: About<'_>,
@@ -396,7 +396,7 @@ impl Filesystem {
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };
         let mut end = FILE_END;
-        inner.in_steps(About::File(node), Need { data, ..deleting(2, 200) }, |op, extents| {
+        inner.in_steps(About::End(node), Need { data, ..deleting(2, 200) }, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             match subvolume.tree.shorten(op, &inode, size, &mut end, extents)? {
                 Step::Again => Ok(None),
@@ -577,7 +577,7 @@ impl Filesystem {
             return inner.let_go(node.subvolume);
         }
         let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
-        inner.change_about(About::File(node), need, release)?;
+        inner.change_about(About::End(node), need, release)?;
         inner.evict_after(node.subvolume);
         inner.let_go(node.subvolume)
     }

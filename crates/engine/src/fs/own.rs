@@ -2,13 +2,14 @@
 //!
 //! What an operation is promised is the worst that may come of it, which below snapshots is far more than what does. A full filesystem
 //! must not refuse for that reason what would make it emptier. So a deletion says what it is about, and before it is refused, it is
-//! looked up which of its leaves snapshots can share at all.
+//! looked up which of its leaves snapshots can share at all. Where that does not help, it may come alone, with a bound of its own
+//! (`space/alone.rs`).
 
 use super::Inner;
 use super::types::Node;
 use crate::error::Result;
-use crate::space::Need;
-use crate::txn::Op;
+use crate::space::{Lone, Need};
+use crate::txn::{Looked, Op};
 
 /// What an operation lets go of.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +20,20 @@ pub(super) enum About<'a> {
     Entry(Node, &'a [u8]),
     /// What a file has.
     File(Node),
+    /// The last extents of a file, or all that it has, if these are few.
+    End(Node),
     /// An xattr.
     Xattr(Node, &'a [u8]),
+    /// A name of a directory that leads to a subvolume, and the subvolume.
+    Subvolume(Node, &'a [u8], u64),
+}
+
+impl About<'_> {
+    /// Whether a deletion that says this may come alone.
+    pub fn can_be_alone(self, need: Need) -> bool {
+        let is_looked_at = matches!(self, About::Entry(..) | About::End(_) | About::Subvolume(..));
+        is_looked_at && need.deleting && need.data == 0 && !need.modest
+    }
 }
 
 impl Inner {
@@ -28,6 +41,38 @@ impl Inner {
     pub(super) fn looked_up(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Need {
         let shared = self.shared_leaves(op, about).unwrap_or(u32::MAX);
         Need { own: need.leaves.saturating_sub(shared), ..need }
+    }
+
+    /// What a deletion changes, if it comes alone; nothing where that is not looked at, or cannot be read.
+    pub(super) fn looked_closely(
+        &self,
+        op: &Op<'_>,
+        need: Need,
+        about: About<'_>,
+    ) -> Option<(Looked, Lone)> {
+        let looked = op.core.look().ok()??;
+        let lone = self.lone(op, need, about).ok()??;
+        let bytes = if need.subvolume { 0 } else { need.bytes.into() };
+        let (roots, uuids) = if need.subvolume { (5, 2) } else { (1, 0) };
+        Some((looked, Lone { data: need.refs.into(), bytes, roots, uuids, ..lone }))
+    }
+
+    fn lone(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Result<Option<Lone>> {
+        match about {
+            About::Whatever | About::Xattr(..) | About::File(_) => Ok(None),
+            About::Entry(dir, name) => {
+                let (subvolume, dir) = self.find(op, dir)?;
+                subvolume.tree.lone_entry(op, &dir, name, need.leaves)
+            }
+            About::Subvolume(dir, name, id) => {
+                let (subvolume, dir) = self.find(op, dir)?;
+                subvolume.tree.lone_subvolume_entry(op, &dir, name, id).map(Some)
+            }
+            About::End(node) => {
+                let subvolume = self.subvolume(node.subvolume)?;
+                subvolume.tree.lone_file(op, node.ino, need.leaves)
+            }
+        }
     }
 
     fn shared_leaves(&self, op: &Op<'_>, about: About<'_>) -> Result<u32> {
@@ -41,7 +86,11 @@ impl Inner {
                 let subvolume = self.subvolume(node.subvolume)?;
                 subvolume.tree.shared_leaves_of_xattr(op, node.ino, name)
             }
-            About::File(node) => {
+            About::Subvolume(dir, name, id) => {
+                let (subvolume, dir) = self.find(op, dir)?;
+                subvolume.tree.shared_leaves_of_subvolume(op, &dir, name, id)
+            }
+            About::File(node) | About::End(node) => {
                 let subvolume = self.subvolume(node.subvolume)?;
                 subvolume.tree.shared_leaves_of_file(op, node.ino)
             }

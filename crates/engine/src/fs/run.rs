@@ -22,6 +22,9 @@ const COMMITS_MAX: u32 = 4;
 /// Commits that one operation makes to have what was charged to quota groups counted; the second one for what others were charged meanwhile.
 const COUNTS_MAX: u32 = 2;
 
+/// Commits after which a deletion tries to come alone.
+const ALONE_MAX: u32 = 3;
+
 /// Commits in a row that drop deleted subvolumes while an operation waits for room, and give nothing back that it could use.
 const IN_VAIN_MAX: u32 = 1000;
 
@@ -34,6 +37,9 @@ const USUAL_BYTES: u32 = 1 << 10;
 
 /// Block groups that one operation empties in search of room.
 const RECLAIMED_MAX: u32 = 8;
+
+/// Whether an operation was let in.
+type Reserved = std::result::Result<(), Shortage>;
 
 enum Failure {
     Shortage(Shortage),
@@ -93,8 +99,9 @@ impl Inner {
         // Asked for when there was no room for the first time, which most operations never hear.
         let (mut in_vain, mut used) = (0, None);
         let (mut counted, mut reclaimed) = (0, 0);
+        let mut alone_first = self.core.space.was_alone();
         loop {
-            let shortage = match self.attempt(need, look, work) {
+            let shortage = match self.attempt(need, look, Self::with_others, work) {
                 Ok(done) => return Ok(done),
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Quota(may_shrink)) => {
@@ -107,6 +114,11 @@ impl Inner {
                 }
                 Err(Failure::Shortage(shortage)) => shortage,
             };
+            if std::mem::take(&mut alone_first)
+                && let Some(done) = self.alone(need, about, work)?
+            {
+                return Ok(done);
+            }
             look = about;
             // Nobody is refused space for the sake of who has files of a deleted subvolume open.
             if shortage == Shortage::NoSpace && self.forest.let_all_go() {
@@ -126,7 +138,7 @@ impl Inner {
             if given_up {
                 // The device may have room for the one class in chunks of the other.
                 if reclaimed == RECLAIMED_MAX || !self.reclaim_for(need)? {
-                    return Err(Error::NoSpace);
+                    return self.alone(need, about, work)?.ok_or(Error::NoSpace);
                 }
                 (reclaimed, commits) = (reclaimed + 1, 0);
                 continue;
@@ -141,6 +153,44 @@ impl Inner {
             let before = std::mem::replace(&mut steps, self.forest.steps());
             commits = if steps > before && in_vain < IN_VAIN_MAX { 0 } else { commits + 1 };
         }
+    }
+
+    /// The last resort of a deletion: nothing else is under way, and what its commit writes is looked at closely ([`crate::space::Lone`]). It is
+    /// committed at once. Nothing where there is no room for that either, or others keep coming in between.
+    fn alone<T>(
+        &self,
+        need: Need,
+        about: About<'_>,
+        work: &mut impl FnMut(&Op<'_>) -> Result<T>,
+    ) -> Result<Option<(T, u64)>> {
+        if !about.can_be_alone(need) {
+            return Ok(None);
+        }
+        for _ in 0..ALONE_MAX {
+            self.commit_for_space(Upkeep::Much)?;
+            match self.attempt(need, about, Self::without_others, work) {
+                Ok(done) => {
+                    self.commit_for_space(Upkeep::Much)?;
+                    return Ok(Some(done));
+                }
+                Err(Failure::Other(error)) => return Err(error),
+                Err(Failure::Quota(_)) => return Err(Error::User(Errno::DQUOT)),
+                Err(Failure::Shortage(_)) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    fn with_others(&self, op: &Op<'_>, need: Need, _: About<'_>) -> Reserved {
+        op.core.space.reserve(need)
+    }
+
+    fn without_others(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Reserved {
+        let Some((looked, lone)) = self.looked_closely(op, need, about) else {
+            return Err(Shortage::NoSpace);
+        };
+        let is_last = || op.core.is_last(&looked);
+        op.core.space.reserve_alone(need, (&looked.shape, &lone), is_last)
     }
 
     /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted; whether that could be done.
@@ -162,6 +212,7 @@ impl Inner {
         &self,
         need: Need,
         look: About<'_>,
+        reserve: impl FnOnce(&Inner, &Op<'_>, Need, About<'_>) -> Reserved,
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
@@ -172,7 +223,7 @@ impl Inner {
         }
         let charges = self.core.charges.charge(need.charged_to, bytes);
         charges.map_err(|full| Failure::Quota(full.may_shrink))?;
-        self.core.space.reserve(need).map_err(|shortage| {
+        reserve(self, &op, need, look).map_err(|shortage| {
             self.core.charges.give_back(need.charged_to, bytes);
             Failure::Shortage(shortage)
         })?;

@@ -1,5 +1,6 @@
 //! Subvolumes, snapshots, deletion.
 
+use super::own::About;
 use super::run::{need, plus};
 use super::types::{Node, Owner};
 use super::worker::STALLED_MAX;
@@ -50,7 +51,8 @@ impl Inner {
             return Err(Error::User(Errno::INVAL));
         }
         let id = entry.node.subvolume;
-        self.change_at(dir, SUBVOLUME_DELETION, |op, subvolume, parent| {
+        let about = About::Subvolume(dir, name, id);
+        self.change_at_about(dir, about, SUBVOLUME_DELETION, |op, subvolume, parent| {
             let place = Place { subvolume, dir: parent, name };
             match entry.node.is_stub() {
                 true => self.forest.remove_stub(op, place, id),

@@ -87,6 +87,13 @@ impl Space {
     /// The address of a new tree block, for the running commit. Neighbours in time are neighbours in
     /// address as far as possible.
     pub fn allocate_block(&self, class: Class) -> Result<u64> {
+        if class == Class::Metadata
+            && self.is_alone()
+            && let Some(start) = self.take_chosen()
+        {
+            self.placed.fetch_add(1, Relaxed);
+            return Ok(start);
+        }
         let slot = self.slot(class);
         loop {
             let seen = slot.grown.load(Relaxed);
@@ -145,7 +152,7 @@ impl Space {
     }
 
     /// Changes the group that holds a range; an error when `change` says that it cannot be.
-    fn change(
+    pub(super) fn change(
         &self,
         range: Range,
         what: &'static str,

@@ -55,11 +55,11 @@ use crate::tree::PACKED_GAP;
 /// root, uuid, device, chunk and block group trees a path of three blocks and as many where its leaf splits; and 2 to spare.
 const SLACK: u64 = 5 * 2 * 3 + 2;
 /// The same of the quota tree where it grows, and two leaves of groups that are new.
-const QUOTA_SLACK: u64 = 2 * 3 + 2;
+pub(super) const QUOTA_SLACK: u64 = 2 * 3 + 2;
 /// Bytes of a tree block's header.
 const HEADER: u64 = HEADER_LEN as u64;
 /// Bytes of an item's header.
-const ITEM: u64 = ITEM_LEN as u64;
+pub(super) const ITEM: u64 = ITEM_LEN as u64;
 /// Bytes of the smallest file extent that refers to data.
 const FILE_EXTENT: u64 = bytes_of::<FileExtent>() + ITEM;
 /// Bytes of a pointer of a node.
@@ -68,7 +68,7 @@ const POINTER: u64 = CHILD_LEN as u64;
 const BLOCK_ITEM: u64 =
     bytes_of::<ExtentItem>() + bytes_of::<TreeBlockInfo>() + bytes_of::<ExtentInlineRef>() + ITEM;
 /// Bytes that a reference adds to the extent tree at most: an item of its own, where the extent's has no room for it.
-const REFERENCE: u64 = bytes_of::<ExtentDataRef>() + ITEM;
+pub(super) const REFERENCE: u64 = bytes_of::<ExtentDataRef>() + ITEM;
 /// Bytes that a new extent adds: its item with one reference, and the byte that says of which kind that is.
 const EXTENT: u64 = bytes_of::<ExtentItem>() + 1 + bytes_of::<ExtentDataRef>() + ITEM;
 /// Bytes of a root item, and of the reference to the subvolume and back with the longest name.
@@ -80,7 +80,7 @@ const GROUP: u64 = bytes_of::<BlockGroupItem>() + ITEM;
 const BITMAP: u64 = BITMAP_LEN + ITEM;
 /// Bytes that a range adds to the free space tree, whose items of ranges have no body, or to the checksum tree where it cuts an
 /// item in two; and a checksum of the usual length.
-const RANGE: u64 = ITEM + 4;
+pub(super) const RANGE: u64 = ITEM + 4;
 /// Children of a node on average, at least. The smallest node has room for 121. A merge fills nodes whole but for the last one of
 /// a level, which has a quarter, or shares evenly with the one before it (`Merge::flush_nodes`).
 const CHILDREN: u64 = 32;
@@ -338,7 +338,8 @@ impl Bound {
         Bound { blocks: growth, growth, ..Bound::default() }
     }
 
-    fn and(self, other: Bound) -> Bound {
+    /// Both.
+    pub fn and(self, other: Bound) -> Bound {
         let blocks = self.blocks.saturating_add(other.blocks);
         let growth = self.growth.saturating_add(other.growth);
         Bound { blocks, growth, gaps: self.gaps.saturating_add(other.gaps) }
@@ -351,7 +352,7 @@ fn nodes_above(leaves: u64, blocks: u64, trees: u64) -> u64 {
 }
 
 /// A tree of `blocks` blocks of which `leaves` leaves are rewritten, with `adds` additions of `bytes` bytes each among them.
-fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Bound {
+pub(super) fn rewritten(blocks: u64, node: u64, leaves: u64, adds: u64, bytes: u64) -> Bound {
     let leaves = leaves.min(blocks);
     let splits = adds.min(leaves);
     let filled = leaves_of(adds.saturating_mul(bytes), SPACE_FILL, node);

@@ -256,13 +256,18 @@ impl Group {
     /// The address of a new tree block, used at once.
     pub fn take_block(&mut self) -> Option<u64> {
         let start = self.free.block(self.cursor, TOGETHER)?;
+        self.take_block_at(start).then_some(start)
+    }
+
+    /// The same at this address; whether it was free.
+    pub fn take_block_at(&mut self, start: u64) -> bool {
         if !self.free.remove(Range::new(start, self.node)) {
-            return None;
+            return false;
         }
         self.used += self.node;
         self.cursor = start + self.node;
         self.note_used(Range::new(start, self.node));
-        Some(start)
+        true
     }
 
     /// The commit refers to promised data: it is used now. Whether all of it was promised.

@@ -16,6 +16,7 @@
 //! held while a tree is read or written.
 
 mod allocate;
+mod alone;
 mod bits;
 mod bound;
 mod chunks;
@@ -48,6 +49,7 @@ use chunks::Pool;
 use cold::Cold;
 use set::{Counters, Set};
 
+pub use alone::{Leaves, Lone, Shape, Size};
 pub use bound::Trees;
 pub(crate) use bound::most_packed;
 pub use emit::Dirty;
@@ -157,6 +159,12 @@ pub struct Space {
     counted: AtomicBool,
     /// Tree blocks of metadata that were taken since the last freeze, and not given back.
     placed: AtomicU64,
+    /// The deletion that was promised last comes alone.
+    alone: AtomicBool,
+    /// The last deletion came alone.
+    was_alone: AtomicBool,
+    /// Where its commit puts tree blocks.
+    chosen: Mutex<Vec<u64>>,
     /// The next commit is to pack the trees that describe space.
     pack: AtomicBool,
     /// Blocks that these trees had when they were packed last.

@@ -9,9 +9,10 @@
 //! What is rewritten comes back once the commit is done; what a commit adds does not. So an operation
 //! has to leave a part (the global reserve) that only operations which give space back may use, and
 //! these leave what deleting a subvolume takes, and the smallest step of dropping it, which nobody waits
-//! for: a filesystem that was filled here can always delete (Linux may leave less than that), and where snapshots share what is deleted, which takes more
+//! for: a filesystem that was filled here can always delete, and where snapshots share what is deleted, which takes more
 //! room at first, it can delete what they do not share, and drop them. What deletions need grows with the trees that describe
-//! space, and these with each deletion: before one is refused they are packed, for which all leave room.
+//! space, and these with each deletion: before one is refused they are packed, for which all leave room. Linux may leave less than all that:
+//! then a deletion comes alone, with a bound that is counted and not reckoned ([`super::alone`]).
 //!
 //! Chunks of one class are only made out of device space that the promises of the other do not need.
 
@@ -74,6 +75,8 @@ pub enum Shortage {
 pub(crate) struct Promises {
     pub(super) running: Total,
     pub(super) committing: Total,
+    /// What was promised is one deletion, or one step of dropping a subvolume, that comes alone, and this is its bound.
+    pub(super) alone: Option<Bound>,
 }
 
 impl Promises {
@@ -232,7 +235,7 @@ impl Outlook {
     }
 
     /// References to tree blocks that this step may change: those of a node, and of the blocks on the way to it.
-    fn nodes_of_step(&self) -> u64 {
+    pub(super) fn nodes_of_step(&self) -> u64 {
         self.children_of_node() + 2 * LEVELS_MAX as u64
     }
 
@@ -278,7 +281,7 @@ impl Outlook {
     /// all is committed: then only what has grown is gone.
     fn short(&self, promises: Promises, leave: Leave) -> (u64, u64) {
         let total = promises.all();
-        let bound = self.bound(total);
+        let bound = promises.alone.unwrap_or_else(|| self.bound(total));
         let after = self.after(leave, total, bound).saturating_mul(self.node);
         let metadata = bound.blocks.saturating_mul(self.node).max(after);
         let data = promises.data();
@@ -299,6 +302,9 @@ impl Outlook {
     }
 
     fn fits(&self, promises: Promises, leave: Leave) -> bool {
+        if promises.alone.is_some() {
+            return false;
+        }
         let short = self.short(promises, leave);
         if short == (0, 0) {
             return true;
@@ -514,6 +520,9 @@ impl Space {
         }
         pool.promises = wanted;
         pool.credit = outlook.credit(wanted, need);
+        if need.deleting {
+            self.was_alone.store(false, Ordering::Relaxed);
+        }
         // Never back: others may have found out meanwhile.
         self.shared.fetch_or(outlook.shared, Ordering::Relaxed);
         Ok(())
@@ -663,6 +672,9 @@ impl Space {
     pub fn unreserve(&self, need: Need) {
         let mut pool = self.pool.lock();
         pool.promises.running = pool.promises.running.minus(need);
+        if pool.promises.all() == Total::default() {
+            self.end_alone(&mut pool.promises);
+        }
     }
 
     /// The commit is done: what its transaction was promised has been used or is not needed. Without
@@ -672,8 +684,9 @@ impl Space {
         let mut pool = self.pool.lock();
         self.known.committed();
         let promised = std::mem::take(&mut pool.promises.committing);
+        let alone = self.end_alone(&mut pool.promises);
         let Some(start) = pool.start.take() else { return 0 };
-        let bound = start.outlook.bound(promised.of_data(start.data));
+        let bound = alone.unwrap_or_else(|| start.outlook.bound(promised.of_data(start.data)));
         let placed = self.placed.load(Ordering::Relaxed);
         let used = self.slot(Class::Metadata).counters.read().used / self.node;
         let grown = used.saturating_sub(start.outlook.metadata.used / self.node);

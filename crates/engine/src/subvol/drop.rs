@@ -4,7 +4,8 @@
 //! tree, mostly: each leaf that goes lets go of hundreds of extents, which may be anywhere in it. Room for that is asked for
 //! first ([`Space::reserve_upkeep`](crate::space::Space::reserve_upkeep)); what is granted is the budget of references. The
 //! smallest step is one leaf, and operations leave room for it; where even that is missing (another program has filled the
-//! filesystem) nothing is dropped until others have let go of something.
+//! filesystem) the trees are looked at closely, and a commit that does nothing else does what there is room for
+//! ([`crate::space::Lone`]); where that is nothing, nothing is dropped until others have let go of something.
 //!
 //! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
 //! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
@@ -27,6 +28,7 @@ use super::forest::{Forest, Subvolume};
 use super::relocation_trees::Doomed;
 use crate::error::{Error, Result};
 use crate::refs::{By, RefLog, Target, may_be_shared, own_at_end};
+use crate::space::Leaves;
 use crate::tree::View;
 use crate::txn::{Commit, Core, CsumLog, Upkeep, root_of};
 
@@ -44,21 +46,71 @@ pub(super) struct Budget {
     until: Option<Instant>,
     /// Blocks that were left when it was ended before that.
     left: Option<usize>,
+    /// It is what there is room for where there is hardly any: perhaps too little to go on.
+    is_smallest: bool,
+    /// The only leaf that may be let go of, or changed, if it has data extents.
+    leaf: Option<u64>,
 }
 
 impl Budget {
     /// What there is room for, of so many blocks.
-    fn reserve(core: &Core, blocks: usize, trees: usize, until: Option<Instant>) -> Budget {
+    fn reserve(
+        core: &Core,
+        blocks: usize,
+        trees: usize,
+        until: Option<Instant>,
+        next_leaf: impl FnOnce() -> Option<Arc<TreeBlock>>,
+    ) -> Budget {
         let least = core.space.extents_of_leaf();
         let most = least.saturating_mul(blocks as u64);
         #[cfg(test)]
         let most = if super::tests::LITTLE_ROOM.get() { least } else { most };
         let (refs, trees) = core.space.reserve_upkeep(most, least, trees.min(blocks) as u64);
-        if refs == 0 {
-            return Budget { blocks: 0, trees, refs, nodes: 0, until, left: Some(blocks) };
+        let budget = |blocks, refs, nodes, left| Budget {
+            blocks,
+            trees,
+            refs,
+            nodes,
+            until,
+            left,
+            is_smallest: false,
+            leaf: None,
+        };
+        if refs > 0 {
+            return budget(blocks, refs, refs.max(core.space.nodes_of_step()), None);
         }
-        let nodes = refs.max(core.space.nodes_of_step());
-        Budget { blocks, trees, refs, nodes, until, left: None }
+        match Budget::alone(core, next_leaf) {
+            Some((refs, nodes, leaf)) => {
+                let budget = budget(blocks, refs, nodes, None);
+                Budget { trees: 1, is_smallest: true, leaf, ..budget }
+            }
+            None => budget(0, 0, 0, Some(blocks)),
+        }
+    }
+
+    /// References to data extents and to tree blocks that a commit may let go of that does nothing else, and the only leaf with such
+    /// extents that may be let go of.
+    fn alone(
+        core: &Core,
+        next_leaf: impl FnOnce() -> Option<Arc<TreeBlock>>,
+    ) -> Option<(u64, u64, Option<u64>)> {
+        let looked = core.look().ok()??;
+        if let Some((refs, nodes)) = core.space.reserve_upkeep_alone(&looked.shape, None) {
+            return Some((refs, nodes, None));
+        }
+        let (mut extents, mut leaves, leaf) = (Vec::new(), Leaves::default(), next_leaf());
+        if let Some(leaf) = &leaf {
+            crate::refs::child_refs(leaf, |target| match target {
+                Target::Data { bytenr, .. } => extents.push(bytenr),
+                Target::Block(..) => {}
+            });
+        }
+        for bytenr in &extents {
+            core.add_leaves_of_extent(&mut leaves, *bytenr).ok()?;
+        }
+        let (refs, nodes) =
+            core.space.reserve_upkeep_alone(&looked.shape, Some((extents, leaves)))?;
+        Some((refs, nodes, Some(leaf.map_or(0, |leaf| leaf.bytenr()))))
     }
 
     fn is_spent(&self) -> bool {
@@ -87,6 +139,9 @@ impl Budget {
     fn takes_leaf(&mut self, leaf: &TreeBlock) -> bool {
         let mut count = 0;
         crate::refs::child_refs(leaf, |_| count += 1);
+        if count > 0 && self.leaf.is_some_and(|only| only != leaf.bytenr()) {
+            return false;
+        }
         let done = self.refs.checked_sub(count);
         self.refs = done.unwrap_or(self.refs);
         done.is_some()
@@ -183,8 +238,10 @@ impl Forest {
             _ => (core.drop_blocks_max, None),
         };
         let dead = self.dead.lock().clone();
-        let mut budget = Budget::reserve(core, blocks, dead.len(), until);
+        let next_leaf = || dead.first().and_then(|one| self.next_leaf(commit, *one).ok()?);
+        let mut budget = Budget::reserve(core, blocks, dead.len(), until, next_leaf);
         self.stalled.store(budget.is_spent(), Ordering::Release);
+        let steps = self.steps();
         let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
         for (number, one) in dead.into_iter().enumerate() {
             if number > 0 && budget.is_late() || budget.trees == 0 {
@@ -213,6 +270,9 @@ impl Forest {
                  mounts; if that does not help, the device or the filesystem is damaged: see what check says"
             ));
         }
+        if budget.is_smallest && self.steps() == steps {
+            self.stalled.store(true, Ordering::Release);
+        }
         self.pace.lock().note(blocks - budget.left.unwrap_or(budget.blocks));
         let mut dead = self.dead.lock();
         dead.retain(|one| !done.contains(one) && stuck.iter().all(|(stuck, _)| stuck != one));
@@ -239,6 +299,28 @@ impl Forest {
         }
         budget.trees -= 1;
         self.drop_some(commit, &subvolume, budget)
+    }
+
+    /// The leaf that dropping `one` comes to first, if it lets go of that, or changes who counts its extents.
+    fn next_leaf(&self, commit: &Commit<'_>, one: Doomed) -> Result<Option<Arc<TreeBlock>>> {
+        let Doomed::Subvolume(id) = one else { return Ok(None) };
+        let subvolume = self.find(commit.core(), id)?;
+        let (mut walk, item) = Self::walk(commit, &subvolume);
+        walk.resume(&item)?;
+        walk.next_leaf()
+    }
+
+    /// A walk over a subvolume, from its start on, and its root item.
+    fn walk<'w, 'a>(commit: &'w Commit<'a>, subvolume: &Subvolume) -> (Walk<'w, 'a>, RootItem) {
+        let item = subvolume.item();
+        let view = View::new(&commit.core().blocks, subvolume.id, root_of(&item));
+        let walk = Walk {
+            last_snapshot: item.last_snapshot.get(),
+            born: subvolume.key.offset,
+            converted: *subvolume.converted.lock(),
+            ..Walk::new(commit, view)
+        };
+        (walk, item)
     }
 
     /// Whether there is something to drop, and room for it as far as is known.
@@ -285,14 +367,7 @@ impl Forest {
         subvolume: &Subvolume,
         budget: &mut Budget,
     ) -> Result<Dropped> {
-        let item = subvolume.item();
-        let view = View::new(&commit.core().blocks, subvolume.id, root_of(&item));
-        let mut walk = Walk {
-            last_snapshot: item.last_snapshot.get(),
-            born: subvolume.key.offset,
-            converted: *subvolume.converted.lock(),
-            ..Walk::new(commit, view)
-        };
+        let (mut walk, item) = Self::walk(commit, subvolume);
         if let Err(error) = walk.resume(&item) {
             return Ok(Dropped::Stuck(error));
         }
@@ -398,6 +473,33 @@ impl<'w, 'a> Walk<'w, 'a> {
             && !self.is_relocation()
             && (!may_be_shared || self.commit.sharing().had_one_ref(block.bytenr()));
         self.path.push(Step { block, slot, full, was_lone });
+    }
+
+    /// The leaf that it comes to first, if that is let go of, or to be converted.
+    fn next_leaf(&self) -> Result<Option<Arc<TreeBlock>>> {
+        let Some(Step { mut block, mut slot, .. }) = self.path.last().cloned() else {
+            return Ok(None);
+        };
+        while !block.is_leaf() {
+            if slot >= block.len() {
+                return Ok(None);
+            }
+            let child = self.view.child(&block, slot)?;
+            let is_shared = may_be_shared(&child, self.last_snapshot)
+                && self.commit.sharing().refs(&child)?.0 > 1;
+            if is_shared && child.owner() != self.tree {
+                return Ok(None);
+            }
+            slot = if child.is_leaf() || !is_shared {
+                0
+            } else {
+                let first = child.child_for(&self.converted);
+                let owned = |slot: &usize| child.child(*slot).generation > self.born;
+                (first..child.len()).find(owned).unwrap_or(child.len())
+            };
+            block = child;
+        }
+        Ok(Some(block))
     }
 
     fn is_full(&self, block: &TreeBlock) -> Result<bool> {

@@ -106,6 +106,8 @@ pub struct Merge<'a> {
     nodes: Vec<Vec<ChildPtr>>,
     /// Only leaves are made: another merge builds the nodes above them.
     apart: bool,
+    /// What comes of one old leaf stays in leaves of its own.
+    exact: bool,
     /// Nothing at or behind this key is there for it.
     end: Option<Key>,
     changed: bool,
@@ -141,6 +143,7 @@ impl<'a> Merge<'a> {
             path: Vec::with_capacity(4),
             nodes: Vec::new(),
             apart: false,
+            exact: false,
             end: None,
             changed: true,
             last: None,
@@ -168,6 +171,12 @@ impl<'a> Merge<'a> {
         merge.end = Some(stretch.to());
         merge.path.push(Level { block, slot, dirty: true, bound: merge.end });
         merge
+    }
+
+    /// From here on, what comes of one old leaf goes into no other one, nor is another one taken in. That makes more small leaves than the
+    /// usual way, but never one more than what comes into an old leaf splits off, however often the tree is merged in one commit.
+    pub fn keep_leaves_apart(&mut self) {
+        self.exact = true;
     }
 
     /// The tree being changed.
@@ -510,6 +519,9 @@ impl<'a> Merge<'a> {
             self.pass_children(end)?;
         }
         let left = self.path.pop().expect("not empty");
+        if self.exact && left.dirty && left.block.is_leaf() {
+            self.flush_leaf(false)?;
+        }
         let Some(parent) = self.path.last_mut() else { return Ok(()) };
         let at = parent.slot;
         if left.dirty || !parent.dirty {

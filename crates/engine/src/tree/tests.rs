@@ -545,3 +545,72 @@ fn a_block_in_memory_is_not_taken_for_one_of_another_tree() {
     assert!(read(5).is_ok() && read(256).is_ok(), "subvolumes share blocks");
     assert!(read(2).is_err());
 }
+
+/// The leaves, by their first keys: the bytes that each has room for.
+fn rooms(bench: &Bench) -> BTreeMap<Key, u64> {
+    let view = View::new(&bench.blocks, 5, bench.root.unwrap());
+    let (mut rooms, mut from) = (BTreeMap::new(), Some(Key::MIN));
+    while let Some(key) = from {
+        let (leaf, next) = view.leaf_at(&key).unwrap();
+        rooms.insert(key, (buttress_ondisk::LeafBuilder::room(4096) - leaf.leaf_used()) as u64);
+        from = next;
+    }
+    rooms
+}
+
+/// Merges several times, as settling does, and counts what comes into each leaf; by how many leaves more came of them than that splits off,
+/// at most.
+fn leaves_beyond(seed: u64, apart: bool) -> u64 {
+    const SIZE: u64 = 33;
+    let (mut bench, mut rng, mut beyond) = (Bench::new(), Rng(seed), 0);
+    let key = |at| Key::new(at, 169, 0);
+    let put = |merge: &mut Merge<'_>, model: &mut Model, at: u64| {
+        let data = vec![at as u8; SIZE as usize];
+        merge.put(key(at), &data).unwrap();
+        model.insert(key(at), data);
+    };
+    let first: BTreeSet<u64> = (0..3000).map(|_| rng.next(100_000)).collect();
+    bench.merge(|merge, model| first.into_iter().for_each(|at| put(merge, model, at)));
+    for _ in 0..30 {
+        let (before, mut added) = (rooms(&bench), BTreeMap::new());
+        for _ in 0..1 + rng.next(5) {
+            let (near, count) = (rng.next(100_000), rng.next(4) * rng.next(60));
+            let spread = [200, 5000, 100_000][rng.next(3) as usize];
+            let gone: BTreeSet<u64> = (0..rng.next(200)).map(|_| rng.next(100_000)).collect();
+            let new: BTreeSet<u64> = (0..count).map(|_| near + rng.next(spread)).collect();
+            for at in new.difference(&gone).filter(|at| !bench.model.contains_key(&key(**at))) {
+                let leaf = before.range(..=key(*at)).next_back().unwrap().0;
+                *added.entry(*leaf).or_insert(0) += SIZE + ITEM_LEN as u64;
+            }
+            bench.merge(|merge, model| {
+                if apart {
+                    merge.keep_leaves_apart();
+                }
+                for at in new.union(&gone) {
+                    if gone.contains(at) {
+                        let was_there = model.remove(&key(*at)).is_some();
+                        assert_eq!(merge.delete(&key(*at)).unwrap(), was_there);
+                    } else {
+                        put(merge, model, *at);
+                    }
+                }
+            });
+        }
+        let split = |(leaf, bytes): (&Key, &u64)| match bytes.checked_sub(before[leaf] + 1) {
+            Some(rest) => 1 + rest / (4096 / 8),
+            None => 0,
+        };
+        let most = before.len() as u64 + added.iter().map(split).sum::<u64>();
+        beyond = beyond.max(bench.leaves().saturating_sub(most));
+    }
+    beyond
+}
+
+/// That is what a deletion is promised that comes alone (`space/alone.rs`).
+#[test]
+fn leaves_kept_apart_split_only_by_what_comes_into_them() {
+    for seed in 0..20 {
+        assert_eq!(leaves_beyond(seed, true), 0, "seed {seed}");
+    }
+    assert!((0..20).any(|seed| leaves_beyond(seed, false) > 0), "they might as well not be");
+}

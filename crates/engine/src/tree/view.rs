@@ -171,6 +171,23 @@ impl<'a> View<'a> {
         Ok(bound)
     }
 
+    /// Shows each block on the way to `key`, from the root on. The key at which the leaf behind starts.
+    pub fn show_path(
+        &self,
+        key: &Key,
+        show: &mut dyn FnMut(&Arc<TreeBlock>),
+    ) -> Result<Option<Key>> {
+        let (mut block, mut bound) = (self.root_block()?, None);
+        show(&block);
+        while !block.is_leaf() {
+            let slot = block.child_for(key);
+            bound = behind(&block, slot, bound);
+            block = self.child(&block, slot)?;
+            show(&block);
+        }
+        Ok(bound)
+    }
+
     /// The item at exactly `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let leaf = self.leaf_for(key)?;

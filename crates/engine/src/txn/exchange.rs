@@ -67,7 +67,11 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
         self.root = root.map(|root| root.bytenr);
         let (commit, tree) = (self.commit, self.tree);
         stats::add(&commit.core().counters.merges, 1);
-        Merge::new(&commit.core().blocks, tree, root, self)
+        let mut merge = Merge::new(&commit.core().blocks, tree, root, self)?;
+        if commit.core().space.is_alone() {
+            merge.keep_leaves_apart();
+        }
+        Ok(merge)
     }
 
     /// A copy of another tree's root block, owned by this (new) tree: the first version of a snapshot.

@@ -23,6 +23,7 @@ mod log;
 #[cfg(all(test, feature = "shuttle"))]
 mod schedules;
 mod settle;
+mod shape;
 mod superblock;
 mod waiting;
 
@@ -34,6 +35,7 @@ pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::settle::{Relocated, Relocation, TooSmall, new_root_item};
+pub use self::shape::Looked;
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -7,6 +7,7 @@
 
 mod crashes;
 mod data;
+mod filled;
 mod fsync;
 mod fsync_threads;
 mod image;

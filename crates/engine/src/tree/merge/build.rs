@@ -86,6 +86,9 @@ impl Merge<'_> {
 
     /// Takes over the content of old child `slot` when what is being built before it is small and has room for it.
     pub(super) fn swallow(&mut self, node: &TreeBlock, slot: usize) -> Result<bool> {
+        if self.exact {
+            return Ok(false);
+        }
         let nodesize = self.blocks.nodesize();
         let level = node.level() - 1;
         let small = if level == 0 {
