@@ -22,7 +22,8 @@
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
 //!
 //! What it leaves is room for a step of dropping a subvolume, if there is for that now: deleting a snapshot takes no more, and gives room where
-//! everything is shared. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
+//! everything is shared. What deletes no subvolume leaves what deleting others' files takes that nobody shares, too, as all deletions do that do not
+//! come alone. Dropping goes on in the smallest steps for which there is room, each counted in the same way.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
@@ -361,9 +362,21 @@ impl Outlook {
         }
     }
 
-    /// Whether there is room for a deletion, and then for a step of dropping a subvolume, if there is for that now.
-    fn room_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
+    /// Whether there is room for a deletion, and then for a step of dropping a subvolume, and for deleting what nobody shares unless it is a subvolume
+    /// that goes, as far as there is room for these now.
+    fn room_alone(
+        &self,
+        need: Need,
+        (shape, lone): (&Shape, &Lone),
+        runs: &[Range],
+    ) -> Option<(Bound, Vec<u64>)> {
         let found = self.bound_alone(shape, lone, runs)?;
+        let keeps = need.subvolume
+            || self.grown_by(found.0.growth).has_room_for_own()
+            || !self.has_room_for_own();
+        if !keeps {
+            return None;
+        }
         let step = self.bound_alone(shape, &self.lone_step(0, STEP_LEAST), runs);
         let is_left =
             |step: &Bound| step.blocks.saturating_add(found.0.growth) <= self.metadata.nodes;
@@ -430,7 +443,7 @@ impl Space {
         }
         let outlook = self.outlook(&pool, false);
         let runs = self.runs_for_blocks();
-        let found = outlook.room_alone(shape, lone, &runs);
+        let found = outlook.room_alone(need, (shape, lone), &runs);
         let found = found.ok_or(Shortage::NoSpace)?;
         pool.promises.running = pool.promises.running.plus(need);
         self.begin_alone(&mut pool, found);

@@ -334,6 +334,24 @@ impl Outlook {
         Outlook { data, metadata, ..self }.fits(promises, Leave::Reserve)
     }
 
+    /// How it will be when metadata has grown by so many blocks.
+    pub fn grown_by(self, blocks: u64) -> Outlook {
+        let bytes = blocks.saturating_mul(self.node);
+        let metadata = Sums {
+            used: self.metadata.used.saturating_add(bytes),
+            free: self.metadata.free.saturating_sub(bytes),
+            nodes: self.metadata.nodes.saturating_sub(blocks),
+            ..self.metadata
+        };
+        Outlook { metadata, ..self }
+    }
+
+    /// Whether what nobody shares can be deleted, and after that a subvolume.
+    pub fn has_room_for_own(self) -> bool {
+        let running = Total::default().plus(OWN_DELETION);
+        self.fits(Promises { running, ..Promises::default() }, Leave::Subvolume)
+    }
+
     /// Whether promises fit, and leave what only deletions may use.
     pub fn fits_promises(self, promises: Promises) -> bool {
         self.fits(promises, Leave::Reserve)
