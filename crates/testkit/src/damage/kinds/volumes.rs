@@ -52,7 +52,11 @@ fn simple_quotas(p: &Patient) -> Result<()> {
     p.superblock(|sb| {
         sb.incompat_flags = (sb.incompat_flags.get() | incompat::SIMPLE_QUOTA).into();
     })?;
-    p.rewrite(QUOTAS, STATUS, |data| data.resize(size_of::<SimpleStatus>(), 0))?;
+    // With full quotas Linux leaves behind the status whatever its memory had there.
+    p.rewrite(QUOTAS, STATUS, |data| {
+        data.truncate(size_of::<QgroupStatus>());
+        data.resize(size_of::<SimpleStatus>(), 0);
+    })?;
     p.edit::<QgroupStatus>(QUOTAS, STATUS, |it| {
         it.flags = (it.flags.get() | qgroup_status_flags::SIMPLE_MODE).into();
     })
