@@ -22,8 +22,8 @@ const COMMITS_MAX: u32 = 4;
 /// Commits that one operation makes to have what was charged to quota groups counted; the second one for what others were charged meanwhile.
 const COUNTS_MAX: u32 = 2;
 
-/// Commits after which a deletion tries to come alone.
-const ALONE_MAX: u32 = 3;
+/// How often a deletion tries to come alone where there is no room, and how often where others come first as well: each time one of them is done.
+const ALONE_MAX: (u32, u32) = (3, 100);
 
 /// Commits in a row that drop deleted subvolumes while an operation waits for room, and give nothing back that it could use.
 const IN_VAIN_MAX: u32 = 1000;
@@ -166,7 +166,8 @@ impl Inner {
         if !about.can_be_alone(need) {
             return Ok(None);
         }
-        for _ in 0..ALONE_MAX {
+        let (mut refused, mut steps) = (0, self.forest.steps());
+        for _ in 0..ALONE_MAX.1 {
             self.commit_for_space(Upkeep::Much)?;
             match self.attempt(need, about, Self::without_others, work) {
                 Ok(done) => {
@@ -175,7 +176,14 @@ impl Inner {
                 }
                 Err(Failure::Other(error)) => return Err(error),
                 Err(Failure::Quota(_)) => return Err(Error::User(Errno::DQUOT)),
-                Err(Failure::Shortage(_)) => {}
+                Err(Failure::Shortage(shortage)) => {
+                    // Deleted subvolumes give room as they go.
+                    let before = std::mem::replace(&mut steps, self.forest.steps());
+                    refused += u32::from(shortage == Shortage::NoSpace && steps == before);
+                }
+            }
+            if refused == ALONE_MAX.0 {
+                break;
             }
         }
         Ok(None)
