@@ -16,7 +16,7 @@
 
 use std::{
     fs::{File, Metadata, OpenOptions},
-    io,
+    io::{self, IoSlice},
     ops::Range,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
@@ -31,6 +31,9 @@ use crate::{
     kernel,
     lock::{self, Hold, Part},
 };
+
+/// Parts that one system call writes: `IOV_MAX`.
+const PARTS_MAX: usize = 1024;
 
 /// How a device is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -246,6 +249,23 @@ impl FileDevice {
         }
     }
 
+    /// Lets `write` write `len` bytes from `offset` on.
+    fn in_turn(
+        &self,
+        offset: u64,
+        len: usize,
+        write: impl FnOnce() -> io::Result<()>,
+    ) -> Result<(), DeviceError> {
+        self.check_writable(Op::Write, offset, len as u64)?;
+        let turn = (self.kind == Kind::Regular).then(|| self.writing.lock());
+        check_range(&self.name, self.size(), Op::Write, offset, len as u64)?;
+        let written = write();
+        // The next one in turn is not waited for: threads that only write would sleep once for each write. The lock hands itself over in
+        // turn every half a millisecond, so a commit that somebody waits for is not kept from the device for longer.
+        drop(turn);
+        written.map_err(self.io(Op::Write, offset, len))
+    }
+
     fn io(&self, op: Op, offset: u64, len: usize) -> impl FnOnce(io::Error) -> DeviceError + '_ {
         move |e| DeviceError::io(&self.name, op, offset, len, e)
     }
@@ -302,14 +322,12 @@ impl BlockDevice for FileDevice {
     }
 
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError> {
-        self.check_writable(Op::Write, offset, data.len() as u64)?;
-        let turn = (self.kind == Kind::Regular).then(|| self.writing.lock());
-        check_range(&self.name, self.size(), Op::Write, offset, data.len() as u64)?;
-        let written = self.file.write_all_at(data, offset);
-        // The next one in turn is not waited for: threads that only write would sleep once for each write. The lock hands itself over in
-        // turn every half a millisecond, so a commit that somebody waits for is not kept from the device for longer.
-        drop(turn);
-        written.map_err(self.io(Op::Write, offset, data.len()))
+        self.in_turn(offset, data.len(), || self.file.write_all_at(data, offset))
+    }
+
+    fn write_parts_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.in_turn(offset, len, || write_all_parts(&self.file, offset, parts))
     }
 
     fn barrier(&self) -> Result<(), DeviceError> {
@@ -331,6 +349,27 @@ impl BlockDevice for FileDevice {
             Err(e) => Err(self.io(Op::Discard, offset, len as usize)(e.into())),
         }
     }
+}
+
+/// Writes all of `parts`, one behind the other, without a copy of them.
+fn write_all_parts(file: &File, offset: u64, parts: &[&[u8]]) -> io::Result<()> {
+    let parts = parts.iter().filter(|part| !part.is_empty());
+    let mut slices: Vec<IoSlice<'_>> = parts.map(|part| IoSlice::new(part)).collect();
+    let (mut rest, mut at) = (&mut slices[..], offset);
+    while !rest.is_empty() {
+        // As many as the kernel takes at a time.
+        let some = rest.get(..PARTS_MAX.min(rest.len())).unwrap_or_default();
+        match rustix::io::pwritev(file, some, at) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => {
+                IoSlice::advance_slices(&mut rest, written);
+                at += written as u64;
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Makes durable that a new file has its name, where the system can: not in a directory that may be written to and not read,

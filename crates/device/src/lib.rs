@@ -69,6 +69,14 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     /// Writes all of `data` at `offset` (bytes). Durable only after a [`barrier`](Self::barrier).
     fn write_at(&self, offset: u64, data: &[u8]) -> Result<(), DeviceError>;
 
+    /// Writes `parts` one behind the other from `offset` (bytes) on, as one write.
+    fn write_parts_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {
+        match parts {
+            [all] => self.write_at(offset, all),
+            _ => self.write_at(offset, &parts.concat()),
+        }
+    }
+
     /// Returns when everything written before the call is durable.
     fn barrier(&self) -> Result<(), DeviceError>;
 

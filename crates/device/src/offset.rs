@@ -59,6 +59,12 @@ impl BlockDevice for OffsetDevice {
         self.inner.write_at(self.offset + offset, data)
     }
 
+    fn write_parts_at(&self, offset: u64, parts: &[&[u8]]) -> Result<(), DeviceError> {
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        check_range(&self.name, self.size, Op::Write, offset, len)?;
+        self.inner.write_parts_at(self.offset + offset, parts)
+    }
+
     fn barrier(&self) -> Result<(), DeviceError> {
         self.inner.barrier()
     }

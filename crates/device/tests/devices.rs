@@ -31,7 +31,14 @@ fn behaves_like_an_array(device: &dyn BlockDevice, mut model: Vec<u8>) {
             assert_eq!(read(device, offset as u64, len), model[offset..offset + len]);
         } else {
             let data: Vec<u8> = (0..len).map(|i| (i as u8) ^ round).collect();
-            device.write_at(offset as u64, &data).unwrap();
+            if round % 3 == 1 {
+                // More than a system call takes, and empty ones among them.
+                let parts = data.chunks(1 + next(150)).flat_map(|part| [part, &[]]);
+                let parts: Vec<&[u8]> = parts.collect();
+                device.write_parts_at(offset as u64, &parts).unwrap();
+            } else {
+                device.write_at(offset as u64, &data).unwrap();
+            }
             model[offset..offset + len].copy_from_slice(&data);
         }
     }
@@ -42,6 +49,9 @@ fn behaves_like_an_array(device: &dyn BlockDevice, mut model: Vec<u8>) {
         let refused = device.read_at(offset, &mut vec![0; len]).unwrap_err();
         assert!(matches!(refused, DeviceError::OutOfRange { op: Op::Read, .. }), "{refused}");
         let refused = device.write_at(offset, &vec![0; len]).unwrap_err();
+        assert!(matches!(refused, DeviceError::OutOfRange { op: Op::Write, .. }), "{refused}");
+        let parts: Vec<&[u8]> = vec![&[0]; len];
+        let refused = device.write_parts_at(offset, &parts).unwrap_err();
         assert!(matches!(refused, DeviceError::OutOfRange { op: Op::Write, .. }), "{refused}");
     }
     device.read_at(end, &mut []).unwrap();

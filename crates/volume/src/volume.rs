@@ -201,6 +201,19 @@ impl Volume {
         })
     }
 
+    /// The same for data in parts, one behind the other.
+    pub fn write_parts(&self, logical: u64, parts: &[&[u8]]) -> Result<(), VolumeError> {
+        self.check_writable()?;
+        let _shared = self.repair.read();
+        let len = parts.iter().map(|part| part.len()).sum();
+        self.for_pieces(logical, len, |copies, range| {
+            let parts = parts_in(parts, range);
+            let each =
+                |at: &Location| Ok(self.member(at.devid)?.write_parts_at(at.offset, &parts)?);
+            copies.iter().try_for_each(each)
+        })
+    }
+
     /// Says that the content of a logical range is not needed any more.
     pub fn discard(&self, logical: u64, len: u64) -> Result<(), VolumeError> {
         self.check_writable()?;
@@ -268,4 +281,16 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// What of parts one behind the other is in a range of the whole.
+fn parts_in<'d>(parts: &[&'d [u8]], range: std::ops::Range<usize>) -> Vec<&'d [u8]> {
+    let mut begin = 0;
+    let cut = parts.iter().map(|part| {
+        let (from, end) = (begin, begin + part.len());
+        begin = end;
+        let (from_in, to_in) = (range.start.max(from), range.end.min(end));
+        part.get(from_in.saturating_sub(from)..to_in.saturating_sub(from)).unwrap_or_default()
+    });
+    cut.filter(|part| !part.is_empty()).collect()
 }

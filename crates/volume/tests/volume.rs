@@ -492,6 +492,12 @@ fn writes_reach_every_copy() {
     added.logical = last.end();
     volume.add_chunk(added.clone()).unwrap();
     assert_eq!(volume.chunk_at(added.logical).as_deref(), Some(&added));
+    // In parts, over the end of a chunk.
+    let parts: Vec<&[u8]> = data[..8192].chunks(1000).collect();
+    volume.write_parts(added.logical - 4096, &parts).unwrap();
+    let mut again = vec![0; 8192];
+    volume.read_data(added.logical - 4096, &mut again, Sums::None).unwrap();
+    assert!(again == data[..8192]);
     let mut clash = added.clone();
     clash.logical += 4096;
     assert!(volume.add_chunk(clash).is_err());

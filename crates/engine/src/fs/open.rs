@@ -137,7 +137,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.drop_blocks_max = options.drop_blocks_max;
     core.inodes_max = options.inodes_max;
     core.waiting.max = options.waiting_max();
-    (core.room, core.run_bytes) = (options.room, options.run_bytes);
+    core.room = options.room;
     (core.kept_max, core.patience) = (options.kept_max, options.patience);
     Ok(core)
 }

@@ -22,11 +22,6 @@ const DROPPED_BLOCK: u64 = 64 << 10;
 const FREE_SPACE_SHARE: u64 = 16;
 /// Who reaches what, as far as it was asked, may take this part of the memory.
 const OWNERS_SHARE: u64 = 64;
-/// What threads write at once, together, is this part of the memory.
-const RUN_SHARE: u64 = 64;
-/// Bytes that one thread writes at once.
-const RUN_BYTES: std::ops::RangeInclusive<u64> = 64 << 10..=2 << 20;
-
 /// Block groups are emptied when less than so much is used of them. A choice: what is moved for a byte that comes free is then less than half a byte.
 const RECLAIM_PERCENT: u8 = 30;
 
@@ -41,7 +36,6 @@ pub struct Options {
     pub(super) dirty_bytes_max: u64,
     pub(super) room: u64,
     pub(super) free_space_max: u64,
-    pub(super) run_bytes: usize,
     pub(super) patience: Duration,
     pub(super) kept_max: usize,
     pub(super) inodes_max: usize,
@@ -67,7 +61,6 @@ impl Options {
             dirty_bytes_max: 0,
             room: 0,
             free_space_max: 0,
-            run_bytes: 0,
             patience: Duration::ZERO,
             kept_max: 0,
             inodes_max: 0,
@@ -124,13 +117,11 @@ impl Options {
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(MEMORY_MIN);
         let room = (bytes - MEMORY_FIXED) / 4 * 3;
-        let run = bytes / RUN_SHARE / crate::threads::count() as u64;
         Options {
             cache_bytes: room,
             dirty_bytes_max: bytes / 8,
             room,
             free_space_max: room / FREE_SPACE_SHARE,
-            run_bytes: run.clamp(*RUN_BYTES.start(), *RUN_BYTES.end()) as usize,
             kept_max: ((bytes / KEPT_SHARE) as usize).clamp(4, 64),
             drop_blocks_max: ((bytes / DROPPED_BLOCK) as usize).clamp(16, 4096),
             inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),

@@ -11,7 +11,7 @@ use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
 use super::directory::ENTRY_LEN;
-use super::entries::{Added, Entries, Pending};
+use super::entries::{self, Added, Entries, Said};
 use super::file::FileChanges;
 use super::name::{Hashed, Name};
 use super::names::{EXTREF_LEN, NameChange, Names, REF_LEN};
@@ -43,7 +43,7 @@ pub(super) fn emit_inode(emit: &mut Emit<'_, '_>, ino: u64, frozen: &Frozen) -> 
         && !parts::are_cut(changes)
     {
         let mut hashes = entries.hashes().concat();
-        hashes.sort_unstable();
+        hashes.sort_unstable_by_key(|names| names.hash);
         emit_by_hash(emit, ino, entries, &hashes)?;
         emit_by_index(emit, ino, entries)?;
     }
@@ -217,21 +217,19 @@ pub(super) fn emit_by_hash(
     emit: &mut Emit<'_, '_>,
     ino: u64,
     entries: &Entries,
-    hashes: &[u32],
+    hashes: &[entries::Names],
 ) -> Result<()> {
-    for &hash in hashes {
-        let key = Key::new(ino, kind::DIR_ITEM, hash.into());
-        let names = entries.of_hash(hash);
+    for &names in hashes {
+        let key = Key::new(ino, kind::DIR_ITEM, names.hash.into());
         let old = emit.merge.find(&key)?;
-        if let (None, [one]) = (old, names) {
-            if let Some(added) = entries.of(one) {
-                put_added(emit, key, added)?;
-            }
+        let mut said = entries.of(names);
+        if let (None, Some(Said::Added(only)), None) = (old, said.next(), said.next()) {
+            put_added(emit, key, only)?;
             continue;
         }
-        let gone = |name: &[u8]| names.iter().any(|it: &Pending| it.name.as_bytes() == name);
+        let gone = |name: &[u8]| entries.of(names).any(|said| said.name() == name);
         let mut item = old.map_or_else(Vec::new, |old| kept(old, gone));
-        for added in names.iter().filter_map(|pending| entries.of(pending)) {
+        for added in entries.of(names).filter_map(Said::added) {
             push_added(&mut item, emit.transid, added);
         }
         store(emit.merge, key, &item, !item.is_empty())?;

@@ -1,11 +1,12 @@
 //! The directory entries that one layer of a directory adds and removes.
 //!
 //! Added entries stand in the order of their indexes, which only grow, so that listing is a merge and adding is a push. By
-//! name they are found through their hash, the same that orders the items in the tree; names that share a hash share a
-//! bucket. An attacker cannot make buckets long: names of one hash must fit in one item of the tree, and are refused
+//! name they are found through their hash, the same that orders the items in the tree; names that share a hash make a
+//! chain. An attacker cannot make chains long: names of one hash must fit in one item of the tree, and are refused
 //! beyond that.
 
 use std::collections::BTreeSet;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::ops::Range;
 
 use super::name::{Hashed, Name};
@@ -24,49 +25,90 @@ pub struct Added {
     pub location: Location,
     /// Its name.
     pub name: Name,
+    /// The next name of the same hash.
+    next: Place,
     /// `buttress_ondisk::item::file_type`.
     pub file_type: u8,
     /// Removed again in the same layer.
     gone: bool,
-}
-
-/// What a layer says of one name.
-#[derive(Clone, Debug)]
-pub struct Pending {
-    /// The name.
-    pub name: Name,
-    /// The index of the added entry; 0 when the name is gone.
-    pub index: u64,
     /// Whether a layer below or the tree may hold an entry of this name.
     beneath: bool,
 }
 
-/// The names that share a hash; nearly always one.
-#[derive(Clone, Debug)]
-enum Bucket {
-    One(Pending),
-    Many(Vec<Pending>),
+impl Added {
+    fn new(name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) -> Added {
+        let Entry { location, file_type } = entry;
+        let name = Name::new(name.bytes);
+        Added { index, location, name, next: Place::NONE, file_type, gone: false, beneath }
+    }
 }
 
-impl Bucket {
-    fn as_slice(&self) -> &[Pending] {
+/// A name that a layer below or the tree may hold, and that is gone.
+#[derive(Clone, Debug)]
+struct Hidden {
+    /// Empty where the place is not used.
+    name: Name,
+    /// The next name of the same hash; of a place that is not used, the next such place.
+    next: Place,
+}
+
+/// Where it stands what a layer says of a name: a slot of `added`, or one of `hidden`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place(u32);
+
+impl Place {
+    /// The end of a chain.
+    const NONE: Place = Place(u32::MAX);
+    const HIDDEN: u32 = 1 << 31;
+
+    /// A layer is committed long before it has 2^31 entries: each counts as more than a kilobyte that waits.
+    fn added(slot: usize) -> Place {
+        let slot = u32::try_from(slot).ok().filter(|slot| *slot < Place::HIDDEN);
+        Place(slot.expect("a layer has fewer entries"))
+    }
+
+    fn hidden(slot: usize) -> Place {
+        Place(Place::added(slot).0 | Place::HIDDEN)
+    }
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Place::NONE
+    }
+}
+
+/// Names of one hash, of which a layer says something.
+#[derive(Clone, Copy, Debug)]
+pub struct Names {
+    /// The hash.
+    pub hash: u32,
+    first: Place,
+}
+
+/// What a layer says of a name.
+#[derive(Clone, Copy)]
+pub enum Said<'e> {
+    /// This entry has it.
+    Added(&'e Added),
+    /// It is gone.
+    Hidden(&'e [u8]),
+}
+
+impl<'e> Said<'e> {
+    /// The name.
+    pub fn name(self) -> &'e [u8] {
         match self {
-            Bucket::One(pending) => std::slice::from_ref(pending),
-            Bucket::Many(pending) => pending,
+            Said::Added(added) => added.name.as_bytes(),
+            Said::Hidden(name) => name,
         }
     }
 
-    fn as_mut_slice(&mut self) -> &mut [Pending] {
+    /// The entry that has it.
+    pub fn added(self) -> Option<&'e Added> {
         match self {
-            Bucket::One(pending) => std::slice::from_mut(pending),
-            Bucket::Many(pending) => pending,
-        }
-    }
-
-    fn push(&mut self, new: Pending) {
-        match self {
-            Bucket::One(one) => *self = Bucket::Many(vec![one.clone(), new]),
-            Bucket::Many(many) => many.push(new),
+            Said::Added(added) => Some(added),
+            Said::Hidden(_) => None,
         }
     }
 }
@@ -85,11 +127,15 @@ pub enum Known {
 /// The changes of one layer to the entries of a directory.
 #[derive(Clone, Debug, Default)]
 pub struct Entries {
-    by_hash: Spread<u32, Bucket>,
+    /// The first name of each hash. Small, so that a name that is not there costs no look at memory far away.
+    by_hash: Spread<u32, Place>,
     /// In the order of indexes.
     added: Vec<Added>,
     /// How many of `added` are gone.
     gone: usize,
+    hidden: Vec<Hidden>,
+    /// The first place of `hidden` that is not used.
+    unused: Place,
     /// Indexes of entries of the layers below and the tree that are gone. A log may give one to another entry, which is in `added` then.
     removed: BTreeSet<u64>,
 }
@@ -97,19 +143,126 @@ pub struct Entries {
 impl Entries {
     /// What this layer knows of a name.
     pub(super) fn find(&self, name: Hashed<'_>) -> Known {
-        let Some(bucket) = self.by_hash.get(&name.hash) else { return Known::Unknown };
-        let Some(pending) = bucket.as_slice().iter().find(|it| it.name.as_bytes() == name.bytes)
-        else {
-            return Known::Unknown;
-        };
-        match self.at(pending.index) {
-            Some(added) => {
+        match self.of_hash(name.hash).find(|said| said.name() == name.bytes) {
+            Some(Said::Added(added)) => {
                 let entry = Entry { location: added.location, file_type: added.file_type };
                 Known::Present(entry, added.index)
             }
-            None => Known::Absent,
+            Some(Said::Hidden(_)) => Known::Absent,
+            None => Known::Unknown,
         }
     }
+
+    // ---- names of one hash ----
+
+    /// What the layer says of the names with a hash.
+    fn of_hash(&self, hash: u32) -> impl Iterator<Item = Said<'_>> {
+        self.from(self.by_hash.get(&hash).copied().unwrap_or_default())
+    }
+
+    /// The same where it is known where it stands.
+    pub(super) fn of(&self, names: Names) -> impl Iterator<Item = Said<'_>> {
+        self.from(names.first)
+    }
+
+    /// What stands in a chain from a place on.
+    fn from(&self, first: Place) -> impl Iterator<Item = Said<'_>> {
+        let mut at = first;
+        std::iter::from_fn(move || {
+            let (said, next) = self.at_place(at)?;
+            at = next;
+            Some(said)
+        })
+    }
+
+    /// What stands at a place, and the next place of its chain.
+    fn at_place(&self, place: Place) -> Option<(Said<'_>, Place)> {
+        if place.0 & Place::HIDDEN == 0 {
+            let added = self.added.get(place.0 as usize)?;
+            return Some((Said::Added(added), added.next));
+        }
+        let hidden = self.hidden.get((place.0 & !Place::HIDDEN) as usize)?;
+        Some((Said::Hidden(hidden.name.as_bytes()), hidden.next))
+    }
+
+    /// Takes a name out of its chain; where it stood.
+    fn unchain(&mut self, name: Hashed<'_>) -> Option<Place> {
+        let first = *self.by_hash.get(&name.hash)?;
+        let (mut before, mut place) = (Place::NONE, first);
+        let next = loop {
+            let (said, next) = self.at_place(place)?;
+            if said.name() == name.bytes {
+                break next;
+            }
+            (before, place) = (place, next);
+        };
+        match (before, next) {
+            (Place::NONE, Place::NONE) => drop(self.by_hash.remove(&name.hash)),
+            (Place::NONE, _) => drop(self.by_hash.insert(name.hash, next)),
+            _ => self.set_next(before, next),
+        }
+        Some(place)
+    }
+
+    fn set_next(&mut self, place: Place, next: Place) {
+        if place.0 & Place::HIDDEN == 0 {
+            self.added[place.0 as usize].next = next;
+        } else {
+            self.hidden[(place.0 & !Place::HIDDEN) as usize].next = next;
+        }
+    }
+
+    /// From now on the layer says that a name is gone.
+    fn hide(&mut self, name: Hashed<'_>) {
+        let kept = Name::new(name.bytes);
+        let place = match self.unused {
+            Place::NONE => {
+                self.hidden.push(Hidden { name: kept, next: Place::NONE });
+                Place::hidden(self.hidden.len() - 1)
+            }
+            place => {
+                let unused = &mut self.hidden[(place.0 & !Place::HIDDEN) as usize];
+                self.unused =
+                    std::mem::replace(unused, Hidden { name: kept, next: Place::NONE }).next;
+                place
+            }
+        };
+        let next = self.by_hash.insert(name.hash, place).unwrap_or_default();
+        self.set_next(place, next);
+    }
+
+    /// The layer says nothing any more of a name that was gone; whether it did.
+    fn uncover(&mut self, name: Hashed<'_>) -> bool {
+        let is_it = |said: Said<'_>| matches!(said, Said::Hidden(hidden) if hidden == name.bytes);
+        if !self.of_hash(name.hash).any(is_it) {
+            return false;
+        }
+        let Some(place) = self.unchain(name) else { return false };
+        let unused = Hidden { name: Name::new(&[]), next: self.unused };
+        self.hidden[(place.0 & !Place::HIDDEN) as usize] = unused;
+        self.unused = place;
+        true
+    }
+
+    /// Chains all added entries anew, after their slots have changed.
+    fn chain_again(&mut self) {
+        let hidden = std::mem::take(&mut self.hidden);
+        self.unused = Place::NONE;
+        self.by_hash.clear();
+        for slot in 0..self.added.len() {
+            let added = &self.added[slot];
+            if !added.gone {
+                let hash = Hashed::of(added.name.as_bytes()).hash;
+                let next = self.by_hash.insert(hash, Place::added(slot)).unwrap_or_default();
+                self.added[slot].next = next;
+            }
+        }
+        let used =
+            hidden.iter().map(|hidden| hidden.name.as_bytes()).filter(|name| !name.is_empty());
+        used.for_each(|name| self.hide(Hashed::of(name)));
+    }
+
+    // ---- entries ----
 
     fn at(&self, index: u64) -> Option<&Added> {
         self.added.get(self.slot(index)?)
@@ -124,76 +277,68 @@ impl Entries {
         self.added.binary_search_by_key(&index, |added| added.index).ok()
     }
 
-    /// The same with any index that is free: the one that a log says. An entry of the layers below that had it stays in `removed`, so
-    /// that it does not come back when this one goes.
-    pub(super) fn add_at(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
-        let behind = self.added.partition_point(|added| added.index < index);
-        let later = self.added.split_off(behind);
-        self.gone -= later.iter().filter(|it| it.index == index && it.gone).count();
-        self.add(name, entry, index, beneath);
-        self.added.extend(later.into_iter().filter(|it| it.index != index));
-    }
-
     /// The entry that this layer adds at an index.
     pub(super) fn added_at(&self, index: u64) -> Option<&Added> {
         self.at(index).filter(|added| !added.gone)
     }
 
-    /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Pending`].
+    /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Added`].
     pub(super) fn add(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
-        let kept = Name::new(name.bytes);
-        let Entry { location, file_type } = entry;
-        self.added.push(Added { index, location, name: kept.clone(), file_type, gone: false });
-        let new = Pending { name: kept, index, beneath };
-        let Some(bucket) = self.by_hash.get_mut(&name.hash) else {
-            self.by_hash.insert(name.hash, Bucket::One(new));
-            return;
-        };
-        match bucket.as_mut_slice().iter_mut().find(|it| it.name.as_bytes() == name.bytes) {
-            Some(pending) => pending.index = index,
-            None => bucket.push(new),
+        let place = Place::added(self.added.len());
+        let mut new = Added::new(name, entry, index, beneath);
+        match self.by_hash.entry(name.hash) {
+            Vacant(vacant) => drop(vacant.insert(place)),
+            Occupied(_) => {
+                new.beneath |= self.uncover(name);
+                new.next = self.by_hash.insert(name.hash, place).unwrap_or_default();
+            }
         }
+        self.added.push(new);
+    }
+
+    /// The same with any index that is free: the one that a log says. An entry of the layers below that had it stays in `removed`, so
+    /// that it does not come back when this one goes.
+    pub(super) fn add_at(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
+        let behind = self.added.partition_point(|added| added.index < index);
+        if behind == self.added.len() {
+            return self.add(name, entry, index, beneath);
+        }
+        let beneath = beneath | self.uncover(name);
+        while self.added.get(behind).is_some_and(|it| it.index == index) {
+            self.gone -= usize::from(self.added.remove(behind).gone);
+        }
+        self.added.insert(behind, Added::new(name, entry, index, beneath));
+        self.chain_again();
     }
 
     /// Removes the entry of `name` that has `index`, whichever layer it is in. Whether it had taken the place of one of a layer below or
     /// the tree.
     pub(super) fn remove(&mut self, name: Hashed<'_>, index: u64) -> bool {
         match self.slot(index) {
-            Some(slot) => return self.remove_added(name, slot),
+            Some(slot) => self.remove_added(name, slot),
             None => {
                 self.removed.insert(index);
-                let new = Pending { name: Name::new(name.bytes), index: 0, beneath: true };
-                match self.by_hash.get_mut(&name.hash) {
-                    Some(bucket) => bucket.push(new),
-                    None => drop(self.by_hash.insert(name.hash, Bucket::One(new))),
-                }
+                self.hide(name);
+                false
             }
         }
-        false
     }
 
     fn remove_added(&mut self, name: Hashed<'_>, slot: usize) -> bool {
-        self.added[slot].gone = true;
+        self.unchain(name);
+        let added = &mut self.added[slot];
+        added.gone = true;
+        let beneath = added.beneath;
+        if beneath {
+            self.hide(name);
+        }
         self.gone += 1;
         if self.gone > 32 && self.gone > self.added.len() / 2 {
             self.added.retain(|added| !added.gone);
             self.gone = 0;
+            self.chain_again();
         }
-        let Some(bucket) = self.by_hash.get_mut(&name.hash) else { return false };
-        let Some(at) = bucket.as_slice().iter().position(|it| it.name.as_bytes() == name.bytes)
-        else {
-            return false;
-        };
-        let pending = &mut bucket.as_mut_slice()[at];
-        pending.index = 0;
-        if pending.beneath {
-            return true;
-        }
-        match bucket {
-            Bucket::Many(many) if many.len() > 1 => drop(many.swap_remove(at)),
-            _ => drop(self.by_hash.remove(&name.hash)),
-        }
-        false
+        beneath
     }
 
     /// How many entries it adds and removes.
@@ -203,9 +348,8 @@ impl Entries {
 
     /// Bytes that the entries added under `hash` take in an item.
     pub(super) fn weight_of(&self, hash: u32) -> usize {
-        let Some(bucket) = self.by_hash.get(&hash) else { return 0 };
-        let added = bucket.as_slice().iter().filter(|pending| pending.index != 0);
-        added.map(|pending| super::directory::ENTRY_LEN + pending.name.as_bytes().len()).sum()
+        let added = self.of_hash(hash).filter_map(Said::added);
+        added.map(|added| super::directory::ENTRY_LEN + added.name.as_bytes().len()).sum()
     }
 
     /// The first added entry at or after `from`.
@@ -245,31 +389,24 @@ impl Entries {
         self.removed.iter().copied()
     }
 
-    /// The hashes of all names that the layer says something of, in parts that follow each other; each part by itself is in
+    /// All names that the layer says something of, by their hashes, in parts that follow each other; each part by itself is in
     /// no order.
-    pub(super) fn hashes(&self) -> Vec<Vec<u32>> {
+    pub(super) fn hashes(&self) -> Vec<Vec<Names>> {
         let bits = (self.by_hash.len() / PART_LEN).checked_ilog2().unwrap_or(0);
         let mut parts = vec![Vec::new(); 1 << bits];
-        for &hash in self.by_hash.keys() {
-            parts[(u64::from(hash) << bits >> 32) as usize].push(hash);
+        for (&hash, &first) in &self.by_hash {
+            parts[(u64::from(hash) << bits >> 32) as usize].push(Names { hash, first });
         }
         parts
-    }
-
-    /// What the layer says of the names with a hash.
-    pub(super) fn of_hash(&self, hash: u32) -> &[Pending] {
-        self.by_hash.get(&hash).map_or(&[], Bucket::as_slice)
-    }
-
-    /// The entry that a [`Pending`] adds.
-    pub(super) fn of(&self, pending: &Pending) -> Option<&Added> {
-        if pending.index == 0 { None } else { self.at(pending.index) }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
+    use crate::inode::tests::model::Random;
 
     fn entry(ino: u64) -> Entry {
         Entry { location: Location::Inode(ino), file_type: 1 }
@@ -314,5 +451,84 @@ mod tests {
             entries.remove(name, index);
         }
         assert!(entries.added.len() < 100);
+    }
+    /// Names of which some share a hash.
+    fn names() -> Vec<String> {
+        let mut seen = Spread::default();
+        let mut found: Vec<String> = (0..40).map(|number| format!("name {number}")).collect();
+        for number in 0..400_000_u64 {
+            let name = format!("{:x}", number.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            if let Some(other) = seen.insert(Hashed::of(name.as_bytes()).hash, name.clone()) {
+                found.extend([other, name]);
+            }
+        }
+        found
+    }
+
+    /// Names come, go, come again at any index, and hide those of the layer below, as a list of what the layer says has it.
+    #[test]
+    fn it_says_what_was_done() {
+        let names = names();
+        assert!(names.len() > 50, "some share a hash");
+        let mut random = Random(7);
+        let mut entries = Entries::default();
+        // What the layer says of a name, and whether there is one beneath.
+        let mut model: BTreeMap<&str, (Option<u64>, bool)> = BTreeMap::new();
+        let mut index = 10_000;
+        for _ in 0..20_000 {
+            let name = names[random.below(names.len())].as_str();
+            let hashed = Hashed::of(name.as_bytes());
+            let said = model.get(name).copied();
+            index += 2;
+            match said {
+                Some((Some(at), beneath)) => {
+                    assert_eq!(entries.remove(hashed, at), beneath);
+                    model.remove(name);
+                    if beneath {
+                        model.insert(name, (None, true));
+                    }
+                }
+                // One of the layer below goes.
+                None if random.below(3) == 0 => {
+                    assert!(!entries.remove(hashed, 999 - model.len() as u64));
+                    model.insert(name, (None, true));
+                }
+                _ => {
+                    // A log says indexes that were left out.
+                    let at = if random.below(4) == 0 { index - 401 } else { index };
+                    if entries.at(at).is_some() {
+                        continue;
+                    }
+                    let beneath = said.is_some() || random.below(4) == 0;
+                    match at == index {
+                        true => entries.add(hashed, entry(at), at, beneath),
+                        false => entries.add_at(hashed, entry(at), at, beneath),
+                    }
+                    model.insert(name, (Some(at), beneath));
+                }
+            }
+            if index % 64 == 0 {
+                check(&entries, &model, &names);
+            }
+        }
+        check(&entries, &model, &names);
+    }
+
+    fn check(entries: &Entries, model: &BTreeMap<&str, (Option<u64>, bool)>, names: &[String]) {
+        for name in names {
+            let expected = match model.get(name.as_str()) {
+                Some((Some(at), _)) => Known::Present(entry(*at), *at),
+                Some((None, _)) => Known::Absent,
+                None => Known::Unknown,
+            };
+            assert_eq!(entries.find(Hashed::of(name.as_bytes())), expected, "{name}");
+        }
+        let mut all: Vec<u64> = model.values().filter_map(|(at, _)| *at).collect();
+        all.sort_unstable();
+        assert!(entries.added().map(|added| added.index).eq(all));
+        let said = entries.hashes().concat();
+        let said = said.iter().flat_map(|names| entries.of(*names).map(Said::name));
+        let said: BTreeSet<&[u8]> = said.collect();
+        assert!(said.into_iter().eq(model.keys().map(|name| name.as_bytes())));
     }
 }

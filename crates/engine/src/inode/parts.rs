@@ -12,7 +12,7 @@ use std::sync::Arc;
 use buttress_ondisk::{Key, kind, objectid};
 
 use super::emit::{emit_added, emit_by_hash, emit_by_index, emit_inode};
-use super::entries::Entries;
+use super::entries::{Entries, Names};
 use super::state::{Changes, Frozen};
 use super::tree::{Committing, FileTree};
 use crate::error::Result;
@@ -56,8 +56,8 @@ enum Part {
 struct Directory {
     ino: u64,
     frozen: Arc<Frozen>,
-    /// The hashes of all names that come or go, in order.
-    hashes: Arc<[u32]>,
+    /// All names that come or go, in the order of their hashes.
+    hashes: Arc<[Names]>,
 }
 
 impl Directory {
@@ -295,7 +295,7 @@ fn cut_directory(committing: &Committing, at: usize, old: Option<&View<'_>>) -> 
     let mut parts = Vec::new();
     let Some(entries) = changes.entries.as_deref() else { return Ok(parts) };
     let mut hashes = entries.hashes();
-    hashes.iter_mut().for_each(|part| part.sort_unstable());
+    hashes.iter_mut().for_each(|part| part.sort_unstable_by_key(|names| names.hash));
     let lens: Vec<usize> = hashes.iter().map(Vec::len).collect();
     let hashes = hashes.concat().into();
     let directory = Directory { ino: *ino, frozen: frozen.clone(), hashes };
@@ -321,7 +321,7 @@ fn cut_directory(committing: &Committing, at: usize, old: Option<&View<'_>>) -> 
 fn cut_hashes(directory: &Directory, old: Option<&View<'_>>, parts: &mut Vec<Part>) -> Result<()> {
     let (ino, hashes) = (directory.ino, &directory.hashes);
     let key = |hash: u32| Key::new(ino, kind::DIR_ITEM, u64::from(hash));
-    let before = |end: &Key| hashes.partition_point(|hash| key(*hash) < *end);
+    let before = |end: &Key| hashes.partition_point(|names| key(names.hash) < *end);
     let changes = |from: &Key, to: &Key| before(from) < before(to);
     let keys = (key(0), Key::new(ino, kind::DIR_ITEM + 1, 0));
     let wanted = Wanted { keys, most: STRETCH, changes: &changes, may_cut: &|_| true };

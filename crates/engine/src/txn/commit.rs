@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use buttress_codec::Digest;
+use buttress_codec::checksum::DIGEST_SIZE_MAX;
 use buttress_ondisk::build::Stamp;
 use buttress_ondisk::superblock::Superblock;
 use buttress_ondisk::{Expect, Key, TreeBlock};
@@ -24,6 +26,9 @@ use crate::refs::{RefLog, Sharing};
 use crate::space::{Need, Shortage};
 use crate::stats::{self, Phase};
 use crate::tree::Root;
+
+/// What is written at once. When the kernel copies it, it is still in the processor's cache, as its checksum was just made.
+const RUN_BYTES: usize = 512 << 10;
 
 /// Who has changes to commit: the subvolumes.
 pub trait Participant: Sync {
@@ -262,7 +267,7 @@ impl<'a> Commit<'a> {
         let nodesize = self.core.features.nodesize;
         let mut runs: Vec<&[Arc<TreeBlock>]> = Vec::new();
         for neighbours in blocks.chunk_by(|a, b| a.bytenr() + nodesize as u64 == b.bytenr()) {
-            runs.extend(neighbours.chunks((self.core.run_bytes / nodesize).max(1)));
+            runs.extend(neighbours.chunks((RUN_BYTES / nodesize).max(1)));
         }
         crate::threads::for_each_alike_unless(self.core.sequential, &runs, |run| {
             self.write_run(run)
@@ -281,25 +286,37 @@ impl<'a> Commit<'a> {
     }
 
     fn write_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
-        let bytes = sealed(self.core, self.transid, run)?;
-        self.core.write_for_commit(run[0].bytenr(), &bytes)
+        let sealed = Sealed::of(self.core, self.transid, run)?;
+        self.core.write_for_commit(run[0].bytenr(), &sealed.parts())
     }
 }
 
-/// The bytes of new blocks, one after the other, with their checksums. A mistake of ours ends here, as an error, and never on the disk.
-pub(super) fn sealed(core: &Core, transid: u64, run: &[Arc<TreeBlock>]) -> Result<Vec<u8>> {
-    let (nodesize, csum) = (core.features.nodesize, core.features.csum);
-    let gate = core.volume.gate();
-    let mut bytes = Vec::with_capacity(run.len() * nodesize);
-    for block in run {
-        let generation = Some(transid);
-        gate.verify(block, &Expect { generation, ..Expect::at(block.bytenr()) })?;
-        let at = bytes.len();
-        bytes.extend_from_slice(block.as_bytes());
-        let digest = csum.digest(&bytes[at + 32..]);
-        bytes[at..at + 32].copy_from_slice(digest.as_field());
+/// New blocks with their checksums, to be written one after the other. A mistake of ours ends here, as an error, and never on the disk.
+pub(super) struct Sealed<'r> {
+    run: &'r [Arc<TreeBlock>],
+    digests: Vec<Digest>,
+}
+
+impl<'r> Sealed<'r> {
+    pub(super) fn of(core: &Core, transid: u64, run: &'r [Arc<TreeBlock>]) -> Result<Sealed<'r>> {
+        let (csum, gate) = (core.features.csum, core.volume.gate());
+        let seal = |block: &Arc<TreeBlock>| {
+            let generation = Some(transid);
+            gate.verify(block, &Expect { generation, ..Expect::at(block.bytenr()) })?;
+            Ok(csum.digest(&block.as_bytes()[DIGEST_SIZE_MAX..]))
+        };
+        let digests = run.iter().map(seal).collect::<Result<_>>()?;
+        Ok(Sealed { run, digests })
     }
-    Ok(bytes)
+
+    /// What is to be written: of each block the checksum, and what it is of.
+    pub(super) fn parts(&self) -> Vec<&[u8]> {
+        let sealed = self.run.iter().zip(&self.digests);
+        let parts = sealed.flat_map(|(block, digest)| {
+            [&digest.as_field()[..], &block.as_bytes()[DIGEST_SIZE_MAX..]]
+        });
+        parts.collect()
+    }
 }
 
 /// Commits what `participant` has changed until now, if anything; answers the last durable transaction. `force` commits even

@@ -290,8 +290,6 @@ pub struct Core {
     pub kept_max: usize,
     /// Bytes for tree blocks and what waits for a commit, together.
     pub room: u64,
-    /// Bytes that one thread writes at once at most.
-    pub run_bytes: usize,
     /// How long a commit waits for room on a full disk that holds the image.
     pub patience: Duration,
     /// What went wrong since the opening without anybody being told, each once.
@@ -343,7 +341,6 @@ impl Core {
             inodes_max: 65_536,
             kept_max: 64,
             room: u64::MAX,
-            run_bytes: 2 << 20,
             patience: Duration::ZERO,
             csum_before: RwLock::new(roots.csum),
             roots: committed,
@@ -359,10 +356,10 @@ impl Core {
 
     /// Writes for a commit. A disk that holds an image file and is full makes it wait for room as long as the options say: to
     /// give up would lose what programs were told is written.
-    pub(crate) fn write_for_commit(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_for_commit(&self, bytenr: u64, parts: &[&[u8]]) -> Result<()> {
         let since = Instant::now();
         loop {
-            match self.volume.write(bytenr, bytes) {
+            match self.volume.write_parts(bytenr, parts) {
                 Err(error) if error.is_full() && since.elapsed() < self.patience => {
                     self.warn(format!(
                         "the disk that holds it is full: what was written waits for room there, up to {} seconds",

@@ -17,7 +17,7 @@ use buttress_ondisk::build::Stamp;
 use buttress_ondisk::{TreeBlock, objectid};
 use parking_lot::Mutex;
 
-use super::commit::sealed;
+use super::commit::Sealed;
 use super::exchange::NEW_BLOCK_FLAGS;
 use super::{Core, Logging, Op};
 use crate::error::{Error, Result};
@@ -86,7 +86,8 @@ impl<'a> LogTurn<'a> {
         let mut blocks = blocks.to_vec();
         blocks.sort_unstable_by_key(|block| block.bytenr());
         for run in blocks.chunk_by(|a, b| a.bytenr() + nodesize == b.bytenr()) {
-            core.volume.write(run[0].bytenr(), &sealed(core, transid, run)?)?;
+            let sealed = Sealed::of(core, transid, run)?;
+            core.volume.write_parts(run[0].bytenr(), &sealed.parts())?;
         }
         core.env.step("a log is written");
         // An operation beside this one may have panicked, and left half of what it was about to whoever looked next.

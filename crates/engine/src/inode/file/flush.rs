@@ -174,7 +174,7 @@ impl Gather<'_> {
     /// An operation holds the gate, and must not wait.
     fn store(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
         match self.commits {
-            true => self.core.write_for_commit(bytenr, bytes)?,
+            true => self.core.write_for_commit(bytenr, &[bytes])?,
             false => self.core.volume.write(bytenr, bytes)?,
         }
         stats::add(&self.core.counters.data_bytes, bytes.len() as u64);

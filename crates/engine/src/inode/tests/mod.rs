@@ -2,7 +2,7 @@
 
 mod data;
 mod facts;
-mod model;
+pub(super) mod model;
 mod operations;
 mod threads;
 

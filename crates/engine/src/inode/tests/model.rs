@@ -27,7 +27,7 @@ struct Model {
 }
 
 /// xorshift64*
-pub(super) struct Random(pub u64);
+pub(in crate::inode) struct Random(pub u64);
 
 impl Random {
     pub fn below(&mut self, end: usize) -> usize {
