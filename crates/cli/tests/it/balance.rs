@@ -100,6 +100,7 @@ fn an_image_becomes_smaller_and_larger() {
     place.check("disk.img");
     assert_eq!(sums(&place), before);
     assert!(place.fails("filesystem resize +1G disk.img").contains("--file"));
+    assert!(place.fails("filesystem resize --file +15e disk.img").contains("File too large"));
     let now = len();
     place.ok("filesystem resize --file 1:+1G disk.img");
     assert_eq!(len(), now + (1 << 30));

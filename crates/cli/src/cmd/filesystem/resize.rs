@@ -269,8 +269,13 @@ fn file_len(path: &Path) -> Option<u64> {
 }
 
 fn set_file_len(path: &Path, len: u64) -> Result<(), Failure> {
-    let file = std::fs::File::options().write(true).open(path);
-    let done = file.and_then(|file| file.set_len(len).and_then(|()| file.sync_all()));
+    // What the standard library says of a length that no file can have is about its own types.
+    let len = i64::try_from(len).map_err(|_| std::io::Error::from(Errno::FBIG));
+    let done = len.and_then(|len| {
+        let file = std::fs::File::options().write(true).open(path)?;
+        file.set_len(len.unsigned_abs())?;
+        file.sync_all()
+    });
     done.map_err(|error| Failure::new("cannot change the length of", path.display(), error))
 }
 
