@@ -44,8 +44,9 @@ use std::time::Instant;
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
+use crate::quota::Charge;
 use crate::refs::RefLog;
-use crate::space::Need;
+use crate::space::{NODES_ABOVE, Need};
 use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, wait};
 use crate::tree::Merge;
 
@@ -140,6 +141,8 @@ pub struct Op<'a> {
     pub transid: u64,
     /// When the operation started.
     pub now: Time,
+    /// Whether leaves may be shared with snapshots: where they come to be while it is under way, those have what it does.
+    has_shared: bool,
     /// Whether a panic from here on is an abort: not of what only reads, nor where the thread was on its way out of one already.
     guarded: bool,
     /// Bytes that it leaves in memory besides what every operation does.
@@ -204,7 +207,7 @@ impl Op<'_> {
 
     /// Charges so many bytes more to the groups of a subvolume: EDQUOT where one of them has no room.
     pub(crate) fn charge(&self, subvolume: u64, bytes: u64) -> Result<()> {
-        self.core.charges.charge(subvolume, bytes).map_err(|_| Error::User(Errno::DQUOT))
+        self.charge_all(subvolume, Charge::new(bytes))
     }
 
     /// The same of what another subvolume has already.
@@ -213,15 +216,31 @@ impl Op<'_> {
         charged.map_err(|_| Error::User(Errno::DQUOT))
     }
 
+    fn charge_all(&self, subvolume: u64, charge: Charge) -> Result<()> {
+        self.core.charges.charge(subvolume, charge).map_err(|_| Error::User(Errno::DQUOT))
+    }
+
     /// Charges what it may need.
     pub(crate) fn charge_need(&self, need: Need) -> Result<()> {
-        self.charge(need.charged_to, charged(need, self.core.features.nodesize))
+        self.charge_all(need.charged_to, self.charged(need))
+    }
+
+    /// By what the groups of its subvolume may grow: its data, and each leaf that it adds to may split. Where snapshots may have the leaves that it changes, it
+    /// copies them, and the nodes above. Who gives space back is charged for data that it writes anew, parts of sectors, and nothing else.
+    pub(crate) fn charged(&self, need: Need) -> Charge {
+        let (node, leaves) = (self.core.features.nodesize as u64, u64::from(need.leaves));
+        if need.deleting {
+            return Charge::new(need.data);
+        }
+        let splits = if need.bytes > 0 { leaves } else { 0 };
+        let copied = if self.has_shared { copied(leaves) } else { 0 };
+        Charge { new: need.data.saturating_add(splits * node), copies: copied * node }
     }
 
     /// Gives back part of what it was promised: it does not need that.
     pub(crate) fn unreserve(&self, need: Need) {
         self.core.space.unreserve(need);
-        self.core.charges.give_back(need.charged_to, charged(need, self.core.features.nodesize));
+        self.core.charges.give_back(need.charged_to, self.charged(need));
     }
 
     /// All that it said it leaves.
@@ -230,14 +249,9 @@ impl Op<'_> {
     }
 }
 
-/// Bytes by which the groups of an operation's subvolume may grow: its data, and each leaf that it adds to may split. Who gives space back is
-/// charged for data that it writes anew, parts of sectors, and nothing else.
-pub(crate) fn charged(need: Need, nodesize: usize) -> u64 {
-    let leaves = if need.bytes > 0 { need.leaves } else { 0 };
-    match need.deleting {
-        true => need.data,
-        false => need.data.saturating_add(u64::from(leaves) * nodesize as u64),
-    }
+/// Blocks that are copied with so many leaves: those, and the nodes above, of which the root is above all.
+fn copied(leaves: u64) -> u64 {
+    if leaves == 0 { 0 } else { leaves * NODES_ABOVE + 1 }
 }
 
 /// What emitting changes into a tree gets to work with.
@@ -292,7 +306,8 @@ impl Transactions {
         let gate = self.enter();
         let (now, guarded) = (core.env.now(), !std::thread::panicking());
         let left = AtomicU64::new(0);
-        Ok(Op { core, transid: self.running(), now, guarded, left, _gate: gate })
+        let has_shared = core.space.is_shared();
+        Ok(Op { core, transid: self.running(), now, has_shared, guarded, left, _gate: gate })
     }
 
     /// The same for what changes nothing that a commit would write.
