@@ -83,6 +83,7 @@ impl Filesystem {
     ) -> Result<Emptied> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        inner.core.check_chunks()?;
         // Its operations may find no room, and want to empty a group themselves: so it comes before the turn.
         inner.finish_relocation()?;
         let _alone = inner.relocating.lock();
