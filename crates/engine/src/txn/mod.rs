@@ -40,7 +40,7 @@ pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -64,8 +64,8 @@ pub struct Transactions {
     opened: Instant,
     /// When somebody last asked for something to be durable, in milliseconds; 0: never.
     asked: AtomicU64,
-    /// How often somebody had to wait for the gate.
-    held_up: AtomicU64,
+    /// Since when somebody waits, or has waited, for who keeps others out last; 0: nobody has.
+    first_held_up: AtomicU64,
 }
 
 /// Who has asked for something to be durable is expected to do so again, for so long.
@@ -282,7 +282,7 @@ impl Transactions {
             aborted: OnceLock::new(),
             opened: Instant::now(),
             asked: AtomicU64::new(0),
-            held_up: AtomicU64::new(0),
+            first_held_up: AtomicU64::new(0),
         }
     }
 
@@ -299,6 +299,10 @@ impl Transactions {
 
     fn milliseconds(&self) -> u64 {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 2).max(1)
+    }
+
+    fn microseconds(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX / 2).max(1)
     }
 
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
@@ -320,14 +324,29 @@ impl Transactions {
     /// Holds the gate: no transaction ends while it is held.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.try_read().unwrap_or_else(|| {
-            self.held_up.fetch_add(1, Ordering::Relaxed);
+            self.note_held_up();
             self.gate.read()
         })
     }
 
-    /// How often somebody had to wait for the gate.
-    fn held_up(&self) -> u64 {
-        self.held_up.load(Ordering::Relaxed)
+    /// Somebody waits from now on, for the gate or for a turn.
+    fn note_held_up(&self) {
+        let now = self.microseconds();
+        let _first =
+            self.first_held_up.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whoever has the turn begins to keep others out: who waits for it waits from now on.
+    fn begin_to_hold_up(&self) {
+        let waiting = self.turn.lock().waiting > 0;
+        let now = if waiting { self.microseconds() } else { 0 };
+        self.first_held_up.store(now, Ordering::Relaxed);
+    }
+
+    /// How long somebody has waited since then, who has come first; nothing where nobody has.
+    fn held_up(&self) -> Option<Duration> {
+        let first = self.first_held_up.load(Ordering::Relaxed);
+        (first > 0).then(|| Duration::from_micros(self.microseconds().saturating_sub(first)))
     }
 
     /// The running transaction.
@@ -398,6 +417,7 @@ impl Transactions {
                 turn.take();
                 break Some(());
             }
+            self.note_held_up();
             turn = wait(&self.ended, turn);
         };
         turn.waiting -= 1;
@@ -494,6 +514,44 @@ mod tests {
         });
         assert!(txn.begin_commit(Some(9)).is_some());
         assert!(txn.begin_commit(None).is_some());
+    }
+
+    /// Who waits for the turn or for the gate while others are kept out is seen, and nobody else.
+    #[test]
+    fn who_is_held_up_is_seen() {
+        let txn = Transactions::new(7);
+        let is_seen = || {
+            let begun = std::time::Instant::now();
+            while txn.held_up().is_none() && begun.elapsed().as_secs() < 20 {
+                std::thread::yield_now();
+            }
+            txn.held_up().is_some()
+        };
+        for waits_before in [false, true] {
+            std::thread::scope(|scope| {
+                let turn = txn.begin_commit(None).unwrap();
+                let wait = || drop(txn.begin_commit(None));
+                let other = waits_before.then(|| scope.spawn(wait));
+                while waits_before && txn.turn.lock().waiting == 0 {
+                    std::thread::yield_now();
+                }
+                txn.begin_to_hold_up();
+                assert_eq!(txn.held_up().is_some(), waits_before);
+                let other = other.unwrap_or_else(|| scope.spawn(wait));
+                assert!(is_seen());
+                drop(turn);
+                other.join().unwrap();
+            });
+        }
+        txn.begin_to_hold_up();
+        drop(txn.enter());
+        assert!(txn.held_up().is_none(), "the gate was open");
+        std::thread::scope(|scope| {
+            let gate = txn.gate.write();
+            scope.spawn(|| drop(txn.enter()));
+            assert!(is_seen());
+            drop(gate);
+        });
     }
 
     /// A commit that has come to nothing covers nobody.

@@ -91,8 +91,10 @@ pub struct Relocated {
     pub failed: Vec<(u64, String)>,
     /// The disk that holds the filesystem's image is full: nothing was moved.
     pub refused: Option<Error>,
-    /// How long operations had to wait for it.
+    /// How long operations had to wait for it, if they came at its beginning.
     pub waited: Duration,
+    /// How long somebody did wait for it: who has come first.
+    pub held_up: Duration,
     /// Whether there are any: something was changed since the commit before, or somebody came while it was under way.
     pub has_others: bool,
 }
