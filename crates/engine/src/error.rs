@@ -64,6 +64,11 @@ pub enum Error {
          nologreplay`) shows the last commit, and `buttress rescue zero-log` gives up what the log has"
     )]
     Log(Arc<Error>),
+    /// A block of the trees that say where chunks are cannot be written anew: no chunk comes or goes.
+    #[error(
+        "no chunk can be made or given back, and so no block group emptied: {0}; `buttress check` tells what is damaged"
+    )]
+    Chunks(Arc<str>),
     /// What is asked takes more memory than may be used for it.
     #[error("there is not enough memory for {what} ({place}); a larger memory= gives it more")]
     Memory {
@@ -168,7 +173,7 @@ impl Error {
             Error::ReadOnly | Error::Aborted(_) => Errno::ROFS,
             Error::Volume(error) if error.is_full() => Errno::NOSPC,
             Error::Volume(_) | Error::Data { .. } => Errno::IO,
-            Error::Corrupt(_) | Error::Inconsistent { .. } => Errno::UCLEAN,
+            Error::Corrupt(_) | Error::Inconsistent { .. } | Error::Chunks(_) => Errno::UCLEAN,
             Error::Memory { .. } => Errno::NOMEM,
             Error::Log(why) => why.errno(),
             Error::Unsupported(_) => Errno::OPNOTSUPP,

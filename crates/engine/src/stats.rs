@@ -41,6 +41,7 @@ pub struct Counters {
     pub(crate) items: AtomicU64,
     pub(crate) nodes: AtomicU64,
     pub(crate) grafted: AtomicU64,
+    pub(crate) copied: AtomicU64,
     pub(crate) refs_logged: AtomicU64,
     pub(crate) refs_folded: AtomicU64,
     pub(crate) data_bytes: AtomicU64,
@@ -87,6 +88,8 @@ pub struct Stats {
     pub nodes: u64,
     /// Leaves that other threads than the one that merges have made.
     pub leaves_made_apart: u64,
+    /// Tree blocks that subvolumes have got copies of, as others have them, too.
+    pub blocks_copied: u64,
     /// References logged.
     pub refs_logged: u64,
     /// References left of them after folding.
@@ -161,6 +164,7 @@ impl Stats {
             ("items_per_leaf", per_leaf),
             ("nodes_written", self.nodes),
             ("leaves_made_apart", self.leaves_made_apart),
+            ("blocks_copied", self.blocks_copied),
             ("refs_logged", self.refs_logged),
             ("refs_folded", self.refs_folded),
             ("data_bytes_written", self.data_bytes),
@@ -197,6 +201,7 @@ impl Stats {
             items: read(&counters.items),
             nodes,
             leaves_made_apart: read(&counters.grafted),
+            blocks_copied: read(&counters.copied),
             refs_logged: read(&counters.refs_logged),
             refs_folded: read(&counters.refs_folded),
             data_bytes: read(&counters.data_bytes),

@@ -202,6 +202,7 @@ impl Filesystem {
         told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
     ) -> Result<Balanced> {
         self.core().check_writable()?;
+        self.core().check_chunks()?;
         let _alone = self.exclusive()?;
         self.check_balance(balance)?;
         self.note_balance(Some(balance))?;
@@ -214,6 +215,7 @@ impl Filesystem {
         told: impl FnMut(Balancing) -> ControlFlow<BalanceStop>,
     ) -> Result<Balanced> {
         self.core().check_writable()?;
+        self.core().check_chunks()?;
         let _alone = self.alone()?;
         let balance = self.unfinished_balance()?.ok_or(Error::User(Errno::NOTCONN))?;
         self.check_balance(&balance)?;

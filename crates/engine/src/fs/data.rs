@@ -246,7 +246,8 @@ impl Filesystem {
         // Only parts of sectors are written anew: a full filesystem can always let go of whole ones.
         let data = if (offset | end).is_multiple_of(SECTOR) { 0 } else { 2 * SECTOR };
         let mut end = end;
-        inner.in_steps(About::File(node), Need { data, ..deleting(2, 400) }, |op, extents| {
+        let need = Need { data, charged_to: node.subvolume, ..deleting(2, 400) };
+        inner.in_steps(About::File(node), need, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             let step = subvolume.tree.punch_step(op, &inode, offset, &mut end, extents)?;
             Ok((step == Step::Done).then_some(()))

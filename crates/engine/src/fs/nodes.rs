@@ -396,7 +396,8 @@ impl Filesystem {
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };
         let mut end = FILE_END;
-        inner.in_steps(About::End(node), Need { data, ..deleting(2, 200) }, |op, extents| {
+        let need = Need { data, charged_to: node.subvolume, ..deleting(2, 200) };
+        inner.in_steps(About::End(node), need, |op, extents| {
             let (subvolume, inode) = inner.find(op, node)?;
             match subvolume.tree.shorten(op, &inode, size, &mut end, extents)? {
                 Step::Again => Ok(None),

@@ -14,7 +14,7 @@ use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
 use crate::log::replay::replay;
 use crate::quota::{Groups, Quota};
-use crate::refs::owners::Known;
+use crate::refs::owners::{Committed, Known, Owners};
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::{Forest, is_half_merged};
 use crate::tree::{Blocks, View};
@@ -128,7 +128,15 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
             space.set_shared();
         }
     }
+    let stuck = if options.write { why_chunks_stay(&blocks, &roots) } else { None };
+    if stuck.is_some() {
+        space.keep_chunks();
+    }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
+    if let Some(why) = &stuck {
+        core.warn(why.to_string());
+    }
+    core.chunks_stay = stuck;
     if let Some(groups) = quota.groups() {
         core.charges.settle(groups, true);
     }
@@ -140,6 +148,22 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.room = options.room;
     (core.kept_max, core.patience) = (options.kept_max, options.patience);
     Ok(core)
+}
+
+/// Why chunks can neither come nor go: of the trees that say where they are a block cannot be written anew. Found here it costs the chunks alone; the
+/// commit that came to it would be the last one.
+fn why_chunks_stay(blocks: &Blocks, roots: &Roots) -> Option<Error> {
+    let committed = Committed { root: roots.root, chunk: roots.chunk, extent: roots.extent };
+    let mut known = Known::new(0);
+    let owners = Owners::new(blocks, committed, &mut known);
+    let trees = [(objectid::DEV_TREE, roots.dev), (objectid::CHUNK_TREE, roots.chunk)];
+    let why = trees.into_iter().find_map(|(tree, root)| {
+        match owners.unsaid((tree, &View::new(blocks, tree, root)), |_| true) {
+            Ok(found) => found.into_iter().next().map(|(_, why)| why),
+            Err(error) => Some(error.to_string()),
+        }
+    });
+    why.map(|why| Error::Chunks(why.into()))
 }
 
 /// What another program has begun and not finished, and only it can go on with. What a balance has left is not among it: that goes

@@ -107,7 +107,8 @@ impl Inner {
     fn may_reclaim(&self) -> bool {
         let has_leavings = self.forest.has_relocated_data() || self.forest.has_relocation_trees();
         let is_off = self.options.reclaim == 0 || self.core.space.is_mixed();
-        !is_off && !has_leavings && !self.exclusive.is_locked()
+        let stay = self.core.chunks_stay.is_some();
+        !is_off && !stay && !has_leavings && !self.exclusive.is_locked()
     }
 
     fn is_little_unallocated(&self) -> bool {

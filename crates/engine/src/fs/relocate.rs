@@ -1,8 +1,8 @@
 //! Block groups are emptied: what is in one moves elsewhere, and its chunk is given back.
 //!
 //! A group is closed first, so that nothing comes to it. Then batches follow, each a commit beside which no operation runs
-//! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on; where somebody does, the next batch begins after others have had as long
-//! as the last one took, so that half of the time is theirs. What a batch has moved is durable, so whoever ends the
+//! ([`crate::txn::relocate`]): who works meanwhile waits for one batch, and goes on; where somebody has waited, the next batch begins after others have had as long
+//! as he had to, so that half of the time is theirs who never stop, and who comes now and then costs little. What a batch has moved is durable, so whoever ends the
 //! work in between, or a crash, loses nothing. The commit that finds the group vacant gives its chunk back.
 //!
 //! How large a batch is: as large as there is room for, and, where others change something beside it, small enough that they wait for [`AIM`] and no longer, as far
@@ -83,6 +83,7 @@ impl Filesystem {
     ) -> Result<Emptied> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        inner.core.check_chunks()?;
         // Its operations may find no room, and want to empty a group themselves: so it comes before the turn.
         inner.finish_relocation()?;
         let _alone = inner.relocating.lock();
@@ -280,8 +281,8 @@ impl Inner {
             if batch.moved > 0 {
                 pace.waited(waited);
             }
-            // It is over for whoever comes now; without a pause one operation of each would go on before the next batch.
-            std::thread::sleep(waited.min(THEIRS_MAX));
+            // It is over for whoever comes now; without a pause one operation of each would go on before the next batch. Who has not come has lost nothing.
+            std::thread::sleep(batch.held_up.min(THEIRS_MAX));
             // Where the extent tree contradicts itself, something may have moved and still be there.
             if batch.moved > 0 && used < least {
                 (least, commits) = (used, 0);

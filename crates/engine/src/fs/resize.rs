@@ -39,6 +39,7 @@ impl Filesystem {
     pub fn resize(&self, size: u64, mut told: impl FnMut(Emptying) -> bool) -> Result<()> {
         let inner = self.inner();
         inner.core.check_writable()?;
+        inner.core.check_chunks()?;
         let _alone = self.exclusive()?;
         let size = size / SECTOR * SECTOR;
         let now = self.device_size();
@@ -132,7 +133,12 @@ impl Filesystem {
             let Some(group) = self.block_groups().into_iter().rev().find(is_behind) else { break };
             match self.empty_block_group(group.start, &mut *told) {
                 Ok(emptied) if emptied.failed.is_empty() => {}
-                Ok(_) => return Err(Error::User(Errno::IO)),
+                Ok(emptied) => {
+                    for (at, why) in emptied.failed {
+                        self.core().warn(format!("{at} stays where it is: {why}"));
+                    }
+                    return Err(Error::User(Errno::IO));
+                }
                 Err(Error::User(Errno::NOENT)) => {}
                 Err(error) => return Err(error),
             }

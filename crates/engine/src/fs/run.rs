@@ -14,7 +14,7 @@ use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::subvol::LEAVING_COMMITS;
-use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency, charged};
+use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency};
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
@@ -225,14 +225,14 @@ impl Inner {
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
         let need = self.looked_up(&op, need, look);
-        let bytes = charged(need, self.core.features.nodesize);
+        let charge = op.charged(need);
         if need.deleting {
             self.core.charges.note_deletion();
         }
-        let charges = self.core.charges.charge(need.charged_to, bytes);
+        let charges = self.core.charges.charge(need.charged_to, charge);
         charges.map_err(|full| Failure::Quota(full.may_shrink))?;
         reserve(self, &op, need, look).map_err(|shortage| {
-            self.core.charges.give_back(need.charged_to, bytes);
+            self.core.charges.give_back(need.charged_to, charge);
             Failure::Shortage(shortage)
         })?;
         let done = work(&op).map_err(|error| match error {

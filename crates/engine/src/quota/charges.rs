@@ -1,11 +1,14 @@
 //! Limits: an operation is told before it starts whether its groups have room for it.
 //!
 //! What is not counted yet is charged: the bytes that an operation may write, and a block for each leaf that it may touch, as any of them may
-//! split. An operation is refused where what a group has and what was charged since would go beyond its limit; so nothing that was
+//! split. Where snapshots may have these leaves, too, the operation copies them and the nodes above: that is nothing to who counts what is referred to, as
+//! the copies take the place of what they are of, but what a group has for itself grows by it, and so does what it has allocated, as what it leaves behind stays its
+//! own. So groups with such a limit are charged for copies, too ([`Charge`]). An operation is refused where what a group has and what was charged since would go beyond its limit; so nothing that was
 //! accepted fails later, and no limit is overrun. Charges are more than what comes of them. So whoever is refused has a commit count that first,
 //! and asks again.
 //!
-//! Who gives space back is let in always: below a snapshot that takes room at first, and a group that is full must be able to shrink.
+//! Who gives space back is let in always, and is charged for no copies (so it is on Linux): below a snapshot that takes room at first, and a group
+//! that is full must be able to shrink. By these copies, and by an item or two that a deletion adds, a group may go beyond its limit.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,12 +17,28 @@ use parking_lot::Mutex;
 
 use super::groups::{Groups, Usage};
 
+/// By what the groups of an operation's subvolume may grow, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Charge {
+    /// Data, and tree blocks that the tree has not had.
+    pub new: u64,
+    /// Copies of tree blocks that others may have, too.
+    pub copies: u64,
+}
+
+impl Charge {
+    /// Nothing is copied.
+    pub fn new(bytes: u64) -> Charge {
+        Charge { new: bytes, copies: 0 }
+    }
+}
+
 /// What has a limit, and what was charged to it.
 #[derive(Debug, Default)]
 pub struct Charges {
     /// Whether any group has a limit: nobody else takes the lock.
     are_limited: AtomicBool,
-    /// Simple quotas are charged for nothing that somebody else has allocated.
+    /// Simple quotas are charged for nothing that somebody else has allocated, and for all copies.
     are_simple: AtomicBool,
     state: Mutex<State>,
 }
@@ -46,6 +65,12 @@ struct Limited {
 }
 
 impl Limited {
+    /// Bytes of a charge that count in this group.
+    fn part(&self, charge: Charge, are_simple: bool) -> u64 {
+        let copies = if are_simple || self.most[1].is_some() { charge.copies } else { 0 };
+        charge.new.saturating_add(copies)
+    }
+
     fn has_room(&self, bytes: u64) -> bool {
         let charged = self.running.saturating_add(self.frozen).saturating_add(bytes);
         let have = [self.usage.rfer, self.usage.excl];
@@ -75,23 +100,24 @@ impl Charges {
         }
     }
 
-    /// Charges `bytes` to the groups of a subvolume, all or none.
-    pub fn charge(&self, subvolume: u64, bytes: u64) -> Result<(), Exceeded> {
-        self.charge_but(subvolume, bytes, None)
+    /// Charges the groups of a subvolume, all or none.
+    pub fn charge(&self, subvolume: u64, charge: Charge) -> Result<(), Exceeded> {
+        self.charge_but(subvolume, charge, None)
     }
 
     /// The same of what another subvolume has already: groups that this one is in, too, and limits of what is exclusive, have nothing to do with it.
     pub fn charge_shared(&self, subvolume: u64, bytes: u64, of: u64) -> Result<(), Exceeded> {
         match self.are_simple.load(Ordering::Acquire) {
             true => Ok(()),
-            false => self.charge_but(subvolume, bytes, Some(of)),
+            false => self.charge_but(subvolume, Charge::new(bytes), Some(of)),
         }
     }
 
-    fn charge_but(&self, subvolume: u64, bytes: u64, of: Option<u64>) -> Result<(), Exceeded> {
-        if bytes == 0 || !self.are_limited() {
+    fn charge_but(&self, subvolume: u64, charge: Charge, of: Option<u64>) -> Result<(), Exceeded> {
+        if charge == Charge::default() || !self.are_limited() {
             return Ok(());
         }
+        let are_simple = self.are_simple.load(Ordering::Acquire);
         let State { groups, over, deleted, .. } = &mut *self.state.lock();
         let has_it = of.and_then(|of| over.get(&of));
         let Some(over) = over.get(&subvolume) else { return Ok(()) };
@@ -102,7 +128,7 @@ impl Charges {
         for at in over {
             if let Some(group) = groups.get(*at)
                 && is_meant(*at, group)
-                && !group.has_room(bytes)
+                && !group.has_room(group.part(charge, are_simple))
             {
                 let is_charged = group.running > 0 || group.frozen > 0;
                 return Err(Exceeded { may_shrink: is_charged || deleted.contains(&true) });
@@ -112,6 +138,7 @@ impl Charges {
             if let Some(group) = groups.get_mut(*at)
                 && is_meant(*at, group)
             {
+                let bytes = group.part(charge, are_simple);
                 group.running = group.running.saturating_add(bytes);
             }
         }
@@ -119,13 +146,15 @@ impl Charges {
     }
 
     /// Gives back what was charged in the running transaction and is not needed.
-    pub fn give_back(&self, subvolume: u64, bytes: u64) {
-        if bytes == 0 || !self.are_limited() {
+    pub fn give_back(&self, subvolume: u64, charge: Charge) {
+        if charge == Charge::default() || !self.are_limited() {
             return;
         }
+        let are_simple = self.are_simple.load(Ordering::Acquire);
         let State { groups, over, .. } = &mut *self.state.lock();
         for at in over.get(&subvolume).into_iter().flatten() {
             if let Some(group) = groups.get_mut(*at) {
+                let bytes = group.part(charge, are_simple);
                 group.running = group.running.saturating_sub(bytes);
             }
         }
@@ -195,7 +224,7 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::super::NewLimits;
-    use super::{Charges, Exceeded, Groups};
+    use super::{Charge, Charges, Exceeded, Groups};
 
     /// Group 300 in 1/1, which may have 100 bytes.
     fn groups() -> Groups {
@@ -212,19 +241,42 @@ mod tests {
     fn what_is_charged_stays_below_the_limit_until_it_is_counted() {
         let (charges, groups) = (Charges::default(), groups());
         charges.settle(&groups, true);
-        assert_eq!(charges.charge(300, 101), Err(Exceeded { may_shrink: false }));
-        charges.charge(300, 60).unwrap();
-        assert_eq!(charges.charge(300, 60), Err(Exceeded { may_shrink: true }));
+        assert_eq!(charges.charge(300, Charge::new(101)), Err(Exceeded { may_shrink: false }));
+        charges.charge(300, Charge::new(60)).unwrap();
+        assert_eq!(charges.charge(300, Charge::new(60)), Err(Exceeded { may_shrink: true }));
         charges.freeze();
-        charges.charge(300, 40).unwrap();
-        assert_eq!(charges.charge(300, 1), Err(Exceeded { may_shrink: true }));
+        charges.charge(300, Charge::new(40)).unwrap();
+        assert_eq!(charges.charge(300, Charge::new(1)), Err(Exceeded { may_shrink: true }));
         charges.settle(&groups, false);
-        assert_eq!(charges.charge(300, 1), Err(Exceeded { may_shrink: true }));
+        assert_eq!(charges.charge(300, Charge::new(1)), Err(Exceeded { may_shrink: true }));
         charges.settle(&groups, true);
-        charges.charge(300, 60).unwrap();
-        charges.give_back(300, 60);
-        charges.charge(300, 60).unwrap();
-        charges.charge(301, 1000).unwrap();
+        charges.charge(300, Charge::new(60)).unwrap();
+        charges.give_back(300, Charge::new(60));
+        charges.charge(300, Charge::new(60)).unwrap();
+        charges.charge(301, Charge::new(1000)).unwrap();
+    }
+
+    /// What is copied counts where a group is limited in what it has for itself, and with simple quotas; it may be all of a charge.
+    #[test]
+    fn copies_count_where_a_group_grows_by_them() {
+        let copy = Charge { new: 0, copies: 101 };
+        let (charges, mut groups) = (Charges::default(), groups());
+        charges.settle(&groups, true);
+        charges.charge(300, copy).unwrap();
+        charges.charge(300, Charge::new(100)).unwrap();
+        charges.give_back(300, Charge { new: 100, ..copy });
+        let above = 1 << 48 | 1;
+        groups.limit(above, NewLimits { rfer: Some(None), excl: Some(Some(100)) }).unwrap();
+        charges.settle(&groups, true);
+        assert_eq!(charges.charge(300, copy), Err(Exceeded { may_shrink: false }));
+        groups.limit(above, NewLimits { rfer: Some(Some(100)), excl: Some(None) }).unwrap();
+        groups.begin_simple(7, &[]);
+        charges.settle(&groups, true);
+        assert_eq!(charges.charge(300, copy), Err(Exceeded { may_shrink: false }));
+        charges.charge(300, Charge { new: 40, copies: 60 }).unwrap();
+        assert_eq!(charges.charge(300, Charge::new(1)), Err(Exceeded { may_shrink: true }));
+        charges.give_back(300, Charge { new: 0, copies: 60 });
+        charges.charge(300, Charge::new(60)).unwrap();
     }
 
     #[test]
@@ -233,6 +285,6 @@ mod tests {
         charges.settle(&groups, true);
         groups.limit(1 << 48 | 1, NewLimits { rfer: Some(None), excl: None }).unwrap();
         charges.settle(&groups, true);
-        charges.charge(300, 1000).unwrap();
+        charges.charge(300, Charge::new(1000)).unwrap();
     }
 }

@@ -46,7 +46,7 @@ mod simple;
 pub use account::{Versions, account};
 pub use bystanders::{Bystanders, Remembered};
 pub use changes::Changes;
-pub use charges::Charges;
+pub use charges::{Charge, Charges};
 pub use edit::NewLimits;
 pub use groups::{Groups, is_of_subvolume};
 

@@ -93,8 +93,8 @@ impl<'a> Sharing<'a> {
 
     /// Tree `tree` is about to replace `old` by a copy of its own: settles the references to the children of `old`, and
     /// drops the tree's own reference to it. Both under one lock: another tree that does the same at the same time must
-    /// see either none of it or all.
-    pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<()> {
+    /// see either none of it or all. Whether others have it still.
+    pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<bool> {
         let mut states = self.states.lock();
         let (refs, full) = self.lookup(&mut states, old)?;
         if refs > 1 {
@@ -113,7 +113,7 @@ impl<'a> Sharing<'a> {
         }
         states.entry(old.bytenr()).or_default().delta -= 1;
         log.by_tree(Target::Block(old.bytenr(), old.level()), tree, -1, 0);
-        Ok(())
+        Ok(refs > 1)
     }
 
     /// References to `old` now, and whether its children are counted by its address.

@@ -86,7 +86,7 @@ pub(super) const RANGE: u64 = ITEM + 4;
 const CHILDREN: u64 = 32;
 /// Nodes on the way to a leaf that changes. With three a tree has `CHILDREN`³ leaves, 32768; where there are more above a leaf,
 /// many leaves have them in common.
-const NODES_ABOVE: u64 = 3;
+pub(crate) const NODES_ABOVE: u64 = 3;
 /// What is added to files fills at least this part of new leaves, 2 of 5: the largest item that is not a leaf's only one as a
 /// rule, an inline file, takes 2094 of the 3995 bytes of the smallest leaf, and leaves 1901.
 const FILES_FILL: (u64, u64) = (2, 5);

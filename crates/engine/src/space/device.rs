@@ -20,6 +20,8 @@ pub(crate) struct Device {
     taken: Extents,
     /// New chunks lie before this byte.
     limit: Option<u64>,
+    /// No chunk comes or goes: what would say so cannot be written.
+    pub is_fixed: bool,
 }
 
 impl Device {
@@ -29,6 +31,7 @@ impl Device {
             item: DevItem { bytes_used: 0.into(), ..item },
             taken: Extents::default(),
             limit: None,
+            is_fixed: false,
         }
     }
 
@@ -77,6 +80,9 @@ impl Device {
 
     /// What is not taken, rising.
     pub fn holes(&self) -> Vec<Range> {
+        if self.is_fixed {
+            return Vec::new();
+        }
         let end = self.limit.unwrap_or(u64::MAX).min(self.total()) / SECTOR * SECTOR;
         let mut holes = Vec::new();
         let mut at = RESERVED;

@@ -79,7 +79,7 @@ impl Space {
     pub fn take_dirty(&self) -> Dirty {
         self.thaw();
         let mut pool = self.pool.lock();
-        if std::mem::take(&mut pool.plan_removals) {
+        if std::mem::take(&mut pool.plan_removals) && !pool.device.is_fixed {
             self.remove_vacant(&mut pool);
         }
         let mut dirty = Dirty::default();

@@ -50,6 +50,7 @@ use cold::Cold;
 use set::{Counters, Set};
 
 pub use alone::{Leaves, Lone, Shape, Size};
+pub(crate) use bound::NODES_ABOVE;
 pub use bound::Trees;
 pub(crate) use bound::most_packed;
 pub use emit::Dirty;

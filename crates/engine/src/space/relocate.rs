@@ -49,6 +49,13 @@ impl Space {
         all
     }
 
+    /// No chunk comes or goes from now on: what would say so cannot be written.
+    pub fn keep_chunks(&self) {
+        let mut pool = self.pool.lock();
+        pool.device.is_fixed = true;
+        pool.credit = Default::default();
+    }
+
     /// Where the device has the parts of a block group: first byte and bytes of each.
     pub fn device_ranges_of(&self, start: u64) -> Vec<Range> {
         let pool = self.pool.lock();

@@ -381,7 +381,8 @@ pub fn relocate(
     core.check_writable()?;
     let turn = core.txn.begin_commit(None);
     core.txn.check()?;
-    let (is_changed, held_up) = (participant.is_dirty(Upkeep::None), core.txn.held_up());
+    let is_changed = participant.is_dirty(Upkeep::None);
+    core.txn.begin_to_hold_up();
     let guard = Guard { txn: &core.txn, what: "a commit panicked" };
     let frozen = core
         .txn
@@ -395,7 +396,7 @@ pub fn relocate(
             *core.relocation.lock() = Some(relocation);
             let begun = core.env.now();
             let done = run(core, participant, transid, Upkeep::None).map(|()| transid);
-            let has_others = is_changed || core.txn.held_up() > held_up;
+            let has_others = is_changed || core.txn.held_up().is_some();
             drop(gate);
             done.map(|transid| (transid, core.env.now().since(begun), has_others))
         }
@@ -405,12 +406,13 @@ pub fn relocate(
     let (waited, has_others) =
         done.as_ref().map_or((Duration::ZERO, false), |(_, took, others)| (*took, *others));
     finish(core, guard, done.map(|(transid, ..)| transid))?;
+    let held_up = core.txn.held_up().unwrap_or_default();
     if let Some(turn) = &turn {
         turn.take_back();
     }
     core.txn.pause(|| core.space.settle_freed())?;
     let relocated = core.relocated.lock().take().unwrap_or_default();
-    Ok(Ok(Relocated { waited, has_others, ..relocated }))
+    Ok(Ok(Relocated { waited, held_up, has_others, ..relocated }))
 }
 
 /// A commit, and no other beside it.

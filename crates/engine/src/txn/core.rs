@@ -284,6 +284,8 @@ pub struct Core {
     pub sequential: bool,
     /// Blocks of deleted subvolumes that one commit looks at.
     pub drop_blocks_max: usize,
+    /// Why no chunk comes or goes, where that is so.
+    pub chunks_stay: Option<Error>,
     /// Inodes that a tree of files keeps in memory, besides those in use.
     pub inodes_max: usize,
     /// Decompressed extents that the files of a tree keep.
@@ -338,6 +340,7 @@ impl Core {
             warnings: Mutex::default(),
             listener: Listener::default(),
             drop_blocks_max: 4096,
+            chunks_stay: None,
             inodes_max: 65_536,
             kept_max: 64,
             room: u64::MAX,
@@ -453,6 +456,11 @@ impl Core {
     /// What was noted with [`Core::warn`].
     pub fn warnings(&self) -> Vec<String> {
         self.warnings.lock().clone()
+    }
+
+    /// Refuses when no chunk can come or go.
+    pub fn check_chunks(&self) -> Result<()> {
+        self.chunks_stay.clone().map_or(Ok(()), Err)
     }
 
     /// Refuses when nothing may be written.

@@ -131,7 +131,8 @@ impl Exchange for TreeCommit<'_, '_> {
             self.commit.core().space.set_shared();
         }
         if shared {
-            self.commit.sharing().unshare(&mut self.refs, old, self.tree)?;
+            let stays = self.commit.sharing().unshare(&mut self.refs, old, self.tree)?;
+            stats::add(&self.commit.core().counters.copied, stays.into());
         } else {
             self.refs.by_tree(Target::Block(old.bytenr(), old.level()), self.tree, -1, 0);
         }

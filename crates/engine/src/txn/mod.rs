@@ -40,12 +40,13 @@ pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
+use crate::quota::Charge;
 use crate::refs::RefLog;
-use crate::space::Need;
+use crate::space::{NODES_ABOVE, Need};
 use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, wait};
 use crate::tree::Merge;
 
@@ -63,8 +64,8 @@ pub struct Transactions {
     opened: Instant,
     /// When somebody last asked for something to be durable, in milliseconds; 0: never.
     asked: AtomicU64,
-    /// How often somebody had to wait for the gate.
-    held_up: AtomicU64,
+    /// Since when somebody waits, or has waited, for who keeps others out last; 0: nobody has.
+    first_held_up: AtomicU64,
 }
 
 /// Who has asked for something to be durable is expected to do so again, for so long.
@@ -140,6 +141,8 @@ pub struct Op<'a> {
     pub transid: u64,
     /// When the operation started.
     pub now: Time,
+    /// Whether leaves may be shared with snapshots: where they come to be while it is under way, those have what it does.
+    has_shared: bool,
     /// Whether a panic from here on is an abort: not of what only reads, nor where the thread was on its way out of one already.
     guarded: bool,
     /// Bytes that it leaves in memory besides what every operation does.
@@ -204,7 +207,7 @@ impl Op<'_> {
 
     /// Charges so many bytes more to the groups of a subvolume: EDQUOT where one of them has no room.
     pub(crate) fn charge(&self, subvolume: u64, bytes: u64) -> Result<()> {
-        self.core.charges.charge(subvolume, bytes).map_err(|_| Error::User(Errno::DQUOT))
+        self.charge_all(subvolume, Charge::new(bytes))
     }
 
     /// The same of what another subvolume has already.
@@ -213,15 +216,31 @@ impl Op<'_> {
         charged.map_err(|_| Error::User(Errno::DQUOT))
     }
 
+    fn charge_all(&self, subvolume: u64, charge: Charge) -> Result<()> {
+        self.core.charges.charge(subvolume, charge).map_err(|_| Error::User(Errno::DQUOT))
+    }
+
     /// Charges what it may need.
     pub(crate) fn charge_need(&self, need: Need) -> Result<()> {
-        self.charge(need.charged_to, charged(need, self.core.features.nodesize))
+        self.charge_all(need.charged_to, self.charged(need))
+    }
+
+    /// By what the groups of its subvolume may grow: its data, and each leaf that it adds to may split. Where snapshots may have the leaves that it changes, it
+    /// copies them, and the nodes above. Who gives space back is charged for data that it writes anew, parts of sectors, and nothing else.
+    pub(crate) fn charged(&self, need: Need) -> Charge {
+        let (node, leaves) = (self.core.features.nodesize as u64, u64::from(need.leaves));
+        if need.deleting {
+            return Charge::new(need.data);
+        }
+        let splits = if need.bytes > 0 { leaves } else { 0 };
+        let copied = if self.has_shared { copied(leaves) } else { 0 };
+        Charge { new: need.data.saturating_add(splits * node), copies: copied * node }
     }
 
     /// Gives back part of what it was promised: it does not need that.
     pub(crate) fn unreserve(&self, need: Need) {
         self.core.space.unreserve(need);
-        self.core.charges.give_back(need.charged_to, charged(need, self.core.features.nodesize));
+        self.core.charges.give_back(need.charged_to, self.charged(need));
     }
 
     /// All that it said it leaves.
@@ -230,14 +249,9 @@ impl Op<'_> {
     }
 }
 
-/// Bytes by which the groups of an operation's subvolume may grow: its data, and each leaf that it adds to may split. Who gives space back is
-/// charged for data that it writes anew, parts of sectors, and nothing else.
-pub(crate) fn charged(need: Need, nodesize: usize) -> u64 {
-    let leaves = if need.bytes > 0 { need.leaves } else { 0 };
-    match need.deleting {
-        true => need.data,
-        false => need.data.saturating_add(u64::from(leaves) * nodesize as u64),
-    }
+/// Blocks that are copied with so many leaves: those, and the nodes above, of which the root is above all.
+fn copied(leaves: u64) -> u64 {
+    if leaves == 0 { 0 } else { leaves * NODES_ABOVE + 1 }
 }
 
 /// What emitting changes into a tree gets to work with.
@@ -268,7 +282,7 @@ impl Transactions {
             aborted: OnceLock::new(),
             opened: Instant::now(),
             asked: AtomicU64::new(0),
-            held_up: AtomicU64::new(0),
+            first_held_up: AtomicU64::new(0),
         }
     }
 
@@ -287,12 +301,17 @@ impl Transactions {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX / 2).max(1)
     }
 
+    fn microseconds(&self) -> u64 {
+        u64::try_from(self.opened.elapsed().as_micros()).unwrap_or(u64::MAX / 2).max(1)
+    }
+
     /// Joins the running transaction. The answer must not be held while waiting for space or for a commit.
     pub fn join<'a>(&'a self, core: &'a Core) -> Result<Op<'a>> {
         let gate = self.enter();
         let (now, guarded) = (core.env.now(), !std::thread::panicking());
         let left = AtomicU64::new(0);
-        Ok(Op { core, transid: self.running(), now, guarded, left, _gate: gate })
+        let has_shared = core.space.is_shared();
+        Ok(Op { core, transid: self.running(), now, has_shared, guarded, left, _gate: gate })
     }
 
     /// The same for what changes nothing that a commit would write.
@@ -305,14 +324,29 @@ impl Transactions {
     /// Holds the gate: no transaction ends while it is held.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
         self.gate.try_read().unwrap_or_else(|| {
-            self.held_up.fetch_add(1, Ordering::Relaxed);
+            self.note_held_up();
             self.gate.read()
         })
     }
 
-    /// How often somebody had to wait for the gate.
-    fn held_up(&self) -> u64 {
-        self.held_up.load(Ordering::Relaxed)
+    /// Somebody waits from now on, for the gate or for a turn.
+    fn note_held_up(&self) {
+        let now = self.microseconds();
+        let _first =
+            self.first_held_up.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// Whoever has the turn begins to keep others out: who waits for it waits from now on.
+    fn begin_to_hold_up(&self) {
+        let waiting = self.turn.lock().waiting > 0;
+        let now = if waiting { self.microseconds() } else { 0 };
+        self.first_held_up.store(now, Ordering::Relaxed);
+    }
+
+    /// How long somebody has waited since then, who has come first; nothing where nobody has.
+    fn held_up(&self) -> Option<Duration> {
+        let first = self.first_held_up.load(Ordering::Relaxed);
+        (first > 0).then(|| Duration::from_micros(self.microseconds().saturating_sub(first)))
     }
 
     /// The running transaction.
@@ -383,6 +417,7 @@ impl Transactions {
                 turn.take();
                 break Some(());
             }
+            self.note_held_up();
             turn = wait(&self.ended, turn);
         };
         turn.waiting -= 1;
@@ -479,6 +514,44 @@ mod tests {
         });
         assert!(txn.begin_commit(Some(9)).is_some());
         assert!(txn.begin_commit(None).is_some());
+    }
+
+    /// Who waits for the turn or for the gate while others are kept out is seen, and nobody else.
+    #[test]
+    fn who_is_held_up_is_seen() {
+        let txn = Transactions::new(7);
+        let is_seen = || {
+            let begun = std::time::Instant::now();
+            while txn.held_up().is_none() && begun.elapsed().as_secs() < 20 {
+                std::thread::yield_now();
+            }
+            txn.held_up().is_some()
+        };
+        for waits_before in [false, true] {
+            std::thread::scope(|scope| {
+                let turn = txn.begin_commit(None).unwrap();
+                let wait = || drop(txn.begin_commit(None));
+                let other = waits_before.then(|| scope.spawn(wait));
+                while waits_before && txn.turn.lock().waiting == 0 {
+                    std::thread::yield_now();
+                }
+                txn.begin_to_hold_up();
+                assert_eq!(txn.held_up().is_some(), waits_before);
+                let other = other.unwrap_or_else(|| scope.spawn(wait));
+                assert!(is_seen());
+                drop(turn);
+                other.join().unwrap();
+            });
+        }
+        txn.begin_to_hold_up();
+        drop(txn.enter());
+        assert!(txn.held_up().is_none(), "the gate was open");
+        std::thread::scope(|scope| {
+            let gate = txn.gate.write();
+            scope.spawn(|| drop(txn.enter()));
+            assert!(is_seen());
+            drop(gate);
+        });
     }
 
     /// A commit that has come to nothing covers nobody.

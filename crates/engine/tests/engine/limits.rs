@@ -5,7 +5,7 @@ use std::os::unix::fs::FileExt;
 
 use buttress::ondisk::item::QgroupInfo;
 use buttress::ondisk::{Key, kind, objectid};
-use buttress::{Allocate, Errno, Error, Filesystem, New, NewLimits, Node, Options, Owner};
+use buttress::{Allocate, Change, Errno, Error, Filesystem, New, NewLimits, Node, Options, Owner};
 use buttress_testkit::ops::rng::Rng;
 use buttress_testkit::oracle::{KernelMount, btrfs, root_or_skip};
 
@@ -111,6 +111,33 @@ impl Short for Filesystem {
             self.create(dir, format!("empty{number}").as_bytes(), &New::file(0o600)).map(drop)
         })
     }
+}
+
+/// Who cuts a file within a sector writes that anew, and is refused where there is no room for it, as on Linux; who cuts it off is let in.
+#[test]
+fn parts_of_sectors_are_held() {
+    let image = Image::by_us(512 << 20);
+    let (fs, work) = limited(&image, 8 * MIB);
+    let files: Vec<Node> = (0..40).map(|at| file(&fs, work, format!("{at}").as_bytes())).collect();
+    for file in &files {
+        assert_eq!(fs.write(*file, 0, &[5; 128 << 10]).unwrap(), 128 << 10);
+    }
+    let limit = usage(&fs)[&ABOVE].0 + 40_000;
+    fs.limit_qgroup(ABOVE, most_referenced(limit)).unwrap();
+    let cut = |size| Change { size: Some(size), ..Change::default() };
+    let answers: Vec<_> =
+        files.iter().map(|file| fs.set_attributes(*file, &cut(100_000)).map(drop)).collect();
+    assert!(answers.iter().all(|answer| answer.is_ok() || is_over(answer)), "{answers:?}");
+    assert!(answers.iter().any(is_over) && answers.iter().any(|answer| answer.is_ok()));
+    let has = usage(&fs)[&ABOVE].0;
+    assert!(has <= limit, "{has} of {limit}");
+    let punched = files.iter().map(|file| fs.fallocate(*file, Allocate::PunchHole, 100, 50_000));
+    assert!(punched.collect::<Vec<_>>().iter().any(is_over));
+    for file in files {
+        fs.set_attributes(file, &cut(0)).unwrap();
+    }
+    fs.close().unwrap();
+    image.check();
 }
 
 /// Each way to get more: space for later, content of other subvolumes, whole snapshots.

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use buttress::ondisk::item::QgroupInfo;
 use buttress::ondisk::{Key, kind, objectid};
-use buttress::{Allocate, Errno, Filesystem, New, NewLimits, Node, OpenMode, Owner};
+use buttress::{
+    Allocate, Change, Errno, Filesystem, New, NewLimits, Node, OpenMode, Owner, Rename,
+};
 use buttress_testkit::oracle::{KernelMount, btrfs, root_or_skip};
 
 use crate::judge::Image;
@@ -298,6 +300,65 @@ fn who_allocates_is_charged() {
         assert_eq!(have, groups(top));
     });
     let _read = image.open_read_only().open_file("two/b", OpenMode::read()).unwrap();
+}
+
+/// What a snapshot has, too, is copied before it is changed, and who copies has allocated that: he is refused where his group has no room for it, be it for the
+/// sake of attributes. So it is on Linux, where it may go a little beyond the limit, and so it is that who deletes is let in.
+#[test]
+fn copies_are_held_below_a_snapshot() {
+    type Act = fn(&Filesystem, Node, u64) -> buttress::Result<()>;
+    const FILES: u64 = 3000;
+    let changes: &[Act] = &[
+        |fs, top, number| {
+            let file = fs.lookup(top, name(number).as_bytes())?.unwrap().node;
+            fs.set_attributes(file, &Change { mode: Some(0o640), ..Change::default() }).map(drop)
+        },
+        |fs, top, number| {
+            fs.create(top, format!("new{number}").as_bytes(), &New::file(0o600)).map(drop)
+        },
+        |fs, top, number| {
+            let to = format!("renamed{number}");
+            fs.rename(top, name(number).as_bytes(), top, to.as_bytes(), Rename::NoReplace).map(drop)
+        },
+        |fs, top, number| {
+            let file = fs.lookup(top, name(number).as_bytes())?.unwrap().node;
+            fs.write(file, 0, b"a few").map(drop)
+        },
+    ];
+    for change in changes {
+        let image = Image::by_us(512 << 20);
+        let fs = image.open();
+        fs.enable_simple_quotas().unwrap();
+        let work = fs.create_subvolume(Node::ROOT, b"work", Owner::default()).unwrap();
+        let top = Node::top(work);
+        for number in 0..FILES {
+            fs.create(top, name(number).as_bytes(), &New::file(0o600)).unwrap();
+        }
+        fs.snapshot(work, Node::ROOT, b"snapshot", true).unwrap();
+        let limit = usage(&fs)[&work] + (1 << 20);
+        fs.limit_qgroup(work, NewLimits { rfer: Some(Some(limit)), excl: None }).unwrap();
+        let (done, refused) = (0..FILES).step_by(17).fold((0, 0), |(done, refused), number| {
+            match change(&fs, top, number) {
+                Ok(()) => (done + 1, refused),
+                Err(error) => {
+                    assert_eq!(error.errno(), Errno::DQUOT);
+                    (done, refused + 1)
+                }
+            }
+        });
+        assert!(done > 0 && refused > 0, "{done} done, {refused} refused");
+        let has = usage(&fs)[&work];
+        assert!(has <= limit, "{has} of {limit}");
+        for number in (1..FILES).step_by(17) {
+            let _node = fs.unlink(top, name(number).as_bytes()).unwrap();
+        }
+        fs.close().unwrap();
+    }
+}
+
+/// A long name, so that files have some leaves.
+fn name(number: u64) -> String {
+    format!("{number}-{}", "n".repeat(200))
 }
 
 /// Groups above have what their members have, and who is made in a member is in its groups.

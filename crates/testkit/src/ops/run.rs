@@ -282,8 +282,8 @@ pub struct Runner {
     before: Time,
     /// Ranges that were read again after a refusal.
     resyncs: u64,
-    /// What quota groups had when they were changed last.
-    had: std::collections::BTreeMap<u64, (u64, u64)>,
+    /// What was with quota groups since they were changed last.
+    since: quotas::Since,
 }
 
 impl Runner {
@@ -330,7 +330,7 @@ impl Runner {
             counts,
             before,
             resyncs: 0,
-            had: Default::default(),
+            since: Default::default(),
         }
     }
 
@@ -341,8 +341,8 @@ impl Runner {
         let (before, counts) = (clock.now(), Counts::default());
         let (device, disk, config) = (None, None, *config);
         let fs = Some(fs);
-        let had = Default::default();
-        Ok(Runner { config, device, disk, fs, clock, model, counts, before, resyncs: 0, had })
+        let since = Default::default();
+        Ok(Runner { config, device, disk, fs, clock, model, counts, before, resyncs: 0, since })
     }
 
     /// What the filesystem was made as.
@@ -378,6 +378,7 @@ impl Runner {
     /// Does an operation on both sides.
     pub fn step(&mut self, op: &Op) -> Result<()> {
         self.before = self.clock.now();
+        self.note_for_limits(op);
         let done = self.dispatch(op).and_then(|()| self.within_promises());
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))
     }
@@ -435,6 +436,9 @@ impl Runner {
     /// Closes the filesystem, files that are held and all, opens it and compares everything.
     fn reopen(&mut self) -> Result<()> {
         let Some(disk) = self.disk.clone() else { return Ok(()) };
+        if self.fs.is_some() {
+            self.note_close_for_limits()?;
+        }
         if let Some(fs) = self.fs.take() {
             engine("close", fs.close())?;
         }

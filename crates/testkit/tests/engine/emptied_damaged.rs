@@ -8,7 +8,7 @@ use buttress::device::MemoryDevice;
 use buttress::ondisk::item::{ExtentDataRef, ExtentItem, FileExtent, extent_flags};
 use buttress::ondisk::view::{InlineRef, inline_refs};
 use buttress::ondisk::{Key, kind, objectid};
-use buttress::{Filesystem, New, Node, Options, Owner};
+use buttress::{Errno, Filesystem, New, Node, Options, Owner};
 use buttress_testkit::damage::{Base, Patient, kinds};
 use buttress_testkit::facts::{diff, facts_of_library};
 use buttress_testkit::oracle::root_or_skip;
@@ -262,11 +262,7 @@ fn what_needs_a_block_without_an_item_stays() {
     let healthy = filled(false);
     for (name, tree) in NEVER_SHARED {
         for bytenr in some_blocks(&Patient::of(&healthy).unwrap(), tree) {
-            let patient = Patient::of(&healthy).unwrap();
-            let is_it =
-                |key: &Key, _: &[u8]| (key.objectid, key.kind) == (bytenr, kind::METADATA_ITEM);
-            let key = patient.find(EXTENTS, is_it).unwrap().0;
-            patient.remove(EXTENTS, key).unwrap();
+            let patient = without_item(&healthy, bytenr);
             if fails_anyway(&patient) {
                 counts[0] += 1;
                 continue;
@@ -286,6 +282,84 @@ fn what_needs_a_block_without_an_item_stays() {
     println!("{counts:?}: nobody could write anything, groups were emptied, something stayed");
     assert!(faults.is_empty(), "{}", faults.join("\n"));
     assert!(counts[1] > 4 && counts[2] > 4, "{counts:?}");
+}
+
+/// An image on which a block of a tree has no item.
+fn without_item(healthy: &Arc<MemoryDevice>, bytenr: u64) -> Patient {
+    let patient = Patient::of(healthy).unwrap();
+    let is_it = |key: &Key, _: &[u8]| (key.objectid, key.kind) == (bytenr, kind::METADATA_ITEM);
+    let key = patient.find(EXTENTS, is_it).unwrap().0;
+    patient.remove(EXTENTS, key).unwrap();
+    patient
+}
+
+/// The group that such a block is in stays, too, and whoever has asked for it hears of that block, where it is and what it lacks.
+#[test]
+fn who_empties_the_group_of_a_block_without_an_item_hears_of_it() {
+    let (mut faults, mut count) = (Vec::new(), 0);
+    let healthy = filled(false);
+    for (name, tree) in NEVER_SHARED {
+        for bytenr in some_blocks(&Patient::of(&healthy).unwrap(), tree) {
+            let patient = without_item(&healthy, bytenr);
+            if fails_anyway(&patient) {
+                continue;
+            }
+            count += 1;
+            let fs = open(patient.device()).unwrap();
+            let is_in = |start: u64, len: u64| (start..start + len).contains(&bytenr);
+            let groups = fs.block_groups();
+            let group = groups.iter().find(|group| is_in(group.start, group.len)).unwrap();
+            let told = fs.empty_block_group(group.start, |_| true);
+            let at = bytenr.to_string();
+            let is_told =
+                |done: &buttress::Emptied| done.failed.iter().any(|it| it.1.contains(&at));
+            if !told.as_ref().is_ok_and(is_told) {
+                faults.push(format!("{name} {bytenr}: {told:?}"));
+            }
+            if let Err(error) = fs.close() {
+                faults.push(format!("{name} {bytenr}: {error}"));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(count > 4, "{count}");
+}
+
+/// Where a block of the trees that say where chunks are has no item, no commit comes to it: chunks stay as they are, and who wants more of them is refused.
+#[test]
+fn no_chunk_comes_where_it_could_not_be_noted() {
+    let healthy = filled(false);
+    for tree in [objectid::DEV_TREE, objectid::CHUNK_TREE] {
+        for bytenr in some_blocks(&Patient::of(&healthy).unwrap(), tree) {
+            let patient = without_item(&healthy, bytenr);
+            let fs = open(patient.device()).unwrap();
+            let warned = fs.warnings().into_iter().any(|it| it.contains(&bytenr.to_string()));
+            assert!(warned, "{:?}", fs.warnings());
+            let groups = fs.block_groups().len();
+            let file = fs.create(Node::ROOT, b"large", &New::file(0o600)).unwrap().node;
+            let mut at = 0;
+            let error = loop {
+                match fs.write(file, at, &vec![5; 1 << 20]) {
+                    Ok(len) => at += len as u64,
+                    Err(error) => break error,
+                }
+                fs.commit().unwrap();
+            };
+            assert_eq!(error.errno(), Errno::NOSPC, "{at} bytes");
+            let group = fs.block_groups()[0];
+            let refused = fs.empty_block_group(group.start, |_| true).unwrap_err();
+            assert_eq!(refused.errno(), Errno::UCLEAN);
+            assert!(refused.to_string().contains(&bytenr.to_string()), "{refused}");
+            fs.unlink(Node::ROOT, b"large").unwrap();
+            for _ in 0..3 {
+                fs.create(Node::ROOT, b"small", &New::file(0o600)).unwrap();
+                fs.unlink(Node::ROOT, b"small").unwrap();
+                fs.commit().unwrap();
+            }
+            assert_eq!(fs.block_groups().len(), groups);
+            fs.close().unwrap();
+        }
+    }
 }
 
 /// Every kind of damage that the checker knows, in images of the kernel.

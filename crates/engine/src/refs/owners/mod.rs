@@ -38,6 +38,7 @@ mod reach;
 mod references;
 mod resolve;
 mod search;
+mod unsaid;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

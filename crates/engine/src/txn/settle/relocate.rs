@@ -12,6 +12,7 @@
 //! or has no room, is left where it is and told; nothing of it was changed by then.
 
 mod data;
+mod left;
 mod named;
 mod ways;
 
@@ -90,8 +91,10 @@ pub struct Relocated {
     pub failed: Vec<(u64, String)>,
     /// The disk that holds the filesystem's image is full: nothing was moved.
     pub refused: Option<Error>,
-    /// How long operations had to wait for it.
+    /// How long operations had to wait for it, if they came at its beginning.
     pub waited: Duration,
+    /// How long somebody did wait for it: who has come first.
+    pub held_up: Duration,
     /// Whether there are any: something was changed since the commit before, or somebody came while it was under way.
     pub has_others: bool,
 }
@@ -276,7 +279,7 @@ impl Settler<'_, '_> {
                 Err(error) => self.leave(plan, &mut owners, relocation, (key.objectid, error)),
             }
         }
-        Ok(())
+        self.tell_unsaid(plan, &owners, relocation)
     }
 
     /// Adds one extent to a batch, if that has room.
@@ -374,10 +377,15 @@ impl Settler<'_, '_> {
         plan.graph.verify(owners, added, &plan.half_dropped)
     }
 
-    /// Whether a tree is one of those that describe the filesystem, whose blocks have one reference each.
+    /// The trees that describe the filesystem, whose blocks have one reference each.
+    fn never_shared(&self) -> impl Iterator<Item = u64> {
+        let others = self.roots.by_id().into_iter().filter(|(_, root)| root.is_some());
+        [objectid::ROOT_TREE, objectid::CHUNK_TREE].into_iter().chain(others.map(|(id, _)| id))
+    }
+
+    /// Whether a tree is one of those.
     fn is_never_shared(&self, tree: u64) -> bool {
-        self.roots.by_id().iter().any(|(id, root)| *id == tree && root.is_some())
-            || matches!(tree, objectid::ROOT_TREE | objectid::CHUNK_TREE)
+        self.never_shared().any(|id| id == tree)
     }
 
     /// Whether there is a cache of free space of the first kind.

@@ -1,16 +1,96 @@
 //! Quota groups are made, put into each other and taken apart while a sequence runs; what they count is compared all the time.
 
+use std::collections::BTreeMap;
+
 use buttress::{Errno, NewLimits, Node};
 
+use super::super::Op;
 use super::super::rng::Rng;
-use super::{Result, Runner, compare, fail};
+use super::{Result, Runner, compare, engine, fail};
 
 /// Groups of levels 1 to 3, so many of each.
 const NUMBERS: u64 = 3;
-/// Blocks that a limited group gains by what is not charged: roots of snapshots in the same group, and deletions.
-const SLACK: u64 = 16;
+/// Leaves that a deletion may split: an orphan item comes, and an extent is cut in two.
+const SPLITS: u64 = 2;
+/// A node that splits leaves so many children to each half, at least.
+const CHILDREN: u64 = 32;
+/// Nodes above a leaf; with the root they may all split by one leaf.
+const NODES_ABOVE: u64 = 3;
+
+/// What groups had when they were changed last, and what has happened since that nobody is refused for.
+#[derive(Debug, Default)]
+pub(super) struct Since {
+    /// What they referred to, and had for themselves.
+    had: BTreeMap<u64, (u64, u64)>,
+    /// Operations that delete something, or part of it.
+    deletions: u64,
+    /// Subvolumes, each of which has a root from the beginning.
+    roots: u64,
+    /// Blocks that were copied before the filesystem was opened last.
+    copied_before: u64,
+    /// [`buttress::Stats::blocks_copied`] at the beginning, or when it was opened last.
+    copied_from: u64,
+}
+
+impl Since {
+    /// Blocks by which a group may have grown that had no room. Who deletes is let in always: he adds an item or two, each of which may split a leaf, and the
+    /// nodes above some of these. With simple quotas he has also allocated the copies of what snapshots have, too: no more than all copies. (Other copies are
+    /// charged, and leave less for these.)
+    fn slack(&self, copied: u64) -> u64 {
+        let leaves = self.deletions * SPLITS;
+        let nodes = if leaves == 0 { 0 } else { leaves / CHILDREN + NODES_ABOVE };
+        self.roots + leaves + nodes + copied
+    }
+}
 
 impl Runner {
+    /// An operation is done.
+    pub(super) fn note_for_limits(&mut self, op: &Op) {
+        let since = &mut self.since;
+        match op {
+            Op::Subvolume { .. } => since.roots += 1,
+            // Files without names go from it before it has one.
+            Op::Snapshot { .. } => {
+                (since.roots, since.deletions) = (since.roots + 1, since.deletions + 1)
+            }
+            // A file may go for which there is another one.
+            Op::Unlink { .. } | Op::Rmdir { .. } | Op::Rename { .. } | Op::Release { .. } => {
+                since.deletions += 1
+            }
+            Op::Truncate { .. } | Op::Allocate { .. } | Op::RemoveXattr { .. } => {
+                since.deletions += 1
+            }
+            Op::DeleteSubvolume { .. } | Op::Clean => since.deletions += 1,
+            _ => {}
+        }
+    }
+
+    /// Closing it ends the count of blocks that were copied.
+    pub(super) fn note_close_for_limits(&mut self) -> Result<()> {
+        if self.config.quotas && self.disk.is_some() {
+            engine("commit", self.fs().commit())?;
+            self.since.copied_before += self.fs().stats().blocks_copied - self.since.copied_from;
+            self.since.copied_from = 0;
+            // Held files without names go with it, and what is left of them with the next open.
+            self.since.deletions += self.model.handles.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn begin_anew(&mut self) -> Result<()> {
+        let had = compare::Quotas::of(self.fs())?.usage;
+        let copied_from = self.fs().stats().blocks_copied;
+        self.since = Since { had, copied_from, ..Since::default() };
+        Ok(())
+    }
+
+    /// What a group had. One that has come since has the limit of what it is a snapshot of.
+    fn had(&self, id: u64, quotas: &compare::Quotas) -> u64 {
+        let had = |id: &u64| self.since.had.get(id).map(|had| had.0);
+        let alike = quotas.limits.iter().filter(|(_, most)| quotas.limits.get(&id) == Some(most));
+        had(&id).or_else(|| alike.filter_map(|(id, _)| had(id)).max()).unwrap_or(0)
+    }
+
     /// Some changes of groups, as the number of operations says.
     pub(super) fn change_groups(&mut self) -> Result<()> {
         if !self.config.quotas || self.disk.is_none() {
@@ -20,16 +100,21 @@ impl Runner {
         for _ in 0..rng.below(4) {
             self.change_group(&mut rng)?;
         }
-        self.had = compare::Quotas::of(self.fs())?.usage;
-        Ok(())
+        self.begin_anew()
     }
 
     /// No group has more than it may, and than it had when it was limited or got a member.
     pub(super) fn within_limits(&self) -> Result<()> {
         let quotas = compare::Quotas::of(self.fs())?;
-        let slack = SLACK * u64::from(self.config.nodesize);
+        let copied = match self.config.simple_quotas {
+            true => {
+                self.since.copied_before + self.fs().stats().blocks_copied - self.since.copied_from
+            }
+            false => 0,
+        };
+        let slack = self.since.slack(copied) * u64::from(self.config.nodesize);
         for (id, most) in &quotas.limits {
-            let had = self.had.get(id).map_or(0, |had| had.0);
+            let had = self.had(*id, &quotas);
             let (rfer, _) = quotas.usage.get(id).copied().unwrap_or_default();
             if rfer > had.max(*most) + slack {
                 return fail(format!("group {id:x} may have {most}, had {had} and has {rfer}"));
@@ -77,7 +162,7 @@ impl Runner {
         };
         match (answer, expected) {
             (Ok(()), None) => {
-                self.had = compare::Quotas::of(self.fs())?.usage;
+                self.begin_anew()?;
                 self.check_quotas()
             }
             (Err(error), Some(expected)) if error.errno() == expected => Ok(()),

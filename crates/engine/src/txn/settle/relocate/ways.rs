@@ -133,7 +133,7 @@ impl Settler<'_, '_> {
     }
 
     /// A tree that describes the filesystem, as this commit has it by now.
-    fn describing(&self, tree: u64) -> Option<View<'_>> {
+    pub(super) fn describing(&self, tree: u64) -> Option<View<'_>> {
         let root = match tree {
             objectid::ROOT_TREE => Some(self.roots.root),
             objectid::CHUNK_TREE => Some(self.roots.chunk),
