@@ -268,11 +268,13 @@ impl Inner {
             if let Some(error) = batch.refused {
                 return Err(error);
             }
-            but.extend(batch.failed.iter().map(|(bytenr, _)| *bytenr));
+            let failed = batch.failed.into_iter().filter(|(bytenr, _)| but.insert(*bytenr));
+            let before = done.failed.len();
+            done.failed.extend(failed);
+            let is_news = done.failed.len() > before;
             done.moved += batch.moved;
             done.data += batch.data;
             done.blocks += batch.blocks;
-            done.failed.extend(batch.failed);
             if let Some(why) = batch.too_small {
                 pace.enlarge(why)?;
                 continue;
@@ -286,6 +288,10 @@ impl Inner {
             // Where the extent tree contradicts itself, something may have moved and still be there.
             if batch.moved > 0 && used < least {
                 (least, commits) = (used, 0);
+                continue;
+            }
+            // The next batch is without what turned out to stay.
+            if batch.moved == 0 && is_news {
                 continue;
             }
             // What was let go of is free after two more commits, and what files have taken ahead comes back with the next.

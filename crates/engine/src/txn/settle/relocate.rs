@@ -207,34 +207,24 @@ impl Settler<'_, '_> {
         Ok(true)
     }
 
-    /// What is moved. Nothing is changed by then: what others have done is not lost for its sake, and where it turns out late that something of it has to
-    /// stay, it is planned anew without that.
-    fn planned(&self, mut relocation: Relocation) -> Result<Plan> {
+    /// What is moved. Nothing is changed by then: what others have done is not lost for its sake. Where it turns out late that something of it has to stay,
+    /// nothing is moved, and the next batch is without that: nobody waits for more than one look, whatever a made-up filesystem says.
+    fn planned(&self, relocation: Relocation) -> Result<Plan> {
         let core = self.commit.core();
         let held = core.blocks.bytes_max() / HELD_SHARE / core.features.nodesize as u64;
         let held = usize::try_from(held).unwrap_or(usize::MAX);
-        let mut failed = Vec::new();
-        loop {
-            let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
-            let planned = self.plan(&mut plan, &relocation);
-            let is_late = plan.data.keys().any(|at| plan.left.contains(at));
-            if planned.is_ok() && !is_late {
-                plan.done.failed.append(&mut failed);
-                return Ok(plan);
-            }
-            for moving in std::mem::take(&mut plan.data).into_values() {
-                core.space.give_back(moving.to)?;
-            }
-            failed.append(&mut plan.done.failed);
-            if let Err(error) = planned {
-                failed.push((relocation.group.start, error.to_string()));
-                return Ok(Plan {
-                    done: Relocated { failed, ..Relocated::default() },
-                    ..Plan::default()
-                });
-            }
-            relocation.but.extend(failed.iter().map(|(at, _)| *at));
+        let mut plan = Plan { graph: Graph::holding(held), ..Plan::default() };
+        let planned = self.plan(&mut plan, &relocation);
+        let is_late = plan.data.keys().any(|at| plan.left.contains(at));
+        if planned.is_ok() && !is_late {
+            return Ok(plan);
         }
+        for moving in std::mem::take(&mut plan.data).into_values() {
+            core.space.give_back(moving.to)?;
+        }
+        let mut failed = std::mem::take(&mut plan.done.failed);
+        failed.extend(planned.err().map(|error| (relocation.group.start, error.to_string())));
+        Ok(Plan { done: Relocated { failed, ..Relocated::default() }, ..Plan::default() })
     }
 
     /// What the first batch of the group is. Reads, and copies data.
