@@ -28,7 +28,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use buttress_ondisk::{LEVELS_MAX, LeafBuilder, TreeBlock};
+use buttress_ondisk::{Key, LEVELS_MAX, LeafBuilder, TreeBlock};
 
 use super::bound::{Bound, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
@@ -75,13 +75,16 @@ impl Way {
     }
 }
 
-/// Leaves of the extent tree: the bytes that each has room for, by the address of the first extent in it and by its own.
+/// A leaf of the extent tree: its first key, and its address. Not its first extent: the items of one may fill many leaves.
+type LeafAt = (Key, u64);
+
+/// Leaves of the extent tree: the bytes that each has room for.
 #[derive(Clone, Debug, Default)]
-pub struct Leaves(BTreeMap<(u64, u64), u64>);
+pub struct Leaves(BTreeMap<LeafAt, u64>);
 
 impl Leaves {
-    /// One more, in which extents from `first` on are.
-    pub fn add(&mut self, first: u64, leaf: &TreeBlock) {
+    /// One more, in which items from `first` on are.
+    pub fn add(&mut self, first: Key, leaf: &TreeBlock) {
         self.0.insert((first, leaf.bytenr()), room_in(leaf));
     }
 
@@ -102,15 +105,16 @@ impl Leaves {
     }
 
     /// Those in which items of these blocks may be, and of these leaves themselves.
-    fn with_items_of(&self, blocks: &[u64], leaves: &BTreeSet<(u64, u64)>) -> BTreeSet<(u64, u64)> {
+    fn with_items_of(&self, blocks: &[u64], leaves: &BTreeSet<LeafAt>) -> BTreeSet<LeafAt> {
         let own = leaves.iter().map(|(_, leaf)| *leaf);
         blocks.iter().copied().chain(own).flat_map(|bytenr| self.of(bytenr)).collect()
     }
 
     /// Those that items of the extent at `bytenr` may be in, or come into.
-    fn of(&self, bytenr: u64) -> impl Iterator<Item = (u64, u64)> {
-        let before = self.0.range(..(bytenr, 0)).next_back();
-        let at = self.0.range((bytenr, 0)..=(bytenr, u64::MAX));
+    fn of(&self, bytenr: u64) -> impl Iterator<Item = LeafAt> {
+        let (from, to) = (Key::new(bytenr, 0, 0), Key::new(bytenr, u8::MAX, u64::MAX));
+        let before = self.0.range(..(from, 0)).next_back();
+        let at = self.0.range((from, 0)..=(to, u64::MAX));
         before.into_iter().chain(at).map(|(key, _)| *key)
     }
 }
@@ -203,7 +207,7 @@ struct Filling<'f> {
     leaves: &'f Leaves,
     lone: &'f Lone,
     /// Bytes, by leaf: of references.
-    added: BTreeMap<(u64, u64), u64>,
+    added: BTreeMap<LeafAt, u64>,
 }
 
 impl<'f> Filling<'f> {
@@ -291,9 +295,9 @@ impl Outlook {
         let leaves = shape.leaves.and(&lone.leaves);
         let named: BTreeSet<u64> = lone.leaves.0.keys().map(|(_, leaf)| *leaf).collect();
         let named = leaves.0.keys().filter(|(_, leaf)| named.contains(leaf));
-        let named: BTreeSet<(u64, u64)> = named.copied().collect();
+        let named: BTreeSet<LeafAt> = named.copied().collect();
         let known = [&shape.others[..], &lone.blocks, &lone.way.addresses()].concat();
-        let mut dirty: BTreeSet<(u64, u64)> = leaves.0.keys().copied().collect();
+        let mut dirty: BTreeSet<LeafAt> = leaves.0.keys().copied().collect();
         let mut best: Option<(Bound, Vec<u64>)> = None;
         for steps in 0..=STEPS_MAX {
             let found = self.bound_of_dirty(shape, lone, (&leaves, &dirty, steps), runs);
@@ -317,7 +321,7 @@ impl Outlook {
         &self,
         shape: &Shape,
         lone: &Lone,
-        (leaves, dirty, steps): (&Leaves, &BTreeSet<(u64, u64)>, u64),
+        (leaves, dirty, steps): (&Leaves, &BTreeSet<LeafAt>, u64),
         runs: &[Range],
     ) -> Option<(Bound, Vec<u64>)> {
         let others = self.bound_of_others(shape, lone);
@@ -506,5 +510,48 @@ impl Space {
         let taken =
             self.change(range, "a chosen block is not free", |group| group.take_block_at(start));
         taken.is_ok().then_some(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_ondisk::build::Stamp;
+    use buttress_ondisk::kind;
+
+    use super::*;
+
+    /// A leaf of the extent tree at `bytenr` that begins with `first` and has so many bytes of room.
+    fn leaf(bytenr: u64, first: Key, room: usize) -> TreeBlock {
+        let mut leaf = LeafBuilder::new(16384);
+        let size = leaf.free() - room - buttress_ondisk::ITEM_LEN;
+        leaf.push_uninit(first, size).expect("it fits");
+        leaf.finish(&Stamp {
+            fsid: [0; 16],
+            chunk_tree_uuid: [0; 16],
+            bytenr,
+            generation: 1,
+            owner: 2,
+            flags: 0,
+        })
+    }
+
+    /// References to one block fill leaves, which are where there was room for each: the later one at the lower address.
+    #[test]
+    fn what_follows_an_extent_with_many_references_is_in_the_last_of_its_leaves() {
+        let (many, behind, end) = (7 << 20, (7 << 20) + 16384, 8 << 20);
+        let reference = |offset| Key::new(many, kind::TREE_BLOCK_REF, offset);
+        let mut leaves = Leaves::default();
+        let keys =
+            [Key::MIN, reference(300), reference(900), Key::new(end, kind::METADATA_ITEM, 0)];
+        for (first, bytenr) in keys.into_iter().zip([5 << 20, 4 << 20, 3 << 20, 2 << 20]) {
+            leaves.add(first, &leaf(bytenr, first, 100));
+        }
+        let of = |bytenr| leaves.of(bytenr).map(|(_, leaf)| leaf >> 20).collect::<Vec<_>>();
+        assert_eq!(of(many), [5, 4, 3]);
+        assert_eq!(of(behind), [3], "the leaf that an item behind it comes into");
+        assert_eq!(of(end), [3, 2]);
+        let lone = Lone { blocks: vec![behind], ..Lone::default() };
+        let filling = Filling::new(&leaves, &lone);
+        assert!(filling.added.keys().all(|(first, _)| *first == reference(900)));
     }
 }

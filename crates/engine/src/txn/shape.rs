@@ -78,17 +78,17 @@ impl Core {
     fn leaves_of_blocks(&self, root: Root) -> Result<Option<Leaves>> {
         let view = View::new(&self.blocks, objectid::EXTENT_TREE, root);
         let mut leaves = Leaves::default();
-        let all =
-            self.add_leaves_of_blocks(&view, &*view.root_block()?, (0, u64::MAX), &mut leaves)?;
+        let (root, range) = (view.root_block()?, (Key::MIN, u64::MAX));
+        let all = self.add_leaves_of_blocks(&view, &root, range, &mut leaves)?;
         Ok(all.then_some(leaves))
     }
 
-    /// Adds those below `block`, which extents from `from` to `to` belong in. As deep as the tree has levels. False when there are too many.
+    /// Adds those below `block`, which items from `from` to those of the extent at `to` belong in. As deep as the tree has levels. False when there are too many.
     fn add_leaves_of_blocks(
         &self,
         view: &View<'_>,
         block: &TreeBlock,
-        (from, to): (u64, u64),
+        (from, to): (Key, u64),
         leaves: &mut Leaves,
     ) -> Result<bool> {
         if block.is_leaf() {
@@ -96,11 +96,12 @@ impl Core {
             return Ok(leaves.len() as u64 * self.features.nodesize as u64 <= LOOKED_AT);
         }
         for slot in 0..block.len() {
-            let start = if slot == 0 { from } else { block.key(slot).objectid };
+            let start = if slot == 0 { from } else { block.key(slot) };
             let is_last = slot + 1 == block.len();
             let next = if is_last { to } else { block.key(slot + 1).objectid };
             // The items of one extent may go on in the next leaf.
-            if block.level() == 1 && !self.space.has_blocks(start, next.saturating_add(1)) {
+            if block.level() == 1 && !self.space.has_blocks(start.objectid, next.saturating_add(1))
+            {
                 continue;
             }
             let child = view.child(block, slot)?;
@@ -118,7 +119,7 @@ impl Core {
         loop {
             let next = view.show_path(&from, &mut |block| {
                 if block.is_leaf() && !block.is_empty() {
-                    leaves.add(block.key(0).objectid, block);
+                    leaves.add(block.key(0), block);
                 }
             })?;
             match next.filter(|next| next.objectid <= bytenr) {
