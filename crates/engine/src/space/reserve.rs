@@ -502,11 +502,12 @@ impl Space {
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
         let need = pool.promises.without_what_may_be_wrong(need);
-        if need.sharing && pool.promises.running.counts_on_own() {
-            // What was looked at would not be anybody's own any more.
-            return Err(Shortage::CommitFirst);
-        }
-        let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
+        let running = match need.sharing {
+            // What was looked at is nobody's own any more.
+            true => pool.promises.running.without_own(),
+            false => pool.promises.running,
+        };
+        let wanted = Promises { running: running.plus(need), ..pool.promises };
         let sharing = need.sharing && !self.shared.load(Ordering::Relaxed);
         if sharing {
             // All that was promised so far costs more from now on.

@@ -163,6 +163,30 @@ fn a_snapshot_is_promised_what_it_costs_those_who_came_before() {
     assert!(space.is_shared());
 }
 
+/// Deletions that were looked at are promised less. That is no reason to refuse a snapshot for which there is room when they are promised
+/// all that they may take: there may be such ones in each transaction.
+#[test]
+fn a_snapshot_comes_beside_deletions_that_were_looked_at() {
+    let (_, space) = space(400 << 20, DUP);
+    let request = Need { private: 6, bytes: 700, sharing: true, ..Need::default() };
+    space.set_shared();
+    let deletion = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..Need::default() };
+    let own = Need { own: 8, ..deletion };
+    let promised = |needs: &[Need]| {
+        needs.iter().for_each(|need| assert_eq!(space.reserve(*need), Ok(()), "{need:?}"));
+        let all = space.pool.lock().promises.all();
+        needs.iter().for_each(|need| space.unreserve(*need));
+        assert_eq!(space.pool.lock().promises.all(), Total::default());
+        all
+    };
+    assert_ne!(promised(&[own]), promised(&[deletion]));
+    let as_others = promised(&[deletion, request, deletion]);
+    assert_eq!(promised(&[own, request, own]), as_others);
+    // Where there is no room for that, a commit comes first.
+    while space.reserve(own).is_ok() {}
+    assert_eq!(space.reserve(request), Err(Shortage::CommitFirst));
+}
+
 /// Settling goes from one leaf for tree blocks to the next, whatever the commit began with.
 #[test]
 fn a_commit_that_changes_nothing_is_promised_all_leaves_for_tree_blocks() {
