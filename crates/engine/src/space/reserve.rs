@@ -514,7 +514,7 @@ impl Space {
             pool.credit = Credit::default();
         }
         if pool.credit.covers(wanted, self.count_volumes()) {
-            pool.promises = wanted;
+            self.let_in(&mut pool, wanted, need);
             return Ok(());
         }
         let leave = Leave::of(need);
@@ -537,14 +537,18 @@ impl Space {
                 return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
             }
         }
-        pool.promises = wanted;
+        self.let_in(&mut pool, wanted, need);
         pool.credit = outlook.credit(wanted, need);
-        if need.deleting {
-            self.was_alone.store(false, Ordering::Relaxed);
-        }
         // Never back: others may have found out meanwhile.
         self.shared.fetch_or(outlook.shared, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn let_in(&self, pool: &mut Pool, wanted: Promises, need: Need) {
+        pool.promises = wanted;
+        if need.deleting {
+            self.was_alone.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Room for the commit under way to drop parts of deleted subvolumes: how many references to data extents it may let go of,

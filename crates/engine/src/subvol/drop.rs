@@ -292,7 +292,7 @@ impl Forest {
         // What changed before it was deleted is merged first; the next commit drops it.
         let busy = subvolume.tree.is_dirty() || {
             let state = subvolume.state.lock();
-            state.dirty || state.frozen.is_some()
+            state.dirty || state.left || state.frozen.is_some()
         };
         if busy {
             return Ok(Dropped::Some);

@@ -1,5 +1,7 @@
 //! What was promised is there.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::chunk_type;
 
@@ -185,6 +187,17 @@ fn a_snapshot_comes_beside_deletions_that_were_looked_at() {
     // Where there is no room for that, a commit comes first.
     while space.reserve(own).is_ok() {}
     assert_eq!(space.reserve(request), Err(Shortage::CommitFirst));
+}
+
+/// Whoever deletes next tries to come alone first where the last deletion had to: not where one has had room among others.
+#[test]
+fn a_deletion_among_others_is_the_last_one_though_nobody_has_reckoned() {
+    let (_, space) = space(400 << 20, DUP);
+    let need = Need { leaves: 2, bytes: 100, deleting: true, ..Need::default() };
+    space.reserve(need).unwrap();
+    space.was_alone.store(true, Relaxed);
+    space.reserve(need).unwrap();
+    assert!(!space.was_alone());
 }
 
 /// Settling goes from one leaf for tree blocks to the next, whatever the commit began with.
