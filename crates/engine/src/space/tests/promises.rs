@@ -189,6 +189,27 @@ fn a_snapshot_comes_beside_deletions_that_were_looked_at() {
     assert_eq!(space.reserve(request), Err(Shortage::CommitFirst));
 }
 
+/// Where there is no room even for what deletions may use, a profile of no more copies takes nothing from anybody.
+#[test]
+fn a_profile_is_refused_only_where_chunks_become_larger() {
+    let (_, space) = space(400 << 20, DUP);
+    let deletion = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..Need::default() };
+    while space.reserve(Need { deleting: false, ..deletion }).is_ok() {}
+    while space.reserve(deletion).is_ok() {}
+    let has_room = || {
+        let pool = space.pool.lock();
+        space.outlook(&pool, true).fits_promises(pool.promises)
+    };
+    assert!(!has_room());
+    assert!(space.set_profile(Class::Data, 0) && space.set_profile(Class::Metadata, DUP));
+    assert!(space.set_profile(Class::System, 0) && space.set_profile(Class::System, DUP));
+    assert!(!space.set_profile(Class::Data, DUP));
+    assert!(space.set_profile(Class::Metadata, 0));
+    space.reserve(deletion).expect("metadata takes half as much of the device");
+    while space.reserve(Need { deleting: false, ..deletion }).is_ok() {}
+    assert!(!space.set_profile(Class::Metadata, DUP));
+}
+
 /// Whoever deletes next tries to come alone first where the last deletion had to: not where one has had room among others.
 #[test]
 fn a_deletion_among_others_is_the_last_one_though_nobody_has_reckoned() {
