@@ -457,20 +457,20 @@ impl Space {
         (is_same && pool.promises.are_none()).then_some(pool)
     }
 
-    /// Lets a deletion in that comes alone. `is_current` says whether the trees are still those that were looked at; no transaction
-    /// ends meanwhile.
+    /// Whether nobody is promised anything, and no commit is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.still(None).is_some_and(|pool| pool.start.is_none())
+    }
+
+    /// Lets a deletion in that comes alone. Since before the trees were looked at, no commit was under way ([`Space::is_quiet`]), nor can one begin.
     pub fn reserve_alone(
         &self,
         need: Need,
         (shape, lone): (&Shape, &Lone),
-        is_current: impl FnOnce() -> bool,
     ) -> Result<(), Shortage> {
         let (outlook, runs) = self.unpromised().ok_or(Shortage::CommitFirst)?;
         let found = outlook.room_alone(need, (shape, lone), &runs);
         let mut pool = self.still(Some(&outlook)).ok_or(Shortage::CommitFirst)?;
-        if pool.start.is_some() || !is_current() {
-            return Err(Shortage::CommitFirst);
-        }
         let found = found.ok_or(Shortage::NoSpace)?;
         pool.promises.running = pool.promises.running.plus(need);
         self.begin_alone(&mut pool, found);

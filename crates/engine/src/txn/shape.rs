@@ -13,17 +13,9 @@ use crate::tree::{Root, View};
 /// Bytes of leaves of the extent tree that are looked at, at most.
 const LOOKED_AT: u64 = 64 << 20;
 
-/// The trees as the last commit left them.
-#[derive(Debug)]
-pub struct Looked {
-    /// How they are.
-    pub shape: Shape,
-    roots: Roots,
-}
-
 impl Core {
-    /// How the trees are, where that can be said: there is a tree for free space, and not too much to look at.
-    pub fn look(&self) -> Result<Option<Looked>> {
+    /// How the trees are that the last commit left, where that can be said: there is a tree for free space, and not too much to look at.
+    pub fn look(&self) -> Result<Option<Shape>> {
         let roots = self.roots();
         if roots.free_space.is_none() || roots.stale_free_space.is_some() {
             return Ok(None);
@@ -41,7 +33,7 @@ impl Core {
         let uuids =
             roots.uuid.map_or(Ok(Size::default()), |root| size(objectid::UUID_TREE, root))?;
         let groups = roots.block_group.map(|root| size(objectid::BLOCK_GROUP_TREE, root));
-        let shape = Shape {
+        Ok(Some(Shape {
             others: self.blocks_of_others(&roots)?,
             nodes,
             leaves,
@@ -51,8 +43,7 @@ impl Core {
             uuids,
             devices: size(objectid::DEV_TREE, roots.dev)?,
             groups: groups.transpose()?.map_or(0, |size| size.blocks),
-        };
-        Ok(Some(Looked { shape, roots }))
+        }))
     }
 
     /// Where the nodes of the extent tree are, and all blocks of the other trees that any commit may change.
@@ -66,12 +57,6 @@ impl Core {
             })?;
         }
         Ok(others)
-    }
-
-    /// Whether these are the trees of the last commit.
-    pub fn is_last(&self, looked: &Looked) -> bool {
-        let (now, then) = (self.roots(), &looked.roots);
-        (now.root, now.extent) == (then.root, then.extent)
     }
 
     /// The leaves of the extent tree for tree blocks; nothing where these are too many.
