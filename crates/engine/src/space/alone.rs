@@ -34,7 +34,7 @@ use parking_lot::MutexGuard;
 use super::bound::{Bound, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
 use super::group::Group;
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
-use super::set::{Set, Sums};
+use super::set::Sums;
 use super::{Class, Pool, Range, Space};
 
 /// Once a leaf has split, those that came of it split again at the earliest when this part of a leaf has come into them. Two leaves that share
@@ -423,9 +423,8 @@ impl Space {
     fn runs_for_blocks(&self) -> Vec<Range> {
         let slot = self.slot(Class::Metadata);
         let has_room = |group: &&Group| group.nodes() > 0;
-        let starts =
-            |set: &Set| set.groups().filter(has_room).map(|group| group.range.start).collect();
-        let starts: Vec<u64> = starts(&slot.set.lock());
+        let start_of = |group: &Group| group.range.start;
+        let starts: Vec<u64> = slot.set.lock().groups().filter(has_room).map(start_of).collect();
         let mut runs = Vec::new();
         for start in starts {
             let Ok(set) = self.lock_with(slot, start) else { continue };
