@@ -153,16 +153,11 @@ impl Inner {
     }
 
     /// Leaves a deleted subvolume to be dropped when the last of its files was released.
-    fn let_go(&self, subvolume: u64) -> Result<()> {
-        if self.core.read_only || !self.forest.is_let_go(subvolume) {
-            return Ok(());
-        }
-        self.change(deleting(1, 0), |_| {
+    fn let_go(&self, subvolume: u64) {
+        if !self.core.read_only && self.forest.is_let_go(subvolume) {
             self.forest.let_go(subvolume);
-            Ok(())
-        })?;
-        self.wake.wake();
-        Ok(())
+            self.wake.wake();
+        }
     }
 
     /// Runs an operation that changes the subvolume of `node`.
@@ -575,11 +570,13 @@ impl Filesystem {
         })?;
         if !nameless || inner.core.check_writable().is_err() {
             inner.read(release)?;
-            return inner.let_go(node.subvolume);
+            inner.let_go(node.subvolume);
+            return Ok(());
         }
         let need = plus(deleting(LAST_LEAVES, 0), letting_go(FEW));
         inner.change_about(About::End(node), need, release)?;
         inner.evict_after(node.subvolume);
-        inner.let_go(node.subvolume)
+        inner.let_go(node.subvolume);
+        Ok(())
     }
 }

@@ -8,8 +8,8 @@
 use super::Inner;
 use super::types::Node;
 use crate::error::Result;
-use crate::space::{Lone, Need};
-use crate::txn::{Looked, Op};
+use crate::space::{Lone, Need, Shape};
+use crate::txn::Op;
 
 /// What an operation lets go of.
 #[derive(Clone, Copy, Debug)]
@@ -43,18 +43,19 @@ impl Inner {
         Need { own: need.leaves.saturating_sub(shared), ..need }
     }
 
-    /// What a deletion changes, if it comes alone; nothing where that is not looked at, or cannot be read.
+    /// How the trees are that any commit may change, and what a deletion changes, if it comes alone; nothing where that is not looked at, or cannot
+    /// be read.
     pub(super) fn looked_closely(
         &self,
         op: &Op<'_>,
         need: Need,
         about: About<'_>,
-    ) -> Option<(Looked, Lone)> {
-        let looked = op.core.look().ok()??;
+    ) -> Option<(Shape, Lone)> {
+        let shape = op.core.look().ok()??;
         let lone = self.lone(op, need, about).ok()??;
         let bytes = if need.subvolume { 0 } else { need.bytes.into() };
         let (roots, uuids) = if need.subvolume { (5, 2) } else { (1, 0) };
-        Some((looked, Lone { data: need.refs.into(), bytes, roots, uuids, ..lone }))
+        Some((shape, Lone { data: need.refs.into(), bytes, roots, uuids, ..lone }))
     }
 
     fn lone(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Result<Option<Lone>> {

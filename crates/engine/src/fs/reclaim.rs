@@ -131,6 +131,11 @@ impl Inner {
         groups
     }
 
+    /// Whether the group that starts there is one of data, and others have room for what is in it.
+    pub(super) fn can_reclaim_data(&self, start: u64) -> bool {
+        self.reclaimable(Class::Data, 100).iter().any(|group| group.start == start)
+    }
+
     fn groups_of(&self, class: Class) -> Vec<GroupInfo> {
         let is_meant = |group: &GroupInfo| Class::of(group.flags) == class && !group.closed;
         self.core.space.groups().into_iter().filter(is_meant).collect()

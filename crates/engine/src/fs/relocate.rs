@@ -87,7 +87,13 @@ impl Filesystem {
         // Its operations may find no room, and want to empty a group themselves: so it comes before the turn.
         inner.finish_relocation()?;
         let _alone = inner.relocating.lock();
-        inner.empty_group(start, Purpose::Asked, &mut told)
+        match inner.empty_group(start, Purpose::Asked, &mut told) {
+            // Metadata is full. A data group that others have room for is emptied as it would be for whoever finds no room, and gives some.
+            Err(Error::NoSpace) if inner.can_reclaim_data(start) => {
+                inner.empty_group(start, Purpose::Room, &mut told)
+            }
+            done => done,
+        }
     }
 }
 

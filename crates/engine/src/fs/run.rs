@@ -194,11 +194,12 @@ impl Inner {
     }
 
     fn without_others(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Reserved {
-        let Some((looked, lone)) = self.looked_closely(op, need, about) else {
-            return Err(Shortage::NoSpace);
-        };
-        let is_last = || op.core.is_last(&looked);
-        op.core.space.reserve_alone(need, (&looked.shape, &lone), is_last)
+        // As long as this operation is under way, no commit begins: what is looked at stays as it is.
+        if !op.core.space.is_quiet() {
+            return Err(Shortage::CommitFirst);
+        }
+        let (shape, lone) = self.looked_closely(op, need, about).ok_or(Shortage::NoSpace)?;
+        op.core.space.reserve_alone(need, (&shape, &lone))
     }
 
     /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted; whether that could be done.

@@ -28,10 +28,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use buttress_ondisk::{LEVELS_MAX, LeafBuilder, TreeBlock};
+use buttress_ondisk::{Key, LEVELS_MAX, LeafBuilder, TreeBlock};
+use parking_lot::MutexGuard;
 
 use super::bound::{Bound, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
+use super::group::Group;
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
+use super::set::Sums;
 use super::{Class, Pool, Range, Space};
 
 /// Once a leaf has split, those that came of it split again at the earliest when this part of a leaf has come into them. Two leaves that share
@@ -75,13 +78,16 @@ impl Way {
     }
 }
 
-/// Leaves of the extent tree: the bytes that each has room for, by the address of the first extent in it and by its own.
+/// A leaf of the extent tree: its first key, and its address. Not its first extent: the items of one may fill many leaves.
+type LeafAt = (Key, u64);
+
+/// Leaves of the extent tree: the bytes that each has room for.
 #[derive(Clone, Debug, Default)]
-pub struct Leaves(BTreeMap<(u64, u64), u64>);
+pub struct Leaves(BTreeMap<LeafAt, u64>);
 
 impl Leaves {
-    /// One more, in which extents from `first` on are.
-    pub fn add(&mut self, first: u64, leaf: &TreeBlock) {
+    /// One more, in which items from `first` on are.
+    pub fn add(&mut self, first: Key, leaf: &TreeBlock) {
         self.0.insert((first, leaf.bytenr()), room_in(leaf));
     }
 
@@ -96,21 +102,25 @@ impl Leaves {
     }
 
     fn and(&self, other: &Leaves) -> Leaves {
-        let known: BTreeSet<u64> = self.0.keys().map(|(_, leaf)| *leaf).collect();
+        let known: BTreeSet<u64> = self.addresses().collect();
         let new = other.0.iter().filter(|((_, leaf), _)| !known.contains(leaf));
         Leaves(self.0.iter().chain(new).map(|(key, room)| (*key, *room)).collect())
     }
 
-    /// Those in which items of these blocks may be, and of these leaves themselves.
-    fn with_items_of(&self, blocks: &[u64], leaves: &BTreeSet<(u64, u64)>) -> BTreeSet<(u64, u64)> {
-        let own = leaves.iter().map(|(_, leaf)| *leaf);
-        blocks.iter().copied().chain(own).flat_map(|bytenr| self.of(bytenr)).collect()
+    fn addresses(&self) -> impl Iterator<Item = u64> {
+        self.0.keys().map(|(_, leaf)| *leaf)
+    }
+
+    /// Those in which items of these blocks may be.
+    fn with_items_of(&self, blocks: impl IntoIterator<Item = u64>) -> BTreeSet<LeafAt> {
+        blocks.into_iter().flat_map(|bytenr| self.of(bytenr)).collect()
     }
 
     /// Those that items of the extent at `bytenr` may be in, or come into.
-    fn of(&self, bytenr: u64) -> impl Iterator<Item = (u64, u64)> {
-        let before = self.0.range(..(bytenr, 0)).next_back();
-        let at = self.0.range((bytenr, 0)..=(bytenr, u64::MAX));
+    fn of(&self, bytenr: u64) -> impl Iterator<Item = LeafAt> {
+        let (from, to) = (Key::new(bytenr, 0, 0), Key::new(bytenr, u8::MAX, u64::MAX));
+        let before = self.0.range(..(from, 0)).next_back();
+        let at = self.0.range((from, 0)..=(to, u64::MAX));
         before.into_iter().chain(at).map(|(key, _)| *key)
     }
 }
@@ -198,17 +208,16 @@ fn splits(mut rooms: Vec<u64>, mut bytes: u64, again: u64) -> u64 {
     count + bytes / again.max(1)
 }
 
-/// What comes into leaves of the extent tree.
+/// What comes into leaves of the extent tree: bytes, by leaf.
+#[derive(Clone)]
 struct Filling<'f> {
     leaves: &'f Leaves,
-    lone: &'f Lone,
-    /// Bytes, by leaf: of references.
-    added: BTreeMap<(u64, u64), u64>,
+    added: BTreeMap<LeafAt, u64>,
 }
 
 impl<'f> Filling<'f> {
-    fn new(leaves: &'f Leaves, lone: &'f Lone) -> Filling<'f> {
-        let mut filling = Filling { leaves, lone, added: BTreeMap::new() };
+    fn new(leaves: &'f Leaves, lone: &Lone) -> Filling<'f> {
+        let mut filling = Filling { leaves, added: BTreeMap::new() };
         lone.blocks.iter().for_each(|bytenr| filling.add(*bytenr, ITEM));
         lone.extents.iter().for_each(|bytenr| filling.add(*bytenr, REFERENCE));
         filling
@@ -222,7 +231,7 @@ impl<'f> Filling<'f> {
 
     /// Where tree blocks can be: first those whose items come into leaves that have room for them.
     fn places(&self, runs: &[Range], node: u64, item: u64) -> Vec<u64> {
-        let mut filled = Filling { added: self.added.clone(), ..*self };
+        let mut filled = self.clone();
         let places = runs.iter().flat_map(|run| (run.start..run.end()).step_by(node as usize));
         let (mut first, others): (Vec<u64>, Vec<u64>) = places.partition(|place| {
             let bytes = |leaf| filled.added.get(&leaf).copied().unwrap_or(0) + item;
@@ -237,8 +246,8 @@ impl<'f> Filling<'f> {
     }
 
     /// Leaves that split when new blocks are in these places.
-    fn splits(&self, places: &[u64], item: u64, again: u64) -> u64 {
-        let mut filled = Filling { added: self.added.clone(), ..*self };
+    fn splits(&self, places: &[u64], lone: &Lone, item: u64, again: u64) -> u64 {
+        let mut filled = self.clone();
         places.iter().for_each(|place| filled.add(*place, item));
         let (mut rooms, mut count) = (Vec::new(), 0);
         for (leaf, room) in &self.leaves.0 {
@@ -246,9 +255,9 @@ impl<'f> Filling<'f> {
             count += if bytes > *room { 1 + (bytes - room) / again } else { 0 };
             rooms.push(room.saturating_sub(bytes));
         }
-        rooms.resize(rooms.len() + self.lone.unknown_leaves as usize, 0);
-        let bytes = self.lone.unknown_blocks.saturating_mul(ITEM);
-        let bytes = bytes.saturating_add(self.lone.unknown_extents.saturating_mul(REFERENCE));
+        rooms.resize(rooms.len() + lone.unknown_leaves as usize, 0);
+        let bytes = lone.unknown_blocks.saturating_mul(ITEM);
+        let bytes = bytes.saturating_add(lone.unknown_extents.saturating_mul(REFERENCE));
         count + splits(rooms, bytes, again)
     }
 }
@@ -289,21 +298,24 @@ impl Outlook {
     /// What the commit of a deletion writes that comes alone, and where; nothing where there is no room for it in these runs.
     fn bound_alone(&self, shape: &Shape, lone: &Lone, runs: &[Range]) -> Option<(Bound, Vec<u64>)> {
         let leaves = shape.leaves.and(&lone.leaves);
-        let named: BTreeSet<u64> = lone.leaves.0.keys().map(|(_, leaf)| *leaf).collect();
-        let named = leaves.0.keys().filter(|(_, leaf)| named.contains(leaf));
-        let named: BTreeSet<(u64, u64)> = named.copied().collect();
+        // These are written in any case.
         let known = [&shape.others[..], &lone.blocks, &lone.way.addresses()].concat();
-        let mut dirty: BTreeSet<(u64, u64)> = leaves.0.keys().copied().collect();
+        let mut fixed: BTreeSet<LeafAt> = leaves.with_items_of(known);
+        let named: BTreeSet<u64> = lone.leaves.addresses().collect();
+        fixed.extend(leaves.0.keys().filter(|(_, leaf)| named.contains(leaf)));
+        let filling = Filling::new(&leaves, lone);
+        let places = filling.places(runs, self.node, shape.block_item);
+        let mut dirty: BTreeSet<LeafAt> = leaves.0.keys().copied().collect();
         let mut best: Option<(Bound, Vec<u64>)> = None;
         for steps in 0..=STEPS_MAX {
-            let found = self.bound_of_dirty(shape, lone, (&leaves, &dirty, steps), runs);
+            let found = self.bound_of_dirty(shape, lone, (&filling, &dirty, steps), &places);
             let blocks = |it: &Option<(Bound, _)>| it.as_ref().map_or(u64::MAX, |it| it.0.blocks);
             if blocks(&found) < blocks(&best) {
                 best = found;
             }
             let before = dirty.len();
-            dirty = leaves.with_items_of(&known, &dirty);
-            dirty.extend(&named);
+            dirty = leaves.with_items_of(dirty.iter().map(|(_, leaf)| *leaf));
+            dirty.extend(&fixed);
             if dirty.len() == before {
                 break;
             }
@@ -312,31 +324,28 @@ impl Outlook {
     }
 
     /// The same where these leaves of the extent tree are written, and those that the ways from what was not looked at come to in so many
-    /// steps.
+    /// steps; in some of these places.
     fn bound_of_dirty(
         &self,
         shape: &Shape,
         lone: &Lone,
-        (leaves, dirty, steps): (&Leaves, &BTreeSet<(u64, u64)>, u64),
-        runs: &[Range],
+        (filling, dirty, steps): (&Filling<'_>, &BTreeSet<LeafAt>, u64),
+        places: &[u64],
     ) -> Option<(Bound, Vec<u64>)> {
         let others = self.bound_of_others(shape, lone);
         let groups = if shape.groups_in_extents { self.data.groups.min(lone.data + 4) } else { 0 };
         let unknown = lone.unknown_leaves + groups;
         let hidden = unknown + 2 * (lone.unknown_blocks + lone.unknown_way);
+        let leaves = filling.leaves;
         let left = (leaves.len() - dirty.len()) as u64;
         let more = unknown + hidden.saturating_mul(steps).min(left);
         let old = shape.nodes + dirty.len() as u64 + more;
-        let filling = Filling::new(leaves, lone);
-        let mut places = filling.places(runs, self.node, shape.block_item);
-        places.retain(|place| leaves.of(*place).all(|leaf| dirty.contains(&leaf)));
+        let is_dirty = |place: &u64| leaves.of(*place).all(|leaf| dirty.contains(&leaf));
+        let mut places: Vec<u64> = places.iter().copied().filter(is_dirty).collect();
         let mut blocks = others.blocks.saturating_add(old);
         loop {
-            let split = filling.splits(
-                places.get(..blocks as usize)?,
-                shape.block_item,
-                self.splits_again(),
-            );
+            let taken = places.get(..blocks as usize)?;
+            let split = filling.splits(taken, lone, shape.block_item, self.splits_again());
             let grown = split + self.new_nodes(shape.nodes, split);
             let extents = Bound { blocks: old + grown, growth: grown, ..Bound::default() };
             let (size, adds) = (self.trees.free_space, lone.data.saturating_add(2 * blocks));
@@ -410,14 +419,16 @@ impl Space {
         self.was_alone.load(Relaxed)
     }
 
-    /// Runs of free space for tree blocks, the longest first.
+    /// Runs of free space for tree blocks, the longest first. Where that is not in memory, it is read.
     fn runs_for_blocks(&self) -> Vec<Range> {
         let slot = self.slot(Class::Metadata);
-        let starts: Vec<u64> = slot.set.lock().groups().map(|group| group.range.start).collect();
+        let has_room = |group: &&Group| group.nodes() > 0;
+        let start_of = |group: &Group| group.range.start;
+        let starts: Vec<u64> = slot.set.lock().groups().filter(has_room).map(start_of).collect();
         let mut runs = Vec::new();
         for start in starts {
             let Ok(set) = self.lock_with(slot, start) else { continue };
-            let Some(group) = set.get(start).filter(|group| group.nodes() > 0) else { continue };
+            let Some(group) = set.get(start).filter(has_room) else { continue };
             runs.extend(group.free().iter_from(0).filter_map(|run| {
                 let first = run.start.next_multiple_of(self.node);
                 let len = run.end().saturating_sub(first) / self.node * self.node;
@@ -428,22 +439,37 @@ impl Space {
         runs
     }
 
-    /// Lets a deletion in that comes alone. `is_current` says whether the trees are still those that were looked at; no transaction
-    /// ends meanwhile.
+    /// How it is, and where tree blocks have room, when nobody is promised anything. Nobody waits while that is reckoned with: what comes of it
+    /// is good if [`Space::still`] says so.
+    fn unpromised(&self) -> Option<(Outlook, Vec<Range>)> {
+        self.thaw();
+        let outlook = self.still(None).map(|pool| self.outlook(&pool, false))?;
+        Some((outlook, self.runs_for_blocks()))
+    }
+
+    /// The pool, if nobody is promised anything, and metadata is as it was then.
+    fn still(&self, then: Option<&Outlook>) -> Option<MutexGuard<'_, Pool>> {
+        let pool = self.pool.lock();
+        let room = |sums: &Sums| (sums.used, sums.free, sums.nodes);
+        let now = room(&self.slot(Class::Metadata).counters.read());
+        let is_same = then.is_none_or(|then| room(&then.metadata) == now);
+        (is_same && pool.promises.are_none()).then_some(pool)
+    }
+
+    /// Whether nobody is promised anything, and no commit is under way.
+    pub fn is_quiet(&self) -> bool {
+        self.still(None).is_some_and(|pool| pool.start.is_none())
+    }
+
+    /// Lets a deletion in that comes alone. Since before the trees were looked at, no commit was under way ([`Space::is_quiet`]), nor can one begin.
     pub fn reserve_alone(
         &self,
         need: Need,
         (shape, lone): (&Shape, &Lone),
-        is_current: impl FnOnce() -> bool,
     ) -> Result<(), Shortage> {
-        let mut pool = self.pool.lock();
-        self.thaw();
-        if !pool.promises.are_none() || pool.start.is_some() || !is_current() {
-            return Err(Shortage::CommitFirst);
-        }
-        let outlook = self.outlook(&pool, false);
-        let runs = self.runs_for_blocks();
+        let (outlook, runs) = self.unpromised().ok_or(Shortage::CommitFirst)?;
         let found = outlook.room_alone(need, (shape, lone), &runs);
+        let mut pool = self.still(Some(&outlook)).ok_or(Shortage::CommitFirst)?;
         let found = found.ok_or(Shortage::NoSpace)?;
         pool.promises.running = pool.promises.running.plus(need);
         self.begin_alone(&mut pool, found);
@@ -458,31 +484,24 @@ impl Space {
         shape: &Shape,
         leaf: Option<(Vec<u64>, Leaves)>,
     ) -> Option<(u64, u64)> {
-        let mut pool = self.pool.lock();
-        self.thaw();
-        if !pool.promises.are_none() {
-            return None;
-        }
-        let (outlook, runs) = (self.outlook(&pool, false), self.runs_for_blocks());
-        let (extents, least) = match &leaf {
-            Some((extents, _)) => (extents.len() as u64, STEP_LEAST),
-            None => (outlook.extents_of_leaf(), outlook.nodes_of_step()),
-        };
-        for blocks in [outlook.nodes_of_step(), least] {
-            let step = match leaf.clone() {
-                Some((extents, leaves)) => {
-                    let data = extents.len() as u64;
-                    Lone { extents, leaves, data, ..outlook.lone_step(0, blocks) }
-                }
-                None => outlook.lone_step(extents, blocks),
-            };
-            if let Some(found) = outlook.bound_alone(shape, &step, &runs) {
-                pool.promises.committing = Total::dropping(extents, blocks, 1);
-                self.begin_alone(&mut pool, found);
-                return Some((extents, blocks));
+        let (outlook, runs) = self.unpromised()?;
+        let most = outlook.nodes_of_step();
+        let (mut step, tries) = match leaf {
+            Some((extents, leaves)) => {
+                let data = extents.len() as u64;
+                (Lone { extents, leaves, data, ..outlook.lone_step(0, 0) }, vec![most, STEP_LEAST])
             }
-        }
-        None
+            None => (outlook.lone_step(outlook.extents_of_leaf(), 0), vec![most]),
+        };
+        let unknown = step.unknown_blocks;
+        let (blocks, found) = tries.into_iter().find_map(|blocks| {
+            step.unknown_blocks = unknown + blocks;
+            Some((blocks, outlook.bound_alone(shape, &step, &runs)?))
+        })?;
+        let mut pool = self.still(Some(&outlook))?;
+        pool.promises.committing = Total::dropping(step.data, blocks, 1);
+        self.begin_alone(&mut pool, found);
+        Some((step.data, blocks))
     }
 
     fn begin_alone(&self, pool: &mut Pool, (bound, mut places): (Bound, Vec<u64>)) {
@@ -506,5 +525,48 @@ impl Space {
         let taken =
             self.change(range, "a chosen block is not free", |group| group.take_block_at(start));
         taken.is_ok().then_some(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use buttress_ondisk::build::Stamp;
+    use buttress_ondisk::kind;
+
+    use super::*;
+
+    /// A leaf of the extent tree at `bytenr` that begins with `first` and has so many bytes of room.
+    fn leaf(bytenr: u64, first: Key, room: usize) -> TreeBlock {
+        let mut leaf = LeafBuilder::new(16384);
+        let size = leaf.free() - room - buttress_ondisk::ITEM_LEN;
+        leaf.push_uninit(first, size).expect("it fits");
+        leaf.finish(&Stamp {
+            fsid: [0; 16],
+            chunk_tree_uuid: [0; 16],
+            bytenr,
+            generation: 1,
+            owner: 2,
+            flags: 0,
+        })
+    }
+
+    /// References to one block fill leaves, which are where there was room for each: the later one at the lower address.
+    #[test]
+    fn what_follows_an_extent_with_many_references_is_in_the_last_of_its_leaves() {
+        let (many, behind, end) = (7 << 20, (7 << 20) + 16384, 8 << 20);
+        let reference = |offset| Key::new(many, kind::TREE_BLOCK_REF, offset);
+        let mut leaves = Leaves::default();
+        let keys =
+            [Key::MIN, reference(300), reference(900), Key::new(end, kind::METADATA_ITEM, 0)];
+        for (first, bytenr) in keys.into_iter().zip([5 << 20, 4 << 20, 3 << 20, 2 << 20]) {
+            leaves.add(first, &leaf(bytenr, first, 100));
+        }
+        let of = |bytenr| leaves.of(bytenr).map(|(_, leaf)| leaf >> 20).collect::<Vec<_>>();
+        assert_eq!(of(many), [5, 4, 3]);
+        assert_eq!(of(behind), [3], "the leaf that an item behind it comes into");
+        assert_eq!(of(end), [3, 2]);
+        let lone = Lone { blocks: vec![behind], ..Lone::default() };
+        let filling = Filling::new(&leaves, &lone);
+        assert!(filling.added.keys().all(|(first, _)| *first == reference(900)));
     }
 }

@@ -163,9 +163,9 @@ impl Total {
         self.leaves.saturating_sub(self.own)
     }
 
-    /// Whether somebody counts on leaves being shared with nobody.
-    pub fn counts_on_own(self) -> bool {
-        self.own > 0
+    /// The same where what was nobody else's is not any more.
+    pub fn without_own(self) -> Total {
+        Total { own: 0, ..self }
     }
 
     /// Whether something becomes shared.

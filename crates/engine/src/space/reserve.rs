@@ -502,18 +502,19 @@ impl Space {
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
         let need = pool.promises.without_what_may_be_wrong(need);
-        if need.sharing && pool.promises.running.counts_on_own() {
-            // What was looked at would not be anybody's own any more.
-            return Err(Shortage::CommitFirst);
-        }
-        let wanted = Promises { running: pool.promises.running.plus(need), ..pool.promises };
+        let running = match need.sharing {
+            // What was looked at is nobody's own any more.
+            true => pool.promises.running.without_own(),
+            false => pool.promises.running,
+        };
+        let wanted = Promises { running: running.plus(need), ..pool.promises };
         let sharing = need.sharing && !self.shared.load(Ordering::Relaxed);
         if sharing {
             // All that was promised so far costs more from now on.
             pool.credit = Credit::default();
         }
         if pool.credit.covers(wanted, self.count_volumes()) {
-            pool.promises = wanted;
+            self.let_in(&mut pool, wanted, need);
             return Ok(());
         }
         let leave = Leave::of(need);
@@ -536,14 +537,18 @@ impl Space {
                 return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
             }
         }
-        pool.promises = wanted;
+        self.let_in(&mut pool, wanted, need);
         pool.credit = outlook.credit(wanted, need);
-        if need.deleting {
-            self.was_alone.store(false, Ordering::Relaxed);
-        }
         // Never back: others may have found out meanwhile.
         self.shared.fetch_or(outlook.shared, Ordering::Relaxed);
         Ok(())
+    }
+
+    fn let_in(&self, pool: &mut Pool, wanted: Promises, need: Need) {
+        pool.promises = wanted;
+        if need.deleting {
+            self.was_alone.store(false, Ordering::Relaxed);
+        }
     }
 
     /// Room for the commit under way to drop parts of deleted subvolumes: how many references to data extents it may let go of,

@@ -2,6 +2,7 @@
 
 use buttress_ondisk::item::chunk_type;
 
+use super::device::copies;
 use super::{Class, Space};
 
 impl Space {
@@ -52,13 +53,17 @@ impl Space {
         self.pool.lock().written().device.total_bytes.get()
     }
 
-    /// New chunks of a class have this profile, where what was promised so far has room then. Whether it has.
+    /// New chunks of a class have this profile, where what was promised so far has room then. Whether it has: also where there was none for what
+    /// is left to deletions before, if chunks do not become larger by it. (Linux refuses a group that is to be converted, and no profile.)
     pub fn set_profile(&self, class: Class, profile: u64) -> bool {
         let mut pool = self.pool.lock();
         let before = pool.type_of(class);
-        pool.set_type(class, before & !chunk_type::PROFILE_MASK | profile);
+        let after = before & !chunk_type::PROFILE_MASK | profile;
+        pool.set_type(class, after);
         pool.credit = Default::default();
-        let fits = self.outlook(&pool, true).fits_promises(pool.promises);
+        // Nobody is promised anything of the chunk tree's.
+        let is_no_worse = class == Class::System || copies(after) <= copies(before);
+        let fits = is_no_worse || self.outlook(&pool, true).fits_promises(pool.promises);
         if !fits {
             pool.set_type(class, before);
         }

@@ -94,8 +94,8 @@ impl Budget {
         core: &Core,
         next_leaf: impl FnOnce() -> Option<Arc<TreeBlock>>,
     ) -> Option<(u64, u64, Option<u64>)> {
-        let looked = core.look().ok()??;
-        if let Some((refs, nodes)) = core.space.reserve_upkeep_alone(&looked.shape, None) {
+        let shape = core.look().ok()??;
+        if let Some((refs, nodes)) = core.space.reserve_upkeep_alone(&shape, None) {
             return Some((refs, nodes, None));
         }
         let (mut extents, mut leaves, leaf) = (Vec::new(), Leaves::default(), next_leaf());
@@ -108,8 +108,7 @@ impl Budget {
         for bytenr in &extents {
             core.add_leaves_of_extent(&mut leaves, *bytenr).ok()?;
         }
-        let (refs, nodes) =
-            core.space.reserve_upkeep_alone(&looked.shape, Some((extents, leaves)))?;
+        let (refs, nodes) = core.space.reserve_upkeep_alone(&shape, Some((extents, leaves)))?;
         Some((refs, nodes, Some(leaf.map_or(0, |leaf| leaf.bytenr()))))
     }
 
@@ -292,7 +291,7 @@ impl Forest {
         // What changed before it was deleted is merged first; the next commit drops it.
         let busy = subvolume.tree.is_dirty() || {
             let state = subvolume.state.lock();
-            state.dirty || state.frozen.is_some()
+            state.dirty || state.left || state.frozen.is_some()
         };
         if busy {
             return Ok(Dropped::Some);

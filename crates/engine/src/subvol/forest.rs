@@ -52,6 +52,9 @@ pub(super) struct State {
     pub item: RootItem,
     /// Whether the item changes in the running transaction.
     pub dirty: bool,
+    /// It was left to be dropped in the running transaction, and operations that have found it before may still be under way. No item changes
+    /// for that: nobody was promised that it is written.
+    pub left: bool,
     /// The item as the commit under way writes it.
     pub frozen: Option<RootItem>,
 }
@@ -77,7 +80,7 @@ impl Subvolume {
             id: key.objectid,
             key,
             tree,
-            state: Mutex::new(State { item, dirty: false, frozen: None }),
+            state: Mutex::new(State { item, dirty: false, left: false, frozen: None }),
             dead: AtomicBool::new(false),
             named_in: AtomicU64::new(0),
             converted: Mutex::new(Key::MIN),
@@ -102,7 +105,8 @@ impl Subvolume {
     }
 
     fn is_dirty(&self) -> bool {
-        self.state.lock().dirty || self.tree.is_dirty()
+        let state = self.state.lock();
+        state.dirty || state.left || self.tree.is_dirty()
     }
 
     /// See [`FileTree::asleep`].
@@ -115,6 +119,7 @@ impl Subvolume {
     /// Sets aside what has changed, if anything, or if the commit has a use for the item as it is now (`wanted`).
     fn freeze(&self, wanted: bool) -> bool {
         let mut state = self.state.lock();
+        state.left = false;
         if !self.tree.freeze() && !state.dirty && !wanted {
             return false;
         }
@@ -225,8 +230,8 @@ impl Forest {
             && self.lingering.lock().contains(&id)
     }
 
-    /// Leaves such a subvolume to be dropped. Operations that have found it before may still be under way: it counts as
-    /// changed, so that the commit which waits for them comes first.
+    /// Leaves such a subvolume to be dropped. Operations that have found it before may still be under way: no commit drops it but one that has
+    /// waited for them.
     pub fn let_go(&self, id: u64) {
         let mut lingering = self.lingering.lock();
         let Some(found) = self.subvolumes.get(id) else { return };
@@ -249,7 +254,7 @@ impl Forest {
     }
 
     fn leave(&self, closed: &Subvolume) {
-        closed.change(|_| ());
+        closed.state.lock().left = true;
         self.dead.lock().push(Doomed::Subvolume(closed.id));
         self.dropping.store(true, Ordering::Release);
     }

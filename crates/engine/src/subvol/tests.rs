@@ -307,6 +307,27 @@ fn a_block_that_no_reader_would_take_is_not_written() {
     assert!(subvolume.tree.lookup(&op, &top, b"file10").is_err());
 }
 
+/// A deleted subvolume goes though somebody holds a file of it. A commit drops it that has waited for whoever has found it before; its root item
+/// is not written for that, as nobody was promised so.
+#[test]
+fn a_deleted_subvolume_that_is_let_go_of_is_dropped_and_its_item_not_written() {
+    let fs = open(&make(4096));
+    let doomed = snapshot(&fs, 5, "doomed");
+    fill(&fs, doomed, 0..10, 100);
+    let subvolume = fs.forest.get(&fs.core, doomed).unwrap();
+    let held = subvolume.tree.get(&fs.op(), TOP).unwrap();
+    subvolume.tree.hold(&held).unwrap();
+    delete(&fs, "doomed", doomed);
+    fs.commit();
+    assert!(!fs.forest.has_dead() && fs.forest.let_all_go() && fs.forest.has_dead());
+    assert!(!subvolume.state.lock().dirty);
+    fs.commit();
+    fs.commit();
+    assert!(!fs.forest.has_dead());
+    assert!(fs.forest.root_item(&fs.core, doomed).unwrap().is_none());
+    fs.check();
+}
+
 #[test]
 fn damage_in_a_deleted_subvolume_stops_nobody() {
     let fs = open(&make(4096));

@@ -35,7 +35,6 @@ pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::settle::{Relocated, Relocation, TooSmall, new_root_item};
-pub use self::shape::Looked;
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicU64, Ordering};

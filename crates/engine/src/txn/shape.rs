@@ -13,17 +13,9 @@ use crate::tree::{Root, View};
 /// Bytes of leaves of the extent tree that are looked at, at most.
 const LOOKED_AT: u64 = 64 << 20;
 
-/// The trees as the last commit left them.
-#[derive(Debug)]
-pub struct Looked {
-    /// How they are.
-    pub shape: Shape,
-    roots: Roots,
-}
-
 impl Core {
-    /// How the trees are, where that can be said: there is a tree for free space, and not too much to look at.
-    pub fn look(&self) -> Result<Option<Looked>> {
+    /// How the trees are that the last commit left, where that can be said: there is a tree for free space, and not too much to look at.
+    pub fn look(&self) -> Result<Option<Shape>> {
         let roots = self.roots();
         if roots.free_space.is_none() || roots.stale_free_space.is_some() {
             return Ok(None);
@@ -41,7 +33,7 @@ impl Core {
         let uuids =
             roots.uuid.map_or(Ok(Size::default()), |root| size(objectid::UUID_TREE, root))?;
         let groups = roots.block_group.map(|root| size(objectid::BLOCK_GROUP_TREE, root));
-        let shape = Shape {
+        Ok(Some(Shape {
             others: self.blocks_of_others(&roots)?,
             nodes,
             leaves,
@@ -51,8 +43,7 @@ impl Core {
             uuids,
             devices: size(objectid::DEV_TREE, roots.dev)?,
             groups: groups.transpose()?.map_or(0, |size| size.blocks),
-        };
-        Ok(Some(Looked { shape, roots }))
+        }))
     }
 
     /// Where the nodes of the extent tree are, and all blocks of the other trees that any commit may change.
@@ -68,27 +59,21 @@ impl Core {
         Ok(others)
     }
 
-    /// Whether these are the trees of the last commit.
-    pub fn is_last(&self, looked: &Looked) -> bool {
-        let (now, then) = (self.roots(), &looked.roots);
-        (now.root, now.extent) == (then.root, then.extent)
-    }
-
     /// The leaves of the extent tree for tree blocks; nothing where these are too many.
     fn leaves_of_blocks(&self, root: Root) -> Result<Option<Leaves>> {
         let view = View::new(&self.blocks, objectid::EXTENT_TREE, root);
         let mut leaves = Leaves::default();
-        let all =
-            self.add_leaves_of_blocks(&view, &*view.root_block()?, (0, u64::MAX), &mut leaves)?;
+        let (root, range) = (view.root_block()?, (Key::MIN, u64::MAX));
+        let all = self.add_leaves_of_blocks(&view, &root, range, &mut leaves)?;
         Ok(all.then_some(leaves))
     }
 
-    /// Adds those below `block`, which extents from `from` to `to` belong in. As deep as the tree has levels. False when there are too many.
+    /// Adds those below `block`, which items from `from` to those of the extent at `to` belong in. As deep as the tree has levels. False when there are too many.
     fn add_leaves_of_blocks(
         &self,
         view: &View<'_>,
         block: &TreeBlock,
-        (from, to): (u64, u64),
+        (from, to): (Key, u64),
         leaves: &mut Leaves,
     ) -> Result<bool> {
         if block.is_leaf() {
@@ -96,11 +81,12 @@ impl Core {
             return Ok(leaves.len() as u64 * self.features.nodesize as u64 <= LOOKED_AT);
         }
         for slot in 0..block.len() {
-            let start = if slot == 0 { from } else { block.key(slot).objectid };
+            let start = if slot == 0 { from } else { block.key(slot) };
             let is_last = slot + 1 == block.len();
             let next = if is_last { to } else { block.key(slot + 1).objectid };
             // The items of one extent may go on in the next leaf.
-            if block.level() == 1 && !self.space.has_blocks(start, next.saturating_add(1)) {
+            if block.level() == 1 && !self.space.has_blocks(start.objectid, next.saturating_add(1))
+            {
                 continue;
             }
             let child = view.child(block, slot)?;
@@ -118,7 +104,7 @@ impl Core {
         loop {
             let next = view.show_path(&from, &mut |block| {
                 if block.is_leaf() && !block.is_empty() {
-                    leaves.add(block.key(0).objectid, block);
+                    leaves.add(block.key(0), block);
                 }
             })?;
             match next.filter(|next| next.objectid <= bytenr) {

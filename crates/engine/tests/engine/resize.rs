@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use buttress::ondisk::item::chunk_type;
-use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, New, Node};
+use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, New, Node, Options};
 
 use buttress_testkit::ops::rng::Rng;
 
@@ -188,6 +188,36 @@ fn groups_that_fit_are_balanced() {
         ControlFlow::Continue(())
     });
     assert_eq!(refused.unwrap_err().errno(), Errno::INVAL);
+    fs.close().unwrap();
+    judge(&image, &expected);
+}
+
+/// Where metadata is full, and data has room, a data group can be emptied: that gives room.
+#[test]
+fn data_are_balanced_where_metadata_is_full() {
+    let image = Image::by_us(600 * MIB);
+    let options = Options::read_write().background(false).reclaim_threshold(0);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    let name = |number: u32| number.to_string().into_bytes();
+    let put = |number| {
+        let file = fs.create(Node::ROOT, &name(number), &New::file(0o600))?.node;
+        fs.write(file, 0, &vec![number as u8; 4 << 20])?;
+        fs.commit()
+    };
+    let count = (0..).find(|number| put(*number).is_err()).unwrap();
+    let gone = (0..=count).filter(|number| number % 10 > 0);
+    gone.for_each(|number| _ = fs.unlink(Node::ROOT, &name(number)));
+    fs.commit().unwrap();
+    let empty =
+        |number: u32| fs.create(Node::ROOT, format!("{number:0200}").as_bytes(), &New::file(0o600));
+    let full = (0..).find_map(|number| empty(number).err()).unwrap();
+    assert_eq!(full.errno(), Errno::NOSPC);
+    let expected = contents(&fs);
+    let usage = |percent| BalanceFilter { usage: Some(0..percent), ..Default::default() };
+    assert!(balanced(&fs, Balance { data: Some(usage(50)), ..Default::default() }) > 2);
+    empty(u32::MAX).expect("there is room for metadata now");
+    fs.unlink(Node::ROOT, format!("{:0200}", u32::MAX).as_bytes()).unwrap();
+    assert_eq!(contents(&fs), expected);
     fs.close().unwrap();
     judge(&image, &expected);
 }

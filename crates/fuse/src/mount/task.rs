@@ -197,17 +197,16 @@ impl<P, R> Shared<P, R> {
         Ok(())
     }
 
-    fn run(
+    fn run<F>(
         &self,
-        fs: Filesystem,
-        work: impl FnOnce(&Filesystem, &mut dyn FnMut(P) -> Option<BalanceStop>) -> Answer<R>,
+        fs: F,
+        work: impl FnOnce(&F, &mut dyn FnMut(P) -> Option<BalanceStop>) -> Answer<R>,
     ) {
         // This is how it has failed where the thread panics.
         let mut over = Over { shared: self, ended: Some(Err(Errno::IO)) };
-        let ended = work(&fs, &mut |progress| self.is_at(progress));
-        // Nobody uses it any more when it is over.
-        drop(fs);
-        over.ended = Some(ended);
+        // Nobody uses it any more when it is over, however it ends: what comes last goes first.
+        let fs = fs;
+        over.ended = Some(work(&fs, &mut |progress| self.is_at(progress)));
     }
 
     /// Notes how far it is; whether it is to end. The end of the mount is a pause.
@@ -259,5 +258,28 @@ mod tests {
         assert_eq!(task.0.is_at(2), Some(BalanceStop::Pause));
         drop(Over { shared: &task.0, ended: Some(Err(Errno::INTR)) });
         assert_eq!(task.0.begin(), Err(Errno::INTR));
+    }
+
+    /// Stands for the filesystem, and notes whether the task still ran when it was let go of.
+    struct Used(Task<u32, u64>, std::sync::mpsc::Sender<bool>);
+
+    impl Drop for Used {
+        fn drop(&mut self) {
+            let _ = self.1.send(self.0.state().running);
+        }
+    }
+
+    #[test]
+    fn the_filesystem_is_let_go_of_before_a_task_is_over_though_it_panics() {
+        let (task, (note, noted)) = (Task::<u32, u64>::default(), std::sync::mpsc::channel());
+        let used = || Used(task.clone(), note.clone());
+        task.0.begin().unwrap();
+        task.0.run(used(), |_, _| Ok(5));
+        assert_eq!((noted.recv(), task.wait()), (Ok(true), Some(Ok(5))));
+        task.0.begin().unwrap();
+        let (shared, used) = (task.0.clone(), used());
+        let run = move || shared.run(used, |_, _| std::panic::panic_any("as work may"));
+        assert!(std::thread::spawn(run).join().is_err());
+        assert_eq!((noted.recv(), task.wait()), (Ok(true), Some(Err(Errno::IO))));
     }
 }

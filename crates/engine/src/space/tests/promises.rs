@@ -1,5 +1,7 @@
 //! What was promised is there.
 
+use std::sync::atomic::Ordering::Relaxed;
+
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::chunk_type;
 
@@ -161,6 +163,62 @@ fn a_snapshot_is_promised_what_it_costs_those_who_came_before() {
     }
     assert_eq!(space.reserve(Need { sharing: true, ..request }), Ok(()));
     assert!(space.is_shared());
+}
+
+/// Deletions that were looked at are promised less. That is no reason to refuse a snapshot for which there is room when they are promised
+/// all that they may take: there may be such ones in each transaction.
+#[test]
+fn a_snapshot_comes_beside_deletions_that_were_looked_at() {
+    let (_, space) = space(400 << 20, DUP);
+    let request = Need { private: 6, bytes: 700, sharing: true, ..Need::default() };
+    space.set_shared();
+    let deletion = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..Need::default() };
+    let own = Need { own: 8, ..deletion };
+    let promised = |needs: &[Need]| {
+        needs.iter().for_each(|need| assert_eq!(space.reserve(*need), Ok(()), "{need:?}"));
+        let all = space.pool.lock().promises.all();
+        needs.iter().for_each(|need| space.unreserve(*need));
+        assert_eq!(space.pool.lock().promises.all(), Total::default());
+        all
+    };
+    assert_ne!(promised(&[own]), promised(&[deletion]));
+    let as_others = promised(&[deletion, request, deletion]);
+    assert_eq!(promised(&[own, request, own]), as_others);
+    // Where there is no room for that, a commit comes first.
+    while space.reserve(own).is_ok() {}
+    assert_eq!(space.reserve(request), Err(Shortage::CommitFirst));
+}
+
+/// Where there is no room even for what deletions may use, a profile of no more copies takes nothing from anybody.
+#[test]
+fn a_profile_is_refused_only_where_chunks_become_larger() {
+    let (_, space) = space(400 << 20, DUP);
+    let deletion = Need { leaves: 8, bytes: 120, refs: 2, deleting: true, ..Need::default() };
+    while space.reserve(Need { deleting: false, ..deletion }).is_ok() {}
+    while space.reserve(deletion).is_ok() {}
+    let has_room = || {
+        let pool = space.pool.lock();
+        space.outlook(&pool, true).fits_promises(pool.promises)
+    };
+    assert!(!has_room());
+    assert!(space.set_profile(Class::Data, 0) && space.set_profile(Class::Metadata, DUP));
+    assert!(space.set_profile(Class::System, 0) && space.set_profile(Class::System, DUP));
+    assert!(!space.set_profile(Class::Data, DUP));
+    assert!(space.set_profile(Class::Metadata, 0));
+    space.reserve(deletion).expect("metadata takes half as much of the device");
+    while space.reserve(Need { deleting: false, ..deletion }).is_ok() {}
+    assert!(!space.set_profile(Class::Metadata, DUP));
+}
+
+/// Whoever deletes next tries to come alone first where the last deletion had to: not where one has had room among others.
+#[test]
+fn a_deletion_among_others_is_the_last_one_though_nobody_has_reckoned() {
+    let (_, space) = space(400 << 20, DUP);
+    let need = Need { leaves: 2, bytes: 100, deleting: true, ..Need::default() };
+    space.reserve(need).unwrap();
+    space.was_alone.store(true, Relaxed);
+    space.reserve(need).unwrap();
+    assert!(!space.was_alone());
 }
 
 /// Settling goes from one leaf for tree blocks to the next, whatever the commit began with.
