@@ -1,18 +1,23 @@
 //! What leaves of two trees name both: data extents that nobody has alone, found without a question for each.
 //!
-//! Where the heads of all items are the same bytes, so are most of what they describe: what is not is found by comparing pieces ([`differing`]). Else: leaves of snapshots differ in a few items, which are mostly in the same slots as in the leaf that one was copied from. So an item of the other leaf is looked for
-//! in the slot that follows from the last one, and items that are the same bytes are not taken apart.
+//! Where the heads of all items are the same bytes, what they describe is at the same places, and of that only the few bytes that name an extent are compared ([`differing`]). Else: leaves of
+//! snapshots differ in a few items, which are mostly in the same slots as in the leaf that one was copied from. So an item of the other leaf is looked for in the slot that follows from the last
+//! one, and items that are the same bytes are not taken apart.
 
+use std::mem::offset_of;
 use std::ops::Range;
 
 use buttress_ondisk::block::ItemHead;
+use buttress_ondisk::item::{FileExtentHead, FileExtentTail};
 use buttress_ondisk::{HEADER_LEN, ITEM_LEN, Key, TreeBlock, kind};
 
 use crate::refs::owners::extent_of;
 use crate::tree::View;
 
-/// Bytes that are compared at once.
-const PIECE: usize = 512;
+/// Bytes of an item of a file's data from its kind on to the end of the address of what it names.
+const NAMING_LEN: usize =
+    size_of::<FileExtentHead>() - offset_of!(FileExtentHead, kind) + size_of::<u64>();
+const _: () = assert!(offset_of!(FileExtentTail, disk_bytenr) == 0);
 /// Leaves of another tree that have what one leaf has, at most.
 const LEAVES_MAX: usize = 3;
 
@@ -52,8 +57,6 @@ pub fn differing(one: &TreeBlock, other: &TreeBlock) -> [Named; 2] {
                 others.extend(b);
             }
         });
-        rest.reverse();
-        others.reverse();
     } else {
         unlike_in(one, 0..one.len(), other, &mut rest);
         unlike_in(other, 0..other.len(), one, &mut others);
@@ -67,32 +70,20 @@ fn have_same_heads(one: &TreeBlock, other: &TreeBlock) -> bool {
     one.len() == other.len() && one.as_bytes().get(heads.clone()) == other.as_bytes().get(heads)
 }
 
-/// Shows the items of files' data that are not the same in two leaves with the same heads, the last ones first.
+/// Shows the items of files' data that do not name the same extent in two leaves with the same heads.
 fn each_that_differs(one: &TreeBlock, other: &TreeBlock, mut show: impl FnMut(usize)) {
-    // The content of items is in the order of their slots, from the end of the leaf on.
-    let begin = |head: &ItemHead| HEADER_LEN + head.offset.get() as usize;
-    let heads = one.item_heads();
-    let mut start = heads.last().map_or(0, begin);
-    let (mut slots, size) = (heads.len(), one.as_bytes().len());
-    while start < size {
-        let end = (start + PIECE).min(size);
-        if one.as_bytes()[start..end] != other.as_bytes()[start..end] {
-            // Those that begin in it, and the one that ends there; what was shown is over.
-            let from = heads.partition_point(|head| begin(head) >= end);
-            for slot in (from..slots).rev() {
-                let Some(head) = heads.get(slot).filter(|it| it.key.kind == kind::EXTENT_DATA)
-                else {
-                    continue;
-                };
-                let ends = begin(head) + head.size.get() as usize;
-                if ends > start && one.data_of(head) != other.data_of(head) {
-                    show(slot);
-                }
-            }
-            slots = from;
+    for (slot, head) in one.item_heads().iter().enumerate() {
+        if head.key.kind == kind::EXTENT_DATA && naming(one, head) != naming(other, head) {
+            show(slot);
         }
-        start = end;
     }
+}
+
+/// The bytes by which an item of a file's data names an extent: what kind of data it is, and the address. Where these are inline, they are bytes of the item or of
+/// the one beside it, and name nothing.
+fn naming<'a>(leaf: &'a TreeBlock, head: &ItemHead) -> Option<&'a [u8; NAMING_LEN]> {
+    let start = HEADER_LEN + head.offset.get() as usize + offset_of!(FileExtentHead, kind);
+    leaf.as_bytes().get(start..)?.first_chunk()
 }
 
 /// Whether a tree names a data extent at a place.

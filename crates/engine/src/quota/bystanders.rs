@@ -118,6 +118,8 @@ pub struct Bystanders<'a> {
     leaving: BTreeSet<u64>,
     /// The groups over a tree.
     over: Spread<u64, BTreeSet<u64>>,
+    /// The level of a tree's root in the last version, if it has one, and the set of the tree.
+    tops: Spread<u64, (Option<u8>, RootSet)>,
     /// What is known of blocks, and of sets of trees.
     near: Spread<u64, Seen>,
     seen: Spread<u64, Seen>,
@@ -202,6 +204,7 @@ impl<'a> Bystanders<'a> {
             fresh: changes.snapshots.iter().map(|(snapshot, _)| *snapshot).collect(),
             leaving: changes.leaving(),
             over: Spread::default(),
+            tops: Spread::default(),
             near: Spread::default(),
             seen: Spread::default(),
             nobodys: Spread::default(),
@@ -279,8 +282,12 @@ impl<'a> Bystanders<'a> {
 
     /// A tree whose only block of a level is its root, which nobody shares with it: nobody else has had a reference of the tree from that level.
     fn only_below_root(&mut self, tree: u64, level: u8) -> RootSet {
-        let is_root = self.owners.tree(tree).is_ok_and(|view| view.root().level == level);
-        if is_root { self.remembered.sets.single(tree) } else { RootSet::EMPTY }
+        let (owners, sets) = (&mut self.owners, &mut self.remembered.sets);
+        let (root, set) = *self.tops.entry(tree).or_insert_with(|| {
+            let root = owners.tree(tree).ok().map(|view| view.root().level);
+            (root, sets.single(tree))
+        });
+        if root == Some(level) { set } else { RootSet::EMPTY }
     }
 
     fn in_sets(&mut self, set: RootSet, sets: &mut RootSets) -> RootSet {

@@ -130,9 +130,14 @@ impl Changes {
             return;
         }
         let Some(first) = records.first() else { return };
-        let sectors = records.iter().map(|record| record.sectors).max().unwrap_or(0);
+        let (mut sectors, mut marks, mut more) = (0, 0, false);
+        for record in records {
+            sectors = record.sectors.max(sectors);
+            marks |= record.marks;
+            more |= record.delta > 0;
+        }
         let bytes = if sectors > 0 { u64::from(sectors) * SECTOR } else { nodesize };
-        let is_new = records.iter().any(|record| record.marks & Record::NEW != 0);
+        let is_new = marks & Record::NEW != 0;
         let version = match (is_new, extent.refs) {
             // It was nowhere.
             (true, 0) => return,
@@ -153,7 +158,7 @@ impl Changes {
             *self.alone.entry(tree).or_default() += change;
             return;
         }
-        if !is_new && !gains(records, extent) {
+        if !is_new && !(more && gains(records, extent)) {
             match bystanders.settle(records, extent) {
                 Settled::Same => {
                     self.told += 1;
@@ -170,7 +175,7 @@ impl Changes {
                 _ => None,
             };
             let (bytenr, generation) = (first.bytenr, extent.generation);
-            let is_marked = records.iter().any(|one| one.marks & Record::FULL_BACKREF != 0);
+            let is_marked = marks & Record::FULL_BACKREF != 0;
             let was_by_tree = is_marked || extent.flags & extent_flags::FULL_BACKREF == 0;
             let block = TouchedBlock { bytenr, level, generation, left, was_by_tree };
             return self.blocks.push(block);
