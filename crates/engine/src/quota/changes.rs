@@ -158,7 +158,7 @@ impl Changes {
             *self.alone.entry(tree).or_default() += change;
             return;
         }
-        if !is_new && !(more && gains(records, extent)) {
+        if !(is_new || more && gains(records, extent)) {
             match bystanders.settle(records, extent) {
                 Settled::Same => {
                     self.told += 1;
