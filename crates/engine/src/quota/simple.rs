@@ -4,7 +4,7 @@
 //! commit allocates and frees is added up while the log of references is merged ([`crate::refs::apply`]). What was there before simple
 //! quotas were switched on (the transaction is in the status item) has no owner and never counts. `rfer` and `excl` are the same.
 //!
-//! A snapshot has allocated its root, and nothing else. What a deleted subvolume has allocated and others still refer to stays its: its group is there as long
+//! A snapshot has allocated its root, and nothing else, and has no limit of its source's, as on Linux: the groups that its place puts it into hold it. What a deleted subvolume has allocated and others still refer to stays its: its group is there as long
 //! as it has something, as on Linux.
 //!
 //! Crash argument: the numbers are of the commit that has allocated and freed, and written by it; they are never wrong, so nothing is ever counted anew.
@@ -47,9 +47,6 @@ impl Groups {
                 *usage = left;
             }
             has_left |= left != Default::default();
-        }
-        for (snapshot, source) in &changes.snapshots {
-            self.inherit_limit(*snapshot, *source);
         }
         let mut wrong = Vec::new();
         for (tree, bytes) in owned.each() {

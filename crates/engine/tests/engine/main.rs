@@ -15,6 +15,7 @@ mod quotas;
 mod reclaim;
 mod relocate;
 mod resize;
+mod same_limits;
 mod simple_quotas;
 
 mod space;

@@ -183,6 +183,64 @@ fn what_is_not_known_is_counted_anew() {
     judge(&image, 5);
 }
 
+/// Whoever counts anew crashes: that numbers are wrong is on the disk, and whoever opens it next counts them, be it Linux.
+#[test]
+fn a_count_that_a_crash_ends_is_begun_anew() {
+    let Some(image) = made() else { return };
+    let fs = open(&image.path());
+    let file = fill(&fs, Node::top(256), b"file", None);
+    fill(&fs, Node::ROOT, b"file", Some(file));
+    fs.snapshot(256, Node::ROOT, b"snapshot", false).unwrap();
+    fs.commit().unwrap();
+    let (state, by_linux) = (Image::by_us(256 << 20), Image::by_us(256 << 20));
+    // This is what a crash leaves: no commit is made during a pass.
+    let ended = fs.count_quotas(|_| {
+        std::fs::copy(image.path(), state.path()).unwrap();
+        false
+    });
+    assert!(ended.is_err());
+    fs.close().unwrap();
+    let left = qgroup_status_flags::ON | qgroup_status_flags::INCONSISTENT;
+    assert_eq!(flags(&state.open_read_only()), left);
+    std::fs::copy(state.path(), by_linux.path()).unwrap();
+    by_linux.mounted(|top| {
+        btrfs(&["quota", "rescan", "-w", top.to_str().unwrap()]).unwrap();
+    });
+    judge(&by_linux, 5);
+    let fs = Filesystem::open(state.path(), Options::read_write()).unwrap();
+    while flags(&fs) != qgroup_status_flags::ON {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs.close().unwrap();
+    judge(&state, 5);
+}
+
+/// Linux unmounts while it counts anew, and leaves how far it was: we count all of it.
+#[test]
+fn a_count_that_linux_has_not_finished_is_finished_here() {
+    let Some(image) = made() else { return };
+    let fs = open(&image.path());
+    for number in 0..4000 {
+        let name = format!("file{number}");
+        let file = fs.create(Node::top(256), name.as_bytes(), &New::file(0o600)).unwrap().node;
+        fs.write(file, 0, &[7; 5000]).unwrap();
+    }
+    fs.snapshot(256, Node::ROOT, b"snapshot", false).unwrap();
+    fs.close().unwrap();
+    image.mounted(|top| {
+        btrfs(&["quota", "rescan", top.to_str().unwrap()]).unwrap();
+    });
+    let left = flags(&image.open_read_only());
+    // It may have been quick.
+    println!("Linux has left the flags {left:#x}");
+    let fs = Filesystem::open(image.path(), Options::read_write()).unwrap();
+    while flags(&fs) != qgroup_status_flags::ON {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    fs.close().unwrap();
+    judge(&image, 5);
+}
+
 /// What two members of a group share with a third subvolume is the group's alone when that one goes, and not referred to by it when both
 /// members go: below blocks that nobody has changed.
 #[test]

@@ -190,7 +190,7 @@ fn usage(fs: &Filesystem) -> BTreeMap<u64, u64> {
     usage
 }
 
-fn switch_on(top: &Path) -> bool {
+pub fn switch_on(top: &Path) -> bool {
     const SCRIPT: &str = "import fcntl, os, struct, sys
 fcntl.ioctl(os.open(sys.argv[1], 0), 0xc0109428, struct.pack('QQ', 4, 0))";
     let output = Command::new("python3").args(["-c", SCRIPT]).arg(top).output();
@@ -202,7 +202,7 @@ fcntl.ioctl(os.open(sys.argv[1], 0), 0xc0109428, struct.pack('QQ', 4, 0))";
 }
 
 /// Whether the kernel counts simple quotas.
-fn can_compare() -> bool {
+pub fn can_compare() -> bool {
     root_or_skip() && {
         let image = Image::by_us(256 << 20);
         let mount = KernelMount::new(&image.path(), "").unwrap();
