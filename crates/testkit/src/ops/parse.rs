@@ -5,6 +5,7 @@ use std::str::{FromStr, SplitWhitespace};
 use buttress::{Allocate, FileKind, Rename, SetXattr};
 
 use super::{Make, Op};
+use crate::model::QuotaMode;
 
 /// A line that is no operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +54,7 @@ impl Words<'_> {
             "await" => Op::Await,
             "clean" => Op::Clean,
             "empty" => Op::Empty { number: self.number()? },
+            "quotas" => Op::Quotas { mode: self.quota_mode()? },
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,
             "check" => Op::Check,
@@ -158,6 +160,15 @@ impl Words<'_> {
             "any" => SetXattr::Any,
             "create" => SetXattr::Create,
             "replace" => SetXattr::Replace,
+            _ => return None,
+        })
+    }
+
+    fn quota_mode(&mut self) -> Option<QuotaMode> {
+        Some(match self.0.next()? {
+            "off" => QuotaMode::Off,
+            "full" => QuotaMode::Full,
+            "simple" => QuotaMode::Simple,
             _ => return None,
         })
     }

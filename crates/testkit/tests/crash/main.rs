@@ -7,6 +7,7 @@ use buttress_testkit::crash::run::{Plan, on_threads, run};
 use buttress_testkit::crash::states::{self, Maker};
 use buttress_testkit::crash::workloads::{Script, Workload, all, fsyncs};
 use buttress_testkit::crash::{cold, enumerate, faults, judge};
+use buttress_testkit::model::QuotaMode;
 use buttress_testkit::ops::parse_all;
 use buttress_testkit::ops::run::Runner;
 
@@ -65,7 +66,7 @@ fn sequences() -> enumerate::Plan {
         linux_every: 0,
         strict: false,
         tree_log: true,
-        quotas: (false, false),
+        quotas: QuotaMode::Off,
         empty: false,
     }
 }
@@ -83,7 +84,7 @@ fn a_sample_of_short_sequences() {
 /// Between an operation and the fsync of it, or the next one, a block group moves, and whoever counts is told nothing of it.
 #[test]
 fn a_sample_of_short_sequences_with_emptied_groups() {
-    for quotas in [(false, false), (true, false), (true, true)] {
+    for quotas in [QuotaMode::Off, QuotaMode::Full, QuotaMode::Simple] {
         let plan = enumerate::Plan { every: 1999, empty: true, quotas, ..sequences() };
         let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
         println!("{quotas:?}: {tally:?}");
@@ -186,7 +187,7 @@ fn the_workloads_cover_every_operation() {
     let found: BTreeSet<String> = workloads.iter().flat_map(words).collect();
     let changing = "file mkdir symlink mknod tmpfile link unlink rmdir rename write truncate allocate clone setxattr rmxattr \
                     chmod chown utimes subvolume snapshot delete readonly hold release commit clean reopen \
-                    empty";
+                    empty quotas";
     for word in changing.split(' ') {
         assert!(found.contains(word), "no workload does {word}");
     }

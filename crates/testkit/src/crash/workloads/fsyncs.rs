@@ -124,6 +124,7 @@ fn of_programs() -> Vec<Workload> {
         words("fsync: beside a commit, names", tiny, programs::names_beside),
         words("fsync: beside a commit, one log", usual, programs::log_beside),
         words("fsync: reopening", tiny, programs::reopening),
+        words("fsync: quotas", tiny, programs::quotas),
     ]
 }
 
