@@ -11,7 +11,7 @@ use buttress::ondisk::{Key, kind, objectid};
 use buttress::{
     Allocate, Change, Errno, Filesystem, New, NewLimits, Node, OpenMode, Owner, Rename,
 };
-use buttress_testkit::oracle::{KernelMount, btrfs, root_or_skip};
+use buttress_testkit::oracle::{KernelMount, btrfs, check, root_or_skip};
 
 use crate::judge::Image;
 
@@ -407,6 +407,9 @@ fn what_moves_keeps_its_owner() {
         assert_eq!((after[&one], after[&snap]), (before[&one], before[&snap]));
         assert!(after[&old] <= 16384 && !after.contains_key(&0), "{after:?}");
     }
+    side.0.commit().unwrap();
+    // All data that are as old as simple quotas say whose they are; those that have moved are no older or newer than before.
+    check(&image.path(), true).unwrap();
     for act in [Remove("old/a"), Remove("one/a"), Delete("snap"), Sync] {
         side.act(act);
     }
@@ -414,4 +417,32 @@ fn what_moves_keeps_its_owner() {
     assert_eq!((after[&old], after[&one]), (16384, 16384));
     side.0.close().unwrap();
     image.mounted(|top| assert!(groups(top).len() > 2));
+}
+
+/// What was allocated before they were switched off counts no more when they are on again, wherever it moves, though it says still whose it is.
+#[test]
+fn what_was_counted_once_is_not_counted_again() {
+    let image = Image::by_us(256 << 20);
+    let mut side = Ours(image.open());
+    side.0.enable_simple_quotas().unwrap();
+    for act in [Subvolume("one"), Write("one/a", 0, 100), Sync] {
+        side.act(act);
+    }
+    assert_eq!(usage(&side.0)[&256], 100 * SECTOR + 16384);
+    side.0.disable_quotas().unwrap();
+    side.0.enable_simple_quotas().unwrap();
+    side.act(Write("one/b", 0, 10));
+    for _ in 0..2 {
+        // The root of the subvolume is new.
+        assert_eq!(usage(&side.0)[&256], 10 * SECTOR + 16384);
+        for group in side.0.block_groups() {
+            assert_eq!(side.0.empty_block_group(group.start, |_| true).unwrap().failed, []);
+        }
+    }
+    check(&image.path(), true).unwrap();
+    for act in [Remove("one/a"), Sync] {
+        side.act(act);
+    }
+    assert_eq!(usage(&side.0)[&256], 10 * SECTOR + 16384);
+    side.0.close().unwrap();
 }
