@@ -353,7 +353,7 @@ pub fn emptied_groups() -> String {
 /// Quotas are switched on, off and to the other kind, upon changes that wait for a commit and upon none, while subvolumes are dropped.
 pub fn quotas() -> String {
     // Some come twice, and some are refused.
-    const MODES: [&str; 14] = [
+    const MODES: [&str; 16] = [
         "full",
         "full",
         "off",
@@ -362,11 +362,13 @@ pub fn quotas() -> String {
         "full",
         "off",
         "off",
+        "simple",
+        "off",
         "full",
         "simple",
-        "off\nquotas simple",
-        "off\nquotas full",
-        "off\nreopen\nquotas simple",
+        "off\nwrite /work/large 0 50000 9\nwrite /copy/large 0 9000 9\nquotas simple",
+        "off\nreopen\nquotas full",
+        "off\nwrite /copy/large 9000 9000 9\nquotas full",
         "off",
     ];
     let mut lines = Lines::default();
