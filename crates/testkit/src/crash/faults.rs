@@ -411,8 +411,7 @@ impl<'r> Run<'r> {
             return Ok(End::Unopened);
         };
         let aborted = match fs.commit() {
-            // Who reopens lists the subvolumes behind that, which changes nothing.
-            Ok(_) if self.fault.steps && !self.reopens() => {
+            Ok(_) if self.fault.steps && !self.has_mere_looks() => {
                 return fail(format!("a commit after a panic in operation {}", self.number));
             }
             Ok(transid) => {
@@ -444,9 +443,10 @@ impl<'r> Run<'r> {
         Ok(End::Aborted)
     }
 
-    fn reopens(&self) -> bool {
+    /// Whether the operation takes steps that change nothing: who reopens lists the subvolumes behind that, and who switches quotas counts before.
+    fn has_mere_looks(&self) -> bool {
         let op = self.number.checked_sub(1).and_then(|at| self.recording.ops.get(at));
-        op.is_some_and(|it| matches!(it.op, Op::Reopen))
+        op.is_some_and(|it| matches!(it.op, Op::Reopen | Op::Quotas { .. }))
     }
 
     /// What the filesystem says is why it failed; it must be what the device said.
