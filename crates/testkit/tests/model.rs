@@ -273,3 +273,13 @@ fn simple_quotas_are_counted_by_each_commit() {
         random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
     }
 }
+
+/// They are right, too, when they are switched off and on and to the other kind, while block groups are emptied.
+#[test]
+fn quotas_are_switched_in_between() {
+    for seed in 320..323 {
+        let profile =
+            Profile { check_every: 700, quotas_every: 50, empty_every: 170, ..Profile::default() };
+        random(seed, Config::of_seed(seed, 1 << 30), profile, 4000);
+    }
+}

@@ -354,9 +354,12 @@ impl Both<'_> {
         let (source, name) = (self.some_volume(), format!("snapshot{}", self.at.1));
         let group = (!self.is_simple || self.rng.one_in(2)).then_some(group);
         if let (Some(group), false) = (group, self.is_simple) {
-            // Linux takes it in whatever the limit of the group is.
-            self.limits.remove(&group);
-            self.each(|side| side.limit(group, None));
+            // Linux takes it in whatever the limits of the group and of those above are.
+            let [within, _, above] = GROUPS;
+            for group in [group].into_iter().chain((group == within).then_some(above)) {
+                self.limits.remove(&group);
+                self.each(|side| side.limit(group, None));
+            }
         }
         let is_made = self.ask(|side| side.snapshot(&source, &name, group));
         self.comes(name, group.into_iter().collect(), is_made);

@@ -194,7 +194,8 @@ mod tests {
     fn what_is_printed_is_read_back() {
         let config = Config { size: 256 << 20, ..Config::default() };
         let mut runner = Runner::new(&config).expect("an empty filesystem");
-        let mut generator = Generator::new(7, Profile::default());
+        let profile = Profile { quotas_every: 90, empty_every: 150, ..Profile::default() };
+        let mut generator = Generator::new(7, profile);
         for _ in 0..2000 {
             let op = generator.next(runner.model());
             assert_eq!(parse(&op.to_string()).as_ref(), Ok(&op), "{op}");
