@@ -412,7 +412,8 @@ impl<'r> Run<'r> {
         };
         let aborted = match fs.commit() {
             Ok(_) if self.fault.steps && !self.has_mere_looks() => {
-                return fail(format!("a commit after a panic in operation {}", self.number));
+                let when = self.recording.around(self.number).when;
+                return fail(format!("a commit after a panic in {when}"));
             }
             Ok(transid) => {
                 drop(runner);
@@ -443,10 +444,11 @@ impl<'r> Run<'r> {
         Ok(End::Aborted)
     }
 
-    /// Whether the operation takes steps that change nothing: who reopens lists the subvolumes behind that, and who switches quotas counts before.
+    /// Whether the operation takes steps that change nothing: who compares lists the subvolumes, as who reopens does behind that, and who switches quotas
+    /// counts before.
     fn has_mere_looks(&self) -> bool {
         let op = self.number.checked_sub(1).and_then(|at| self.recording.ops.get(at));
-        op.is_some_and(|it| matches!(it.op, Op::Reopen | Op::Quotas { .. }))
+        op.is_some_and(|it| matches!(it.op, Op::Reopen | Op::Compare | Op::Quotas { .. }))
     }
 
     /// What the filesystem says is why it failed; it must be what the device said.
