@@ -7,7 +7,7 @@
 
 use super::Inner;
 use super::types::Node;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::space::{Lone, Need, Shape};
 use crate::txn::Op;
 
@@ -37,25 +37,32 @@ impl About<'_> {
 }
 
 impl Inner {
-    /// A need, knowing which leaves are shared with nobody. What cannot be read may be anybody's.
-    pub(super) fn looked_up(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Need {
-        let shared = self.shared_leaves(op, about).unwrap_or(u32::MAX);
-        Need { own: need.leaves.saturating_sub(shared), ..need }
+    /// A need, knowing which leaves are shared with nobody; and why that cannot be known: what cannot be read may be anybody's.
+    pub(super) fn looked_up(
+        &self,
+        op: &Op<'_>,
+        need: Need,
+        about: About<'_>,
+    ) -> (Need, Option<Error>) {
+        let (shared, unread) = match self.shared_leaves(op, about) {
+            Ok(shared) => (shared, None),
+            Err(error) => (u32::MAX, Some(error)),
+        };
+        (Need { own: need.leaves.saturating_sub(shared), ..need }, unread)
     }
 
-    /// How the trees are that any commit may change, and what a deletion changes, if it comes alone; nothing where that is not looked at, or cannot
-    /// be read.
+    /// How the trees are that any commit may change, and what a deletion changes, if it comes alone; nothing where that is not looked at.
     pub(super) fn looked_closely(
         &self,
         op: &Op<'_>,
         need: Need,
         about: About<'_>,
-    ) -> Option<(Shape, Lone)> {
-        let shape = op.core.look().ok()??;
-        let lone = self.lone(op, need, about).ok()??;
+    ) -> Result<Option<(Shape, Lone)>> {
+        let Some(shape) = op.core.look()? else { return Ok(None) };
+        let Some(lone) = self.lone(op, need, about)? else { return Ok(None) };
         let bytes = if need.subvolume { 0 } else { need.bytes.into() };
         let (roots, uuids) = if need.subvolume { (5, 2) } else { (1, 0) };
-        Some((shape, Lone { data: need.refs.into(), bytes, roots, uuids, ..lone }))
+        Ok(Some((shape, Lone { data: need.refs.into(), bytes, roots, uuids, ..lone })))
     }
 
     fn lone(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Result<Option<Lone>> {

@@ -39,7 +39,7 @@ const USUAL_BYTES: u32 = 1 << 10;
 const RECLAIMED_MAX: u32 = 8;
 
 /// Whether an operation was let in.
-type Reserved = std::result::Result<(), Shortage>;
+type Reserved = std::result::Result<(), Failure>;
 
 enum Failure {
     Shortage(Shortage),
@@ -190,16 +190,17 @@ impl Inner {
     }
 
     fn with_others(&self, op: &Op<'_>, need: Need, _: About<'_>) -> Reserved {
-        op.core.space.reserve(need)
+        op.core.space.reserve(need).map_err(Failure::Shortage)
     }
 
     fn without_others(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Reserved {
         // As long as this operation is under way, no commit begins: what is looked at stays as it is.
         if !op.core.space.is_quiet() {
-            return Err(Shortage::CommitFirst);
+            return Err(Failure::Shortage(Shortage::CommitFirst));
         }
-        let (shape, lone) = self.looked_closely(op, need, about).ok_or(Shortage::NoSpace)?;
-        op.core.space.reserve_alone(need, (&shape, &lone))
+        let looked = self.looked_closely(op, need, about).map_err(Failure::Other)?;
+        let (shape, lone) = looked.ok_or(Failure::Shortage(Shortage::NoSpace))?;
+        op.core.space.reserve_alone(need, (&shape, &lone)).map_err(Failure::Shortage)
     }
 
     /// Has what was charged to quota groups be counted: that is less, mostly. Where they are wrong, all is counted; whether that could be done.
@@ -225,16 +226,20 @@ impl Inner {
         work: &mut impl FnMut(&Op<'_>) -> Result<T>,
     ) -> std::result::Result<(T, u64), Failure> {
         let op = self.core.txn.join(&self.core).map_err(Failure::Other)?;
-        let need = self.looked_up(&op, need, look);
+        let (need, unread) = self.looked_up(&op, need, look);
         let charge = op.charged(need);
         if need.deleting {
             self.core.charges.note_deletion();
         }
         let charges = self.core.charges.charge(need.charged_to, charge);
         charges.map_err(|full| Failure::Quota(full.may_shrink))?;
-        reserve(self, &op, need, look).map_err(|shortage| {
+        reserve(self, &op, need, look).map_err(|failure| {
             self.core.charges.give_back(need.charged_to, charge);
-            Failure::Shortage(shortage)
+            match (failure, unread) {
+                // There may be room: who could not look does not know.
+                (Failure::Shortage(Shortage::NoSpace), Some(error)) => Failure::Other(error),
+                (failure, _) => failure,
+            }
         })?;
         let done = work(&op).map_err(|error| match error {
             Error::User(Errno::DQUOT) => {

@@ -3,7 +3,7 @@
 //! `crashrun [--seed N] [--per-epoch N] [--states N] [--threads N] [--workload NAME] [--state STATE] [--check-every N]
 //! [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--quotas] [--simple-quotas]`. `--notreelog`: fsyncs are commits. `--quotas`: with quota groups, which change; `--simple-quotas`: with those of simple quotas. `--whole-superblocks`: no state with a torn one. `--fsyncs`: only the workloads with fsyncs. `--random N`: random ones with fsyncs instead, of seeds from `--seed` on. `--strict`: renames must be found whole. `--states` is for each workload; a state has the form in which a failure names it.
 //! `crashrun --faults N` lets the device fail instead: in each of fifteen ways at up to `N` of its operations in each workload;
-//! `--fault "a write fails at 7"` in one way only.
+//! `--fault "a write fails at 7"` in one way only. `crashrun --cold N` fails one in `N` of the reads that each operation of a workload makes where nothing is cached.
 //! `crashrun --enumerate [--from N] [--to N] [--every N] [--threads N] [--check-every N] [--linux-every N]`: all short sequences of
 //! operations with fsyncs, or those pairs; every so many of them are done by Linux, too. `--empty`: with a block group emptied in the middle of each.
 
@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use buttress_testkit::crash::cold::{self, ColdTally};
 use buttress_testkit::crash::enumerate;
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
@@ -29,84 +30,105 @@ struct Arguments {
     quotas: QuotaMode,
     faults: usize,
     fault: Option<(String, u64)>,
+    /// One in so many reads of cold caches fails.
+    cold: u64,
     /// So many random workloads with fsyncs instead, from `seed` on.
     random: u64,
     enumerate: Option<enumerate::Plan>,
 }
 
-fn arguments() -> Option<Arguments> {
-    let mut words = std::env::args().skip(1);
-    let mut given = BTreeMap::new();
-    while let Some(word) = words.next() {
-        let name = word.strip_prefix("--")?;
-        let value = if FLAGS.contains(&name) { String::new() } else { words.next()? };
-        given.insert(name.to_owned(), value);
+/// What was given, by name.
+struct Given(BTreeMap<String, String>);
+
+impl Given {
+    fn read() -> Option<Given> {
+        let mut words = std::env::args().skip(1);
+        let mut given = BTreeMap::new();
+        while let Some(word) = words.next() {
+            let name = word.strip_prefix("--")?;
+            let value = if FLAGS.contains(&name) { String::new() } else { words.next()? };
+            given.insert(name.to_owned(), value);
+        }
+        Some(Given(given))
     }
-    let number = |given: &mut BTreeMap<String, String>, name: &str, usual: usize| {
-        given.remove(name).map_or(Some(usual), |text| text.parse().ok())
-    };
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        self.0.remove(name)
+    }
+
+    fn has(&mut self, name: &str) -> bool {
+        self.take(name).is_some()
+    }
+
+    fn number(&mut self, name: &str, usual: usize) -> Option<usize> {
+        self.take(name).map_or(Some(usual), |text| text.parse().ok())
+    }
+
+    fn quotas(&mut self) -> QuotaMode {
+        let (full, simple) = (self.has("quotas"), self.has("simple-quotas"));
+        match (full, simple) {
+            (_, true) => QuotaMode::Simple,
+            (true, false) => QuotaMode::Full,
+            (false, false) => QuotaMode::Off,
+        }
+    }
+}
+
+fn arguments() -> Option<Arguments> {
+    let mut given = Given::read()?;
     let plan = Plan {
-        seed: number(&mut given, "seed", 1)? as u64,
-        per_epoch: number(&mut given, "per-epoch", 32)? as u64,
-        states_max: number(&mut given, "states", usize::MAX)?,
-        check_every: number(&mut given, "check-every", 200)?,
-        mount_every: number(&mut given, "mount-every", 1000)?,
-        keep: given.remove("keep").map(Into::into),
-        only: match given.remove("state") {
+        seed: given.number("seed", 1)? as u64,
+        per_epoch: given.number("per-epoch", 32)? as u64,
+        states_max: given.number("states", usize::MAX)?,
+        check_every: given.number("check-every", 200)?,
+        mount_every: given.number("mount-every", 1000)?,
+        keep: given.take("keep").map(Into::into),
+        only: match given.take("state") {
             Some(text) => vec![text.parse().ok()?],
             None => Vec::new(),
         },
         no_barriers: false,
-        whole_superblocks: given.remove("whole-superblocks").is_some(),
-        strict: given.remove("strict").is_some(),
+        whole_superblocks: given.has("whole-superblocks"),
+        strict: given.has("strict"),
     };
-    let threads = number(&mut given, "threads", 1)?.max(1);
-    let workload = given.remove("workload");
-    let fsyncs = given.remove("fsyncs").is_some();
-    let random = number(&mut given, "random", 0)? as u64;
-    let faults = number(&mut given, "faults", 0)?;
-    let fault = match given.remove("fault") {
-        Some(text) => {
-            let (name, at) = text.split_once(" at ")?;
-            Some((name.to_owned(), at.parse().ok()?))
-        }
-        None => None,
-    };
-    let tree_log = given.remove("notreelog").is_none();
-    let (full, simple) = (given.remove("quotas"), given.remove("simple-quotas"));
-    let quotas = match (full, simple) {
-        (_, Some(_)) => QuotaMode::Simple,
-        (Some(_), None) => QuotaMode::Full,
-        (None, None) => QuotaMode::Off,
-    };
-    let enumerate = match given.remove("enumerate") {
-        Some(_) => {
-            let from = number(&mut given, "from", 0)?;
-            Some(enumerate::Plan {
-                pairs: from..number(&mut given, "to", enumerate::count())?,
-                every: number(&mut given, "every", 1)?.max(1),
-                threads,
-                check_every: plan.check_every,
-                linux_every: number(&mut given, "linux-every", 0)?,
-                strict: plan.strict,
-                tree_log,
-                quotas,
-                empty: given.remove("empty").is_some(),
-            })
-        }
-        None => None,
-    };
-    given.is_empty().then_some(Arguments {
-        tree_log,
-        quotas,
-        random,
-        enumerate,
+    let mut found = Arguments {
+        threads: given.number("threads", 1)?.max(1),
+        workload: given.take("workload"),
+        fsyncs: given.has("fsyncs"),
+        tree_log: !given.has("notreelog"),
+        quotas: given.quotas(),
+        faults: given.number("faults", 0)?,
+        fault: match given.take("fault") {
+            Some(text) => {
+                let (name, at) = text.split_once(" at ")?;
+                Some((name.to_owned(), at.parse().ok()?))
+            }
+            None => None,
+        },
+        cold: given.number("cold", 0)? as u64,
+        random: given.number("random", 0)? as u64,
+        enumerate: None,
         plan,
-        threads,
-        workload,
-        fsyncs,
-        faults,
-        fault,
+    };
+    if given.has("enumerate") {
+        found.enumerate = Some(sequences(&mut given, &found)?);
+    }
+    given.0.is_empty().then_some(found)
+}
+
+/// What `--enumerate` is to do.
+fn sequences(given: &mut Given, found: &Arguments) -> Option<enumerate::Plan> {
+    let from = given.number("from", 0)?;
+    Some(enumerate::Plan {
+        pairs: from..given.number("to", enumerate::count())?,
+        every: given.number("every", 1)?.max(1),
+        threads: found.threads,
+        check_every: found.plan.check_every,
+        linux_every: given.number("linux-every", 0)?,
+        strict: found.plan.strict,
+        tree_log: found.tree_log,
+        quotas: found.quotas,
+        empty: given.has("empty"),
     })
 }
 
@@ -118,6 +140,7 @@ fn main() -> ExitCode {
         eprintln!(
             "         [--state STATE] [--check-every N] [--mount-every N] [--keep DIR] [--fsyncs] [--random N] [--strict] [--notreelog] [--whole-superblocks] [--quotas] [--simple-quotas]"
         );
+        eprintln!("crashrun --faults N [--fault FAULT] | --cold N");
         eprintln!("crashrun --enumerate [--from N] [--to N] [--every N] [--threads N]");
         eprintln!(
             "         [--check-every N] [--linux-every N] [--empty] [--quotas] [--simple-quotas]"
@@ -146,19 +169,10 @@ fn main() -> ExitCode {
     }
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();
-    let failures = match arguments.faults {
-        0 => {
-            let (total, failures) =
-                on_threads(arguments.threads, &workloads, |it| states(it, &arguments));
-            println!("{total:#?}");
-            failures.len()
-        }
-        _ => {
-            let (total, failures) =
-                on_threads(arguments.threads, &workloads, |it| failing(it, &arguments));
-            println!("{total:#?}");
-            failures.len()
-        }
+    let failures = match (arguments.faults, arguments.cold) {
+        (0, 0) => all_of(&workloads, &arguments, states),
+        (0, _) => all_of(&workloads, &arguments, cold),
+        _ => all_of(&workloads, &arguments, failing),
     };
     println!("{failures} failures in {:.0} s", began.elapsed().as_secs_f64());
     if failures == 0 && !workloads.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -175,6 +189,17 @@ const FLAGS: [&str; 8] = [
     "quotas",
     "simple-quotas",
 ];
+
+/// Does it with all workloads; how many failures there were.
+fn all_of<T: Default + std::fmt::Debug + Send + std::ops::AddAssign>(
+    workloads: &[Workload],
+    arguments: &Arguments,
+    one: impl Fn(&Workload, &Arguments) -> (T, Vec<String>) + Sync,
+) -> usize {
+    let (total, failures) = on_threads(arguments.threads, workloads, |it| one(it, arguments));
+    println!("{total:#?}");
+    failures.len()
+}
 
 /// Judges the states of all short sequences.
 fn enumerated(plan: &enumerate::Plan) -> ExitCode {
@@ -220,6 +245,14 @@ fn states(workload: &Workload, arguments: &Arguments) -> (Tally, Vec<String>) {
 fn failing(workload: &Workload, arguments: &Arguments) -> (FaultTally, Vec<String>) {
     let (tally, failures) =
         faults::run(workload, arguments.faults, arguments.plan.seed, arguments.fault.as_ref());
+    println!("{}: {tally:?}", workload.name);
+    failures.iter().for_each(|failure| println!("FAILED {failure}"));
+    (tally, failures)
+}
+
+/// Lets reads fail where nothing is cached.
+fn cold(workload: &Workload, arguments: &Arguments) -> (ColdTally, Vec<String>) {
+    let (tally, failures) = cold::run(workload, arguments.cold, arguments.plan.seed);
     println!("{}: {tally:?}", workload.name);
     failures.iter().for_each(|failure| println!("FAILED {failure}"));
     (tally, failures)

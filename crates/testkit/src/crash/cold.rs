@@ -6,7 +6,7 @@
 //!
 //! * an operation that fails has done nothing: memory holds what the model held before, times included. Only what lets go of
 //!   more extents than a few, which goes in steps, may have done a part ([`half`]);
-//! * one that does not fail has done all of it;
+//! * one that does not fail has done all of it, unless there was no room: what might have given some could not be read;
 //! * both are so after a commit, too, and our checker finds nothing; where the filesystem aborted, the device holds the one or
 //!   the other.
 
@@ -202,9 +202,15 @@ impl Moment {
             return fail(why);
         }
         let fs = runner.fs().clone();
+        // Room that would have come of emptying a block group, which could not be read, is refused.
+        let is_refused = runner.counts.no_space > 0;
         drop(runner);
         let both = [&self.model, after];
-        let possible = if stepped.is_ok() { &both[1..] } else { &both[..] };
+        let possible = match &stepped {
+            Ok(()) if is_refused => &both[..1],
+            Ok(()) => &both[1..],
+            Err(_) => &both[..],
+        };
         let end = match fs.is_read_only() {
             true => End::Aborted,
             false => {
@@ -212,7 +218,7 @@ impl Moment {
                 engine("commit", fs.commit())?;
                 fs.drop_caches();
                 self.holds(&fs, possible, stepped_node)?;
-                if held == 0 && stepped.is_err() { End::Refused } else { End::Done }
+                if held == 0 && (is_refused || stepped.is_err()) { End::Refused } else { End::Done }
             }
         };
         let aborted = matches!(end, End::Aborted);
