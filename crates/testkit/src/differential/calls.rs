@@ -85,14 +85,17 @@ impl Caller {
         asked("syncfs", fs::syncfs(&dir))
     }
 
-    /// Pages that could not be written show what was stored until they are dropped: they are. And the next syncfs(2) of the whole mount
-    /// tells of them: it is this one, and no later one.
+    /// Pages that could not be written show what was stored until they are dropped: they are. And the next fsync(2) or msync(2) of the file and the next
+    /// syncfs(2) of the whole mount tell of them: it is these, and no later ones.
     pub fn forget_refused_pages(&self, at: &str) -> Result<()> {
         let dropped = self.with(at, OFlags::RDONLY, |file| {
             fs::fadvise(file, 0, None, fs::Advice::DontNeed)?;
-            Ok(())
+            match fs::fsync(file) {
+                Err(Errno::ROFS | Errno::IO) => Ok(()),
+                other => other,
+            }
         });
-        asked("fadvise", dropped)?;
+        asked("what is refused", dropped)?;
         let dir = asked("open", File::open(self.top()))?;
         match fs::syncfs(&dir) {
             Err(Errno::ROFS | Errno::IO) => Ok(()),
