@@ -2,6 +2,9 @@
 //!
 //! The records of one extent form a group. Its item is read once, changed in memory and written once; references that
 //! do not fit into the item, or that already have items of their own, follow under keys of their own.
+//!
+//! What goes, goes for good, and with its checksums. So before an extent goes, each reference that is said to go has been found, none is left, and it is as long as
+//! those who let go of it say: where one of that is not so, something else may refer to it, and the commit fails.
 
 use std::collections::HashMap;
 
@@ -85,6 +88,7 @@ fn apply_group(
     let is_new = old.is_none();
     must_agree(group, is_new, key)?;
     let mut extent = old.unwrap_or_else(|| new_extent(form, group));
+    must_be_meant(group, key, &extent)?;
     let keyed = change(&mut extent, form, group)?;
     if extent.refs < 0 {
         return Err(Error::inconsistent(
@@ -98,7 +102,7 @@ fn apply_group(
     }
     told(group, &extent);
     if extent.refs == 0 {
-        return drop_extent(merge, form, key, &extent, is_new, applied);
+        return drop_extent(merge, form, (key, &extent, keyed), is_new, applied);
     }
     let bytes = extent.write();
     merge.put(key, &bytes)?;
@@ -151,6 +155,20 @@ fn must_agree(group: &[Record], is_new: bool, key: Key) -> Result<()> {
         (false, true) => Err(Error::inconsistent(EXTENT_TREE, "an extent has no item", key)),
         _ => Ok(()),
     }
+}
+
+/// Those who refer to it, or no longer do, mean what the item is of: tree blocks tree blocks, and files extents of that length.
+fn must_be_meant(group: &[Record], key: Key, extent: &Extent) -> Result<()> {
+    let is_data = extent.flags & extent_flags::DATA != 0;
+    let is_meant = |record: &Record| match record.sectors {
+        0 => !is_data,
+        sectors => is_data && key.offset == u64::from(sectors) * SECTOR,
+    };
+    if group.iter().filter(|record| record.is_reference()).all(is_meant) {
+        return Ok(());
+    }
+    let what = "an extent is not what refers to it says";
+    Err(Error::inconsistent(EXTENT_TREE, what, key))
 }
 
 /// Where a new extent's item goes. `None` when the group allocates nothing (a mark for a block that went before).
@@ -210,11 +228,11 @@ fn change(extent: &mut Extent, form: &Form<'_>, group: &[Record]) -> Result<Vec<
 fn drop_extent(
     merge: &mut Merge<'_>,
     form: &Form<'_>,
-    key: Key,
-    extent: &Extent,
+    (key, extent, keyed): (Key, &Extent, Vec<Record>),
     is_new: bool,
     applied: &mut Applied,
 ) -> Result<()> {
+    let mut is_left = extent.inline.iter().any(|(_, count)| *count > 0);
     if is_new {
         // Allocated and freed within the same log: the tree never heard of it, but the space was taken.
         if extent.flags & extent_flags::DATA != 0 {
@@ -222,12 +240,21 @@ fn drop_extent(
         }
     } else {
         merge.delete(&key)?;
+        let mut going: HashMap<_, i64> =
+            keyed.iter().map(|record| (name_of(record), -i64::from(record.delta))).collect();
         let first = Key::new(key.objectid, kind::EXTENT_OWNER_REF, 0);
-        merge.delete_range(
-            first,
-            Key::new(key.objectid, kind::SHARED_DATA_REF, u64::MAX),
-            |_, _| (),
-        )?;
+        let last = Key::new(key.objectid, kind::SHARED_DATA_REF, u64::MAX);
+        merge.delete_range(first, last, |key, data| {
+            let is_meant = key.kind == kind::EXTENT_OWNER_REF
+                || name_in(&key, data)
+                    .is_some_and(|(name, count)| going.remove(&name) == Some(count));
+            is_left |= !is_meant;
+        })?;
+        is_left |= !going.is_empty();
+    }
+    if is_left {
+        let what = "the references of an extent are not those that go";
+        return Err(Error::inconsistent(EXTENT_TREE, what, key));
     }
     if extent.flags & extent_flags::DATA != 0 {
         applied.freed_data.push((key.objectid, key.offset));
@@ -236,6 +263,27 @@ fn drop_extent(
         applied.freed_blocks.push(key.objectid);
     }
     Ok(())
+}
+
+/// What tells a reference from the others of its extent: its kind, and whose it is.
+type Name = (u8, u64, u64, u64);
+
+fn name_of(record: &Record) -> Name {
+    (record.kind, record.owner, record.ino, record.offset)
+}
+
+/// The name of a reference that has an item of its own, and how often it counts.
+fn name_in(key: &Key, data: &[u8]) -> Option<(Name, i64)> {
+    let parent = (key.kind, key.offset, 0, 0);
+    Some(match key.kind {
+        kind::EXTENT_DATA_REF => {
+            let item = ExtentDataRef::of(data)?;
+            let name = (key.kind, item.root.get(), item.objectid.get(), item.offset.get());
+            (name, item.count.get().into())
+        }
+        kind::SHARED_DATA_REF => (parent, SharedDataRef::of(data)?.count.get().into()),
+        _ => (parent, 1),
+    })
 }
 
 fn apply_keyed(merge: &mut Merge<'_>, records: Vec<Record>) -> Result<()> {
@@ -259,7 +307,7 @@ fn apply_plain(merge: &mut Merge<'_>, key: Key, record: &Record) -> Result<()> {
     let count = match merge.find(&key)? {
         None if record.delta > 0 => 0,
         None => return Err(missing(key)),
-        Some(data) => count_of(record, data).ok_or_else(|| missing(key))?,
+        Some(data) => count_of(record, &key, data).ok_or_else(|| missing(key))?,
     };
     write_keyed(merge, key, record, count_after(count, record)?)
 }
@@ -292,7 +340,7 @@ fn apply_hashed(merge: &mut Merge<'_>, records: &[(Key, Record)]) -> Result<()> 
 fn place_hashed(merge: &mut Merge<'_>, key: Key, waiting: &mut Vec<Record>) -> Result<bool> {
     let found = match merge.find(&key)? {
         Some(data) => {
-            let named = |record: &Record| count_of(record, data);
+            let named = |record: &Record| count_of(record, &key, data);
             let at = waiting.iter().position(|record| named(record).is_some());
             match at.and_then(|at| Some((at, named(&waiting[at])?))) {
                 Some(found) => Some(found),
@@ -323,17 +371,8 @@ fn keyed_key(record: &Record) -> Key {
 }
 
 /// How many references the item counts, if it is the one that the record names.
-fn count_of(record: &Record, data: &[u8]) -> Option<i64> {
-    match record.kind {
-        kind::EXTENT_DATA_REF => {
-            let item = ExtentDataRef::of(data)?;
-            let same = (item.root.get(), item.objectid.get(), item.offset.get())
-                == (record.owner, record.ino, record.offset);
-            same.then(|| item.count.get().into())
-        }
-        kind::SHARED_DATA_REF => SharedDataRef::of(data).map(|item| item.count.get().into()),
-        _ => Some(1),
-    }
+fn count_of(record: &Record, key: &Key, data: &[u8]) -> Option<i64> {
+    name_in(key, data).filter(|(name, _)| *name == name_of(record)).map(|(_, count)| count)
 }
 
 fn write_keyed(merge: &mut Merge<'_>, key: Key, record: &Record, count: i64) -> Result<()> {
@@ -373,6 +412,16 @@ mod tests {
     }
 
     impl Bench {
+        fn new() -> Bench {
+            Bench {
+                blocks: blocks(),
+                next: 1 << 40,
+                live: BTreeSet::new(),
+                root: None,
+                generation: 9,
+            }
+        }
+
         fn apply(&mut self, changes: &[((u64, u64), i32)]) {
             let marks = if self.root.is_none() { Record::NEW } else { 0 };
             self.try_apply(changes, marks).unwrap();
@@ -424,6 +473,29 @@ mod tests {
         }
     }
 
+    /// An extent goes with its last reference, and with no other one in its place.
+    #[test]
+    fn what_is_not_said_to_go_stays() {
+        let goes = |has: &[((u64, u64), i32)], goes: &[((u64, u64), i32)]| {
+            let mut bench = Bench::new();
+            bench.apply(has);
+            let last = bench.keyed().into_keys().next_back();
+            (last, bench.try_apply(goes, 0).is_ok())
+        };
+        let [a, b] = [(257, 0), (258, 0)];
+        assert!(!goes(&[(a, 1)], &[(b, -1)]).1);
+        assert!(!goes(&[(a, 1)], &[(b, -2), (a, 1)]).1);
+        assert!(goes(&[(a, 1)], &[(a, -1)]).1);
+        // The same of references that have items of their own.
+        let many: Vec<_> = (0..200).map(|n| ((300 + n, 0), 1)).collect();
+        let mut gone: Vec<_> = many.iter().map(|(name, _)| (*name, -1)).collect();
+        let (last, all) = goes(&many, &gone);
+        assert!(all);
+        gone.retain(|(name, _)| Some(*name) != last);
+        gone.push((b, -1));
+        assert!(!goes(&many, &gone).1);
+    }
+
     /// Two references of one hash, found by trying.
     fn alike() -> [(u64, u64); 2] {
         let mut seen: HashMap<u64, (u64, u64)> = HashMap::new();
@@ -439,13 +511,7 @@ mod tests {
 
     #[test]
     fn references_that_hash_alike_come_and_go() {
-        let mut bench = Bench {
-            blocks: blocks(),
-            next: 1 << 40,
-            live: BTreeSet::new(),
-            root: None,
-            generation: 9,
-        };
+        let mut bench = Bench::new();
         let ([a, b], other) = (alike(), (999, 0));
         // Fill the item itself, so that what comes has items of its own.
         let filler: Vec<_> = (0..200).map(|n| ((300 + n, 4096), 1)).collect();
@@ -478,20 +544,13 @@ mod tests {
     /// bug, and would get worse.
     #[test]
     fn references_that_contradict_the_tree_are_refused() {
-        let new = || Bench {
-            blocks: blocks(),
-            next: 1 << 40,
-            live: BTreeSet::new(),
-            root: None,
-            generation: 9,
-        };
         let says = |bench: &mut Bench, name, delta, marks| {
             bench.try_apply(&[(name, delta)], marks).unwrap_err().to_string()
         };
         let (inline, other) = ((300, 0), (301, 0));
-        let missing = says(&mut new(), inline, 1, 0);
+        let missing = says(&mut Bench::new(), inline, 1, 0);
         assert!(missing.contains("has no item") && missing.contains("1073741824"), "{missing}");
-        let mut bench = new();
+        let mut bench = Bench::new();
         bench.apply(&[(inline, 1), (other, 2)]);
         let twice = says(&mut bench, inline, 1, Record::NEW);
         assert!(twice.contains("in use already"), "{twice}");
