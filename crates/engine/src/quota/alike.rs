@@ -1,6 +1,7 @@
 //! What leaves of two trees name both: data extents that nobody has alone, found without a question for each.
 //!
-//! Where the heads of all items are the same bytes, what they describe is at the same places, and of that only the few bytes that name an extent are compared ([`differing`]). Else: leaves of
+//! Where the heads of all items are the same bytes, what they describe is at the same places, and of that only the few bytes that name an extent are compared ([`Alike`]). These places
+//! are found once for all versions of a leaf that are compared one after the other. Else: leaves of
 //! snapshots differ in a few items, which are mostly in the same slots as in the leaf that one was copied from. So an item of the other leaf is looked for in the slot that follows from the last
 //! one, and items that are the same bytes are not taken apart.
 
@@ -18,6 +19,8 @@ use crate::tree::View;
 const NAMING_LEN: usize =
     size_of::<FileExtentHead>() - offset_of!(FileExtentHead, kind) + size_of::<u64>();
 const _: () = assert!(offset_of!(FileExtentTail, disk_bytenr) == 0);
+/// No extent has this address: it says that there is a hole.
+const NONE: u64 = 0;
 /// Leaves of another tree that have what one leaf has, at most.
 const LEAVES_MAX: usize = 3;
 
@@ -26,7 +29,9 @@ pub type Named = Vec<(Key, u64)>;
 
 /// The data extents that a leaf names, and where.
 pub fn named(leaf: &TreeBlock) -> Named {
-    (0..leaf.len()).filter_map(|slot| named_in(leaf, slot)).collect()
+    let heads = leaf.item_heads().iter().enumerate();
+    let of_files = heads.filter(|(_, head)| head.key.kind == kind::EXTENT_DATA);
+    of_files.filter_map(|(slot, _)| named_in(leaf, slot)).collect()
 }
 
 /// Those of them that another tree does not name at the same places. What cannot be read names nothing.
@@ -45,23 +50,53 @@ pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Named {
     rest
 }
 
-/// The data extents that either of two leaves names and the other one does not at the same place.
-pub fn differing(one: &TreeBlock, other: &TreeBlock) -> [Named; 2] {
-    let (mut rest, mut others) = (Vec::new(), Vec::new());
-    if have_same_heads(one, other) {
-        each_that_differs(one, other, |slot| {
-            let named = [named_in(one, slot), named_in(other, slot)];
-            if !matches!(&named, [Some(a), Some(b)] if a.1 == b.1) {
-                let [a, b] = named;
-                rest.extend(a);
-                others.extend(b);
+/// What the leaf names that was compared last, for the next one that has the same heads.
+#[derive(Debug, Default)]
+pub struct Alike {
+    /// That leaf's address.
+    leaf: u64,
+    /// The slots of files' data, and where in the leaf is what says which extent they name.
+    places: Vec<(usize, usize)>,
+    /// The addresses of these extents, [`NONE`] where there is none.
+    named: Vec<u64>,
+    /// Room for those of the other leaf.
+    others: Vec<u64>,
+}
+
+impl Alike {
+    /// The data extents that either of two leaves names and the other one does not at the same place, to `mine` and `others`. Best is to go on with the other one.
+    pub fn differing(&mut self, [one, other]: [&TreeBlock; 2], [mine, others]: [&mut Named; 2]) {
+        mine.clear();
+        others.clear();
+        if !have_same_heads(one, other) {
+            unlike_in(one, 0..one.len(), other, mine);
+            unlike_in(other, 0..other.len(), one, others);
+            return;
+        }
+        if self.leaf != one.bytenr() {
+            self.begin(one);
+        }
+        self.others.clear();
+        self.others.extend(self.places.iter().map(|(_, place)| named_at(other, *place)));
+        for ((slot, _), (a, b)) in self.places.iter().zip(self.named.iter().zip(&self.others)) {
+            if a != b {
+                let name = |bytenr: u64| (bytenr != NONE).then(|| (one.key(*slot), bytenr));
+                mine.extend(name(*a));
+                others.extend(name(*b));
             }
-        });
-    } else {
-        unlike_in(one, 0..one.len(), other, &mut rest);
-        unlike_in(other, 0..other.len(), one, &mut others);
+        }
+        self.leaf = other.bytenr();
+        std::mem::swap(&mut self.named, &mut self.others);
     }
-    [rest, others]
+
+    fn begin(&mut self, leaf: &TreeBlock) {
+        let heads = leaf.item_heads().iter().enumerate();
+        let of_files = heads.filter(|(_, head)| head.key.kind == kind::EXTENT_DATA);
+        self.places.clear();
+        self.places.extend(of_files.map(|(slot, head)| (slot, naming(head))));
+        self.named.clear();
+        self.named.extend(self.places.iter().map(|(_, place)| named_at(leaf, *place)));
+    }
 }
 
 /// Whether two leaves have the same keys, and items of the same lengths at the same places.
@@ -70,20 +105,20 @@ fn have_same_heads(one: &TreeBlock, other: &TreeBlock) -> bool {
     one.len() == other.len() && one.as_bytes().get(heads.clone()) == other.as_bytes().get(heads)
 }
 
-/// Shows the items of files' data that do not name the same extent in two leaves with the same heads.
-fn each_that_differs(one: &TreeBlock, other: &TreeBlock, mut show: impl FnMut(usize)) {
-    for (slot, head) in one.item_heads().iter().enumerate() {
-        if head.key.kind == kind::EXTENT_DATA && naming(one, head) != naming(other, head) {
-            show(slot);
-        }
-    }
+/// Where in a leaf the bytes are by which an item of a file's data names an extent: what kind of data it is, and the address.
+fn naming(head: &ItemHead) -> usize {
+    HEADER_LEN + head.offset.get() as usize + offset_of!(FileExtentHead, kind)
 }
 
-/// The bytes by which an item of a file's data names an extent: what kind of data it is, and the address. Where these are inline, they are bytes of the item or of
-/// the one beside it, and name nothing.
-fn naming<'a>(leaf: &'a TreeBlock, head: &ItemHead) -> Option<&'a [u8; NAMING_LEN]> {
-    let start = HEADER_LEN + head.offset.get() as usize + offset_of!(FileExtentHead, kind);
-    leaf.as_bytes().get(start..)?.first_chunk()
+/// The extent that is named so there, if it is none of inline data.
+#[inline]
+fn named_at(leaf: &TreeBlock, place: usize) -> u64 {
+    match leaf.as_bytes().get(place..place + NAMING_LEN) {
+        Some([kind, address @ ..]) if *kind != FileExtentHead::INLINE => {
+            address.try_into().map_or(NONE, u64::from_le_bytes)
+        }
+        _ => NONE,
+    }
 }
 
 /// Whether a tree names a data extent at a place.

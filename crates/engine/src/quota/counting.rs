@@ -16,12 +16,11 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{Named, differing, named, names, unlike};
+use super::alike::{Alike, Named, named, names, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -33,8 +32,8 @@ use crate::tree::{Blocks, View};
 const BLOCKS_MAX: usize = 4096;
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 const BESIDE: usize = 2;
-/// So few extents are looked for one by one sooner than whole leaves are compared.
-const FEW: usize = 3;
+/// Fewer extents are looked for one by one sooner than whole leaves are compared.
+const FEW: usize = 4;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -71,8 +70,8 @@ struct Place {
 
 /// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
 struct Lone {
-    /// The first key.
-    first: Key,
+    /// Which version of a leaf it is of: a number by its first key. That others may have the same costs looking for items that are not there.
+    version_of: u64,
     /// One that reaches it.
     tree: u64,
     bytenr: u64,
@@ -324,16 +323,18 @@ impl<'a> Counting<'a> {
     fn leaf(&mut self, leaf: &TreeBlock, place: &Place, change: &Change, sets: &mut RootSets) {
         if change.is_quiet && !leaf.is_empty() {
             let Place { bytenr, generation, .. } = *place;
-            let (first, tree, lost) = (leaf.key(0), change.tree, change.lost);
-            return self.lone.push(Lone { first, tree, bytenr, generation, lost });
+            let Key { objectid, kind, offset } = leaf.key(0);
+            let version_of = objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind);
+            let (tree, lost) = (change.tree, change.lost);
+            return self.lone.push(Lone { version_of, tree, bytenr, generation, lost });
         }
-        self.lose(named(leaf), change.lost, sets);
+        self.lose(&named(leaf), change.lost, sets);
     }
 
     /// Trees may have lost what a leaf names.
-    fn lose(&mut self, named: Named, trees: RootSet, sets: &mut RootSets) {
+    fn lose(&mut self, named: &[(Key, u64)], trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
-            let lost = self.below.entry(bytenr).or_default();
+            let lost = self.below.entry(*bytenr).or_default();
             *lost = sets.union(*lost, trees);
         }
     }
@@ -342,27 +343,34 @@ impl<'a> Counting<'a> {
     /// one before it and the one behind.
     fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
         let mut lone = std::mem::take(&mut self.lone);
-        lone.sort_unstable_by_key(|one| (one.first, one.tree));
-        // The leaf, and what it names that the one before does not.
-        let mut next: Option<(Arc<TreeBlock>, Option<Named>)> = None;
+        lone.sort_unstable_by_key(|one| (one.version_of, one.tree));
+        let mut alike = Alike::default();
+        let (mut mine, mut others) = (Named::new(), Named::new());
+        // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
+        let (mut next, mut rest) = (None, Named::new());
         for (number, one) in lone.iter().enumerate() {
-            let (leaf, mut rest) = match next.take() {
-                Some(known) => known,
+            let (leaf, before) = match next.take() {
+                Some((leaf, before)) => (leaf, Some(before)),
                 None => (self.blocks.read(one.bytenr, 0, one.generation, 0)?, None),
             };
             let other = lone.get(number + 1).filter(|other| self.are_alike(one, other));
             if let Some(other) = other {
-                let other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
-                let [mine, others] = differing(&leaf, &other);
-                rest = Some(match rest {
-                    None => mine,
-                    Some(rest) => in_both(rest, &mine),
-                });
-                next = Some((other, Some(others)));
+                let leaf_of_other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
+                alike.differing([&leaf, &leaf_of_other], [&mut mine, &mut others]);
+                match before {
+                    None => std::mem::swap(&mut rest, &mut mine),
+                    Some(_) => keep_both(&mut rest, &mine),
+                }
+                next = Some((leaf_of_other, one.tree));
             }
             self.done[COMPARED] += 1;
-            let rest = self.unlike(&leaf, rest, one.tree)?;
-            self.lose(rest, one.lost, sets);
+            let compared = [before, other.map(|other| other.tree)];
+            if compared == [None; 2] {
+                rest = named(&leaf);
+            }
+            self.unlike(&leaf, &mut rest, one.tree, compared)?;
+            self.lose(&rest, one.lost, sets);
+            std::mem::swap(&mut rest, &mut others);
         }
         Ok(())
     }
@@ -374,28 +382,31 @@ impl<'a> Counting<'a> {
         let are_plain = |moves: &mut Moves<'_>| {
             one.tree != other.tree && trees.iter().all(|tree| moves.is_plain(*tree))
         };
-        one.first == other.first && !is_fresh && (are_plain(moves) || moves.is_nobodys(trees))
+        one.version_of == other.version_of
+            && !is_fresh
+            && (are_plain(moves) || moves.is_nobodys(trees))
     }
 
-    /// What a leaf names, or of that what is not found to be another one's by now, that trees beside the one that is left of it do not: nobody has the other alone.
-    fn unlike(&mut self, leaf: &TreeBlock, rest: Option<Named>, tree: u64) -> Result<Named> {
-        if rest.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(Vec::new());
+    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one.
+    fn unlike(
+        &mut self,
+        leaf: &TreeBlock,
+        rest: &mut Named,
+        tree: u64,
+        compared: [Option<u64>; 2],
+    ) -> Result<()> {
+        if rest.is_empty() {
+            return Ok(());
         }
-        let others = self.others(tree)?;
-        let (mut rest, others) = match (rest, others.split_first()) {
-            (Some(rest), _) => (rest, &*others),
-            (None, None) => return Ok(named(leaf)),
-            (None, Some((first, others))) => (unlike(leaf, first), others),
-        };
-        for other in others {
-            if rest.len() <= FEW {
-                rest.retain(|one| !names(other, one));
-            } else {
-                rest = in_both(rest, &unlike(leaf, other));
+        for other in &*self.others(tree)? {
+            match rest.len() {
+                FEW.. => keep_both(rest, &unlike(leaf, other)),
+                // More of them may be in the leaf beside the one that was compared.
+                _ if compared.contains(&Some(other.owner())) => {}
+                _ => rest.retain(|one| !names(other, one)),
             }
         }
-        Ok(rest)
+        Ok(())
     }
 
     /// The trees that one is compared with: no group has both, and none is being dropped.
@@ -585,8 +596,7 @@ impl<'a> Counting<'a> {
     }
 }
 
-/// What two lists of what leaves name both have; they are in order.
-fn in_both(mut one: Named, other: &[(Key, u64)]) -> Named {
+/// Leaves what another list of what leaves name has, too; they are in order.
+fn keep_both(one: &mut Named, other: &[(Key, u64)]) {
     one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
-    one
 }
