@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use buttress_device::BlockDevice;
+use buttress_testkit::model::QuotaMode;
 use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Runner};
@@ -259,7 +260,7 @@ fn a_sequence_that_does_not_fail_is_left_alone() {
 #[test]
 fn quotas_are_counted_by_each_commit() {
     for seed in 300..304 {
-        let config = Config { quotas: true, ..Config::of_seed(seed, 1 << 30) };
+        let config = Config { quotas: QuotaMode::Full, ..Config::of_seed(seed, 1 << 30) };
         random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
     }
 }
@@ -268,7 +269,17 @@ fn quotas_are_counted_by_each_commit() {
 #[test]
 fn simple_quotas_are_counted_by_each_commit() {
     for seed in 310..314 {
-        let config = Config { quotas: true, simple_quotas: true, ..Config::of_seed(seed, 1 << 30) };
+        let config = Config { quotas: QuotaMode::Simple, ..Config::of_seed(seed, 1 << 30) };
         random(seed, config, Profile { check_every: 1500, ..Profile::default() }, 6000);
+    }
+}
+
+/// They are right, too, when they are switched off and on and to the other kind, while block groups are emptied.
+#[test]
+fn quotas_are_switched_in_between() {
+    for seed in 320..323 {
+        let profile =
+            Profile { check_every: 700, quotas_every: 50, empty_every: 170, ..Profile::default() };
+        random(seed, Config::of_seed(seed, 1 << 30), profile, 4000);
     }
 }

@@ -11,13 +11,21 @@ use crate::hostile::change;
 use crate::live::Live;
 use crate::run::{KernelMount, Place, Said, have_progs};
 
+/// Has btrfs-progs do something to what is mounted at `top`. When groups get into others or leave them they begin a count, and fail where the last one has not ended.
+fn by_progs(place: &Place, line: &str, top: &str) {
+    if line.starts_with("qgroup assign") || line.starts_with("qgroup remove") {
+        place.progs("btrfs", &format!("quota rescan -W {top}"));
+    }
+    place.progs("btrfs", &line.replace('@', top));
+}
+
 /// An image to which the kernel has given quotas, groups of several levels, and limits where these are wanted.
 fn of_the_kernel(limits: bool) -> Option<Place> {
     let place = Place::new();
     place.ok("mkfs -q --size 400M disk.img");
     let mount = KernelMount::of(&place, "disk.img")?;
     let top = mount.path().display().to_string();
-    let btrfs = |line: &str| place.progs("btrfs", &line.replace('@', &top));
+    let btrfs = |line: &str| by_progs(&place, line, &top);
     btrfs("subvolume create @/early");
     btrfs("subvolume create @/gone");
     btrfs("quota enable @");
@@ -318,9 +326,7 @@ fn what_is_changed_is_so_for_the_kernel() {
     lines.iter().for_each(|line| drop(place.ok(&line.replace('@', "disk.img:/"))));
     let Some(mount) = KernelMount::of(&place, "theirs.img") else { return };
     let top = format!("{}/", mount.path().display());
-    for line in lines {
-        place.progs("btrfs", &line.replace('@', &top));
-    }
+    lines.iter().for_each(|line| by_progs(&place, line, &top));
     drop(mount);
     place.check("disk.img");
     let show = "qgroup show -pcre --raw";

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
-use buttress_ondisk::item::{QgroupStatus, qgroup_status_flags};
+use buttress_ondisk::item::{QgroupStatus, RootItem, qgroup_status_flags};
 use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
@@ -13,7 +13,7 @@ use super::replayed::Replayed;
 use super::{Filesystem, Handle, Inner, Options, worker};
 use crate::error::{Error, Result, Unsupported};
 use crate::log::replay::replay;
-use crate::quota::{Groups, Quota};
+use crate::quota::{Groups, Quota, is_of_subvolume};
 use crate::refs::owners::{Committed, Known, Owners};
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::{Forest, is_half_merged};
@@ -191,6 +191,7 @@ fn replace_goes_on(item: &[u8]) -> bool {
 fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     let Some(root) = roots.quota else { return Ok(Quota::Off) };
     let view = View::new(blocks, objectid::QUOTA_TREE, root);
+    let root_tree = View::new(blocks, objectid::ROOT_TREE, roots.root);
     let Some(item) = view.get(&Key::new(0, kind::QGROUP_STATUS, 0))? else { return Ok(Quota::Off) };
     let status = QgroupStatus::of(item.data());
     let status = status.ok_or(Error::Unsupported(Unsupported::Quotas))?;
@@ -201,14 +202,12 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
     }
     if is(qgroup_status_flags::SIMPLE_MODE) {
         // Whoever writes knows the feature, so they are right; that since when they count is missing is damage.
-        let groups = Groups::load(view)?;
-        return match groups.simple_since() {
-            Some(_) => Ok(Quota::Simple(groups)),
-            None => Err(Error::Unsupported(Unsupported::Quotas)),
-        };
+        let mut groups = Groups::load(view)?;
+        let since = groups.simple_since().ok_or(Error::Unsupported(Unsupported::Quotas))?;
+        groups.note_young(made_since(&root_tree, since)?);
+        return Ok(Quota::Simple(groups));
     }
     // Merging is given up, and what Linux has counted was right for its end.
-    let root_tree = View::new(blocks, objectid::ROOT_TREE, roots.root);
     let is_wrong = is(qgroup_status_flags::INCONSISTENT)
         || is(qgroup_status_flags::RESCAN)
         || status.generation.get() != roots.root.generation
@@ -219,4 +218,23 @@ fn quota(blocks: &Blocks, roots: &Roots, may_be_wrong: bool) -> Result<Quota> {
         Ok(groups) if is_wrong => Ok(Quota::Inconsistent(groups)),
         Ok(groups) => Ok(Quota::Counted(groups)),
     }
+}
+
+/// Subvolumes that were made empty in a transaction or later.
+fn made_since(root_tree: &View<'_>, transid: u64) -> Result<Vec<u64>> {
+    let mut made = Vec::new();
+    let from = Key::new(objectid::FIRST_FREE, kind::ROOT_ITEM, 0);
+    let mut items = root_tree.range(from, Key::MAX);
+    while let Some(item) = items.next()? {
+        let key = item.key();
+        let is_meant =
+            |item: &RootItem| item.otransid.get() >= transid && item.parent_uuid == [0; 16];
+        if key.kind == kind::ROOT_ITEM
+            && is_of_subvolume(key.objectid)
+            && RootItem::read(item.data()).is_some_and(|item| is_meant(&item))
+        {
+            made.push(key.objectid);
+        }
+    }
+    Ok(made)
 }

@@ -17,7 +17,7 @@ use super::steps::Leaving;
 use super::strays::{Stray, Strays};
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
-use crate::hash::Spread;
+use crate::hash::Rows;
 use crate::threads;
 use crate::tree::{Recent, Root, View};
 use crate::txn::{Core, Op};
@@ -28,7 +28,7 @@ const AT_A_TIME: usize = 4096;
 
 #[derive(Debug)]
 struct Shard {
-    inodes: Spread<u64, Arc<Inode>>,
+    inodes: Rows<Arc<Inode>, { SHARDS as u64 }>,
     /// Holds of inodes that were evicted.
     holds: Holds,
     /// Inodes to keep, besides those in use.
@@ -505,19 +505,23 @@ impl FileTree {
     /// Step 5: the layers that the tree contains are dropped.
     pub fn settle(&self) {
         self.stale_orphans.lock()[1].clear();
-        let inodes = std::mem::take(&mut self.committing.lock().inodes);
+        let mut inodes = std::mem::take(&mut self.committing.lock().inodes);
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
-        let parts: Vec<&[Listed]> = inodes.chunks(AT_A_TIME).collect();
+        let mut parts = Vec::with_capacity(inodes.len() / AT_A_TIME + 1);
+        while !inodes.is_empty() {
+            parts.push(Mutex::new(inodes.split_off(inodes.len().saturating_sub(AT_A_TIME))));
+        }
+        // Each is let go of while it is at hand, before the shards look who still uses it.
         let done = threads::for_each(&parts, |part| {
-            part.iter().for_each(|(_, inode)| self.settled(inode));
+            std::mem::take(&mut *part.lock()).iter().for_each(|(_, inode)| self.settled(inode));
             Ok(())
         });
         debug_assert!(done.is_ok());
-        drop(parts);
-        drop(inodes);
-        for shard in &self.shards {
+        let done = threads::for_each_alike_unless(false, &self.shards, |shard| {
             shard.lock().shrink();
-        }
+            Ok(())
+        });
+        debug_assert!(done.is_ok());
         // Even a tree that nobody uses could not let go of what was changed.
         self.resting.store(false, Ordering::Relaxed);
     }
@@ -561,7 +565,7 @@ fn rotate_all(inodes: &[Listed], at: usize, transid: u64) -> Found {
 
 impl Shard {
     fn new(keep: usize) -> Shard {
-        Shard { inodes: Spread::default(), holds: Holds::default(), keep, limit: 0 }
+        Shard { inodes: Rows::default(), holds: Holds::default(), keep, limit: 0 }
     }
 
     /// Evicts clean inodes that nobody uses: first those not used since the last sweep. Changed ones, about `changed`, are on a

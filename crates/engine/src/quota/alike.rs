@@ -164,3 +164,130 @@ fn named_in(leaf: &TreeBlock, slot: usize) -> Option<(Key, u64)> {
     let head = leaf.item_heads().get(slot).filter(|head| head.key.kind == kind::EXTENT_DATA)?;
     Some((leaf.key(slot), extent_of(leaf.data_of(head))?.bytenr))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use buttress_ondisk::build::{LeafBuilder, Stamp};
+    use buttress_ondisk::item::{FileExtentHead, FileExtentTail};
+    use buttress_ondisk::{Key, TreeBlock, kind};
+    use buttress_testkit::ops::rng::Rng;
+    use zerocopy::IntoBytes;
+
+    use super::{Named, differing};
+
+    const FILE: u64 = 300;
+
+    /// An item of a file's data.
+    #[derive(Clone, Copy, Debug)]
+    enum Data {
+        /// So many bytes, all of them this one: they look like any address.
+        Inline(usize, u8),
+        /// What kind it is, the address, and where in the extent it begins.
+        Extent(u8, u64, u64),
+    }
+
+    impl Data {
+        fn bytes(self, generation: u64) -> Vec<u8> {
+            let head = |kind| FileExtentHead {
+                generation: generation.into(),
+                kind,
+                ..FileExtentHead::default()
+            };
+            match self {
+                Data::Inline(len, byte) => {
+                    [head(FileExtentHead::INLINE).as_bytes(), &vec![byte; len]].concat()
+                }
+                Data::Extent(kind, bytenr, offset) => {
+                    let tail = FileExtentTail {
+                        disk_bytenr: bytenr.into(),
+                        disk_num_bytes: 65536.into(),
+                        offset: offset.into(),
+                        num_bytes: 4096.into(),
+                    };
+                    [head(kind).as_bytes(), tail.as_bytes()].concat()
+                }
+            }
+        }
+
+        /// What it names.
+        fn names(self) -> Option<u64> {
+            match self {
+                Data::Extent(_, bytenr, _) => Some(bytenr).filter(|bytenr| *bytenr > 0),
+                Data::Inline(..) => None,
+            }
+        }
+    }
+
+    type Items = BTreeMap<Key, Data>;
+
+    /// A leaf of these, in which an inode and its xattr come first.
+    fn leaf(items: &Items, generation: u64) -> TreeBlock {
+        let mut leaf = LeafBuilder::new(4096);
+        assert!(leaf.push(Key::new(FILE, kind::INODE_ITEM, 0), &[generation as u8; 160]));
+        assert!(leaf.push(Key::new(FILE, kind::XATTR_ITEM, 7), &[generation as u8; 53]));
+        for (key, data) in items {
+            assert!(leaf.push(*key, &data.bytes(generation)));
+        }
+        let stamp = Stamp {
+            fsid: [1; 16],
+            chunk_tree_uuid: [2; 16],
+            bytenr: 1 << 20,
+            generation,
+            owner: 256,
+            flags: 0,
+        };
+        leaf.finish(&stamp)
+    }
+
+    fn some_data(rng: &mut Rng) -> Data {
+        match rng.below(6) {
+            // Some are as long as the item of an extent.
+            0 => Data::Inline(*rng.pick(&[1, 8, 32, 40]), rng.below(3) as u8),
+            // Holes name nothing.
+            1 => Data::Extent(FileExtentHead::REGULAR, 0, 0),
+            2 => Data::Extent(FileExtentHead::PREALLOC, (1 + rng.below(4)) << 16, 0),
+            _ => {
+                Data::Extent(FileExtentHead::REGULAR, (1 + rng.below(4)) << 16, rng.below(2) << 12)
+            }
+        }
+    }
+
+    /// What some name and others do not at the same place, found the plain way.
+    fn unlike(items: &Items, others: &Items) -> Named {
+        let names = |items: &Items, key: &Key| items.get(key).and_then(|data| data.names());
+        let all = items.keys().filter_map(|key| Some((*key, names(items, key)?)));
+        all.filter(|(key, bytenr)| names(others, key) != Some(*bytenr)).collect()
+    }
+
+    #[test]
+    fn leaves_differ_in_what_the_plain_way_finds() {
+        let mut rng = Rng::new(1);
+        let (mut same_keys, mut found) = (0, 0);
+        for round in 0..20_000 {
+            let places = 1 + rng.below(20);
+            let at = |place: u64| Key::new(FILE, kind::EXTENT_DATA, place << 12);
+            let one: Items = (0..places).map(|place| (at(place), some_data(&mut rng))).collect();
+            let mut other = one.clone();
+            for _ in 0..rng.below(4) {
+                let place = at(rng.below(places + 1));
+                match rng.one_in(5) {
+                    true => drop(other.remove(&place)),
+                    false => drop(other.insert(place, some_data(&mut rng))),
+                }
+            }
+            let is_same_transid = rng.one_in(2);
+            let leaves = [leaf(&one, 9), leaf(&other, if is_same_transid { 9 } else { 10 })];
+            let expected = [unlike(&one, &other), unlike(&other, &one)];
+            assert_eq!(
+                differing(&leaves[0], &leaves[1]),
+                expected,
+                "round {round}: {one:?} and {other:?}"
+            );
+            same_keys += usize::from(one.keys().eq(other.keys()));
+            found += expected[0].len();
+        }
+        assert!(same_keys > 5000 && found > 5000, "{same_keys} with the same keys, {found} found");
+    }
+}

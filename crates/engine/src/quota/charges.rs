@@ -3,14 +3,15 @@
 //! What is not counted yet is charged: the bytes that an operation may write, and a block for each leaf that it may touch, as any of them may
 //! split. Where snapshots may have these leaves, too, the operation copies them and the nodes above: that is nothing to who counts what is referred to, as
 //! the copies take the place of what they are of, but what a group has for itself grows by it, and so does what it has allocated, as what it leaves behind stays its
-//! own. So groups with such a limit are charged for copies, too ([`Charge`]). An operation is refused where what a group has and what was charged since would go beyond its limit; so nothing that was
+//! own. So groups with such a limit are charged for copies, too ([`Charge`]). With simple quotas they grow by copies of what is older than these, too, as that counts for nobody: so
+//! copies in a subvolume that was there before are always charged. An operation is refused where what a group has and what was charged since would go beyond its limit; so nothing that was
 //! accepted fails later, and no limit is overrun. Charges are more than what comes of them. So whoever is refused has a commit count that first,
 //! and asks again.
 //!
 //! Who gives space back is let in always, and is charged for no copies (so it is on Linux): below a snapshot that takes room at first, and a group
 //! that is full must be able to shrink. By these copies, and by an item or two that a deletion adds, a group may go beyond its limit.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
@@ -48,6 +49,8 @@ struct State {
     groups: Vec<Limited>,
     /// The limited groups that a subvolume is in.
     over: HashMap<u64, Vec<usize>>,
+    /// Those of these subvolumes that may have tree blocks from before simple quotas.
+    older: HashSet<u64>,
     /// Whether anything was deleted in the running transaction, and in those that were frozen and are not counted.
     deleted: [bool; 2],
     /// [`Groups::shape`] that this is of.
@@ -91,6 +94,13 @@ impl Charges {
     /// Whether any group has a limit.
     pub fn are_limited(&self) -> bool {
         self.are_limited.load(Ordering::Acquire)
+    }
+
+    /// Whether a subvolume may have tree blocks from before simple quotas, and a limited group gains their copies.
+    pub fn may_copy_older(&self, subvolume: u64) -> bool {
+        self.are_limited()
+            && self.are_simple.load(Ordering::Acquire)
+            && self.state.lock().older.contains(&subvolume)
     }
 
     /// Something is deleted, and what groups have may be less when that is counted.
@@ -189,19 +199,20 @@ impl Charges {
                 (new.running, new.frozen) = (old.running, old.frozen);
             }
         }
-        let mut over: HashMap<u64, Vec<usize>> = HashMap::new();
+        let (mut over, mut older) = (HashMap::new(), HashSet::new());
         if !limited.is_empty() {
             for (subvolume, above) in groups.with_wanted() {
                 let at: Vec<usize> =
                     above.iter().filter_map(|id| places.get(id).copied()).collect();
                 if !at.is_empty() {
                     over.insert(subvolume, at);
+                    older.extend(groups.may_have_older(subvolume).then_some(subvolume));
                 }
             }
         }
         self.are_limited.store(!limited.is_empty(), Ordering::Release);
         let (deleted, shape) = (state.deleted, Some(groups.shape()));
-        *state = State { groups: limited, over, deleted, shape };
+        *state = State { groups: limited, over, older, deleted, shape };
         state.renew(groups, is_counted);
     }
 }

@@ -64,6 +64,8 @@ pub struct Groups {
     pub(super) is_begun: bool,
     /// These are simple quotas; the transaction since which what is allocated counts.
     pub(super) simple_since: Option<u64>,
+    /// Subvolumes of which nothing is older than that.
+    pub(super) young: BTreeSet<u64>,
     /// Another number when groups, relations or limits are others.
     shape: u64,
 }
@@ -217,6 +219,7 @@ impl Groups {
             self.gone.insert(subvolume);
         }
         self.wanted.remove(&subvolume);
+        self.young.remove(&subvolume);
         for above in self.above.remove(&subvolume).unwrap_or_default() {
             self.related.insert((subvolume, above), false);
         }

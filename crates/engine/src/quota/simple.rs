@@ -26,6 +26,7 @@ impl Groups {
         for group in self.all.values_mut() {
             (group.usage, group.is_changed) = (Default::default(), true);
         }
+        self.young.clear();
         self.simple_since = Some(transid);
         self.is_begun = true;
     }
@@ -33,6 +34,18 @@ impl Groups {
     /// The transaction since which what is allocated counts, if these are simple quotas.
     pub fn simple_since(&self) -> Option<u64> {
         self.simple_since
+    }
+
+    /// Nothing of these subvolumes is older than simple quotas.
+    pub fn note_young(&mut self, subvolumes: impl IntoIterator<Item = u64>) {
+        self.young.extend(subvolumes);
+    }
+
+    /// Whether a subvolume may have tree blocks from before simple quotas, which count once they are copied.
+    pub(super) fn may_have_older(&self, subvolume: u64) -> bool {
+        self.simple_since.is_some()
+            && self.all.contains_key(&subvolume)
+            && !self.young.contains(&subvolume)
     }
 
     /// Counts what one commit has allocated and freed, and has groups come and go. Where a group had less than it loses it has nothing then: those
@@ -47,6 +60,10 @@ impl Groups {
                 *usage = left;
             }
             has_left |= left != Default::default();
+            let source = changes.snapshots.iter().find(|(snapshot, _)| snapshot == id);
+            if source.is_none_or(|(_, source)| self.young.contains(source)) {
+                self.young.insert(*id);
+            }
         }
         let mut wrong = Vec::new();
         for (tree, bytes) in owned.each() {

@@ -124,7 +124,6 @@ fn note_owner(
     let said = group.iter().find(|record| record.kind == kind::EXTENT_OWNER_REF);
     let by_trees = || {
         let is_meant = |record: &&Record| match is_new {
-            // Where data that nobody owns moves, a mark alone says so.
             true => record.is_reference() && record.marks & Record::NEW != 0,
             false => record.kind == kind::TREE_BLOCK_REF && record.delta < 0,
         };
@@ -134,7 +133,7 @@ fn note_owner(
         true => extent.owner(),
         false => said.or_else(by_trees).map(|record| record.owner),
     };
-    let Some(owner) = owner else { return };
+    let Some(owner) = owner.filter(|owner| *owner > 0) else { return };
     if is_data && is_new {
         extent.set_owner(owner);
     }
@@ -170,7 +169,10 @@ fn new_key(form: &Form<'_>, group: &[Record]) -> Option<Key> {
 fn new_extent(form: &Form<'_>, group: &[Record]) -> Extent {
     let data = group.iter().any(|record| record.sectors > 0);
     if data {
-        return Extent::new(form.generation, extent_flags::DATA, None);
+        // What has moved counts as before: it is older than simple quotas, or not.
+        let is_moved = |it: &&Record| it.kind == kind::EXTENT_OWNER_REF && it.ino > 0;
+        let generation = group.iter().find(is_moved).map_or(form.generation, |it| it.ino);
+        return Extent::new(generation, extent_flags::DATA, None);
     }
     let info = (!form.skinny).then(|| TreeBlockInfo {
         key: form.first_keys.get(&group[0].bytenr).copied().unwrap_or_default().into(),

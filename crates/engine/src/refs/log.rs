@@ -24,7 +24,7 @@ pub struct Record {
     pub delta: i32,
     /// The tree, or for shared references the parent block.
     pub owner: u64,
-    /// The inode, for `EXTENT_DATA_REF`.
+    /// The inode, for `EXTENT_DATA_REF`; for `EXTENT_OWNER_REF` of data that have moved the transaction that they are of.
     pub ino: u64,
     /// File offset minus extent offset, for `EXTENT_DATA_REF`.
     pub offset: u64,
@@ -231,6 +231,22 @@ impl RefLog {
             delta: 1,
             owner,
             ino: 0,
+            offset: 0,
+            sectors,
+        });
+    }
+
+    /// Data have moved to `target`: they are as old as before, and whose they were, where that was said.
+    pub fn moved(&mut self, target: Target, owner: Option<u64>, generation: u64) {
+        let Target::Data { bytenr, sectors, .. } = target else { return };
+        self.push(&Record {
+            bytenr,
+            kind: kind::EXTENT_OWNER_REF,
+            level: 0,
+            marks: Record::NEW,
+            delta: 1,
+            owner: owner.unwrap_or(0),
+            ino: generation,
             offset: 0,
             sectors,
         });

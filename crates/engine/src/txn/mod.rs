@@ -224,15 +224,16 @@ impl Op<'_> {
         self.charge_all(need.charged_to, self.charged(need))
     }
 
-    /// By what the groups of its subvolume may grow: its data, and each leaf that it adds to may split. Where snapshots may have the leaves that it changes, it
-    /// copies them, and the nodes above. Who gives space back is charged for data that it writes anew, parts of sectors, and nothing else.
+    /// By what the groups of its subvolume may grow: its data, and each leaf that it adds to may split. Where snapshots may have the leaves that it changes, or simple
+    /// quotas know nothing of them yet, it copies them, and the nodes above. Who gives space back is charged for data that it writes anew, parts of sectors, and nothing else.
     pub(crate) fn charged(&self, need: Need) -> Charge {
         let (node, leaves) = (self.core.features.nodesize as u64, u64::from(need.leaves));
         if need.deleting {
             return Charge::new(need.data);
         }
         let splits = if need.bytes > 0 { leaves } else { 0 };
-        let copied = if self.has_shared { copied(leaves) } else { 0 };
+        let are_copied = self.has_shared || self.core.charges.may_copy_older(need.charged_to);
+        let copied = if are_copied { copied(leaves) } else { 0 };
         Charge { new: need.data.saturating_add(splits * node), copies: copied * node }
     }
 

@@ -311,12 +311,8 @@ fn linux_goes_on_where_a_subvolume_is_dropped_half_way() {
     }
 }
 
-/// Threads that write, take snapshots and delete them, so that there is a commit at any time; quotas of both kinds are switched on and off beside them.
-/// Switching them on ends, however fast others commit, and what they say at the end is what is counted.
-#[test]
-fn quotas_come_and_go_while_others_write() {
-    let image = Image::by_us(1 << 30);
-    let fs = &Filesystem::open(image.path(), Options::read_write()).unwrap();
+/// Does something while eight threads write, take snapshots and delete them, so that there is a commit at any time. The first of their subvolumes is 256.
+fn while_others_write(fs: &Filesystem, act: impl FnOnce()) {
     let is_done = &std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         for thread in 0..8_u64 {
@@ -341,6 +337,21 @@ fn quotas_come_and_go_while_others_write() {
                 }
             });
         }
+        // Else nobody would end them.
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(act));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        done.unwrap();
+    });
+}
+
+/// Quotas of both kinds are switched on and off beside eight threads. Switching them on ends, however fast others commit, and what they say at the end is what
+/// is counted.
+#[test]
+fn quotas_come_and_go_while_others_write() {
+    let image = Image::by_us(1 << 30);
+    let fs = &Filesystem::open(image.path(), Options::read_write()).unwrap();
+    while_others_write(fs, || {
         for _ in 0..4 {
             fs.count_quotas(|_| true).unwrap();
             assert!(fs.has_quotas());
@@ -351,10 +362,41 @@ fn quotas_come_and_go_while_others_write() {
             fs.disable_quotas().unwrap();
         }
         fs.count_quotas(|_| true).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(300));
-        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
     });
     fs.clean().unwrap();
+    fs.clone().close().unwrap();
+    if root_or_skip() {
+        judge_numbers(&image);
+    }
+}
+
+/// Quotas become wrong again and again beside eight threads, as what one of these shares with its snapshots is put into a group; each time they are
+/// counted anew by request, and at the end by nobody's.
+#[test]
+fn quotas_are_counted_anew_while_others_write() {
+    let image = Image::by_us(1 << 30);
+    let fs = &Filesystem::open(image.path(), Options::read_write()).unwrap();
+    fs.count_quotas(|_| true).unwrap();
+    let group = 1 << 48 | 1;
+    fs.create_qgroup(group).unwrap();
+    let mut commits = 0;
+    while_others_write(fs, || {
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            fs.assign_qgroup(256, group).unwrap();
+            let before = fs.info().generation;
+            fs.count_quotas(|_| true).unwrap();
+            commits += fs.info().generation - before;
+            fs.remove_qgroup(256, group).unwrap();
+        }
+        fs.assign_qgroup(256, group).unwrap();
+    });
+    // Each of them takes two by itself.
+    assert!(commits > 10, "nobody has committed meanwhile");
+    fs.clean().unwrap();
+    while flags(fs) != qgroup_status_flags::ON {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
     fs.clone().close().unwrap();
     if root_or_skip() {
         judge_numbers(&image);

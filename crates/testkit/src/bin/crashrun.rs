@@ -15,6 +15,7 @@ use buttress_testkit::crash::enumerate;
 use buttress_testkit::crash::faults::{self, FaultTally};
 use buttress_testkit::crash::run::{Plan, Tally, on_threads, run};
 use buttress_testkit::crash::workloads::{Workload, all, fsyncs, random_fsyncs};
+use buttress_testkit::model::QuotaMode;
 
 struct Arguments {
     plan: Plan,
@@ -24,10 +25,8 @@ struct Arguments {
     fsyncs: bool,
     /// Whether fsyncs write a log.
     tree_log: bool,
-    /// Whether all workloads have quotas.
-    quotas: bool,
-    /// Whether all workloads have simple quotas.
-    simple_quotas: bool,
+    /// What quotas all workloads have, if they are to have some.
+    quotas: QuotaMode,
     faults: usize,
     fault: Option<(String, u64)>,
     /// So many random workloads with fsyncs instead, from `seed` on.
@@ -74,8 +73,12 @@ fn arguments() -> Option<Arguments> {
         None => None,
     };
     let tree_log = given.remove("notreelog").is_none();
-    let simple_quotas = given.remove("simple-quotas").is_some();
-    let quotas = given.remove("quotas").is_some() || simple_quotas;
+    let (full, simple) = (given.remove("quotas"), given.remove("simple-quotas"));
+    let quotas = match (full, simple) {
+        (_, Some(_)) => QuotaMode::Simple,
+        (Some(_), None) => QuotaMode::Full,
+        (None, None) => QuotaMode::Off,
+    };
     let enumerate = match given.remove("enumerate") {
         Some(_) => {
             let from = number(&mut given, "from", 0)?;
@@ -87,7 +90,7 @@ fn arguments() -> Option<Arguments> {
                 linux_every: number(&mut given, "linux-every", 0)?,
                 strict: plan.strict,
                 tree_log,
-                quotas: (quotas, simple_quotas),
+                quotas,
                 empty: given.remove("empty").is_some(),
             })
         }
@@ -96,7 +99,6 @@ fn arguments() -> Option<Arguments> {
     given.is_empty().then_some(Arguments {
         tree_log,
         quotas,
-        simple_quotas,
         random,
         enumerate,
         plan,
@@ -138,8 +140,9 @@ fn main() -> ExitCode {
     }
     for workload in &mut workloads {
         workload.config.tree_log = arguments.tree_log;
-        workload.config.quotas |= arguments.quotas;
-        workload.config.simple_quotas |= arguments.simple_quotas;
+        if arguments.quotas != QuotaMode::Off {
+            workload.config.quotas = arguments.quotas;
+        }
     }
     println!("seed {}, {} workloads", arguments.plan.seed, workloads.len());
     let began = Instant::now();

@@ -1,12 +1,13 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
-//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--out FILE]`, or
+//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--switch-every N] [--out FILE]`, or
 //! `modelrun --brim 1 [--threads N]` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use buttress_testkit::model::QuotaMode;
 use buttress_testkit::ops::brim::{self, Brim};
 use buttress_testkit::ops::generate::{Generator, Profile};
 use buttress_testkit::ops::run::{Config, Counts, Failure, Runner};
@@ -21,8 +22,8 @@ struct Arguments {
     check_every: u64,
     empty_every: u64,
     brim: bool,
-    quotas: bool,
-    simple_quotas: bool,
+    quotas: QuotaMode,
+    switch_every: u64,
     replay: Option<String>,
     image: Option<String>,
     out: String,
@@ -38,8 +39,8 @@ fn arguments() -> Option<Arguments> {
         check_every: 5000,
         empty_every: 300,
         brim: false,
-        quotas: false,
-        simple_quotas: false,
+        quotas: QuotaMode::Off,
+        switch_every: 0,
         replay: None,
         image: None,
         out: String::new(),
@@ -55,8 +56,13 @@ fn arguments() -> Option<Arguments> {
             "--size" => found.size = buttress_mkfs::parse_size(&value).ok()?,
             "--check-every" => found.check_every = value.parse().ok()?,
             "--quotas" => {
-                (found.quotas, found.simple_quotas) = (value != "0", value == "simple");
+                found.quotas = match value.as_str() {
+                    "0" => QuotaMode::Off,
+                    "simple" => QuotaMode::Simple,
+                    _ => QuotaMode::Full,
+                };
             }
+            "--switch-every" => found.switch_every = value.parse().ok()?,
             "--empty-every" => found.empty_every = value.parse().ok()?,
             "--brim" => found.brim = value != "0",
             "--replay" => found.replay = Some(value),
@@ -74,7 +80,7 @@ fn arguments() -> Option<Arguments> {
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
         eprintln!(
-            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--out FILE] [--replay FILE]"
+            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--switch-every N] [--out FILE] [--replay FILE]"
         );
         return ExitCode::from(2);
     };
@@ -86,7 +92,6 @@ fn main() -> ExitCode {
     config.nodesize = arguments.nodesize.unwrap_or(config.nodesize);
     config.mixed &= config.nodesize == 4096;
     config.quotas = arguments.quotas;
-    config.simple_quotas = arguments.simple_quotas;
     println!("seed {} {config:?}", arguments.seed);
     let start = Instant::now();
     let outcome = match &arguments.replay {
@@ -172,7 +177,8 @@ fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
     let small = arguments.size < 512 << 20;
     let profile = if small { Profile::filling() } else { Profile::default() };
     let (check_every, empty_every) = (arguments.check_every, arguments.empty_every);
-    let mut profile = Profile { check_every, empty_every, ..profile };
+    let quotas_every = arguments.switch_every;
+    let mut profile = Profile { check_every, empty_every, quotas_every, ..profile };
     if arguments.seed.is_multiple_of(4) {
         (profile.numbered, profile.files_max) = (400, 1500);
     }

@@ -411,9 +411,9 @@ impl<'r> Run<'r> {
             return Ok(End::Unopened);
         };
         let aborted = match fs.commit() {
-            // Who reopens lists the subvolumes behind that, which changes nothing.
-            Ok(_) if self.fault.steps && !self.reopens() => {
-                return fail(format!("a commit after a panic in operation {}", self.number));
+            Ok(_) if self.fault.steps && !self.has_mere_looks() => {
+                let when = self.recording.around(self.number).when;
+                return fail(format!("a commit after a panic in {when}"));
             }
             Ok(transid) => {
                 drop(runner);
@@ -444,9 +444,11 @@ impl<'r> Run<'r> {
         Ok(End::Aborted)
     }
 
-    fn reopens(&self) -> bool {
+    /// Whether the operation takes steps that change nothing: who compares lists the subvolumes, as who reopens does behind that, and who switches quotas
+    /// counts before.
+    fn has_mere_looks(&self) -> bool {
         let op = self.number.checked_sub(1).and_then(|at| self.recording.ops.get(at));
-        op.is_some_and(|it| matches!(it.op, Op::Reopen))
+        op.is_some_and(|it| matches!(it.op, Op::Reopen | Op::Compare | Op::Quotas { .. }))
     }
 
     /// What the filesystem says is why it failed; it must be what the device said.

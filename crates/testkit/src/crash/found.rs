@@ -7,6 +7,7 @@ use std::sync::Arc;
 use buttress::{Attributes, Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
 
 use crate::model::{Body, Content, Directory, Inode, Model, STUB, Target, Volume};
+use crate::ops::compare::mode_of_quotas;
 use crate::ops::run::{Result, engine, fail};
 
 /// Bytes that are read at a time.
@@ -16,6 +17,7 @@ const READ_LEN: u64 = 256 << 10;
 pub fn model(fs: &Filesystem, nodesize: u32) -> Result<Model> {
     let root = Node::ROOT;
     let mut model = Model::new(root, inode(fs, root)?, nodesize);
+    model.quotas = mode_of_quotas(fs)?;
     for info in engine("list of subvolumes", fs.subvolumes())? {
         let place = (Node { subvolume: info.parent, ino: info.dir }, info.name.clone());
         let (read_only, place) = (info.is_read_only(), Some(place));

@@ -194,7 +194,8 @@ pub fn check(span: &Span<'_>, found: &Model) -> Result<()> {
             None => return fail(format!("{node:?} never was")),
         }
     }
-    volumes(span, found)
+    volumes(span, found)?;
+    quotas(span, found)
 }
 
 /// A name leads where it may lead.
@@ -314,6 +315,14 @@ fn volumes(span: &Span<'_>, found: &Model) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Quotas are those of some moment.
+fn quotas(span: &Span<'_>, found: &Model) -> Result<()> {
+    match span.moments.iter().any(|was| was.quotas == found.quotas) {
+        true => Ok(()),
+        false => fail(format!("quotas are {:?}", found.quotas)),
+    }
 }
 
 /// Files that once had a name and have none.

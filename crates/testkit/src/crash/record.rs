@@ -154,7 +154,7 @@ struct Beside {
 pub fn promises(op: &Op, done: bool) -> bool {
     match op {
         Op::Commit | Op::Await | Op::Clean | Op::Reopen => true,
-        Op::Snapshot { .. } | Op::Empty { .. } => done,
+        Op::Snapshot { .. } | Op::Empty { .. } | Op::Quotas { .. } => done,
         _ => false,
     }
 }
@@ -250,13 +250,25 @@ impl Recording {
         Expected { models, stepped: op.and_then(|it| it.stepped), when, span: None }
     }
 
-    /// What there may be of a version after a cut, and what was promised of later operations.
-    pub fn at(&self, version: &Version, cut: usize) -> Expected<'_> {
+    /// What there may be of a transaction of a version after a cut, and what was promised of later operations.
+    pub fn at(&self, version: &Version, transid: u64, cut: usize) -> Expected<'_> {
         let mut expected = self.around(version.number);
-        let first = version.first.saturating_sub(1);
+        let first = match self.is_done(version, transid, cut) {
+            true => version.number,
+            false => version.first.saturating_sub(1),
+        };
         expected.models = self.models.get(first..=version.number).unwrap_or_default();
         expected.span = Some(self.span(first, version.number, cut));
         expected
+    }
+
+    /// Whether the operation that has made a transaction had promised before a cut that this one has all of it.
+    fn is_done(&self, version: &Version, transid: u64, cut: usize) -> bool {
+        let op = version.number.checked_sub(1).and_then(|at| self.ops.get(at));
+        let is_promised =
+            |it: &Promise| it.transid == transid && op.is_some_and(|op| op.ended == it.event);
+        version.first == version.number
+            && self.promises.iter().any(|it| it.event <= cut && is_promised(it))
     }
 
     /// The moments from a commit to a cut: `first` and `last` are the models that the commit may hold.

@@ -191,6 +191,8 @@ impl Pair {
             Op::Check => self.check(),
             Op::Commit | Op::Beside | Op::Clean => self.sync(),
             Op::Await | Op::Drain | Op::Empty { .. } => Ok(()),
+            // No call on a file shows them, and what Linux counts of a subvolume that is dropped half way `btrfs check` calls wrong.
+            Op::Quotas { .. } => Ok(()),
             op => self.both(op),
         };
         done.map_err(|Failure(why)| Failure(format!("{op}: {why}")))

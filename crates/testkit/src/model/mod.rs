@@ -136,6 +136,18 @@ pub struct Volume {
     pub place: Option<(Node, Vec<u8>)>,
 }
 
+/// How quotas are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QuotaMode {
+    /// There are none.
+    #[default]
+    Off,
+    /// By who refers to something.
+    Full,
+    /// By who has allocated it.
+    Simple,
+}
+
 /// A filesystem, or a part of one: everything below a directory.
 #[derive(Clone, Debug)]
 pub struct Model {
@@ -147,6 +159,8 @@ pub struct Model {
     pub handles: BTreeMap<u8, Node>,
     /// Bytes of a tree block: limits the size of xattrs and symbolic links.
     pub nodesize: u32,
+    /// What quotas there are.
+    pub quotas: QuotaMode,
 }
 
 /// The number of the directory that stands for a stub.
@@ -158,7 +172,8 @@ impl Model {
         let inodes = BTreeMap::from([(root.ino, Arc::new(top))]);
         let volume = Volume { inodes, read_only: false, place: None };
         let volumes = BTreeMap::from([(root.subvolume, volume)]);
-        Model { root, volumes, handles: BTreeMap::new(), nodesize }
+        let (handles, quotas) = (BTreeMap::new(), QuotaMode::Off);
+        Model { root, volumes, handles, nodesize, quotas }
     }
 
     /// The file `node`.
@@ -240,6 +255,15 @@ impl Model {
             refusal.push(Errno::NOENT);
         }
         refusal
+    }
+
+    /// One kind of quotas is not switched on where the other is.
+    pub fn refuse_quotas(&self, mode: QuotaMode) -> Refusal {
+        match (self.quotas, mode) {
+            (QuotaMode::Simple, QuotaMode::Full) => vec![Errno::INVAL],
+            (QuotaMode::Full, QuotaMode::Simple) => vec![Errno::EXIST],
+            _ => Refusal::new(),
+        }
     }
 
     fn is_held(&self, node: Node) -> bool {

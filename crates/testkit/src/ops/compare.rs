@@ -10,7 +10,7 @@ use buttress_device::MemoryDevice;
 
 use super::kernel;
 use super::run::{Result, engine, fail};
-use crate::model::{Body, Content, Inode, Model, PAGE, STUB};
+use crate::model::{Body, Content, Inode, Model, PAGE, QuotaMode, STUB};
 
 /// Bytes that are read at a time.
 const READ_LEN: u64 = 256 << 10;
@@ -18,6 +18,7 @@ const READ_LEN: u64 = 256 << 10;
 /// Compares all names, files and subvolumes.
 pub fn all(fs: &Filesystem, model: &Model) -> Result<()> {
     subvolumes(fs, model)?;
+    quota_mode(fs, model)?;
     let mut seen = BTreeSet::new();
     let mut directories = vec![model.root];
     while let Some(dir) = directories.pop() {
@@ -47,15 +48,39 @@ pub fn all(fs: &Filesystem, model: &Model) -> Result<()> {
     if all == expected { Ok(()) } else { fail(format!("{all} files found of {expected}")) }
 }
 
-/// Whether the last commit says that quota groups are wrong.
-pub fn quotas_are_wrong(fs: &Filesystem) -> Result<bool> {
+/// The quotas that the last commit has.
+pub fn mode_of_quotas(fs: &Filesystem) -> Result<QuotaMode> {
+    let flags = flags_of_quotas(fs)?;
+    Ok(match flags & qgroup_status_flags::SIMPLE_MODE {
+        _ if flags & qgroup_status_flags::ON == 0 => QuotaMode::Off,
+        0 => QuotaMode::Full,
+        _ => QuotaMode::Simple,
+    })
+}
+
+/// What the last commit says of quotas; nothing where there is no tree for them.
+fn flags_of_quotas(fs: &Filesystem) -> Result<u64> {
     let (mut flags, key) = (0, Key::new(0, kind::QGROUP_STATUS, 0));
     let searched = fs.search(objectid::QUOTA_TREE, key, key, |_, _, data| {
         flags = QgroupStatus::of(data).map_or(0, |status| status.flags.get());
         true
     });
-    engine("quota tree", searched)?;
-    Ok(flags & qgroup_status_flags::INCONSISTENT != 0)
+    match searched {
+        Err(error) if error.errno() == Errno::NOENT => Ok(0),
+        searched => engine("quota tree", searched).map(|()| flags),
+    }
+}
+
+fn quota_mode(fs: &Filesystem, model: &Model) -> Result<()> {
+    match mode_of_quotas(fs)? {
+        found if found == model.quotas => Ok(()),
+        found => fail(format!("quotas are {found:?}, should be {:?}", model.quotas)),
+    }
+}
+
+/// Whether the last commit says that quota groups are wrong.
+pub fn quotas_are_wrong(fs: &Filesystem) -> Result<bool> {
+    Ok(flags_of_quotas(fs)? & qgroup_status_flags::INCONSISTENT != 0)
 }
 
 /// Compares the quota groups that the last commit has with what a pass over it counts.

@@ -4,7 +4,7 @@ use buttress::{Allocate, FileKind, Node, Rename, SetXattr};
 
 use super::rng::Rng;
 use super::{Make, Op};
-use crate::model::{Inode, Model, PAGE, Target, XATTR_ROOM};
+use crate::model::{Inode, Model, PAGE, QuotaMode, Target, XATTR_ROOM};
 
 /// Names that share one place in a directory's tree, and ordinary ones.
 const NAMES: [&str; 18] =
@@ -43,6 +43,8 @@ pub struct Profile {
     pub check_every: u64,
     /// Operations between those that empty a block group; 0 for none.
     pub empty_every: u64,
+    /// Operations between those that switch quotas; 0 for none.
+    pub quotas_every: u64,
 }
 
 impl Profile {
@@ -66,6 +68,7 @@ impl Default for Profile {
             drains: false,
             check_every: 0,
             empty_every: 0,
+            quotas_every: 0,
         }
     }
 }
@@ -119,6 +122,10 @@ impl Generator {
         if empty > 0 && self.made.is_multiple_of(empty) {
             return Op::Empty { number: self.made / empty };
         }
+        let quotas = self.profile.quotas_every;
+        if quotas > 0 && self.made.is_multiple_of(quotas) {
+            return self.quota_op(model);
+        }
         match self.rng.below(1000) {
             0..270 => self.name_op(model),
             270..700 => self.data_op(model),
@@ -127,6 +134,16 @@ impl Generator {
             960..984 => self.volume_op(model),
             _ => self.whole_op(),
         }
+    }
+
+    /// Switches quotas, mostly to what they can be switched to.
+    fn quota_op(&mut self, model: &Model) -> Op {
+        let mode = match model.quotas {
+            QuotaMode::Off => *self.rng.pick(&[QuotaMode::Full, QuotaMode::Simple]),
+            _ if self.rng.one_in(4) => *self.rng.pick(&[QuotaMode::Full, QuotaMode::Simple]),
+            _ => QuotaMode::Off,
+        };
+        Op::Quotas { mode }
     }
 
     fn whole_op(&mut self) -> Op {

@@ -39,10 +39,7 @@ pub fn check(device: &MemoryDevice) -> Result<()> {
 pub fn check_with_quotas(device: &MemoryDevice, config: &Config) -> Result<()> {
     match check(device) {
         Err(Failure(why))
-            if config.quotas
-                && ["Counts for qgroup id", "Rescan hasn't been"]
-                    .iter()
-                    .any(|it| why.contains(it)) =>
+            if ["Counts for qgroup id", "Rescan hasn't been"].iter().any(|it| why.contains(it)) =>
         {
             let rest = Arc::new(device.snapshot());
             let fs = engine("open", open(&(rest.clone() as _), config, &Clock::default()))?;

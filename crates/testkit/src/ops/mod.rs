@@ -19,6 +19,8 @@ use std::fmt;
 
 use buttress::{Allocate, FileKind, Rename, SetXattr};
 
+use crate::model::QuotaMode;
+
 pub use parse::{ParseError, parse, parse_all};
 
 /// What is made.
@@ -158,6 +160,10 @@ pub enum Op {
     Empty {
         number: u64,
     },
+    /// Quotas are switched on or off.
+    Quotas {
+        mode: QuotaMode,
+    },
     Reopen,
     Compare,
     Check,
@@ -203,6 +209,14 @@ fn kind_word(kind: FileKind) -> &'static str {
     }
 }
 
+fn quota_word(mode: QuotaMode) -> &'static str {
+    match mode {
+        QuotaMode::Off => "off",
+        QuotaMode::Full => "full",
+        QuotaMode::Simple => "simple",
+    }
+}
+
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -240,6 +254,7 @@ impl fmt::Display for Op {
             Op::Await => f.write_str("await"),
             Op::Clean => f.write_str("clean"),
             Op::Empty { number } => write!(f, "empty {number}"),
+            Op::Quotas { mode } => write!(f, "quotas {}", quota_word(*mode)),
             Op::Reopen => f.write_str("reopen"),
             Op::Compare => f.write_str("compare"),
             Op::Check => f.write_str("check"),

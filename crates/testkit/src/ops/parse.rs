@@ -5,6 +5,7 @@ use std::str::{FromStr, SplitWhitespace};
 use buttress::{Allocate, FileKind, Rename, SetXattr};
 
 use super::{Make, Op};
+use crate::model::QuotaMode;
 
 /// A line that is no operation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,6 +54,7 @@ impl Words<'_> {
             "await" => Op::Await,
             "clean" => Op::Clean,
             "empty" => Op::Empty { number: self.number()? },
+            "quotas" => Op::Quotas { mode: self.quota_mode()? },
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,
             "check" => Op::Check,
@@ -162,6 +164,15 @@ impl Words<'_> {
         })
     }
 
+    fn quota_mode(&mut self) -> Option<QuotaMode> {
+        Some(match self.0.next()? {
+            "off" => QuotaMode::Off,
+            "full" => QuotaMode::Full,
+            "simple" => QuotaMode::Simple,
+            _ => return None,
+        })
+    }
+
     fn kind(&mut self) -> Option<FileKind> {
         Some(match self.0.next()? {
             "char" => FileKind::Character,
@@ -183,7 +194,8 @@ mod tests {
     fn what_is_printed_is_read_back() {
         let config = Config { size: 256 << 20, ..Config::default() };
         let mut runner = Runner::new(&config).expect("an empty filesystem");
-        let mut generator = Generator::new(7, Profile::default());
+        let profile = Profile { quotas_every: 90, empty_every: 150, ..Profile::default() };
+        let mut generator = Generator::new(7, profile);
         for _ in 0..2000 {
             let op = generator.next(runner.model());
             assert_eq!(parse(&op.to_string()).as_ref(), Ok(&op), "{op}");

@@ -10,7 +10,7 @@ use buttress_mkfs::{Environment, Feature, Profile};
 
 use super::rng::Rng;
 use super::{Op, compare, kernel};
-use crate::model::{Body, Directory, Inode, Model, Refusal};
+use crate::model::{Body, Directory, Inode, Model, QuotaMode, Refusal};
 
 mod content;
 mod drain;
@@ -73,10 +73,8 @@ pub struct Config {
     pub tree_log: bool,
     /// It is full all the time: whatever is done may find no space.
     pub tight: bool,
-    /// Quota groups are counted.
-    pub quotas: bool,
-    /// They are those of simple quotas, where there are some.
-    pub simple_quotas: bool,
+    /// The quotas that there are at first.
+    pub quotas: QuotaMode,
 }
 
 impl Default for Config {
@@ -96,8 +94,7 @@ impl Default for Config {
             checksum: ChecksumKind::Crc32c,
             tree_log: true,
             tight: false,
-            quotas: false,
-            simple_quotas: false,
+            quotas: QuotaMode::Off,
         }
     }
 }
@@ -121,19 +118,11 @@ impl Config {
         }
     }
 
-    /// Has quota groups be counted from now on.
-    fn switch_quotas_on(&self, fs: &Filesystem) -> Result<()> {
-        match self.simple_quotas {
-            true => engine("simple quotas", fs.enable_simple_quotas()),
-            false => engine("quotas", fs.count_quotas(|_| true)),
-        }
-    }
-
     /// Switches quotas on.
     fn with_quotas(&self, device: MemoryDevice) -> Result<MemoryDevice> {
         let device = Arc::new(device);
         let fs = engine("open", open(&(device.clone() as _), self, &Clock::default()))?;
-        self.switch_quotas_on(&fs)?;
+        engine("quotas", quotas::switch(&fs, self.quotas))?;
         engine("close", fs.close())?;
         Arc::try_unwrap(device).or_else(|_| fail("somebody still has the device"))
     }
@@ -153,7 +142,7 @@ impl Config {
         options.features.set(Feature::BlockGroupTree, false);
         options.features.set(Feature::NoHoles, self.no_holes);
         match buttress_mkfs::make(&device, &options, &mut Environment::seeded(1)) {
-            Ok(_) if self.quotas => self.with_quotas(device),
+            Ok(_) if self.quotas != QuotaMode::Off => self.with_quotas(device),
             Ok(_) => Ok(device),
             Err(error) => fail(format!("mkfs: {error}")),
         }
@@ -303,8 +292,8 @@ impl Runner {
     /// The same, by this clock.
     pub fn by_clock(disk: Arc<dyn BlockDevice>, config: &Config, clock: Clock) -> Result<Runner> {
         let fs = engine("open", open(&disk, config, &clock))?;
-        if config.quotas && !fs.has_quotas() {
-            config.switch_quotas_on(&fs)?;
+        if !fs.has_quotas() {
+            engine("quotas", quotas::switch(&fs, config.quotas))?;
         }
         let mut runner = Runner::on(fs, Node::ROOT, config, clock)?;
         runner.disk = Some(disk);
@@ -337,7 +326,8 @@ impl Runner {
     /// A part of a filesystem: what is below `root`, an empty directory that nobody else uses.
     pub fn on(fs: Filesystem, root: Node, config: &Config, clock: Clock) -> Result<Runner> {
         let top = inode_of(&engine("attributes of the root", fs.attributes(root))?);
-        let model = Model::new(root, top, config.nodesize);
+        let mut model = Model::new(root, top, config.nodesize);
+        model.quotas = config.quotas;
         let (before, counts) = (clock.now(), Counts::default());
         let (device, disk, config) = (None, None, *config);
         let fs = Some(fs);
@@ -409,6 +399,7 @@ impl Runner {
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Empty { number } => self.empty(*number),
+            Op::Quotas { mode } => self.switch_quotas(*mode),
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
             Op::Check => self.check(),
@@ -472,12 +463,12 @@ impl Runner {
     /// What the last commit says of quota groups is what there is.
     fn check_quotas(&self) -> Result<()> {
         // Where others commit meanwhile there is no one version to look at.
-        if !self.config.quotas || self.disk.is_none() {
+        if !self.has_quotas() {
             return Ok(());
         }
         // Where more has changed than a commit may look at, they are counted anew. Each commit may drop more.
         self.within_limits()?;
-        if self.config.simple_quotas {
+        if self.model.quotas == QuotaMode::Simple {
             // States of a device that is somebody else's are judged by him.
             let checked = |device| compare::simple_quotas(self.fs(), device);
             return self.device.as_deref().map_or(Ok(()), checked);
@@ -506,7 +497,7 @@ impl Runner {
         if self.fs.is_some() {
             self.reopen()?;
         }
-        if self.config.quotas && self.fs.is_some() {
+        if self.has_quotas() && self.fs.is_some() {
             engine("clean", self.fs().clean())?;
             self.check_quotas()?;
         }
@@ -528,7 +519,7 @@ impl Runner {
     ) -> Result<Option<T>> {
         match answer {
             // Groups have limits now and then.
-            Err(Error::User(Errno::DQUOT)) if self.config.quotas => {
+            Err(Error::User(Errno::DQUOT)) if self.model.quotas != QuotaMode::Off => {
                 self.counts.no_space += 1;
                 Ok(None)
             }

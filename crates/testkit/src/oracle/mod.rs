@@ -21,7 +21,9 @@ pub use fiemap::{Question, Record, fiemap};
 pub use klog::KernelLog;
 pub use loopdev::LoopDevice;
 pub use mount::KernelMount;
-pub use progs::{btrfs, check, check_verdict, is_clean_line, mkfs, mkfs_devices, tool};
+pub use progs::{
+    SIMPLE_QUOTAS, btrfs, check, check_verdict, is_clean_line, mkfs, mkfs_devices, tool,
+};
 pub use tempfile::TempDir;
 
 /// Why the real thing could not be asked, or what it complained about.

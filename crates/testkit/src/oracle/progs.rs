@@ -31,7 +31,7 @@ pub fn tool(program: &str, args: &[&str]) -> Result<String> {
 }
 
 /// What `btrfs check` before 6.7 says of simple quotas, which it does not read.
-const SIMPLE_QUOTAS: &str = "unsupported option features (10000)";
+pub const SIMPLE_QUOTAS: &str = "unsupported option features (10000)";
 
 /// `btrfs check --readonly`, with `--check-data-csum` when `data`: Ok only if it exits 0 and every
 /// line it prints is one that a clean filesystem gets, and our own checker agrees, which is alone where the

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use buttress_testkit::crash::record::record;
+use buttress_testkit::crash::record::{Recording, record};
 use buttress_testkit::crash::run::{Plan, on_threads, run};
-use buttress_testkit::crash::states::{self, Maker};
+use buttress_testkit::crash::states::{self, Loss, Maker, State};
 use buttress_testkit::crash::workloads::{Script, Workload, all, fsyncs};
 use buttress_testkit::crash::{cold, enumerate, faults, judge};
+use buttress_testkit::model::QuotaMode;
 use buttress_testkit::ops::parse_all;
 use buttress_testkit::ops::run::Runner;
 
@@ -65,7 +66,7 @@ fn sequences() -> enumerate::Plan {
         linux_every: 0,
         strict: false,
         tree_log: true,
-        quotas: (false, false),
+        quotas: QuotaMode::Off,
         empty: false,
     }
 }
@@ -83,7 +84,7 @@ fn a_sample_of_short_sequences() {
 /// Between an operation and the fsync of it, or the next one, a block group moves, and whoever counts is told nothing of it.
 #[test]
 fn a_sample_of_short_sequences_with_emptied_groups() {
-    for quotas in [(false, false), (true, false), (true, true)] {
+    for quotas in [QuotaMode::Off, QuotaMode::Full, QuotaMode::Simple] {
         let plan = enumerate::Plan { every: 1999, empty: true, quotas, ..sequences() };
         let (tally, failures) = enumerate::run(&plan).expect("disks to begin with");
         println!("{quotas:?}: {tally:?}");
@@ -112,6 +113,31 @@ fn a_promise_that_is_not_kept_is_found_out() {
         });
         assert!(broken.count() > 50, "{name} has kept everything too early");
     }
+}
+
+/// Quotas as they were before they were switched are no good once that is acknowledged.
+#[test]
+fn quotas_that_are_switched_too_late_are_found_out() {
+    let found = all().into_iter().find(|workload| workload.name == "quotas");
+    let workload = found.expect("in the table");
+    let mut recording = record(&workload).expect("recorded");
+    let (mut maker, mut switched) = (Maker::new(&recording.history), 0);
+    for (at, done) in recording.ops.iter().enumerate() {
+        let [before, after] = [at, at + 1].map(|at| recording.models[at].quotas);
+        if before == after {
+            continue;
+        }
+        switched += 1;
+        let disk = maker.make(State { cut: done.ended, loss: Loss::None, seed: 0 });
+        let glance = |recording: &Recording| judge::glance(recording, &workload.config, &disk);
+        glance(&recording).expect("as it was acknowledged");
+        recording.models[at].quotas = after;
+        recording.models[at + 1].quotas = before;
+        assert!(glance(&recording).is_err(), "{} has come too late", done.op);
+        recording.models[at].quotas = before;
+        recording.models[at + 1].quotas = after;
+    }
+    assert!(switched > 10, "{switched} times");
 }
 
 #[test]
@@ -186,7 +212,7 @@ fn the_workloads_cover_every_operation() {
     let found: BTreeSet<String> = workloads.iter().flat_map(words).collect();
     let changing = "file mkdir symlink mknod tmpfile link unlink rmdir rename write truncate allocate clone setxattr rmxattr \
                     chmod chown utimes subvolume snapshot delete readonly hold release commit clean reopen \
-                    empty";
+                    empty quotas";
     for word in changing.split(' ') {
         assert!(found.contains(word), "no workload does {word}");
     }

@@ -1,5 +1,6 @@
 //! Filled by Linux until nothing more finds room, below snapshots: it can be emptied here.
 
+use std::error::Error;
 use std::fs::{File, create_dir, write};
 use std::io::{ErrorKind, Write};
 use std::path::Path;
@@ -30,12 +31,15 @@ fn name(number: usize) -> String {
     format!("a-file-with-a-name-{number}")
 }
 
+/// What Linux did, or what it said when it could not.
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
 /// Whether there was room.
-fn fits<T>(done: std::io::Result<T>) -> bool {
+fn fits<T>(done: std::io::Result<T>) -> Result<bool> {
     match done {
-        Ok(_) => true,
-        Err(error) if error.kind() == ErrorKind::StorageFull => false,
-        Err(error) => panic!("{error}"),
+        Ok(_) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::StorageFull => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -70,49 +74,63 @@ fn make_snapshots(top: &Path, filling: Filling) {
     }
 }
 
-fn fill_data(top: &Path) {
-    let mut file = File::create(top.join("big")).unwrap();
+fn fill_data(top: &Path) -> Result<()> {
+    let mut file = File::create(top.join("big"))?;
     let mut data = vec![1; 1 << 20];
     while data.len() >= 4096 {
-        if !fits(file.write_all(&data)) {
+        if !fits(file.write_all(&data))? {
             data.truncate(data.len() / 2);
         }
     }
+    Ok(())
 }
 
-fn fill_metadata(top: &Path) {
+fn fill_metadata(top: &Path) -> Result<()> {
     let dir = top.join("fill");
-    create_dir(&dir).unwrap();
+    create_dir(&dir)?;
     for len in [1500, 0] {
         let (mut refused, mut number) = (0, 0);
         while refused < 20 {
             let done = write(dir.join(format!("{len}-{number}")), vec![2; len]);
-            refused += u32::from(!fits(done));
+            refused += u32::from(!fits(done)?);
             number += 1;
             if number % 2000 == 0 {
-                let _full = File::open(&dir).unwrap().sync_all();
+                let _full = File::open(&dir)?.sync_all();
             }
         }
-        rustix::fs::syncfs(File::open(top).unwrap()).unwrap();
+        rustix::fs::syncfs(File::open(top)?)?;
     }
+    Ok(())
 }
 
-fn filled(filling: Filling) -> Image {
-    let image = Image::by_progs(256 << 20, &["-m", filling.metadata, "-n", filling.nodesize]);
-    let mount = KernelMount::new(&image.path(), "noatime").unwrap();
+fn fill(image: &Image, filling: Filling) -> Result<()> {
+    let mount = KernelMount::new(&image.path(), "noatime")?;
     let top = mount.path();
     let sub = top.join("sub");
-    oracle::btrfs(&["subvolume", "create", text(&sub)]).unwrap();
+    oracle::btrfs(&["subvolume", "create", text(&sub)])?;
     make_files(&sub);
-    mount.sync().unwrap();
+    mount.sync()?;
     make_snapshots(top, filling);
-    mount.sync().unwrap();
+    mount.sync()?;
     if filling.data {
-        fill_data(top);
+        fill_data(top)?;
     }
-    fill_metadata(top);
-    mount.finish().unwrap();
-    image
+    fill_metadata(top)?;
+    Ok(mount.finish()?)
+}
+
+/// So often Linux may fail itself before it is full: it gets there by a race with its own commits.
+const ATTEMPTS: u32 = 3;
+
+fn filled(filling: Filling) -> Image {
+    for _ in 0..ATTEMPTS {
+        let image = Image::by_progs(256 << 20, &["-m", filling.metadata, "-n", filling.nodesize]);
+        match fill(&image, filling) {
+            Ok(()) => return image,
+            Err(why) => println!("{filling:?}: Linux: {why}"),
+        }
+    }
+    panic!("{filling:?}: Linux fills none");
 }
 
 fn delete_file(fs: &Filesystem, path: &str) {

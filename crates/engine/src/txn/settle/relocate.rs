@@ -641,10 +641,7 @@ fn move_data(
     let sectors = u32::try_from(data.head.len / SECTOR).unwrap_or(u32::MAX);
     let at = |bytenr, ino, offset| Target::Data { bytenr, sectors, ino, offset };
     let (from, to) = (bytenr, moving.to.start);
-    log.mark(at(to, 0, 0), Record::NEW);
-    if let Some(owner) = moving.owner {
-        log.owned(at(to, 0, 0), owner);
-    }
+    log.moved(at(to, 0, 0), moving.owner, data.head.generation);
     for (one, leaves) in &data.refs {
         let count = |count: u32| i32::try_from(count).unwrap_or(i32::MAX);
         match *one {

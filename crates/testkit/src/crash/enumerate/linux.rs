@@ -49,7 +49,7 @@ pub fn check(
     let crashed = asked("copy", MemoryDevice::load(&copy))?;
     let (_, logged) = judge::committed(&crashed)?;
     let mount = asked("mount", KernelMount::new(&copy, "subvolid=5,noatime"))?;
-    let found = model(mount.path(), config.nodesize);
+    let found = model(mount.path(), config);
     asked("unmount", mount.finish())?;
     let mut span = recording.whole_span();
     span.rules = Rules::LINUX;
@@ -72,8 +72,9 @@ fn replay(crashed: &MemoryDevice, config: &Config, theirs: &Model) -> Result<boo
 }
 
 /// What Linux shows of one subvolume.
-fn model(top: &Path, nodesize: u32) -> Result<Model> {
-    let mut model = Model::new(Node::ROOT, inode(top)?, nodesize);
+fn model(top: &Path, config: &Config) -> Result<Model> {
+    let mut model = Model::new(Node::ROOT, inode(top)?, config.nodesize);
+    model.quotas = config.quotas;
     let mut found = BTreeMap::new();
     let mut rest = vec![top.to_owned()];
     while let Some(path) = rest.pop() {

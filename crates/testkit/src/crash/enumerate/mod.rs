@@ -22,7 +22,7 @@ use super::record::{Recording, record_on};
 use super::run::guarded;
 use super::states::{Loss, Maker, State};
 use super::workloads::small;
-use crate::model::Model;
+use crate::model::{Model, QuotaMode};
 use crate::ops::Op;
 use crate::ops::run::{Clock, Config, Failure, Result, Runner};
 
@@ -46,8 +46,8 @@ pub struct Plan {
     pub strict: bool,
     /// Whether fsyncs write a log.
     pub tree_log: bool,
-    /// Whether there are quotas, and simple ones.
-    pub quotas: (bool, bool),
+    /// What quotas there are.
+    pub quotas: QuotaMode,
     /// Whether block groups are emptied in between.
     pub empty: bool,
 }
@@ -136,8 +136,7 @@ struct Enumeration<'p> {
 
 /// Does it all; answers what was done and what went wrong.
 pub fn run(plan: &Plan) -> Result<(Tally, Vec<String>)> {
-    let (quotas, simple_quotas) = plan.quotas;
-    let config = Config { tree_log: plan.tree_log, quotas, simple_quotas, ..small(4096) };
+    let config = Config { tree_log: plan.tree_log, quotas: plan.quotas, ..small(4096) };
     let starts: Result<Vec<Start>> = table::BASES.iter().map(|it| Start::of(it, &config)).collect();
     let kinds = table::kinds().iter().map(|words| table::operations(words)).collect();
     let it = Enumeration {

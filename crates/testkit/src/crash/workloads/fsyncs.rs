@@ -124,6 +124,7 @@ fn of_programs() -> Vec<Workload> {
         words("fsync: beside a commit, names", tiny, programs::names_beside),
         words("fsync: beside a commit, one log", usual, programs::log_beside),
         words("fsync: reopening", tiny, programs::reopening),
+        words("fsync: quotas", tiny, programs::quotas),
     ]
 }
 
@@ -132,8 +133,12 @@ pub fn random_fsyncs(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let of = |seed: u64| Workload {
         name: format!("fsync: random {seed}").leak(),
         config: small([4096, 16384, 65536][(seed % 3) as usize]),
-        // Of every second one block groups are emptied in between.
-        script: Script::Synced(seed, 300, Profile { empty_every: seed % 2 * 25, ..few() }),
+        // Of every second one block groups are emptied in between, of every second one of these quotas are switched.
+        script: Script::Synced(
+            seed,
+            300,
+            Profile { empty_every: seed % 2 * 25, quotas_every: seed % 4 / 3 * 20, ..few() },
+        ),
     };
     seeds.map(of).collect()
 }

@@ -171,3 +171,17 @@ pub fn reopening() -> String {
         )
     })
 }
+
+/// Quotas are switched between fsyncs: what is replayed counts where there are some.
+pub fn quotas() -> String {
+    rounds("subvolume /v 0; file /v/a 644 0; write /v/a 0 60000 1; file /b 644 0", 16, |n| {
+        let (s, mode) = (2 * n + 3, ["full", "off", "simple", "off"][n as usize % 4]);
+        format!(
+            "write /v/a {} 9000 {s}; fsync /v/a; file /v/n{n} 644 0; write /v/n{n} 0 20000 {s}; fsync /v/n{n}; write /b 0 5000 {s}; \
+             quotas {mode}; write /v/n{n} 4096 6000 {}; fsync /v/n{n}; clone /v/a 0 8192 /b 8192; fsync /b; unlink /v/n{n}; \
+             file /v/m{n} 644 0; fsync /v/m{n}; fsync /v",
+            n * 3000,
+            s + 2
+        )
+    })
+}

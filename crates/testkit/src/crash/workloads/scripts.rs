@@ -350,6 +350,57 @@ pub fn emptied_groups() -> String {
     lines.0
 }
 
+/// Quotas are switched on, off and to the other kind, upon changes that wait for a commit and upon none, while subvolumes are dropped.
+pub fn quotas() -> String {
+    // Some come twice, and some are refused.
+    const MODES: [&str; 16] = [
+        "full",
+        "full",
+        "off",
+        "simple",
+        "simple",
+        "full",
+        "off",
+        "off",
+        "simple",
+        "off",
+        "full",
+        "simple",
+        "off\nwrite /work/large 0 50000 9\nwrite /copy/large 0 9000 9\nquotas simple",
+        "off\nreopen\nquotas full",
+        "off\nwrite /copy/large 9000 9000 9\nquotas full",
+        "off",
+    ];
+    let mut lines = Lines::default();
+    many_blocks(&mut lines);
+    add!(lines, "snapshot /work /copy false\ncommit");
+    for (n, mode) in MODES.iter().enumerate() {
+        let seed = 2 * n + 1;
+        add!(lines, "file /work/new{n} 644 0\nwrite /work/new{n} 0 {} {seed}", 3000 + n * 2500);
+        add!(lines, "write /work/large {} 9000 {seed}", n * 4096);
+        add!(lines, "clone /work/large 0 40960 /copy/file-with-some-name-{n} 8192");
+        match n % 4 {
+            0 => add!(lines, "snapshot /copy /snap{n} false\nwrite /snap{n}/large 0 5000 {seed}"),
+            1 => add!(lines, "delete /snap{}\ncommit\nfile /beside{n} 644 0", n - 1),
+            2 => {
+                add!(lines, "subvolume /sub{n} 0\nfile /sub{n}/a 644 0\nwrite /sub{n}/a 0 30000 3")
+            }
+            _ => add!(lines, "commit"),
+        }
+        add!(lines, "quotas {mode}");
+        for k in 0..3 {
+            add!(lines, "unlink /work/file-with-some-name-{}", n * 3 + k);
+            add!(lines, "write /copy/file-with-some-name-{} 100 3000 {seed}", n * 9 + k);
+            add!(lines, "commit");
+        }
+        if n == 9 {
+            add!(lines, "delete /work\ncommit\nsubvolume /work 0\nfile /work/large 644 0");
+        }
+    }
+    add!(lines, "clean\ncommit");
+    lines.0
+}
+
 pub fn large_directory() -> String {
     let grow = rounds(20, |lines, n| {
         for k in 0..40 {

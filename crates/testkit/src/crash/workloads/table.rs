@@ -3,6 +3,7 @@
 use buttress_codec::ChecksumKind;
 
 use super::{Script, Workload, scripts, small};
+use crate::model::QuotaMode;
 use crate::ops::generate::Profile;
 use crate::ops::run::Config;
 
@@ -36,6 +37,7 @@ pub fn all() -> Vec<Workload> {
     let mut found = of_operations();
     found.extend(of_space());
     found.extend(of_emptied_groups());
+    found.extend(of_quotas());
     found.extend(of_seeds());
     found
 }
@@ -86,13 +88,26 @@ fn of_space() -> Vec<Workload> {
 fn of_emptied_groups() -> Vec<Workload> {
     let (tiny, usual) = (small(4096), small(16384));
     let slow = Config { drop_blocks_max: 16, ..tiny };
-    let counted = Config { quotas: true, dup: true, ..usual };
+    let counted = Config { quotas: QuotaMode::Full, dup: true, ..usual };
     let random = Script::Seed(21, 600, Profile { empty_every: 30, ..few() });
     vec![
         words("emptied groups", slow, scripts::emptied_groups),
         words("emptied groups, counted", counted, scripts::emptied_groups),
         words("emptied groups, mixed", mixed(false), scripts::emptied_groups),
         Workload { name: "random, emptied groups", config: tiny, script: random },
+    ]
+}
+
+/// Quotas that are switched.
+fn of_quotas() -> Vec<Workload> {
+    let (tiny, usual) = (small(4096), small(16384));
+    let slow = Config { drop_blocks_max: 16, ..tiny };
+    let random = Script::Seed(22, 600, Profile { quotas_every: 20, empty_every: 70, ..few() });
+    vec![
+        words("quotas", slow, scripts::quotas),
+        words("quotas, everything twice", Config { dup: true, ..usual }, scripts::quotas),
+        words("quotas, mixed", mixed(false), scripts::quotas),
+        Workload { name: "random, quotas", config: tiny, script: random },
     ]
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use buttress::{Errno, NewLimits, Node};
+use buttress::{Errno, Filesystem, NewLimits, Node};
 
 use super::super::Op;
 use super::super::rng::Rng;
 use super::{Result, Runner, compare, engine, fail};
+use crate::model::QuotaMode;
 
 /// Groups of levels 1 to 3, so many of each.
 const NUMBERS: u64 = 3;
@@ -43,7 +44,34 @@ impl Since {
     }
 }
 
+/// Switches quotas on or off.
+pub(super) fn switch(fs: &Filesystem, mode: QuotaMode) -> buttress::Result<()> {
+    match mode {
+        QuotaMode::Off => fs.disable_quotas(),
+        QuotaMode::Full => fs.count_quotas(|_| true),
+        QuotaMode::Simple => fs.enable_simple_quotas(),
+    }
+}
+
 impl Runner {
+    /// Whether there are quotas, and nobody else's filesystem has them.
+    pub(super) fn has_quotas(&self) -> bool {
+        self.model.quotas != QuotaMode::Off && self.disk.is_some()
+    }
+
+    pub(super) fn switch_quotas(&mut self, mode: QuotaMode) -> Result<()> {
+        let refusal = self.model.refuse_quotas(mode);
+        let answer = switch(self.fs(), mode);
+        if self.judge(&refusal, true, answer)?.is_none() {
+            return Ok(());
+        }
+        self.model.quotas = mode;
+        if self.has_quotas() {
+            self.begin_anew()?;
+        }
+        self.check_quotas()
+    }
+
     /// An operation is done.
     pub(super) fn note_for_limits(&mut self, op: &Op) {
         let since = &mut self.since;
@@ -67,7 +95,7 @@ impl Runner {
 
     /// Closing it ends the count of blocks that were copied.
     pub(super) fn note_close_for_limits(&mut self) -> Result<()> {
-        if self.config.quotas && self.disk.is_some() {
+        if self.has_quotas() {
             engine("commit", self.fs().commit())?;
             self.since.copied_before += self.fs().stats().blocks_copied - self.since.copied_from;
             self.since.copied_from = 0;
@@ -93,7 +121,7 @@ impl Runner {
 
     /// Some changes of groups, as the number of operations says.
     pub(super) fn change_groups(&mut self) -> Result<()> {
-        if !self.config.quotas || self.disk.is_none() {
+        if !self.has_quotas() {
             return Ok(());
         }
         let mut rng = Rng::new(self.counts.done ^ 0x9_0a75);
@@ -106,11 +134,11 @@ impl Runner {
     /// No group has more than it may, and than it had when it was limited or got a member.
     pub(super) fn within_limits(&self) -> Result<()> {
         let quotas = compare::Quotas::of(self.fs())?;
-        let copied = match self.config.simple_quotas {
-            true => {
+        let copied = match self.model.quotas {
+            QuotaMode::Simple => {
                 self.since.copied_before + self.fs().stats().blocks_copied - self.since.copied_from
             }
-            false => 0,
+            _ => 0,
         };
         let slack = self.since.slack(copied) * u64::from(self.config.nodesize);
         for (id, most) in &quotas.limits {
@@ -203,7 +231,7 @@ impl Runner {
 
     /// Groups that a new subvolume may be put into: where there are quotas, and not always.
     pub(super) fn some_groups(&self) -> Result<Vec<u64>> {
-        if !self.config.quotas || self.disk.is_none() {
+        if !self.has_quotas() {
             return Ok(Vec::new());
         }
         let mut rng = Rng::new(self.counts.done ^ 0x5ba9);

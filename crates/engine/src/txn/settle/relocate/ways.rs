@@ -20,6 +20,8 @@ use crate::tree::View;
 
 /// A tree that is never shared, and a key at which it changes.
 type Place = (u64, Key);
+/// The same from one key to another one, both included.
+type Stretch = (Place, Key);
 
 /// What was looked at and found good.
 #[derive(Default)]
@@ -31,18 +33,29 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    fn lead_to(&self, (tree, key): Place) -> bool {
-        let last = self.spans.range((tree, Key::MIN)..=(tree, key)).next_back();
-        last.is_some_and(|(_, behind)| behind.is_none_or(|behind| key < behind))
+    /// The key behind the leaf of a place, if the way to that was looked at.
+    fn behind(&self, (tree, key): Place) -> Option<Option<Key>> {
+        let (_, behind) = self.spans.range((tree, Key::MIN)..=(tree, key)).next_back()?;
+        behind.is_none_or(|behind| key < behind).then_some(*behind)
     }
 }
 
-/// Where the trees change with an extent, or tree block, that comes or goes, or that is referred to by others.
-fn places_of(bytenr: u64) -> [Place; 2] {
+/// Where the trees change with an extent, or tree block, that comes or goes, or that is referred to by others: its item and its references behind that, and
+/// what is said of free space from before it to what follows it.
+fn stretches_of(extent: Range) -> [Stretch; 2] {
+    let Range { start, .. } = extent;
+    let free = |at| Key::new(at, u8::MAX, u64::MAX);
     [
-        (objectid::EXTENT_TREE, Key::new(bytenr, kind::METADATA_ITEM, u64::MAX)),
-        (objectid::FREE_SPACE_TREE, Key::new(bytenr, u8::MAX, u64::MAX)),
+        (
+            (objectid::EXTENT_TREE, Key::new(start, kind::METADATA_ITEM, u64::MAX)),
+            Key::new(start, u8::MAX, u64::MAX),
+        ),
+        ((objectid::FREE_SPACE_TREE, free(start)), free(extent.end())),
     ]
+}
+
+fn just(place: Place) -> Stretch {
+    (place, place.1)
 }
 
 impl Settler<'_, '_> {
@@ -53,7 +66,11 @@ impl Settler<'_, '_> {
         owners: &Owners<'_>,
         bytenr: u64,
     ) -> Result<()> {
-        self.lead_to(ways, owners, places_of(bytenr).to_vec())
+        self.lead_to(ways, owners, stretches_of(self.block_at(bytenr)).to_vec())
+    }
+
+    fn block_at(&self, bytenr: u64) -> Range {
+        Range::new(bytenr, self.commit.core().features.nodesize as u64)
     }
 
     /// The same, with the checksums of data.
@@ -63,11 +80,10 @@ impl Settler<'_, '_> {
         owners: &Owners<'_>,
         data: Range,
     ) -> Result<()> {
-        let sums = [data.start, data.end() - 1].map(|at| {
-            (objectid::CSUM_TREE, Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, at))
-        });
-        let places = places_of(data.start).into_iter().chain(sums).collect();
-        self.lead_to(ways, owners, places)
+        let sums = |at| Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, at);
+        let sums = ((objectid::CSUM_TREE, sums(data.start)), sums(data.end() - 1));
+        let stretches = stretches_of(data).into_iter().chain([sums]).collect();
+        self.lead_to(ways, owners, stretches)
     }
 
     /// The same of what a tree that is never shared has at a key.
@@ -77,7 +93,7 @@ impl Settler<'_, '_> {
         owners: &Owners<'_>,
         place: Place,
     ) -> Result<()> {
-        self.lead_to(ways, owners, vec![place])
+        self.lead_to(ways, owners, vec![just(place)])
     }
 
     /// The same of a block group that goes with its chunk when it is vacant.
@@ -103,33 +119,55 @@ impl Settler<'_, '_> {
         places.extend(space.device_ranges_of(start).iter().map(|range| {
             (objectid::DEV_TREE, Key::new(space.devid(), kind::DEV_EXTENT, range.start))
         }));
-        self.lead_to(ways, owners, places)
+        self.lead_to(ways, owners, places.into_iter().map(just).collect())
     }
 
-    /// The blocks on the way to all these places can be written anew, and so those on the way to what is said of these, to the end.
-    fn lead_to(&self, ways: &mut Ways, owners: &Owners<'_>, mut waiting: Vec<Place>) -> Result<()> {
-        while let Some(place) = waiting.pop() {
-            if ways.lead_to(place) {
-                continue;
-            }
-            let (tree, key) = place;
-            let Some(view) = self.describing(tree) else { continue };
-            let mut met = vec![view.root().bytenr];
-            let behind = view.show_way(&key, &mut |block| met.push(block.bytenr()))?;
-            for bytenr in met {
-                if ways.sound.contains(&bytenr) {
-                    continue;
+    /// The blocks on the way to all that can be written anew, and so those on the way to what is said of these, to the end.
+    fn lead_to(
+        &self,
+        ways: &mut Ways,
+        owners: &Owners<'_>,
+        mut waiting: Vec<Stretch>,
+    ) -> Result<()> {
+        while let Some(((tree, mut key), last)) = waiting.pop() {
+            loop {
+                let behind = match ways.behind((tree, key)) {
+                    Some(known) => known,
+                    None => self.leads_to(ways, owners, (tree, key), &mut waiting)?,
+                };
+                match behind {
+                    Some(behind) if behind <= last => key = behind,
+                    _ => break,
                 }
-                if owners.count_of(bytenr, &InlineRef::TreeBlock { root: tree })? != 1 {
-                    let what = "a block of a tree that is never shared has no reference by that";
-                    return Err(Error::inconsistent(objectid::EXTENT_TREE, what, bytenr));
-                }
-                ways.sound.insert(bytenr);
-                waiting.extend(places_of(bytenr));
             }
-            ways.spans.insert(place, behind);
         }
         Ok(())
+    }
+
+    /// The same of the blocks on the way to one leaf; what changes with these is `waiting`. Answers the key behind the leaf.
+    fn leads_to(
+        &self,
+        ways: &mut Ways,
+        owners: &Owners<'_>,
+        (tree, key): Place,
+        waiting: &mut Vec<Stretch>,
+    ) -> Result<Option<Key>> {
+        let Some(view) = self.describing(tree) else { return Ok(None) };
+        let mut met = vec![view.root().bytenr];
+        let behind = view.show_way(&key, &mut |block| met.push(block.bytenr()))?;
+        for bytenr in met {
+            if ways.sound.contains(&bytenr) {
+                continue;
+            }
+            if owners.count_of(bytenr, &InlineRef::TreeBlock { root: tree })? != 1 {
+                let what = "a block of a tree that is never shared has no reference by that";
+                return Err(Error::inconsistent(objectid::EXTENT_TREE, what, bytenr));
+            }
+            ways.sound.insert(bytenr);
+            waiting.extend(stretches_of(self.block_at(bytenr)));
+        }
+        ways.spans.insert((tree, key), behind);
+        Ok(behind)
     }
 
     /// A tree that describes the filesystem, as this commit has it by now.
