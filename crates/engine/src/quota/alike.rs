@@ -27,11 +27,15 @@ const LEAVES_MAX: usize = 3;
 /// Data extents that a leaf names, by the places in files at which it does, in order.
 pub type Named = Vec<(Key, u64)>;
 
+/// The slots of a leaf that have files' data, and their heads.
+fn of_files(leaf: &TreeBlock) -> impl Iterator<Item = (usize, &ItemHead)> {
+    let heads = leaf.item_heads().iter().enumerate();
+    heads.filter(|(_, head)| head.key.kind == kind::EXTENT_DATA)
+}
+
 /// The data extents that a leaf names, and where.
 pub fn named(leaf: &TreeBlock) -> Named {
-    let heads = leaf.item_heads().iter().enumerate();
-    let of_files = heads.filter(|(_, head)| head.key.kind == kind::EXTENT_DATA);
-    of_files.filter_map(|(slot, _)| named_in(leaf, slot)).collect()
+    of_files(leaf).filter_map(|(slot, _)| named_in(leaf, slot)).collect()
 }
 
 /// Those of them that another tree does not name at the same places. What cannot be read names nothing.
@@ -40,6 +44,10 @@ pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Named {
     for _ in 0..LEAVES_MAX {
         let Some(first) = (at < leaf.len()).then(|| leaf.key(at)) else { break };
         let Ok((other, next)) = view.leaf_at(&first) else { break };
+        if have_same_heads(leaf, &other) {
+            unlike_at_places(leaf, &other, &mut rest);
+            return rest;
+        }
         let end = next.map_or(leaf.len(), |next| leaf.search(&next).unwrap_or_else(|slot| slot));
         // It has the first key in any case.
         let end = end.max(at + 1);
@@ -59,8 +67,6 @@ pub struct Alike {
     places: Vec<(usize, usize)>,
     /// The addresses of these extents, [`NONE`] where there is none.
     named: Vec<u64>,
-    /// Room for those of the other leaf.
-    others: Vec<u64>,
 }
 
 impl Alike {
@@ -76,26 +82,32 @@ impl Alike {
         if self.leaf != Some(one.bytenr()) {
             self.begin(one);
         }
-        self.others.clear();
-        self.others.extend(self.places.iter().map(|(_, place)| named_at(other, *place)));
-        for ((slot, _), (a, b)) in self.places.iter().zip(self.named.iter().zip(&self.others)) {
-            if a != b {
-                let name = |bytenr: u64| (bytenr != NONE).then(|| (one.key(*slot), bytenr));
-                mine.extend(name(*a));
-                others.extend(name(*b));
+        for ((slot, place), known) in self.places.iter().zip(&mut self.named) {
+            let now = named_at(other, *place);
+            if now != *known {
+                let before = std::mem::replace(known, now);
+                mine.extend(at_slot(one, *slot, before));
+                others.extend(at_slot(one, *slot, now));
             }
         }
         self.leaf = Some(other.bytenr());
-        std::mem::swap(&mut self.named, &mut self.others);
     }
 
     fn begin(&mut self, leaf: &TreeBlock) {
-        let heads = leaf.item_heads().iter().enumerate();
-        let of_files = heads.filter(|(_, head)| head.key.kind == kind::EXTENT_DATA);
         self.places.clear();
-        self.places.extend(of_files.map(|(slot, head)| (slot, naming(head))));
+        self.places.extend(of_files(leaf).map(|(slot, head)| (slot, naming(head))));
         self.named.clear();
         self.named.extend(self.places.iter().map(|(_, place)| named_at(leaf, *place)));
+    }
+}
+
+/// What a leaf names that another one with the same heads does not.
+fn unlike_at_places(leaf: &TreeBlock, other: &TreeBlock, rest: &mut Named) {
+    for (slot, head) in of_files(leaf) {
+        let (mine, others) = (named_at(leaf, naming(head)), named_at(other, naming(head)));
+        if mine != others {
+            rest.extend(at_slot(leaf, slot, mine));
+        }
     }
 }
 
@@ -113,12 +125,17 @@ fn naming(head: &ItemHead) -> usize {
 /// The extent that is named so there, if it is none of inline data.
 #[inline]
 fn named_at(leaf: &TreeBlock, place: usize) -> u64 {
-    match leaf.as_bytes().get(place..place + NAMING_LEN) {
+    match leaf.as_bytes().get(place..).and_then(|rest| rest.first_chunk::<NAMING_LEN>()) {
         Some([kind, address @ ..]) if *kind != FileExtentHead::INLINE => {
-            address.try_into().map_or(NONE, u64::from_le_bytes)
+            u64::from_le_bytes(*address)
         }
         _ => NONE,
     }
+}
+
+/// What a leaf names in a slot, if that is an extent.
+fn at_slot(leaf: &TreeBlock, slot: usize, bytenr: u64) -> Option<(Key, u64)> {
+    (bytenr != NONE).then(|| (leaf.key(slot), bytenr))
 }
 
 /// Whether a tree names a data extent at a place.

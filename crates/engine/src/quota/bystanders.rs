@@ -272,14 +272,25 @@ impl<'a> Bystanders<'a> {
         }
     }
 
+    /// Whether it is seen at once that no group gains or loses anything: leaves that nobody with a group has reached let go of data, which are gone by that, or which
+    /// several have still. That is most of what is dropped.
+    pub(super) fn is_plainly_same(&mut self, records: &[Record], extent: &Extent) -> bool {
+        let lets_go = |one: &Record| one.kind == kind::SHARED_DATA_REF && one.delta < 0;
+        let are_quiet = records.iter().all(|one| lets_go(one) && self.seen(one.owner, 0).is_quiet);
+        are_quiet
+            && (extent.refs == 0 || self.has_several(0, extent))
+            && !self.remembered.sets.is_full()
+    }
+
     /// What these records, all those of an extent that was there before, have made of it.
     pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> Settled {
         let is_gone = extent.refs == 0;
+        let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
         let settled = match self.losers(records, is_gone) {
             Losers::None => Settled::Same,
             Losers::Quiet if is_gone => Settled::Same,
-            Losers::Quiet if self.has_several(records, extent) => Settled::Same,
-            Losers::One(tree) if !is_gone && self.has_several(records, extent) => {
+            Losers::Quiet if self.has_several(level, extent) => Settled::Same,
+            Losers::One(tree) if !is_gone && self.has_several(level, extent) => {
                 match self.has_lost(tree, extent) {
                     Some(true) => Settled::LostBy(tree),
                     Some(false) => Settled::Same,
@@ -446,16 +457,18 @@ impl<'a> Bystanders<'a> {
     }
 
     /// Whether it is certain that several have an extent, of whom no group has all.
-    fn has_several(&mut self, records: &[Record], extent: &Extent) -> bool {
-        let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
+    #[inline]
+    fn has_several(&mut self, level: u8, extent: &Extent) -> bool {
         // What a tree has still begins with references that its neighbours have, too; what is only in snapshots ends with such ones. So few blocks are asked for.
         let from_start = extent.inline.first().is_some_and(|(one, _)| is_by_tree(one));
         let mut found = Found::default();
-        let mut is_enough = |(one, _): &(InlineRef, i64)| self.are_several(&mut found, one, level);
-        match from_start {
-            true => extent.inline.iter().any(&mut is_enough),
-            false => extent.inline.iter().rev().any(&mut is_enough),
+        let mut refs = extent.inline.iter();
+        while let Some((one, _)) = if from_start { refs.next() } else { refs.next_back() } {
+            if self.are_several(&mut found, one, level) {
+                return true;
+            }
         }
+        false
     }
 
     /// Whether those who were found and who have one more reference are several, of whom no group has all.
@@ -470,6 +483,9 @@ impl<'a> Bystanders<'a> {
             }
             InlineRef::Owner { .. } => return false,
         };
+        if seen.is_nobodys {
+            return true;
+        }
         // Who is in no other group than his own is in none with anybody else.
         let are_several = match (found.plain, seen.plain) {
             (Some(one), Some(other)) => one != other,
@@ -482,7 +498,7 @@ impl<'a> Bystanders<'a> {
             }
         };
         found.plain = found.plain.or(seen.plain);
-        are_several || seen.is_nobodys
+        are_several
     }
 
     /// What is known of who has a reference of his own: he has it, and others may by his block.

@@ -55,8 +55,9 @@ struct Change {
     is_quiet: bool,
     /// Whether what is below may have become somebody's alone, or no more be that of one that has a group, without a record.
     goes_on: bool,
-    /// One that reaches them, or did.
+    /// One that reaches them, or did, and whether it is in no group but its own.
     tree: u64,
+    is_plain: bool,
 }
 
 /// A tree block that was there before.
@@ -72,8 +73,9 @@ struct Place {
 struct Lone {
     /// Which version of a leaf it is of: a number by its first key. That others may have the same costs looking for items that are not there.
     version_of: u64,
-    /// One that reaches it.
+    /// One that reaches it, and whether it is in no group but its own.
     tree: u64,
+    is_plain: bool,
     bytenr: u64,
     generation: u64,
     /// Those who have lost it.
@@ -171,7 +173,8 @@ impl<'a> Counting<'a> {
 
     /// Counts tree blocks, and finds what is below them; whether that could be done.
     fn all_blocks(&mut self, mut touched: Vec<TouchedBlock>, sets: &mut RootSets) -> Result<bool> {
-        touched.sort_unstable_by_key(|one| one.bytenr);
+        // Each merge of a log of references has told of them in order.
+        touched.sort_by_key(|one| one.bytenr);
         self.is_odd |= touched.windows(2).any(|pair| pair[0].bytenr == pair[1].bytenr);
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
         for one in &touched {
@@ -299,11 +302,13 @@ impl<'a> Counting<'a> {
         let is_quiet = !lost.iter().any(|tree| self.moves.has_group(*tree));
         let is_left = !new.is_empty();
         let may_be_alone = is_left && !self.moves.is_nobodys(new.iter().copied());
+        let tree = new.first().or(old.first()).copied().unwrap_or_default();
         Change {
             lost: sets.of(&mut lost),
             is_quiet,
             goes_on: old.len() > 1 && !lost.is_empty() && (!is_quiet || may_be_alone),
-            tree: new.first().or(old.first()).copied().unwrap_or_default(),
+            tree,
+            is_plain: !self.moves.is_fresh(tree) && self.moves.is_plain(tree),
             number: self.moves.number(old, new),
         }
     }
@@ -325,8 +330,8 @@ impl<'a> Counting<'a> {
             let Place { bytenr, generation, .. } = *place;
             let Key { objectid, kind, offset } = leaf.key(0);
             let version_of = objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind);
-            let (tree, lost) = (change.tree, change.lost);
-            return self.lone.push(Lone { version_of, tree, bytenr, generation, lost });
+            let Change { tree, is_plain, lost, .. } = *change;
+            return self.lone.push(Lone { version_of, tree, is_plain, bytenr, generation, lost });
         }
         self.lose(&named(leaf), change.lost, sets);
     }
@@ -365,9 +370,6 @@ impl<'a> Counting<'a> {
             }
             self.done[COMPARED] += 1;
             let compared = [before, other.map(|other| other.tree)];
-            if compared == [None; 2] {
-                rest = named(&leaf);
-            }
             self.unlike(&leaf, &mut rest, one.tree, compared)?;
             self.lose(&rest, one.lost, sets);
             std::mem::swap(&mut rest, &mut others);
@@ -377,17 +379,18 @@ impl<'a> Counting<'a> {
 
     /// Whether two leaves are versions of one, and what both name nobody has alone.
     fn are_alike(&mut self, one: &Lone, other: &Lone) -> bool {
+        if one.version_of != other.version_of {
+            return false;
+        }
+        if one.is_plain && other.is_plain {
+            return one.tree != other.tree;
+        }
         let (trees, moves) = ([one.tree, other.tree], &mut self.moves);
-        let is_fresh = trees.iter().any(|tree| moves.is_fresh(*tree));
-        let are_plain = |moves: &mut Moves<'_>| {
-            one.tree != other.tree && trees.iter().all(|tree| moves.is_plain(*tree))
-        };
-        one.version_of == other.version_of
-            && !is_fresh
-            && (are_plain(moves) || moves.is_nobodys(trees))
+        trees.iter().all(|tree| !moves.is_fresh(*tree)) && moves.is_nobodys(trees)
     }
 
-    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one.
+    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one; with none,
+    /// `rest` is all that it names.
     fn unlike(
         &mut self,
         leaf: &TreeBlock,
@@ -395,16 +398,26 @@ impl<'a> Counting<'a> {
         tree: u64,
         compared: [Option<u64>; 2],
     ) -> Result<()> {
-        if rest.is_empty() {
+        let mut is_known = compared != [None; 2];
+        if is_known && rest.is_empty() {
             return Ok(());
         }
-        for other in &*self.others(tree)? {
+        let others = self.others(tree)?;
+        // What those behind it do not have is overwritten there, so those before it have it; and the other way round.
+        let is_likely = |other: &&View<'_>| (other.owner() < tree) == compared[0].is_none();
+        let likely = others.iter().filter(is_likely);
+        for other in likely.chain(others.iter().filter(|other| !is_likely(other))) {
             match rest.len() {
+                _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
+                0 => break,
                 FEW.. => keep_both(rest, &unlike(leaf, other)),
                 // More of them may be in the leaf beside the one that was compared.
                 _ if compared.contains(&Some(other.owner())) => {}
                 _ => rest.retain(|one| !names(other, one)),
             }
+        }
+        if !is_known {
+            *rest = named(leaf);
         }
         Ok(())
     }
