@@ -7,6 +7,7 @@
 
 use std::mem::offset_of;
 use std::ops::Range;
+use std::sync::Arc;
 
 use buttress_ondisk::block::ItemHead;
 use buttress_ondisk::item::{FileExtentHead, FileExtentTail};
@@ -138,11 +139,19 @@ fn at_slot(leaf: &TreeBlock, slot: usize, bytenr: u64) -> Option<(Key, u64)> {
     (bytenr != NONE).then(|| (leaf.key(slot), bytenr))
 }
 
-/// Whether a tree names a data extent at a place.
-pub fn names(view: &View<'_>, (key, bytenr): &(Key, u64)) -> bool {
-    let Ok((leaf, _)) = view.leaf_at(key) else { return false };
-    let found = leaf.search(key).ok().and_then(|slot| extent_of(leaf.data(slot)));
-    found.is_some_and(|it| it.bytenr == *bytenr)
+/// Leaves what a tree does not name at the same places. What is in one leaf costs one way through the tree.
+pub fn keep_unnamed(rest: &mut Named, view: &View<'_>) {
+    let mut last: Option<Arc<TreeBlock>> = None;
+    rest.retain(|(key, bytenr)| {
+        let known = last.as_ref().and_then(|leaf| named_by(leaf, key));
+        let named = known.or_else(|| named_by(last.insert(view.leaf_at(key).ok()?.0), key));
+        named != Some(*bytenr)
+    });
+}
+
+/// The data extent that a leaf names at a place.
+fn named_by(leaf: &TreeBlock, key: &Key) -> Option<u64> {
+    leaf.search(key).ok().and_then(|slot| named_in(leaf, slot)).map(|(_, bytenr)| bytenr)
 }
 
 /// The same of some slots, and of a leaf that has all their keys that the other tree has.

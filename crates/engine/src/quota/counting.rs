@@ -20,7 +20,7 @@ use std::rc::Rc;
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{Alike, Named, named, names, unlike};
+use super::alike::{Alike, Named, keep_unnamed, named, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -413,7 +413,7 @@ impl<'a> Counting<'a> {
                 FEW.. => keep_both(rest, &unlike(leaf, other)),
                 // More of them may be in the leaf beside the one that was compared.
                 _ if compared.contains(&Some(other.owner())) => {}
-                _ => rest.retain(|one| !names(other, one)),
+                _ => keep_unnamed(rest, other),
             }
         }
         if !is_known {
