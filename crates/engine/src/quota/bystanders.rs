@@ -13,9 +13,10 @@
 //! the leaves that have it by their addresses are not his: he was not among those who reached them in the last version, or has owned them until he got a copy.
 //! Bystanders have it still, so nobody has had it alone.
 //!
-//! Extents of one leaf follow each other, and most have the same references as the one before: then the answer is the same, too ([`Last`]).
+//! What is known of a block is at hand in a step or two ([`Near`]), as the same blocks are met with each extent of a leaf.
 
 use std::collections::BTreeSet;
+use std::num::NonZeroU64;
 
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{kind, objectid};
@@ -30,6 +31,11 @@ use crate::refs::{Extent, Record, RootSet, RootSets, Sharing};
 
 /// Commits after which all is looked for anew: trees that have changed once are no bystanders until then.
 const COMMITS_MAX: u32 = 64;
+/// Places for what is known of blocks or trees in one commit, powers of two.
+const NEAR_MIN: usize = 64;
+const NEAR_MAX: usize = 8192;
+/// No block's address, and no tree.
+const NOWHERE: u64 = u64::MAX;
 /// Bytes that a block takes in the table, about.
 const BLOCK_BYTES: u64 = 48;
 
@@ -121,7 +127,9 @@ pub struct Bystanders<'a> {
     /// The level of a tree's root in the last version, if it has one, and the set of the tree.
     tops: Spread<u64, (Option<u8>, RootSet)>,
     /// What is known of blocks, and of sets of trees.
-    near: Spread<u64, Seen>,
+    near: Near,
+    /// The same of trees that have references of their own.
+    trees: Near,
     seen: Spread<u64, Seen>,
     /// Whether no group has all trees of a set.
     nobodys: Spread<u64, bool>,
@@ -133,18 +141,55 @@ pub struct Bystanders<'a> {
     last: Last,
 }
 
-/// What extents that were settled before have had for references, of which the next one most often has the same.
+/// What was asked last, as the next one most often asks the same.
 #[derive(Debug, Default)]
 struct Last {
-    /// References that somebody has let go of, and whose that were.
-    let_go: Vec<Way>,
-    losers: Losers,
-    /// References with which those of an extent begin, or end, and by which several have it, of whom no group has all.
-    several: Vec<Way>,
     /// A tree that has an extent with exactly these references no more.
     lost: (u64, Vec<Way>),
-    /// What is known of a tree that has references of its own.
-    tree: Option<(u64, Seen)>,
+    /// The references of a tree block, first those that somebody has let go of, and how many these are; and its trees.
+    left: (Vec<Way>, usize, u8, [RootSet; 2]),
+}
+
+/// What is known of blocks, or of trees. Each has one place, by its number, which others have, too: what was put there last is found.
+#[derive(Debug)]
+struct Near {
+    places: Vec<(u64, Seen)>,
+    /// How many were put there since it has had so many places.
+    put: usize,
+    /// Bits that are the same in all numbers.
+    shift: u32,
+}
+
+impl Near {
+    /// Of numbers that are multiples of `step`, a power of two.
+    fn new(step: usize) -> Near {
+        Near { places: Vec::new(), put: 0, shift: step.trailing_zeros() }
+    }
+
+    #[inline]
+    fn place(&self, number: u64) -> usize {
+        (number >> self.shift) as usize & self.places.len().wrapping_sub(1)
+    }
+
+    #[inline]
+    fn get(&self, number: u64) -> Option<&Seen> {
+        let (known, seen) = self.places.get(self.place(number))?;
+        (*known == number).then_some(seen)
+    }
+
+    fn put(&mut self, number: u64, seen: Seen) {
+        if self.put == self.places.len() && self.put < NEAR_MAX {
+            let more = (2 * self.put).max(NEAR_MIN);
+            let old = std::mem::replace(&mut self.places, vec![(NOWHERE, Seen::default()); more]);
+            self.put = 0;
+            old.into_iter().filter(|it| it.0 != NOWHERE).for_each(|it| self.put(it.0, it.1));
+        }
+        self.put += 1;
+        let place = self.place(number);
+        if let Some(known) = self.places.get_mut(place) {
+            *known = (number, seen);
+        }
+    }
 }
 
 /// A kind of reference, and the tree or the block that has it.
@@ -153,8 +198,10 @@ type Way = (u8, u64);
 /// Who lets go of an extent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Losers {
-    /// Nobody who has a group.
+    /// There are none.
     #[default]
+    None,
+    /// Nobody who has a group.
     Quiet,
     /// One tree that is in no other group than its own, and others without groups.
     One(u64),
@@ -184,7 +231,15 @@ struct Seen {
     /// No group has all bystanders.
     is_nobodys: bool,
     /// A bystander that is in no other group than its own.
-    plain: Option<u64>,
+    plain: Option<NonZeroU64>,
+}
+
+/// Bystanders that have an extent.
+#[derive(Debug, Default)]
+struct Found {
+    all: RootSet,
+    /// One that is in no other group than its own.
+    plain: Option<NonZeroU64>,
 }
 
 impl<'a> Bystanders<'a> {
@@ -196,6 +251,7 @@ impl<'a> Bystanders<'a> {
         quota: &'a Mutex<Quota>,
         changes: &Changes,
     ) -> Bystanders<'a> {
+        let near = Near::new(owners.blocks().nodesize());
         Bystanders {
             owners,
             sharing,
@@ -205,7 +261,8 @@ impl<'a> Bystanders<'a> {
             leaving: changes.leaving(),
             over: Spread::default(),
             tops: Spread::default(),
-            near: Spread::default(),
+            near,
+            trees: Near::new(1),
             seen: Spread::default(),
             nobodys: Spread::default(),
             numbers: Spread::default(),
@@ -215,13 +272,25 @@ impl<'a> Bystanders<'a> {
         }
     }
 
+    /// Whether it is seen at once that no group gains or loses anything: leaves that nobody with a group has reached let go of data, which are gone by that, or which
+    /// several have still. That is most of what is dropped.
+    pub(super) fn is_plainly_same(&mut self, records: &[Record], extent: &Extent) -> bool {
+        let lets_go = |one: &Record| one.kind == kind::SHARED_DATA_REF && one.delta < 0;
+        let are_quiet = records.iter().all(|one| lets_go(one) && self.seen(one.owner, 0).is_quiet);
+        are_quiet
+            && (extent.refs == 0 || self.has_several(0, extent))
+            && !self.remembered.sets.is_full()
+    }
+
     /// What these records, all those of an extent that was there before, have made of it.
     pub(super) fn settle(&mut self, records: &[Record], extent: &Extent) -> Settled {
         let is_gone = extent.refs == 0;
+        let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
         let settled = match self.losers(records, is_gone) {
-            Losers::Quiet if is_gone || !records.iter().any(lets_go) => Settled::Same,
-            Losers::Quiet if self.has_several(records, extent) => Settled::Same,
-            Losers::One(tree) if !is_gone && self.has_several(records, extent) => {
+            Losers::None => Settled::Same,
+            Losers::Quiet if is_gone => Settled::Same,
+            Losers::Quiet if self.has_several(level, extent) => Settled::Same,
+            Losers::One(tree) if !is_gone && self.has_several(level, extent) => {
                 match self.has_lost(tree, extent) {
                     Some(true) => Settled::LostBy(tree),
                     Some(false) => Settled::Same,
@@ -242,8 +311,34 @@ impl<'a> Bystanders<'a> {
         sets: &mut RootSets,
     ) -> Option<[RootSet; 2]> {
         let level = records.iter().find(|one| one.is_reference()).map(above)?;
+        if extent.has_keyed() {
+            return None;
+        }
+        let let_go = records.iter().filter(|one| lets_go(one)).map(|one| (one.kind, one.owner));
+        let ways = let_go.clone().chain(extent.inline.iter().filter_map(|(one, _)| way(one)));
+        let (known, count, of, answer) = &self.last.left;
+        let is_same = (*count, *of) == (let_go.clone().count(), level);
+        if is_same && ways.clone().eq(known.iter().copied()) {
+            return Some(*answer);
+        }
+        let [left, lost] = self.find_left(records, extent, level)?;
+        if self.remembered.sets.is_full() {
+            return None;
+        }
+        let answer = [left, lost].map(|set| self.in_sets(set, sets));
+        self.last.left = (ways.collect(), let_go.count(), level, answer);
+        Some(answer)
+    }
+
+    /// The same, in the sets that are remembered.
+    fn find_left(
+        &mut self,
+        records: &[Record],
+        extent: &Extent,
+        level: u8,
+    ) -> Option<[RootSet; 2]> {
         let (mut left, mut lost) = (RootSet::EMPTY, RootSet::EMPTY);
-        for record in records.iter().filter(|one| one.is_reference() && one.delta < 0) {
+        for record in records.iter().filter(|one| lets_go(one)) {
             let trees = match record.kind {
                 kind::SHARED_BLOCK_REF => {
                     let seen = self.seen(record.owner, level);
@@ -275,9 +370,7 @@ impl<'a> Bystanders<'a> {
             }
             left = self.remembered.sets.union(left, trees);
         }
-        let is_known = !extent.has_keyed() && !lost.is_empty() && !left.is_empty();
-        (is_known && !self.remembered.sets.is_full())
-            .then(|| [left, lost].map(|set| self.in_sets(set, sets)))
+        (!lost.is_empty() && !left.is_empty()).then_some([left, lost])
     }
 
     /// A tree whose only block of a level is its root, which nobody shares with it: nobody else has had a reference of the tree from that level.
@@ -299,41 +392,29 @@ impl<'a> Bystanders<'a> {
 
     /// Who lets go of an extent.
     fn losers(&mut self, records: &[Record], is_gone: bool) -> Losers {
-        let owned = |one: &Record| one.kind == kind::EXTENT_DATA_REF;
-        if is_gone && records.iter().any(|one| lets_go(one) && owned(one)) {
-            return Losers::Others;
+        let mut all = Losers::None;
+        for record in records.iter().filter(|one| lets_go(one)) {
+            let is_data = record.kind == kind::EXTENT_DATA_REF;
+            let seen = match record.kind {
+                kind::SHARED_BLOCK_REF | kind::SHARED_DATA_REF => {
+                    self.seen(record.owner, above(record))
+                }
+                _ => self.seen_of_tree(record.owner),
+            };
+            let one = match seen.plain {
+                _ if is_data && is_gone => Losers::Others,
+                _ if seen.is_quiet => Losers::Quiet,
+                Some(tree) if is_data => Losers::One(tree.get()),
+                _ => Losers::Others,
+            };
+            all = match (all, one) {
+                (Losers::None | Losers::Quiet, one) => one,
+                (all, Losers::Quiet) => all,
+                (Losers::One(tree), Losers::One(other)) if tree == other => all,
+                _ => return Losers::Others,
+            };
         }
-        let let_go = records.iter().filter(|one| lets_go(one));
-        let ways = let_go.clone().map(|one| (one.kind, one.owner));
-        if ways.clone().eq(self.last.let_go.iter().copied()) {
-            return self.last.losers;
-        }
-        let losers = let_go.fold(Losers::Quiet, |all, one| match (all, self.loser(one)) {
-            (Losers::Quiet, one) => one,
-            (all, Losers::Quiet) => all,
-            (Losers::One(tree), Losers::One(other)) if tree == other => all,
-            _ => Losers::Others,
-        });
-        self.last.let_go.clear();
-        self.last.let_go.extend(ways);
-        self.last.losers = losers;
-        losers
-    }
-
-    /// The same of one reference.
-    fn loser(&mut self, lost: &Record) -> Losers {
-        let is_quiet = match lost.kind {
-            kind::SHARED_BLOCK_REF | kind::SHARED_DATA_REF => {
-                self.seen(lost.owner, above(lost)).is_quiet
-            }
-            _ => self.over(lost.owner).is_empty(),
-        };
-        let is_data = lost.kind == kind::EXTENT_DATA_REF;
-        match lost.owner {
-            _ if is_quiet => Losers::Quiet,
-            tree if is_data && self.is_plain(tree) => Losers::One(tree),
-            _ => Losers::Others,
-        }
+        all
     }
 
     /// Whether it is certain that a tree, which has let go of references to a data extent, does not reach it any more, or that it does.
@@ -376,80 +457,88 @@ impl<'a> Bystanders<'a> {
     }
 
     /// Whether it is certain that several have an extent, of whom no group has all.
-    fn has_several(&mut self, records: &[Record], extent: &Extent) -> bool {
-        // What a tree has still begins with references that its neighbours have, too; what is only in snapshots ends with such ones.
-        let from_end = !extent.inline.first().is_some_and(|(one, _)| is_by_tree(one));
-        match from_end {
-            false => self.find_several(records, extent.inline.iter()),
-            true => self.find_several(records, extent.inline.iter().rev()),
-        }
-    }
-
-    /// The same by some references, of which the first ones that will do are looked at.
-    fn find_several<'e>(
-        &mut self,
-        records: &[Record],
-        inline: impl Iterator<Item = &'e (InlineRef, i64)> + Clone,
-    ) -> bool {
-        let ways = inline.clone().filter_map(|(one, _)| way(one));
-        let several = &self.last.several;
-        if !several.is_empty() && ways.clone().take(several.len()).eq(several.iter().copied()) {
-            return true;
-        }
-        let level = records.iter().find(|one| one.is_reference()).map_or(0, above);
-        let (mut all, mut plain) = (RootSet::EMPTY, None);
-        for (number, (kind, owner)) in ways.clone().enumerate() {
-            let seen = match kind {
-                kind::TREE_BLOCK_REF | kind::EXTENT_DATA_REF => self.seen_of_tree(owner),
-                _ => self.seen(owner, level),
-            };
-            // Who is in no other group than his own is in none with anybody else.
-            let are_several = match (plain, seen.plain) {
-                (Some(one), Some(other)) => one != other,
-                (Some(_), None) => !seen.bystanders.is_empty(),
-                (None, Some(_)) => !all.is_empty(),
-                (None, None) => {
-                    all = self.remembered.sets.union(all, seen.bystanders);
-                    self.is_nobodys(all)
-                }
-            };
-            plain = plain.or(seen.plain);
-            let is_enough = are_several || seen.is_nobodys;
-            if is_enough {
-                self.last.several.clear();
-                self.last.several.extend(ways.take(number + 1));
+    #[inline]
+    fn has_several(&mut self, level: u8, extent: &Extent) -> bool {
+        // What a tree has still begins with references that its neighbours have, too; what is only in snapshots ends with such ones. So few blocks are asked for.
+        let from_start = extent.inline.first().is_some_and(|(one, _)| is_by_tree(one));
+        let mut found = Found::default();
+        let mut refs = extent.inline.iter();
+        while let Some((one, _)) = if from_start { refs.next() } else { refs.next_back() } {
+            if self.are_several(&mut found, one, level) {
                 return true;
             }
         }
         false
     }
 
-    /// What is known of who has a reference of his own: he has it, and others may by his block.
-    fn seen_of_tree(&mut self, tree: u64) -> Seen {
-        if let Some((last, seen)) = self.last.tree
-            && last == tree
-        {
-            return seen;
+    /// Whether those who were found and who have one more reference are several, of whom no group has all.
+    #[inline]
+    fn are_several(&mut self, found: &mut Found, one: &InlineRef, level: u8) -> bool {
+        let seen = match *one {
+            InlineRef::SharedBlock { parent } | InlineRef::SharedData { parent, .. } => {
+                self.seen(parent, level)
+            }
+            InlineRef::TreeBlock { root } | InlineRef::ExtentData { root, .. } => {
+                self.seen_of_tree(root)
+            }
+            InlineRef::Owner { .. } => return false,
+        };
+        if seen.is_nobodys {
+            return true;
         }
+        // Who is in no other group than his own is in none with anybody else.
+        let are_several = match (found.plain, seen.plain) {
+            (Some(one), Some(other)) => one != other,
+            (Some(_), None) => !seen.bystanders.is_empty(),
+            (None, Some(_)) => !found.all.is_empty(),
+            (None, None) if seen.bystanders.is_empty() => false,
+            (None, None) => {
+                found.all = self.remembered.sets.union(found.all, seen.bystanders);
+                self.is_nobodys(found.all)
+            }
+        };
+        found.plain = found.plain.or(seen.plain);
+        are_several
+    }
+
+    /// What is known of who has a reference of his own: he has it, and others may by his block.
+    #[inline]
+    fn seen_of_tree(&mut self, tree: u64) -> Seen {
+        match self.trees.get(tree) {
+            Some(seen) => *seen,
+            None => self.look_at_tree(tree),
+        }
+    }
+
+    #[inline(never)]
+    fn look_at_tree(&mut self, tree: u64) -> Seen {
         let counts = !self.fresh.contains(&tree) && objectid::is_subvolume(tree);
+        let is_quiet = self.over(tree).is_empty();
         let seen = match self.is_plain(tree) {
-            _ if !counts => Seen::default(),
-            true => Seen { plain: Some(tree), ..Seen::default() },
+            _ if !counts => Seen { is_quiet, ..Seen::default() },
+            true => Seen { plain: NonZeroU64::new(tree), ..Seen::default() },
             false => Seen {
                 bystanders: self.remembered.sets.single(tree),
-                is_nobodys: self.over(tree).is_empty(),
+                is_nobodys: is_quiet,
+                is_quiet,
                 ..Seen::default()
             },
         };
-        self.last.tree = Some((tree, seen));
+        self.trees.put(tree, seen);
         seen
     }
 
     /// What is known of the block at an address.
+    #[inline]
     fn seen(&mut self, bytenr: u64, level: u8) -> Seen {
-        if let Some(seen) = self.near.get(&bytenr) {
-            return *seen;
+        match self.near.get(bytenr) {
+            Some(seen) => *seen,
+            None => self.look_at(bytenr, level),
         }
+    }
+
+    #[inline(never)]
+    fn look_at(&mut self, bytenr: u64, level: u8) -> Seen {
         let trees = match self.remembered.blocks.get(&bytenr) {
             Some(trees) => *trees,
             None => match self.ask(bytenr, level) {
@@ -459,10 +548,7 @@ impl<'a> Bystanders<'a> {
             },
         };
         let seen = self.seen_of(trees);
-        if self.near.len() as u64 * BLOCK_BYTES >= self.remembered.bytes_max {
-            self.near.clear();
-        }
-        self.near.insert(bytenr, seen);
+        self.near.put(bytenr, seen);
         seen
     }
 
@@ -493,7 +579,7 @@ impl<'a> Bystanders<'a> {
         let mut stay: Vec<u64> = trees.into_iter().filter(stays).collect();
         let bystanders = sets.of(&mut stay);
         let is_nobodys = self.is_nobodys(bystanders);
-        let plain = stay.into_iter().find(|tree| self.is_plain(*tree));
+        let plain = stay.into_iter().find(|tree| self.is_plain(*tree)).and_then(NonZeroU64::new);
         let seen = Seen { all: set, bystanders, is_quiet, is_nobodys, plain };
         self.seen.insert(number, seen);
         seen

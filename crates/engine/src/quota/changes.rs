@@ -126,15 +126,20 @@ impl Changes {
         bystanders: &mut Bystanders<'_>,
         last_snapshot: impl FnOnce(u64) -> Option<u64>,
     ) {
-        if !records.iter().any(is_of_files) {
+        let Some(first) = records.first() else { return };
+        if bystanders.is_plainly_same(records, extent) {
+            self.told += 1;
             return;
         }
-        let Some(first) = records.first() else { return };
-        let (mut sectors, mut marks, mut more) = (0, 0, false);
+        let (mut sectors, mut marks, mut more, mut is_ours) = (0, 0, false, false);
         for record in records {
             sectors = record.sectors.max(sectors);
             marks |= record.marks;
             more |= record.delta > 0;
+            is_ours = is_ours || is_of_files(record);
+        }
+        if !is_ours {
+            return;
         }
         let bytes = if sectors > 0 { u64::from(sectors) * SECTOR } else { nodesize };
         let is_new = marks & Record::NEW != 0;

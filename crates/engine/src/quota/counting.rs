@@ -16,12 +16,11 @@
 
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use buttress_ondisk::{Key, TreeBlock};
 
 use super::account::Moves;
-use super::alike::{Named, differing, named, names, unlike};
+use super::alike::{Alike, Named, keep_unnamed, named, unlike};
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use crate::error::Result;
 use crate::hash::Spread;
@@ -33,8 +32,8 @@ use crate::tree::{Blocks, View};
 const BLOCKS_MAX: usize = 4096;
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 const BESIDE: usize = 2;
-/// So few extents are looked for one by one sooner than whole leaves are compared.
-const FEW: usize = 3;
+/// Fewer extents are looked for one by one sooner than whole leaves are compared.
+const FEW: usize = 4;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -56,8 +55,9 @@ struct Change {
     is_quiet: bool,
     /// Whether what is below may have become somebody's alone, or no more be that of one that has a group, without a record.
     goes_on: bool,
-    /// One that reaches them, or did.
+    /// One that reaches them, or did, and whether it is in no group but its own.
     tree: u64,
+    is_plain: bool,
 }
 
 /// A tree block that was there before.
@@ -71,10 +71,11 @@ struct Place {
 
 /// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
 struct Lone {
-    /// The first key.
-    first: Key,
-    /// One that reaches it.
+    /// Which version of a leaf it is of: a number by its first key. That others may have the same costs looking for items that are not there.
+    version_of: u64,
+    /// One that reaches it, and whether it is in no group but its own.
     tree: u64,
+    is_plain: bool,
     bytenr: u64,
     generation: u64,
     /// Those who have lost it.
@@ -172,7 +173,8 @@ impl<'a> Counting<'a> {
 
     /// Counts tree blocks, and finds what is below them; whether that could be done.
     fn all_blocks(&mut self, mut touched: Vec<TouchedBlock>, sets: &mut RootSets) -> Result<bool> {
-        touched.sort_unstable_by_key(|one| one.bytenr);
+        // Each merge of a log of references has told of them in order.
+        touched.sort_by_key(|one| one.bytenr);
         self.is_odd |= touched.windows(2).any(|pair| pair[0].bytenr == pair[1].bytenr);
         let (mut below, mut met) = (Vec::new(), Spread::<u64, ()>::default());
         for one in &touched {
@@ -300,11 +302,13 @@ impl<'a> Counting<'a> {
         let is_quiet = !lost.iter().any(|tree| self.moves.has_group(*tree));
         let is_left = !new.is_empty();
         let may_be_alone = is_left && !self.moves.is_nobodys(new.iter().copied());
+        let tree = new.first().or(old.first()).copied().unwrap_or_default();
         Change {
             lost: sets.of(&mut lost),
             is_quiet,
             goes_on: old.len() > 1 && !lost.is_empty() && (!is_quiet || may_be_alone),
-            tree: new.first().or(old.first()).copied().unwrap_or_default(),
+            tree,
+            is_plain: !self.moves.is_fresh(tree) && self.moves.is_plain(tree),
             number: self.moves.number(old, new),
         }
     }
@@ -324,16 +328,18 @@ impl<'a> Counting<'a> {
     fn leaf(&mut self, leaf: &TreeBlock, place: &Place, change: &Change, sets: &mut RootSets) {
         if change.is_quiet && !leaf.is_empty() {
             let Place { bytenr, generation, .. } = *place;
-            let (first, tree, lost) = (leaf.key(0), change.tree, change.lost);
-            return self.lone.push(Lone { first, tree, bytenr, generation, lost });
+            let Key { objectid, kind, offset } = leaf.key(0);
+            let version_of = objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind);
+            let Change { tree, is_plain, lost, .. } = *change;
+            return self.lone.push(Lone { version_of, tree, is_plain, bytenr, generation, lost });
         }
-        self.lose(named(leaf), change.lost, sets);
+        self.lose(&named(leaf), change.lost, sets);
     }
 
     /// Trees may have lost what a leaf names.
-    fn lose(&mut self, named: Named, trees: RootSet, sets: &mut RootSets) {
+    fn lose(&mut self, named: &[(Key, u64)], trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
-            let lost = self.below.entry(bytenr).or_default();
+            let lost = self.below.entry(*bytenr).or_default();
             *lost = sets.union(*lost, trees);
         }
     }
@@ -342,60 +348,78 @@ impl<'a> Counting<'a> {
     /// one before it and the one behind.
     fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
         let mut lone = std::mem::take(&mut self.lone);
-        lone.sort_unstable_by_key(|one| (one.first, one.tree));
-        // The leaf, and what it names that the one before does not.
-        let mut next: Option<(Arc<TreeBlock>, Option<Named>)> = None;
+        lone.sort_unstable_by_key(|one| (one.version_of, one.tree));
+        let mut alike = Alike::default();
+        let (mut mine, mut others) = (Named::new(), Named::new());
+        // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
+        let (mut next, mut rest) = (None, Named::new());
         for (number, one) in lone.iter().enumerate() {
-            let (leaf, mut rest) = match next.take() {
-                Some(known) => known,
+            let (leaf, before) = match next.take() {
+                Some((leaf, before)) => (leaf, Some(before)),
                 None => (self.blocks.read(one.bytenr, 0, one.generation, 0)?, None),
             };
             let other = lone.get(number + 1).filter(|other| self.are_alike(one, other));
             if let Some(other) = other {
-                let other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
-                let [mine, others] = differing(&leaf, &other);
-                rest = Some(match rest {
-                    None => mine,
-                    Some(rest) => in_both(rest, &mine),
-                });
-                next = Some((other, Some(others)));
+                let leaf_of_other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
+                alike.differing([&leaf, &leaf_of_other], [&mut mine, &mut others]);
+                match before {
+                    None => std::mem::swap(&mut rest, &mut mine),
+                    Some(_) => keep_both(&mut rest, &mine),
+                }
+                next = Some((leaf_of_other, one.tree));
             }
             self.done[COMPARED] += 1;
-            let rest = self.unlike(&leaf, rest, one.tree)?;
-            self.lose(rest, one.lost, sets);
+            let compared = [before, other.map(|other| other.tree)];
+            self.unlike(&leaf, &mut rest, one.tree, compared)?;
+            self.lose(&rest, one.lost, sets);
+            std::mem::swap(&mut rest, &mut others);
         }
         Ok(())
     }
 
     /// Whether two leaves are versions of one, and what both name nobody has alone.
     fn are_alike(&mut self, one: &Lone, other: &Lone) -> bool {
+        if one.version_of != other.version_of {
+            return false;
+        }
+        if one.is_plain && other.is_plain {
+            return one.tree != other.tree;
+        }
         let (trees, moves) = ([one.tree, other.tree], &mut self.moves);
-        let is_fresh = trees.iter().any(|tree| moves.is_fresh(*tree));
-        let are_plain = |moves: &mut Moves<'_>| {
-            one.tree != other.tree && trees.iter().all(|tree| moves.is_plain(*tree))
-        };
-        one.first == other.first && !is_fresh && (are_plain(moves) || moves.is_nobodys(trees))
+        trees.iter().all(|tree| !moves.is_fresh(*tree)) && moves.is_nobodys(trees)
     }
 
-    /// What a leaf names, or of that what is not found to be another one's by now, that trees beside the one that is left of it do not: nobody has the other alone.
-    fn unlike(&mut self, leaf: &TreeBlock, rest: Option<Named>, tree: u64) -> Result<Named> {
-        if rest.as_ref().is_some_and(Vec::is_empty) {
-            return Ok(Vec::new());
+    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one; with none,
+    /// `rest` is all that it names.
+    fn unlike(
+        &mut self,
+        leaf: &TreeBlock,
+        rest: &mut Named,
+        tree: u64,
+        compared: [Option<u64>; 2],
+    ) -> Result<()> {
+        let mut is_known = compared != [None; 2];
+        if is_known && rest.is_empty() {
+            return Ok(());
         }
         let others = self.others(tree)?;
-        let (mut rest, others) = match (rest, others.split_first()) {
-            (Some(rest), _) => (rest, &*others),
-            (None, None) => return Ok(named(leaf)),
-            (None, Some((first, others))) => (unlike(leaf, first), others),
-        };
-        for other in others {
-            if rest.len() <= FEW {
-                rest.retain(|one| !names(other, one));
-            } else {
-                rest = in_both(rest, &unlike(leaf, other));
+        // What those behind it do not have is overwritten there, so those before it have it; and the other way round.
+        let is_likely = |other: &&View<'_>| (other.owner() < tree) == compared[0].is_none();
+        let likely = others.iter().filter(is_likely);
+        for other in likely.chain(others.iter().filter(|other| !is_likely(other))) {
+            match rest.len() {
+                _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
+                0 => break,
+                FEW.. => keep_both(rest, &unlike(leaf, other)),
+                // More of them may be in the leaf beside the one that was compared.
+                _ if compared.contains(&Some(other.owner())) => {}
+                _ => keep_unnamed(rest, other),
             }
         }
-        Ok(rest)
+        if !is_known {
+            *rest = named(leaf);
+        }
+        Ok(())
     }
 
     /// The trees that one is compared with: no group has both, and none is being dropped.
@@ -585,8 +609,7 @@ impl<'a> Counting<'a> {
     }
 }
 
-/// What two lists of what leaves name both have; they are in order.
-fn in_both(mut one: Named, other: &[(Key, u64)]) -> Named {
+/// Leaves what another list of what leaves name has, too; they are in order.
+fn keep_both(one: &mut Named, other: &[(Key, u64)]) {
     one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
-    one
 }

@@ -56,6 +56,9 @@ enum Node {
     Fork { prefix: u64, bit: u32, clear: RootSet, set: RootSet, trees: u64 },
 }
 
+/// Two sets and their union.
+type Union = (RootSet, RootSet, RootSet);
+
 /// All sets of trees that somebody has asked for.
 #[derive(Debug)]
 pub struct RootSets {
@@ -65,7 +68,7 @@ pub struct RootSets {
     /// The sets of one tree that were asked for.
     singles: Spread<u64, RootSet>,
     /// Unions, by their parts.
-    unions: Vec<(RootSet, RootSet, RootSet)>,
+    unions: Vec<Union>,
     bytes_max: u64,
     is_full: bool,
 }
@@ -137,20 +140,31 @@ impl RootSets {
             return other;
         }
         let (one, other) = (one.min(other), one.max(other));
-        let place = place(one, other);
-        if let Some((a, b, both)) = self.unions.get(place)
+        let known = place(one, other, self.unions.len());
+        if let Some((a, b, both)) = self.unions.get(known)
             && (*a, *b) == (one, other)
         {
             return *both;
         }
         let both = self.unite(one, other);
-        if self.unions.is_empty() {
-            self.unions = vec![Default::default(); REMEMBERED];
-        }
+        self.remember_more();
+        let place = place(one, other, self.unions.len());
         if let Some(kept) = self.unions.get_mut(place) {
             *kept = (one, other, both);
         }
         both
+    }
+
+    /// Has as many unions remembered as there are sets, or more, if there is room: a few sets take no large table.
+    fn remember_more(&mut self) {
+        let sets = self.nodes.len();
+        if self.unions.len() >= sets.min(REMEMBERED) {
+            return;
+        }
+        let more = (2 * sets).next_power_of_two().clamp(64, REMEMBERED);
+        if self.bytes() + (more * size_of::<Union>()) as u64 <= self.bytes_max {
+            self.unions = vec![Union::default(); more];
+        }
     }
 
     /// The set without `tree`: the same number when it is not in it.
@@ -239,7 +253,7 @@ impl RootSets {
 
     /// Bytes of memory that it takes, about.
     pub fn bytes(&self) -> u64 {
-        let remembered = size_of::<(RootSet, RootSet, RootSet)>() * self.unions.len();
+        let remembered = size_of::<Union>() * self.unions.len();
         self.nodes.len() as u64 * NODE_BYTES + remembered as u64
     }
 
@@ -362,10 +376,10 @@ fn belongs(word: u64, prefix: u64, bit: u32) -> bool {
     above(word, bit) == prefix
 }
 
-/// Where the union of two sets is remembered.
-fn place(one: RootSet, other: RootSet) -> usize {
+/// Where the union of two sets is remembered, of so many places, a power of two.
+fn place(one: RootSet, other: RootSet, places: usize) -> usize {
     let both = u64::from(one.0) << 32 | u64::from(other.0);
-    (both.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % REMEMBERED
+    (both.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize & places.wrapping_sub(1)
 }
 
 #[cfg(test)]
