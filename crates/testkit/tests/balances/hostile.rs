@@ -60,6 +60,14 @@ fn subvolume(p: &Patient) -> Result<RootItem, Failed> {
     item(p, key)
 }
 
+/// The address of the first block behind another one, and some, that nothing has.
+fn free_behind(p: &Patient, bytenr: u64) -> u64 {
+    let kinds = [kind::METADATA_ITEM, kind::EXTENT_ITEM];
+    let is_of = |key: &Key, at: u64| key.objectid == at && kinds.contains(&key.kind);
+    let has_item = |at: u64| p.find(objectid::EXTENT_TREE, |key, _| is_of(key, at)).is_ok();
+    (8..).map(|n| bytenr + n * 4096).find(|at| !has_item(*at)).unwrap_or(bytenr)
+}
+
 /// The root of the relocation tree has this address as its first child.
 fn lead(p: &Patient, to: u64) -> Result<(), Failed> {
     let root = item(p, tree(p)?)?;
@@ -88,7 +96,7 @@ const CASES: [(&str, Comes, Edit); 14] = [
         Ok(p.edit(ROOTS, tree(p)?, |it: &mut RootItem| it.bytenr = (1 << 40).into())?)
     }),
     ("the root is free space", Comes::Stays, |p| {
-        let at = item(p, tree(p)?)?.bytenr.get() + 8 * 4096;
+        let at = free_behind(p, item(p, tree(p)?)?.bytenr.get());
         Ok(p.edit(ROOTS, tree(p)?, |it: &mut RootItem| it.bytenr = at.into())?)
     }),
     ("the root is a subvolume's", Comes::Stays, |p| point(p, &subvolume(p)?)),
