@@ -1,6 +1,6 @@
 //! Where the kernel and our mount differ and that is right.
 
-use buttress::Allocate;
+use buttress::{Allocate, Rename};
 use rustix::io::Errno;
 
 use super::calls::Answer;
@@ -57,6 +57,12 @@ const HELD: Excuse = Excuse {
     why: "the kernel lets them pass, we refuse them by EROFS: a read-only subvolume does not change; left out",
 };
 
+const EXCHANGED: Excuse = Excuse {
+    word: "exchanged",
+    what: "a directory that stands where a snapshot's source has a subvolume, exchanged with something else",
+    why: "the kernel looks for a name that such a directory does not have, and aborts its transaction (6.18); left out",
+};
+
 const ZEROS: Excuse = Excuse {
     word: "zeros",
     what: "whether a sector of zeros is data, a hole or reserved space",
@@ -72,13 +78,18 @@ const LOST_SIZE: Excuse = Excuse {
 };
 
 /// All differences that are right, and what is left out because the two filesystems would go apart.
-pub const TABLE: [Excuse; 8] =
-    [STUB, WHICH_REFUSAL, OPENING, PUNCH, LARGER_XATTR, ZEROS, HELD, LOST_SIZE];
+pub const TABLE: [Excuse; 9] =
+    [STUB, WHICH_REFUSAL, OPENING, PUNCH, LARGER_XATTR, ZEROS, HELD, LOST_SIZE, EXCHANGED];
 
 /// The reason why an operation is not run at all.
 pub fn left_out(model: &Model, no_holes: bool, op: &Op) -> Option<&'static Excuse> {
     if !no_holes && reserves_behind(model, op) {
         return Some(&LOST_SIZE);
+    }
+    if let Op::Rename { from, to, how: Rename::Exchange } = op
+        && [from, to].iter().any(|at| is_stub(model, at))
+    {
+        return Some(&EXCHANGED);
     }
     let changed = match op {
         Op::Write { at, .. }

@@ -337,8 +337,8 @@ fn more_sets_of_trees_than_there_is_memory_for_are_refused() {
     };
     let mut roomy = Known::new(1 << 20);
     assert_eq!(ask(&mut roomy, tangled).unwrap(), 25);
-    // The table of unions takes most of it.
-    let most = 200 << 10;
+    // About half of what these take.
+    let most = 12 << 10;
     let mut known = Known::within(0, most);
     let error = ask(&mut known, tangled).unwrap_err();
     assert_eq!(error.errno(), Errno::NOMEM);
