@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::sync::Once;
 
 use buttress::costs::{Bytes, Progress, Share};
 use buttress::ondisk::item::mode::PERMISSIONS;
@@ -129,10 +130,14 @@ impl Engine {
 }
 
 /// The number for the caller; what is more than the caller's mistake is also said in full, for the
-/// terminal of a mount in the foreground.
+/// terminal of a mount in the foreground. That the filesystem has turned read-only is said once: from then on each read that
+/// would note its time meets that.
 pub(super) fn errno(error: Error) -> Errno {
+    static ABORTED: Once = Once::new();
     let errno = error.errno();
-    if matches!(errno, Errno::IO | Errno::UCLEAN) || matches!(error, Error::Aborted(_)) {
+    if matches!(error, Error::Aborted(_)) {
+        ABORTED.call_once(|| crate::complain!("buttress: {error}"));
+    } else if matches!(errno, Errno::IO | Errno::UCLEAN) {
         crate::complain!("buttress: {error}");
     }
     errno
