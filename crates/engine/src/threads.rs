@@ -130,6 +130,15 @@ pub fn map<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> Result<U> + Sync)
     Ok(answers.into_iter().filter_map(Mutex::into_inner).collect())
 }
 
+/// The same, by this thread alone and in order when `sequential`.
+pub fn map_unless<T: Sync, U: Send>(
+    sequential: bool,
+    items: &[T],
+    work: impl Fn(&T) -> Result<U> + Sync,
+) -> Result<Vec<U>> {
+    if sequential { items.iter().map(work).collect() } else { map(items, work) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;

@@ -30,6 +30,8 @@ pub struct Versions<'a> {
     pub memory: u64,
     /// Counts what is done.
     pub counters: &'a Counters,
+    /// Whether one thread does it all, in order.
+    pub is_sequential: bool,
 }
 
 /// Counts what has changed; whether that is known.
@@ -40,7 +42,8 @@ pub fn account(groups: &mut Groups, versions: &Versions<'_>, mut changes: Change
     let (mut before, mut after) = (Known::new(versions.memory), Known::new(versions.memory));
     let owners = [(versions.before, &mut before), (versions.after, &mut after)];
     let owners = owners.map(|(version, known)| Owners::new(versions.blocks, version, known));
-    let mut counting = Counting::new(Moves::of(groups, fresh), versions.blocks, owners);
+    let mut counting =
+        Counting::new(Moves::of(groups, fresh), versions.blocks, owners, versions.is_sequential);
     let is_known = counting.all(&mut changes);
     for (counter, more) in versions.counters.quota_extents.iter().zip(counting.done) {
         stats::add(counter, more);

@@ -12,16 +12,16 @@
 //!
 //! **Enough** is known of an extent when nobody has it alone and each loser with a group is found again, or there is none. So nothing is asked of what is
 //! overwritten but whether the one who did it has it elsewhere. What somebody is left alone with is held against a leaf at the same key of
-//! other trees: what both name, nobody has alone (`alike.rs`). Never one of a tree that is dropped: its nodes name what is gone.
+//! other trees: what both name, nobody has alone (`comparing.rs`). Never one of a tree that is dropped: its nodes name what is gone.
 
 use std::collections::HashMap;
-use std::rc::Rc;
 
-use buttress_ondisk::{Key, TreeBlock};
+use buttress_ondisk::Key;
 
 use super::account::Moves;
-use super::alike::{Alike, Named, keep_unnamed, named, unlike};
+use super::alike::named;
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
+use super::comparing::{BESIDE, Comparing, LoneLeaf, find_versions};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::{Owners, Reached};
@@ -30,10 +30,6 @@ use crate::tree::{Blocks, View};
 
 /// Tree blocks that a commit reads to see what changed below them at most. Linux gives up where a subtree of three levels is dropped.
 const BLOCKS_MAX: usize = 4096;
-/// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
-const BESIDE: usize = 2;
-/// Fewer extents are looked for one by one sooner than whole leaves are compared.
-const FEW: usize = 4;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
 pub(super) type Done = [u64; 7];
@@ -69,23 +65,19 @@ struct Place {
     was_by_tree: bool,
 }
 
-/// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
-struct Lone {
-    /// Which version of a leaf it is of: a number by its first key. That others may have the same costs looking for items that are not there.
-    version_of: u64,
-    /// One that reaches it, and whether it is in no group but its own.
-    tree: u64,
-    is_plain: bool,
-    bytenr: u64,
-    generation: u64,
-    /// Those who have lost it.
-    lost: RootSet,
-}
-
 impl Place {
     fn of(one: &TouchedBlock) -> Place {
         let TouchedBlock { bytenr, level, generation, was_by_tree, .. } = *one;
         Place { bytenr, level, generation, was_by_tree }
+    }
+}
+
+impl Change {
+    /// A leaf of which this has come.
+    fn lone_leaf(&self, place: &Place) -> LoneLeaf {
+        let Change { tree, is_plain, lost, .. } = *self;
+        let Place { bytenr, generation, .. } = *place;
+        LoneLeaf { version_of: 0, tree, is_plain, bytenr, generation, lost, is_like_next: false }
     }
 }
 
@@ -109,13 +101,15 @@ pub(super) struct Counting<'a> {
     /// Who may have lost extents that are below tree blocks, in the sets of the changes.
     below: Spread<u64, RootSet>,
     /// Leaves that are to be compared with others.
-    lone: Vec<Lone>,
+    lone: Vec<LoneLeaf>,
     /// Trees with whose leaves those of one are compared.
-    others: HashMap<u64, Rc<[View<'a>]>>,
+    others: HashMap<u64, Vec<View<'a>>>,
     /// Blocks that may be gone into.
     left: usize,
     /// Something is as no commit of ours makes it.
     is_odd: bool,
+    /// Whether one thread does it all, in order.
+    is_sequential: bool,
 }
 
 impl<'a> Counting<'a> {
@@ -123,6 +117,7 @@ impl<'a> Counting<'a> {
         moves: Moves<'a>,
         blocks: &'a Blocks,
         [before, after]: [Owners<'a>; 2],
+        is_sequential: bool,
     ) -> Counting<'a> {
         Counting {
             moves,
@@ -141,6 +136,7 @@ impl<'a> Counting<'a> {
             others: HashMap::new(),
             left: BLOCKS_MAX,
             is_odd: false,
+            is_sequential,
         }
     }
 
@@ -246,14 +242,18 @@ impl<'a> Counting<'a> {
         if !change.goes_on {
             return Ok(());
         }
+        if place.level == 0 && change.is_quiet && !place.was_by_tree {
+            self.look_below();
+            self.lone.push(change.lone_leaf(place));
+            return Ok(());
+        }
         let block = self.blocks.read(place.bytenr, place.level, place.generation, 0)?;
         // All that it names has a record then: it is counted by the address of the leaf, which others still reach, and what is not in the owner's copy is not his.
         let is_owners = place.was_by_tree && block.is_leaf();
         if is_owners && change.lost == sets.single(block.owner()) {
             return Ok(());
         }
-        self.done[READ] += 1;
-        self.left = self.left.saturating_sub(1);
+        self.look_below();
         if !block.is_leaf() {
             child_refs(&block, |target| {
                 if let Target::Block(bytenr, _) = target {
@@ -262,8 +262,16 @@ impl<'a> Counting<'a> {
             });
             return Ok(());
         }
-        self.leaf(&block, place, &change, sets);
+        match change.is_quiet {
+            true => self.lone.push(change.lone_leaf(place)),
+            false => self.lose(&named(&block), change.lost, sets),
+        }
         Ok(())
+    }
+
+    fn look_below(&mut self) {
+        self.done[READ] += 1;
+        self.left = self.left.saturating_sub(1);
     }
 
     /// What comes of it that tree blocks are left with some trees, which others, without groups, have shared with these.
@@ -324,18 +332,6 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Finds what a leaf has named that trees have lost with it.
-    fn leaf(&mut self, leaf: &TreeBlock, place: &Place, change: &Change, sets: &mut RootSets) {
-        if change.is_quiet && !leaf.is_empty() {
-            let Place { bytenr, generation, .. } = *place;
-            let Key { objectid, kind, offset } = leaf.key(0);
-            let version_of = objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind);
-            let Change { tree, is_plain, lost, .. } = *change;
-            return self.lone.push(Lone { version_of, tree, is_plain, bytenr, generation, lost });
-        }
-        self.lose(&named(leaf), change.lost, sets);
-    }
-
     /// Trees may have lost what a leaf names.
     fn lose(&mut self, named: &[(Key, u64)], trees: RootSet, sets: &mut RootSets) {
         for (_, bytenr) in named {
@@ -344,41 +340,28 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Finds what leaves name that somebody is left alone with. Leaves that begin at the same key are versions of one, mostly, so each is compared with the
-    /// one before it and the one behind.
+    /// Finds what leaves name that somebody is left alone with.
     fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
         let mut lone = std::mem::take(&mut self.lone);
+        find_versions(self.blocks, &mut lone, self.is_sequential)?;
         lone.sort_unstable_by_key(|one| (one.version_of, one.tree));
-        let mut alike = Alike::default();
-        let (mut mine, mut others) = (Named::new(), Named::new());
-        // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
-        let (mut next, mut rest) = (None, Named::new());
-        for (number, one) in lone.iter().enumerate() {
-            let (leaf, before) = match next.take() {
-                Some((leaf, before)) => (leaf, Some(before)),
-                None => (self.blocks.read(one.bytenr, 0, one.generation, 0)?, None),
-            };
-            let other = lone.get(number + 1).filter(|other| self.are_alike(one, other));
-            if let Some(other) = other {
-                let leaf_of_other = self.blocks.read(other.bytenr, 0, other.generation, 0)?;
-                alike.differing([&leaf, &leaf_of_other], [&mut mine, &mut others]);
-                match before {
-                    None => std::mem::swap(&mut rest, &mut mine),
-                    Some(_) => keep_both(&mut rest, &mine),
-                }
-                next = Some((leaf_of_other, one.tree));
-            }
-            self.done[COMPARED] += 1;
-            let compared = [before, other.map(|other| other.tree)];
-            self.unlike(&leaf, &mut rest, one.tree, compared)?;
-            self.lose(&rest, one.lost, sets);
-            std::mem::swap(&mut rest, &mut others);
+        for number in 0..lone.len() {
+            let (one, next) = (&lone[number], lone.get(number + 1));
+            let is_like_next = next.is_some_and(|next| self.are_alike(one, next));
+            self.find_others(one.tree)?;
+            lone[number].is_like_next = is_like_next;
+        }
+        let Counting { blocks, is_sequential, ref others, .. } = *self;
+        let found = Comparing { blocks, others, is_sequential }.all(&lone)?;
+        self.done[COMPARED] += lone.len() as u64;
+        for (one, named) in lone.iter().zip(found) {
+            self.lose(&named, one.lost, sets);
         }
         Ok(())
     }
 
     /// Whether two leaves are versions of one, and what both name nobody has alone.
-    fn are_alike(&mut self, one: &Lone, other: &Lone) -> bool {
+    fn are_alike(&mut self, one: &LoneLeaf, other: &LoneLeaf) -> bool {
         if one.version_of != other.version_of {
             return false;
         }
@@ -389,43 +372,10 @@ impl<'a> Counting<'a> {
         trees.iter().all(|tree| !moves.is_fresh(*tree)) && moves.is_nobodys(trees)
     }
 
-    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one; with none,
-    /// `rest` is all that it names.
-    fn unlike(
-        &mut self,
-        leaf: &TreeBlock,
-        rest: &mut Named,
-        tree: u64,
-        compared: [Option<u64>; 2],
-    ) -> Result<()> {
-        let mut is_known = compared != [None; 2];
-        if is_known && rest.is_empty() {
+    /// Finds the trees that one is compared with: no group has both, and none is being dropped.
+    fn find_others(&mut self, tree: u64) -> Result<()> {
+        if self.others.contains_key(&tree) {
             return Ok(());
-        }
-        let others = self.others(tree)?;
-        // What those behind it do not have is overwritten there, so those before it have it; and the other way round.
-        let is_likely = |other: &&View<'_>| (other.owner() < tree) == compared[0].is_none();
-        let likely = others.iter().filter(is_likely);
-        for other in likely.chain(others.iter().filter(|other| !is_likely(other))) {
-            match rest.len() {
-                _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
-                0 => break,
-                FEW.. => keep_both(rest, &unlike(leaf, other)),
-                // More of them may be in the leaf beside the one that was compared.
-                _ if compared.contains(&Some(other.owner())) => {}
-                _ => keep_unnamed(rest, other),
-            }
-        }
-        if !is_known {
-            *rest = named(leaf);
-        }
-        Ok(())
-    }
-
-    /// The trees that one is compared with: no group has both, and none is being dropped.
-    fn others(&mut self, tree: u64) -> Result<Rc<[View<'a>]>> {
-        if let Some(known) = self.others.get(&tree) {
-            return Ok(known.clone());
         }
         let mut views = Vec::new();
         for other in self.moves.beside(tree, BESIDE) {
@@ -434,9 +384,8 @@ impl<'a> Counting<'a> {
             }
             views.extend(self.after.living(other)?);
         }
-        let views: Rc<[View<'a>]> = views.into();
-        self.others.insert(tree, views.clone());
-        Ok(views)
+        self.others.insert(tree, views);
+        Ok(())
     }
 
     // ---- data extents ----
@@ -607,9 +556,4 @@ impl<'a> Counting<'a> {
         self.moves.count(number, bytes.unwrap_or(0));
         Ok(())
     }
-}
-
-/// Leaves what another list of what leaves name has, too; they are in order.
-fn keep_both(one: &mut Named, other: &[(Key, u64)]) {
-    one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
 }

@@ -38,6 +38,7 @@ mod alike;
 mod bystanders;
 mod changes;
 mod charges;
+mod comparing;
 mod counting;
 mod edit;
 mod groups;

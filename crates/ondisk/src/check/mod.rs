@@ -198,7 +198,8 @@ impl Gate {
     }
 
     fn aligned(&self, value: u64) -> bool {
-        value.is_multiple_of(u64::from(self.sectorsize).max(1))
+        // It is a power of two.
+        value & u64::from(self.sectorsize.saturating_sub(1)) == 0
     }
 
     fn feature(&self, bit: u64) -> bool {

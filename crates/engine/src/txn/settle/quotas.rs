@@ -182,6 +182,7 @@ impl Settler<'_, '_> {
             after: committed(&self.roots),
             memory: memory_for_owners(core),
             counters: &core.counters,
+            is_sequential: core.sequential,
         };
         let mut quota = core.quota.lock();
         let Quota::Counted(groups) = &mut *quota else {

@@ -1,0 +1,160 @@
+//! Leaves that somebody may be left alone with, held against leaves of other trees: what both name, nobody has alone.
+//!
+//! Leaves that begin at the same key are versions of one, mostly. In the order of their trees they are a chain, of which each is compared with the one before
+//! it and the one behind. What neither names is looked for in trees beside the one that is left. Chains have nothing to do with each other: several
+//! threads take them, as most of the time goes into reading leaves. What comes of it does not depend on who has done it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use buttress_ondisk::{Key, TreeBlock};
+
+use super::alike::{Alike, Named, keep_unnamed, named, unlike};
+use crate::error::Result;
+use crate::refs::RootSet;
+use crate::threads;
+use crate::tree::{Blocks, View};
+
+/// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
+pub const BESIDE: usize = 2;
+/// Fewer extents are looked for one by one sooner than whole leaves are compared.
+const FEW: usize = 4;
+/// So many leaves are worth being handed to another thread.
+const PIECE: usize = 32;
+
+/// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
+#[derive(Debug)]
+pub struct LoneLeaf {
+    /// Which version of a leaf it is of: a number by its first key. That others may have the same costs looking for items that are not there.
+    pub version_of: u64,
+    /// One that reaches it, and whether it is in no group but its own.
+    pub tree: u64,
+    pub is_plain: bool,
+    pub bytenr: u64,
+    pub generation: u64,
+    /// Those who have lost it.
+    pub lost: RootSet,
+    /// Whether the next one is a version of the same leaf, and what both name nobody has alone.
+    pub is_like_next: bool,
+}
+
+/// What leaves are held against.
+#[derive(Debug)]
+pub struct Comparing<'a, 's> {
+    pub blocks: &'a Blocks,
+    /// For each tree that is left with a leaf those that its leaves are compared with.
+    pub others: &'s HashMap<u64, Vec<View<'a>>>,
+    /// Whether one thread does it all, in order.
+    pub is_sequential: bool,
+}
+
+/// Finds out of which leaf each one is a version; one that is empty goes.
+pub fn find_versions(blocks: &Blocks, lone: &mut Vec<LoneLeaf>, is_sequential: bool) -> Result<()> {
+    let pieces: Vec<&[LoneLeaf]> = lone.chunks(PIECE).collect();
+    let versions = threads::map_unless(is_sequential, &pieces, |piece| {
+        piece.iter().map(|one| version_of(&*read(blocks, one)?)).collect::<Result<Vec<_>>>()
+    })?;
+    let mut versions = versions.into_iter().flatten();
+    lone.retain_mut(|one| {
+        let version = versions.next().flatten();
+        one.version_of = version.unwrap_or_default();
+        version.is_some()
+    });
+    Ok(())
+}
+
+fn read(blocks: &Blocks, one: &LoneLeaf) -> Result<Arc<TreeBlock>> {
+    blocks.read(one.bytenr, 0, one.generation, 0)
+}
+
+fn version_of(leaf: &TreeBlock) -> Result<Option<u64>> {
+    if leaf.is_empty() {
+        return Ok(None);
+    }
+    let Key { objectid, kind, offset } = leaf.key(0);
+    Ok(Some(objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind)))
+}
+
+impl Comparing<'_, '_> {
+    /// What each of these names that somebody may be left alone with, in their order.
+    pub fn all(&self, lone: &[LoneLeaf]) -> Result<Vec<Named>> {
+        let found =
+            threads::map_unless(self.is_sequential, &pieces(lone), |piece| self.piece(piece))?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// The same of chains, one after the other.
+    fn piece(&self, lone: &[LoneLeaf]) -> Result<Vec<Named>> {
+        let mut found = Vec::with_capacity(lone.len());
+        let mut alike = Alike::default();
+        let (mut mine, mut others) = (Named::new(), Named::new());
+        // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
+        let (mut next, mut rest) = (None, Named::new());
+        for (number, one) in lone.iter().enumerate() {
+            let (leaf, before) = match next.take() {
+                Some((leaf, before)) => (leaf, Some(before)),
+                None => (read(self.blocks, one)?, None),
+            };
+            let other = lone.get(number + 1).filter(|_| one.is_like_next);
+            if let Some(other) = other {
+                let leaf_of_other = read(self.blocks, other)?;
+                alike.differing([&leaf, &leaf_of_other], [&mut mine, &mut others]);
+                match before {
+                    None => std::mem::swap(&mut rest, &mut mine),
+                    Some(_) => keep_both(&mut rest, &mine),
+                }
+                next = Some((leaf_of_other, one.tree));
+            }
+            let compared = [before, other.map(|other| other.tree)];
+            self.unlike(&leaf, &mut rest, one.tree, compared);
+            found.push(std::mem::take(&mut rest));
+            std::mem::swap(&mut rest, &mut others);
+        }
+        Ok(found)
+    }
+
+    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one; with none,
+    /// `rest` is all that it names.
+    fn unlike(&self, leaf: &TreeBlock, rest: &mut Named, tree: u64, compared: [Option<u64>; 2]) {
+        let mut is_known = compared != [None; 2];
+        if is_known && rest.is_empty() {
+            return;
+        }
+        let others = self.others.get(&tree).map_or(&[][..], Vec::as_slice);
+        // What those behind it do not have is overwritten there, so the nearest one before it has it; and the other way round. So they take turns.
+        let is_likely = |other: &&View<'_>| (other.owner() < tree) == compared[0].is_none();
+        let mut likely = others.iter().filter(is_likely);
+        let mut unlikely = others.iter().filter(|other| !is_likely(other));
+        let by_turns = (0..BESIDE).flat_map(|_| [likely.next(), unlikely.next()]);
+        for other in by_turns.flatten() {
+            match rest.len() {
+                _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
+                0 => break,
+                FEW.. => keep_both(rest, &unlike(leaf, other)),
+                // More of them may be in the leaf beside the one that was compared.
+                _ if compared.contains(&Some(other.owner())) => {}
+                _ => keep_unnamed(rest, other),
+            }
+        }
+        if !is_known {
+            *rest = named(leaf);
+        }
+    }
+}
+
+/// Whole chains, so many that each piece is worth a thread.
+fn pieces(lone: &[LoneLeaf]) -> Vec<&[LoneLeaf]> {
+    let (mut pieces, mut rest) = (Vec::new(), lone);
+    while !rest.is_empty() {
+        let behind = rest.iter().skip(PIECE - 1).position(|one| !one.is_like_next);
+        let (piece, others) = rest.split_at(behind.map_or(rest.len(), |at| at + PIECE));
+        pieces.push(piece);
+        rest = others;
+    }
+    pieces
+}
+
+/// Leaves what another list of what leaves name has, too; they are in order.
+fn keep_both(one: &mut Named, other: &[(Key, u64)]) {
+    one.retain(|(key, _)| other.binary_search_by_key(key, |it| it.0).is_ok());
+}
