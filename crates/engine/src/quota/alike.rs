@@ -14,7 +14,7 @@ use buttress_ondisk::item::{FileExtentHead, FileExtentTail};
 use buttress_ondisk::{HEADER_LEN, ITEM_LEN, Key, TreeBlock, kind};
 
 use crate::refs::owners::extent_of;
-use crate::tree::View;
+use crate::tree::Finger;
 
 /// Bytes of an item of a file's data from its kind on to the end of the address of what it names.
 const NAMING_LEN: usize =
@@ -40,11 +40,11 @@ pub fn named(leaf: &TreeBlock) -> Named {
 }
 
 /// Those of them that another tree does not name at the same places. What cannot be read names nothing.
-pub fn unlike(leaf: &TreeBlock, view: &View<'_>) -> Named {
+pub fn unlike(leaf: &TreeBlock, tree: &mut Finger<'_>) -> Named {
     let (mut rest, mut at) = (Vec::new(), 0);
     for _ in 0..LEAVES_MAX {
         let Some(first) = (at < leaf.len()).then(|| leaf.key(at)) else { break };
-        let Ok((other, next)) = view.leaf_at(&first) else { break };
+        let Ok((other, next)) = tree.leaf_at(&first) else { break };
         if have_same_heads(leaf, &other) {
             unlike_at_places(leaf, &other, &mut rest);
             return rest;
@@ -140,11 +140,11 @@ fn at_slot(leaf: &TreeBlock, slot: usize, bytenr: u64) -> Option<(Key, u64)> {
 }
 
 /// Leaves what a tree does not name at the same places. What is in one leaf costs one way through the tree.
-pub fn keep_unnamed(rest: &mut Named, view: &View<'_>) {
+pub fn keep_unnamed(rest: &mut Named, tree: &mut Finger<'_>) {
     let mut last: Option<Arc<TreeBlock>> = None;
     rest.retain(|(key, bytenr)| {
         let known = last.as_ref().and_then(|leaf| named_by(leaf, key));
-        let named = known.or_else(|| named_by(last.insert(view.leaf_at(key).ok()?.0), key));
+        let named = known.or_else(|| named_by(last.insert(tree.leaf_at(key).ok()?.0), key));
         named != Some(*bytenr)
     });
 }

@@ -11,9 +11,10 @@ use buttress_ondisk::{Key, TreeBlock};
 
 use super::alike::{Alike, Named, keep_unnamed, named, unlike};
 use crate::error::Result;
+use crate::hash::Spread;
 use crate::refs::RootSet;
 use crate::threads;
-use crate::tree::{Blocks, View};
+use crate::tree::{Blocks, Finger, View};
 
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 pub const BESIDE: usize = 2;
@@ -87,6 +88,7 @@ impl Comparing<'_, '_> {
     fn piece(&self, lone: &[LoneLeaf]) -> Result<Vec<Named>> {
         let mut found = Vec::with_capacity(lone.len());
         let mut alike = Alike::default();
+        let mut beside = Spread::default();
         let (mut mine, mut others) = (Named::new(), Named::new());
         // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
         let (mut next, mut rest) = (None, Named::new());
@@ -106,39 +108,53 @@ impl Comparing<'_, '_> {
                 next = Some((leaf_of_other, one.tree));
             }
             let compared = [before, other.map(|other| other.tree)];
-            self.unlike(&leaf, &mut rest, one.tree, compared);
+            let trees = beside.entry(one.tree).or_insert_with(|| self.beside(one.tree));
+            keep_lonely(&leaf, &mut rest, trees, compared);
             found.push(std::mem::take(&mut rest));
             std::mem::swap(&mut rest, &mut others);
         }
         Ok(found)
     }
 
-    /// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two trees, or one; with none,
-    /// `rest` is all that it names.
-    fn unlike(&self, leaf: &TreeBlock, rest: &mut Named, tree: u64, compared: [Option<u64>; 2]) {
-        let mut is_known = compared != [None; 2];
-        if is_known && rest.is_empty() {
-            return;
-        }
+    /// The trees beside one in which what it is left with is looked for: the nearest ones of either side come first.
+    fn beside(&self, tree: u64) -> [Vec<Finger<'_>>; 2] {
         let others = self.others.get(&tree).map_or(&[][..], Vec::as_slice);
-        // What those behind it do not have is overwritten there, so the nearest one before it has it; and the other way round. So they take turns.
-        let is_likely = |other: &&View<'_>| (other.owner() < tree) == compared[0].is_none();
-        let mut likely = others.iter().filter(is_likely);
-        let mut unlikely = others.iter().filter(|other| !is_likely(other));
-        let by_turns = (0..BESIDE).flat_map(|_| [likely.next(), unlikely.next()]);
-        for other in by_turns.flatten() {
-            match rest.len() {
-                _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
-                0 => break,
-                FEW.. => keep_both(rest, &unlike(leaf, other)),
-                // More of them may be in the leaf beside the one that was compared.
-                _ if compared.contains(&Some(other.owner())) => {}
-                _ => keep_unnamed(rest, other),
-            }
+        let (before, behind): (Vec<View<'_>>, Vec<_>) =
+            others.iter().partition(|other| other.owner() < tree);
+        [before, behind].map(|side| side.into_iter().map(Finger::new).collect())
+    }
+}
+
+/// Takes from `rest`, which a leaf names, what trees beside the one that is left of it name, too, as nobody has the other alone. It was compared with those of two
+/// trees, or one; with none, `rest` is all that it names.
+fn keep_lonely(
+    leaf: &TreeBlock,
+    rest: &mut Named,
+    others: &mut [Vec<Finger<'_>>; 2],
+    compared: [Option<u64>; 2],
+) {
+    let mut is_known = compared != [None; 2];
+    if is_known && rest.is_empty() {
+        return;
+    }
+    let [before, behind] = others;
+    // What those behind it do not have is overwritten there, so the nearest one before it has it; and the other way round. So they take turns.
+    let [likely, unlikely] =
+        if compared[0].is_none() { [before, behind] } else { [behind, before] };
+    let (mut likely, mut unlikely) = (likely.iter_mut(), unlikely.iter_mut());
+    let by_turns = (0..BESIDE).flat_map(|_| [likely.next(), unlikely.next()]);
+    for other in by_turns.flatten() {
+        match rest.len() {
+            _ if !is_known => (*rest, is_known) = (unlike(leaf, other), true),
+            0 => break,
+            FEW.. => keep_both(rest, &unlike(leaf, other)),
+            // More of them may be in the leaf beside the one that was compared.
+            _ if compared.contains(&Some(other.owner())) => {}
+            _ => keep_unnamed(rest, other),
         }
-        if !is_known {
-            *rest = named(leaf);
-        }
+    }
+    if !is_known {
+        *rest = named(leaf);
     }
 }
 

@@ -96,7 +96,7 @@ impl<'a> Sharing<'a> {
     /// see either none of it or all. Whether others have it still.
     pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<bool> {
         let mut states = self.states.lock();
-        let (refs, full) = self.lookup(&mut states, old)?;
+        let (refs, full) = self.lookup(&mut states, old.bytenr(), old.generation())?;
         if refs > 1 {
             if old.owner() == tree && !full {
                 self.mark_full(&mut states, log, old);
@@ -118,7 +118,12 @@ impl<'a> Sharing<'a> {
 
     /// References to `old` now, and whether its children are counted by its address.
     pub fn refs(&self, old: &TreeBlock) -> Result<(i64, bool)> {
-        self.lookup(&mut self.states.lock(), old)
+        self.refs_at(old.bytenr(), old.generation())
+    }
+
+    /// The same of a block that was not read: what leads to it says its generation.
+    pub fn refs_at(&self, bytenr: u64, generation: u64) -> Result<(i64, bool)> {
+        self.lookup(&mut self.states.lock(), bytenr, generation)
     }
 
     /// Whether only one reference led to a block in the last commit, where its references were asked for.
@@ -172,7 +177,7 @@ impl<'a> Sharing<'a> {
     /// [`Sharing::unshare`] without a copy that would inherit. The reference to the block itself stays.
     pub fn abandon(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) -> Result<()> {
         let mut states = self.states.lock();
-        let (_, full) = self.lookup(&mut states, block)?;
+        let (_, full) = self.lookup(&mut states, block.bytenr(), block.generation())?;
         if block.owner() == tree && !full {
             self.mark_full(&mut states, log, block);
             self.give(&mut states, log, block, By::Tree(tree), -1);
@@ -205,20 +210,25 @@ impl<'a> Sharing<'a> {
         });
     }
 
-    fn lookup(&self, states: &mut HashMap<u64, State>, block: &TreeBlock) -> Result<(i64, bool)> {
-        let state = states.entry(block.bytenr()).or_default();
+    fn lookup(
+        &self,
+        states: &mut HashMap<u64, State>,
+        bytenr: u64,
+        generation: u64,
+    ) -> Result<(i64, bool)> {
+        let state = states.entry(bytenr).or_default();
         let (refs, full) = match state.disk {
             Some(disk) => disk,
-            None => *state.disk.insert(self.on_disk(block)?),
+            None => *state.disk.insert(self.on_disk(bytenr, generation)?),
         };
         Ok((refs + state.delta, full || state.marked))
     }
 
-    fn on_disk(&self, block: &TreeBlock) -> Result<(i64, bool)> {
-        if block.generation() == self.transid {
+    fn on_disk(&self, bytenr: u64, generation: u64) -> Result<(i64, bool)> {
+        if generation == self.transid {
             return Ok((1, false));
         }
-        let extent = self.extent_of(block.bytenr())?;
+        let extent = self.extent_of(bytenr)?;
         Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
     }
 

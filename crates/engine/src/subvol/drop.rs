@@ -548,6 +548,16 @@ impl<'w, 'a> Walk<'w, 'a> {
         parent_full: bool,
         budget: &mut Budget,
     ) -> Result<bool> {
+        if self.is_others(parent, slot)? {
+            self.unlink(
+                parent,
+                parent_full,
+                parent.child(slot).bytenr,
+                parent.level().saturating_sub(1),
+            );
+            self.pass();
+            return Ok(true);
+        }
         let child = self.view.child(parent, slot)?;
         if self.is_relocation() {
             let by =
@@ -581,6 +591,13 @@ impl<'w, 'a> Walk<'w, 'a> {
         self.unlink(parent, parent_full, child.bytenr(), child.level());
         self.pass();
         Ok(true)
+    }
+
+    /// Whether others reach a child that this tree does not own: what is below it stays as it is, so it is not read.
+    fn is_others(&self, parent: &TreeBlock, slot: usize) -> Result<bool> {
+        let child = parent.child(slot);
+        let is_read = self.is_relocation() || child.generation > self.born.min(self.last_snapshot);
+        Ok(!is_read && self.commit.sharing().refs_at(child.bytenr, child.generation)?.0 > 1)
     }
 
     /// Has the children of `block`, and of all blocks below it, counted by address where they are counted as this

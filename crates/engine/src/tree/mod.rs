@@ -9,6 +9,7 @@
 
 mod blocks;
 mod draft;
+mod finger;
 mod merge;
 mod recent;
 #[cfg(all(test, feature = "shuttle"))]
@@ -20,6 +21,7 @@ mod view;
 
 pub use blocks::Blocks;
 pub use draft::Draft;
+pub use finger::Finger;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
 pub use recent::Recent;
 pub use stretch::{Remade, Stretch, Wanted};
