@@ -20,6 +20,8 @@ use crate::tree::{Blocks, Finger, View};
 pub const BESIDE: usize = 2;
 /// Fewer extents are looked for one by one sooner than whole leaves are compared.
 const FEW: usize = 4;
+/// Trees for which fingers are kept in others: each keeps a node in memory.
+const SIDES_MAX: usize = 16;
 /// So many leaves are worth being handed to another thread.
 const PIECE: usize = 32;
 
@@ -108,6 +110,9 @@ impl Comparing<'_, '_> {
                 next = Some((leaf_of_other, one.tree));
             }
             let compared = [before, other.map(|other| other.tree)];
+            if beside.len() >= SIDES_MAX {
+                beside.clear();
+            }
             let trees = beside.entry(one.tree).or_insert_with(|| self.beside(one.tree));
             keep_lonely(&leaf, &mut rest, trees, compared);
             found.push(std::mem::take(&mut rest));

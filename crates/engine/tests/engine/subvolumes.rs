@@ -94,6 +94,35 @@ fn deleted_subvolumes_give_their_space_back() {
     image.mounted(|top| assert_eq!(std::fs::read_dir(top).unwrap().count(), 0));
 }
 
+#[test]
+fn what_others_reach_is_not_read_to_delete_a_snapshot() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
+    for number in 0..4000 {
+        put(&fs, &format!("/one/{number}"), b"content");
+    }
+    fs.snapshot(one, Node::ROOT, b"two", false).unwrap();
+    put(&fs, "/one/0", b"changed");
+    put(&fs, "/two/3999", b"changed in the snapshot");
+    fs.close().unwrap();
+    let fs = image.open();
+    for number in 0..4000 {
+        assert!(!content(&fs, &format!("/one/{number}")).is_empty());
+    }
+    let leaves = fs.stats().cache_misses;
+    fs.close().unwrap();
+    let fs = image.open();
+    let before = fs.stats().cache_misses;
+    fs.delete_subvolume(Node::ROOT, b"two").unwrap();
+    fs.clean().unwrap();
+    let read = fs.stats().cache_misses - before;
+    assert!(leaves > 100 && read < leaves / 4, "{read} blocks are read, of more than {leaves}");
+    assert_eq!(content(&fs, "/one/3999"), b"content");
+    fs.close().unwrap();
+    image.check();
+}
+
 /// Blocks that are looked at to delete some of so many subvolumes of one directory, and before that what a snapshot has in their places.
 fn blocks_to_delete_some_of(count: u32) -> [u64; 2] {
     let image = Image::by_us(1 << 30);
