@@ -17,6 +17,7 @@
 use std::collections::HashMap;
 
 use buttress_ondisk::block::BlockHead;
+use buttress_ondisk::block::ChildPtr;
 use buttress_ondisk::item::extent_flags;
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, TreeBlock, kind};
@@ -96,7 +97,7 @@ impl<'a> Sharing<'a> {
     /// see either none of it or all. Whether others have it still.
     pub fn unshare(&self, log: &mut RefLog, old: &TreeBlock, tree: u64) -> Result<bool> {
         let mut states = self.states.lock();
-        let (refs, full) = self.lookup(&mut states, old.bytenr(), old.generation())?;
+        let (refs, full) = self.lookup(&mut states, old)?;
         if refs > 1 {
             if old.owner() == tree && !full {
                 self.mark_full(&mut states, log, old);
@@ -118,12 +119,25 @@ impl<'a> Sharing<'a> {
 
     /// References to `old` now, and whether its children are counted by its address.
     pub fn refs(&self, old: &TreeBlock) -> Result<(i64, bool)> {
-        self.refs_at(old.bytenr(), old.generation())
+        self.lookup(&mut self.states.lock(), old)
     }
 
-    /// The same of a block that was not read: what leads to it says its generation.
-    pub fn refs_at(&self, bytenr: u64, generation: u64) -> Result<(i64, bool)> {
-        self.lookup(&mut self.states.lock(), bytenr, generation)
+    /// Whether others reach a leaf, too, of which only what leads to it is known, and whose reference is `by`. It is not said of one that the extent tree knows as
+    /// something else: who reads it finds out what is wrong.
+    pub fn is_leaf_of_others(&self, leaf: &ChildPtr, by: By) -> Result<bool> {
+        if leaf.generation >= self.transid {
+            return Ok(false);
+        }
+        let (level, extent) = self.extent_of(leaf.bytenr)?;
+        let is_it = level == 0
+            && extent.flags & extent_flags::TREE_BLOCK != 0
+            && extent.generation == leaf.generation
+            && extent.inline.iter().any(|(one, _)| *one == inline_of(by).1);
+        let mut states = self.states.lock();
+        let state = states.entry(leaf.bytenr).or_default();
+        let is_full = extent.flags & extent_flags::FULL_BACKREF != 0;
+        let (refs, _) = *state.disk.get_or_insert((extent.refs, is_full));
+        Ok(is_it && refs + state.delta > 1)
     }
 
     /// Whether only one reference led to a block in the last commit, where its references were asked for.
@@ -140,14 +154,9 @@ impl<'a> Sharing<'a> {
     /// Refuses a block to which the last commit has no such reference: what refers to it is not believed.
     pub fn require(&self, block: &TreeBlock, by: By) -> Result<()> {
         let bytenr = block.bytenr();
-        let (kind, number, wanted) = match by {
-            By::Tree(root) => (kind::TREE_BLOCK_REF, root, InlineRef::TreeBlock { root }),
-            By::Block(parent) => {
-                (kind::SHARED_BLOCK_REF, parent, InlineRef::SharedBlock { parent })
-            }
-        };
-        let inline = self.extent_of(bytenr)?.inline;
-        if inline.iter().any(|(one, _)| *one == wanted)
+        let ((kind, number), wanted) = inline_of(by);
+        let (_, extent) = self.extent_of(bytenr)?;
+        if extent.inline.iter().any(|(one, _)| *one == wanted)
             || self.extents.get(&Key::new(bytenr, kind, number))?.is_some()
         {
             return Ok(());
@@ -177,7 +186,7 @@ impl<'a> Sharing<'a> {
     /// [`Sharing::unshare`] without a copy that would inherit. The reference to the block itself stays.
     pub fn abandon(&self, log: &mut RefLog, block: &TreeBlock, tree: u64) -> Result<()> {
         let mut states = self.states.lock();
-        let (_, full) = self.lookup(&mut states, block.bytenr(), block.generation())?;
+        let (_, full) = self.lookup(&mut states, block)?;
         if block.owner() == tree && !full {
             self.mark_full(&mut states, log, block);
             self.give(&mut states, log, block, By::Tree(tree), -1);
@@ -210,30 +219,25 @@ impl<'a> Sharing<'a> {
         });
     }
 
-    fn lookup(
-        &self,
-        states: &mut HashMap<u64, State>,
-        bytenr: u64,
-        generation: u64,
-    ) -> Result<(i64, bool)> {
-        let state = states.entry(bytenr).or_default();
+    fn lookup(&self, states: &mut HashMap<u64, State>, block: &TreeBlock) -> Result<(i64, bool)> {
+        let state = states.entry(block.bytenr()).or_default();
         let (refs, full) = match state.disk {
             Some(disk) => disk,
-            None => *state.disk.insert(self.on_disk(bytenr, generation)?),
+            None => *state.disk.insert(self.on_disk(block)?),
         };
         Ok((refs + state.delta, full || state.marked))
     }
 
-    fn on_disk(&self, bytenr: u64, generation: u64) -> Result<(i64, bool)> {
-        if generation == self.transid {
+    fn on_disk(&self, block: &TreeBlock) -> Result<(i64, bool)> {
+        if block.generation() == self.transid {
             return Ok((1, false));
         }
-        let extent = self.extent_of(bytenr)?;
+        let (_, extent) = self.extent_of(block.bytenr())?;
         Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
     }
 
-    /// The item of a tree block in the extent tree of the last commit.
-    fn extent_of(&self, bytenr: u64) -> Result<Extent> {
+    /// The item of a tree block in the extent tree of the last commit, and the block's level.
+    fn extent_of(&self, bytenr: u64) -> Result<(u64, Extent)> {
         let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
         let item =
             self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
@@ -244,6 +248,15 @@ impl<'a> Sharing<'a> {
                 bytenr,
             ));
         };
-        Extent::read(&item.key(), item.data())
+        let (key, extent) = (item.key(), Extent::read(&item.key(), item.data())?);
+        Ok((extent.info.map_or(key.offset, |info| info.level.into()), extent))
+    }
+}
+
+/// The kind of a reference to a tree block and its number, and what it is in the block's item.
+fn inline_of(by: By) -> ((u8, u64), InlineRef) {
+    match by {
+        By::Tree(root) => ((kind::TREE_BLOCK_REF, root), InlineRef::TreeBlock { root }),
+        By::Block(parent) => ((kind::SHARED_BLOCK_REF, parent), InlineRef::SharedBlock { parent }),
     }
 }

@@ -548,20 +548,14 @@ impl<'w, 'a> Walk<'w, 'a> {
         parent_full: bool,
         budget: &mut Budget,
     ) -> Result<bool> {
-        if self.is_others(parent, slot)? {
-            self.unlink(
-                parent,
-                parent_full,
-                parent.child(slot).bytenr,
-                parent.level().saturating_sub(1),
-            );
+        let by = if parent_full { By::Block(parent.bytenr()) } else { By::Tree(parent.owner()) };
+        if self.is_leaf_of_others(parent, slot, by)? {
+            self.unlink(parent, parent_full, parent.child(slot).bytenr, 0);
             self.pass();
             return Ok(true);
         }
         let child = self.view.child(parent, slot)?;
         if self.is_relocation() {
-            let by =
-                if parent_full { By::Block(parent.bytenr()) } else { By::Tree(parent.owner()) };
             self.commit.sharing().require(&child, by)?;
         }
         let (refs, full) = if !may_be_shared(&child, self.last_snapshot) {
@@ -593,11 +587,12 @@ impl<'w, 'a> Walk<'w, 'a> {
         Ok(true)
     }
 
-    /// Whether others reach a child that this tree does not own: what is below it stays as it is, so it is not read.
-    fn is_others(&self, parent: &TreeBlock, slot: usize) -> Result<bool> {
-        let child = parent.child(slot);
-        let is_read = self.is_relocation() || child.generation > self.born.min(self.last_snapshot);
-        Ok(!is_read && self.commit.sharing().refs_at(child.bytenr, child.generation)?.0 > 1)
+    /// Whether others reach a leaf that this tree does not own: what it refers to is counted as before, so it is not read. Nodes are: one that is named in
+    /// two places would be gone through as if it were this tree's, while the reference to a leaf goes in the commit in which what it refers to goes, which fails then.
+    fn is_leaf_of_others(&self, parent: &TreeBlock, slot: usize, by: By) -> Result<bool> {
+        let leaf = parent.child(slot);
+        let may_own = self.is_relocation() || leaf.generation > self.born.min(self.last_snapshot);
+        Ok(parent.level() == 1 && !may_own && self.commit.sharing().is_leaf_of_others(&leaf, by)?)
     }
 
     /// Has the children of `block`, and of all blocks below it, counted by address where they are counted as this
