@@ -27,6 +27,9 @@ use super::{Extent, RefLog, Target};
 use crate::error::{Error, Result};
 use crate::tree::View;
 
+const EXTENT_TREE: u64 = buttress_ondisk::objectid::EXTENT_TREE;
+const NOT_REFERRED_TO: &str = "a tree block is not referred to by the block that leads to it";
+
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
     /// What the last commit's extent tree says: references, and whether `FULL_BACKREF` is set.
@@ -37,6 +40,8 @@ struct State {
     marked: bool,
     /// The tree that owned it and has a copy of it instead since.
     left_by: Option<u64>,
+    /// The reference that has been let go of last without the block being read.
+    let_go_by: Option<By>,
 }
 
 /// The sharing decisions of one commit.
@@ -122,8 +127,8 @@ impl<'a> Sharing<'a> {
         self.lookup(&mut self.states.lock(), old)
     }
 
-    /// Whether others reach a leaf, too, of which only what leads to it is known, and whose reference is `by`. It is not said of one that the extent tree knows as
-    /// something else: who reads it finds out what is wrong.
+    /// Whether others reach a leaf, too, of which only what leads to it is known, and whose reference is `by`: who asks lets go of that then. It is not said of one
+    /// that the extent tree knows as something else: who reads it finds out what is wrong. Refuses one to which there is no such reference, or none any more.
     pub fn is_leaf_of_others(&self, leaf: &ChildPtr, by: By) -> Result<bool> {
         if leaf.generation >= self.transid {
             return Ok(false);
@@ -131,13 +136,23 @@ impl<'a> Sharing<'a> {
         let (level, extent) = self.extent_of(leaf.bytenr)?;
         let is_it = level == 0
             && extent.flags & extent_flags::TREE_BLOCK != 0
-            && extent.generation == leaf.generation
-            && extent.inline.iter().any(|(one, _)| *one == inline_of(by).1);
+            && extent.generation == leaf.generation;
         let mut states = self.states.lock();
+        let is_marked = |parent| states.get(&parent).is_some_and(|state| state.marked);
+        let is_new = matches!(by, By::Block(parent) if is_marked(parent));
+        if !is_it || is_new || extent.has_keyed() {
+            return Ok(false);
+        }
         let state = states.entry(leaf.bytenr).or_default();
+        let is_there = extent.inline.iter().any(|(one, _)| *one == inline_of(by).1);
+        if !is_there || state.let_go_by == Some(by) {
+            return Err(Error::inconsistent(EXTENT_TREE, NOT_REFERRED_TO, leaf.bytenr));
+        }
         let is_full = extent.flags & extent_flags::FULL_BACKREF != 0;
         let (refs, _) = *state.disk.get_or_insert((extent.refs, is_full));
-        Ok(is_it && refs + state.delta > 1)
+        let is_others = refs + state.delta > 1;
+        state.let_go_by = is_others.then_some(by).or(state.let_go_by);
+        Ok(is_others)
     }
 
     /// Whether only one reference led to a block in the last commit, where its references were asked for.
@@ -161,8 +176,7 @@ impl<'a> Sharing<'a> {
         {
             return Ok(());
         }
-        let what = "a tree block is not referred to by the block that leads to it";
-        Err(Error::inconsistent(buttress_ondisk::objectid::EXTENT_TREE, what, bytenr))
+        Err(Error::inconsistent(EXTENT_TREE, NOT_REFERRED_TO, bytenr))
     }
 
     /// Tree `tree` no longer refers to the block.
@@ -243,7 +257,7 @@ impl<'a> Sharing<'a> {
             self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
         let Some(item) = item else {
             return Err(Error::inconsistent(
-                buttress_ondisk::objectid::EXTENT_TREE,
+                EXTENT_TREE,
                 "a tree block has no extent item",
                 bytenr,
             ));

@@ -587,8 +587,8 @@ impl<'w, 'a> Walk<'w, 'a> {
         Ok(true)
     }
 
-    /// Whether others reach a leaf that this tree does not own: what it refers to is counted as before, so it is not read. Nodes are: one that is named in
-    /// two places would be gone through as if it were this tree's, while the reference to a leaf goes in the commit in which what it refers to goes, which fails then.
+    /// Whether others reach a leaf that this tree does not own: what it refers to is counted as before, so it is not read. Nodes are:
+    /// there are few of them, and one that should not be there would be gone through as if it were this tree's.
     fn is_leaf_of_others(&self, parent: &TreeBlock, slot: usize, by: By) -> Result<bool> {
         let leaf = parent.child(slot);
         let may_own = self.is_relocation() || leaf.generation > self.born.min(self.last_snapshot);

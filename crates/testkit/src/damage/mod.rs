@@ -6,7 +6,7 @@
 //! them wrong. Each kind says which issue our checker has to raise, and whether `btrfs check` sees it, too.
 
 mod base;
-mod bytes;
+pub mod bytes;
 mod kinds;
 pub mod mutation;
 mod patient;

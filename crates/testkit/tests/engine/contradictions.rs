@@ -4,12 +4,14 @@
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
+use buttress::ondisk::block::ChildPtr;
 use buttress::ondisk::item::{
     DirItem, ExtentItem, FileExtent, FreeSpaceHeader, InodeRef, RootItem,
 };
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Allocate, Filesystem, New, Node, OpenMode, Options, Owner, Rename};
 use buttress_testkit::corpus::build;
+use buttress_testkit::damage::bytes::child;
 use buttress_testkit::damage::{Patient, TOP};
 use buttress_testkit::oracle::root_or_skip;
 
@@ -350,5 +352,52 @@ fn what_subvolumes_take_is_not_told_by_lies() {
         // The gate names the leaf of the extent tree.
         let placed = why.contains("slot=") || why.contains(&place.objectid.to_string());
         assert!(why.contains(wanted) && placed, "{why}");
+    }
+}
+
+/// A deleted snapshot that leads to a leaf wrongly is stuck: what others have of it stays, and all else goes on.
+#[test]
+fn a_deleted_snapshot_with_wrong_children_takes_nothing_from_others() {
+    type Lie = fn(&mut [u8], usize, ChildPtr);
+    let lies: [Lie; 2] = [
+        // A leaf that it leads to rightly, too.
+        |bytes, slot, next| {
+            child(bytes, slot, |it| {
+                it.bytenr = next.bytenr.into();
+                it.generation = next.generation.into();
+            })
+        },
+        // The right one, by another version.
+        |bytes, slot, _| child(bytes, slot, |it| it.generation = 3.into()),
+    ];
+    for (number, lie) in lies.into_iter().enumerate() {
+        let (patient, leaf) = shared();
+        let snapshot = patient.named(TOP, "snapshot").unwrap();
+        let root = patient.root(snapshot).unwrap();
+        let node = patient.block(root).unwrap();
+        let slot = (0..node.len()).find(|slot| node.child(*slot).bytenr == leaf).unwrap();
+        let next = node.child(slot + 1);
+        patient.edit_block(root, |bytes| lie(bytes, slot, next)).unwrap();
+        for _ in 0..2 {
+            let fs = open(patient.device());
+            if fs.lookup(Node::ROOT, b"snapshot").unwrap().is_some() {
+                fs.delete_subvolume(Node::ROOT, b"snapshot").unwrap();
+            }
+            let why = fs.clean().unwrap_err().to_string();
+            assert!(!why.contains("read-only"), "{number}: {why}");
+            fs.create(Node::ROOT, b"after", &New::file(0o644)).ok();
+            fs.commit().unwrap();
+            let sub = fs.lookup(Node::ROOT, b"sub").unwrap().unwrap().node;
+            for number in 0..2000 {
+                let name = format!("file number {number}");
+                let file = fs.lookup(sub, name.as_bytes()).unwrap().unwrap().node;
+                if number % 100 == 0 {
+                    let mut bytes = [0; 8192];
+                    assert_eq!(fs.read(file, 0, &mut bytes).unwrap(), 8192);
+                    assert_eq!(bytes, [7; 8192]);
+                }
+            }
+            fs.close().unwrap();
+        }
     }
 }
