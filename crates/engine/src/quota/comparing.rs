@@ -55,7 +55,7 @@ pub struct Comparing<'a, 's> {
 pub fn find_versions(blocks: &Blocks, lone: &mut Vec<LoneLeaf>, is_sequential: bool) -> Result<()> {
     let pieces: Vec<&[LoneLeaf]> = lone.chunks(PIECE).collect();
     let versions = threads::map_unless(is_sequential, &pieces, |piece| {
-        piece.iter().map(|one| version_of(&*read(blocks, one)?)).collect::<Result<Vec<_>>>()
+        piece.iter().map(|one| Ok(version_of(&*read(blocks, one)?))).collect::<Result<Vec<_>>>()
     })?;
     let mut versions = versions.into_iter().flatten();
     lone.retain_mut(|one| {
@@ -70,12 +70,9 @@ fn read(blocks: &Blocks, one: &LoneLeaf) -> Result<Arc<TreeBlock>> {
     blocks.read(one.bytenr, 0, one.generation, 0)
 }
 
-fn version_of(leaf: &TreeBlock) -> Result<Option<u64>> {
-    if leaf.is_empty() {
-        return Ok(None);
-    }
-    let Key { objectid, kind, offset } = leaf.key(0);
-    Ok(Some(objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind)))
+fn version_of(leaf: &TreeBlock) -> Option<u64> {
+    let (Key { objectid, kind, offset }, _) = leaf.span()?;
+    Some(objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind))
 }
 
 impl Comparing<'_, '_> {

@@ -16,8 +16,7 @@
 
 use std::collections::HashMap;
 
-use buttress_ondisk::block::BlockHead;
-use buttress_ondisk::block::ChildPtr;
+use buttress_ondisk::block::{BlockHead, ChildPtr};
 use buttress_ondisk::item::extent_flags;
 use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, TreeBlock, kind};

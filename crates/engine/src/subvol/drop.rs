@@ -8,7 +8,8 @@
 //! ([`crate::space::Lone`]); where that is nothing, nothing is dropped until others have let go of something.
 //!
 //! The tree is walked in key order. A block that only this tree reaches is freed after everything below it; of a block
-//! that others reach, only the reference goes. But where this tree owns such a block, it may own blocks below it, too,
+//! that others reach, only the reference goes. A snapshot owns no block as old as itself: such a leaf, if others reach it, is not even read
+//! ([`Sharing::is_leaf_of_others`](crate::refs::Sharing::is_leaf_of_others)). But where this tree owns such a block, it may own blocks below it, too,
 //! and what they refer to is counted as this tree's: before the reference goes, all of them are *converted*, so that
 //! their children are counted by their address. From the leaves up, each converted block leaves everything consistent;
 //! how far it came is remembered in memory only, as blocks that are converted already need nothing, of the budget neither:
