@@ -40,12 +40,16 @@ mod vnode;
 
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use args::{Cli, Parsed};
 use error::Failure;
 use quote::Printable;
+use signal_hook::consts::signal::SIGXFSZ;
 
 fn main() -> ExitCode {
+    // What is written past a limit on the size of files fails then, and does not end a mount.
+    let _else_it_ends = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let cli = match args::parse(std::env::args_os().collect()) {
         Parsed::Command(cli) => cli,
         Parsed::Message { text, code } => return say(&text, code),

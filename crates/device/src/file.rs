@@ -20,6 +20,7 @@ use std::{
     ops::Range,
     os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
 };
 
 use parking_lot::Mutex;
@@ -65,6 +66,8 @@ pub struct FileDevice {
     part: Option<Part>,
     /// The kernel lets one thread write to a regular file at a time, and the others spin meanwhile: here they sleep.
     writing: Mutex<()>,
+    /// What holds it cannot make holes in it.
+    keeps_all: AtomicBool,
 }
 
 impl FileDevice {
@@ -171,6 +174,7 @@ impl FileDevice {
             access,
             part: None,
             writing: Mutex::new(()),
+            keeps_all: AtomicBool::new(false),
             name,
         };
         match (hold, kind) {
@@ -345,9 +349,17 @@ impl BlockDevice for FileDevice {
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(&self.file, flags, offset, len) {
-            Ok(()) | Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => Ok(()),
+            Ok(()) => Ok(()),
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => {
+                self.keeps_all.store(true, Ordering::Relaxed);
+                Ok(())
+            }
             Err(e) => Err(self.io(Op::Discard, offset, len as usize)(e.into())),
         }
+    }
+
+    fn can_discard(&self) -> bool {
+        !self.keeps_all.load(Ordering::Relaxed)
     }
 }
 

@@ -85,4 +85,9 @@ pub trait BlockDevice: Send + Sync + fmt::Debug {
     fn discard(&self, _offset: u64, _len: u64) -> Result<(), DeviceError> {
         Ok(())
     }
+
+    /// Whether it may be of use to [`discard`](Self::discard): `false` once what holds it was seen to do nothing then.
+    fn can_discard(&self) -> bool {
+        true
+    }
 }

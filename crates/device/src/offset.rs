@@ -73,4 +73,8 @@ impl BlockDevice for OffsetDevice {
         check_range(&self.name, self.size, Op::Discard, offset, len)?;
         self.inner.discard(self.offset + offset, len)
     }
+
+    fn can_discard(&self) -> bool {
+        self.inner.can_discard()
+    }
 }

@@ -22,10 +22,10 @@ pub use env::{Env, Time};
 pub use error::{Errno, Error, Result, Unsupported};
 pub use fs::{
     Allocate, Attributes, Balance, BalanceFilter, BalanceStop, Balanced, Balancing, Change,
-    ClassUsage, Counting, DeviceInfo, Emptied, Emptying, Entry, Fiemap, File, FileExtent, FileKind,
-    Filesystem, GroupInfo, Info, Mapping, New, NewLimits, Node, OpenMode, Options, Owner, Place,
-    Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times, Usage,
-    WantedReferrers, acl, fiemap_flags, profile_of,
+    ClassUsage, Counting, DeviceInfo, Discard, Emptied, Emptying, Entry, Fiemap, File, FileExtent,
+    FileKind, Filesystem, GroupInfo, Info, Mapping, New, NewLimits, Node, OpenMode, Options, Owner,
+    Place, Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times,
+    Usage, WantedReferrers, acl, fiemap_flags, profile_of,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;

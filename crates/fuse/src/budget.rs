@@ -63,20 +63,30 @@ pub fn by_default() -> u64 {
 
 fn default_of(machine: u64, group: Option<u64>) -> u64 {
     let there_is = group.map_or(machine, |group| group.min(machine));
-    (there_is / SHARE).clamp(*BY_DEFAULT.start(), *BY_DEFAULT.end())
+    // What is more than that is not there.
+    let least = (there_is / 2).clamp(MEMORY_MIN, *BY_DEFAULT.start());
+    (there_is / SHARE).clamp(least, *BY_DEFAULT.end())
 }
 
-/// What the control groups of this process let it have (version 2, `memory.max` and `memory.high` of each on the way to the top); `None`
-/// where they set no limit or there are none.
+/// What the control groups of this process let it have: of version 2 `memory.max` and `memory.high` of each on the way to the top, of
+/// version 1 `memory.limit_in_bytes`. `None` where they set no limit or there are none.
 fn group_limit(groups: &Path, mounted: &Path) -> Option<u64> {
     let groups = std::fs::read_to_string(groups).ok()?;
-    let own = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
-    let limit = |dir: &Path, name: &str| {
-        std::fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok()
+    let limits = |line: &str| {
+        let (controllers, own) = line.split_once(':')?.1.split_once(":/")?;
+        let (top, names): (_, &[_]) = match controllers {
+            "" => (mounted.to_owned(), &["memory.max", "memory.high"]),
+            _ if controllers.split(',').any(|it| it == "memory") => {
+                (mounted.join("memory"), &["memory.limit_in_bytes"])
+            }
+            _ => return None,
+        };
+        let limit = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+        let own = top.join(own);
+        let all = own.ancestors().take_while(|dir| dir.starts_with(&top));
+        all.flat_map(|dir| names.iter().map(|name| dir.join(name))).filter_map(limit).min()
     };
-    let own: PathBuf = mounted.join(own);
-    let all = own.ancestors().take_while(|dir| dir.starts_with(mounted));
-    all.flat_map(|dir| [limit(dir, "memory.max"), limit(dir, "memory.high")]).flatten().min()
+    groups.lines().filter_map(limits).min()
 }
 
 #[cfg(test)]
@@ -90,6 +100,8 @@ mod tests {
         assert_eq!(default_of(8 * GIB, Some(2 * GIB)), GIB / 4);
         assert_eq!(default_of(8 * GIB, Some(1 << 60)), GIB);
         assert_eq!(default_of(GIB / 8, None), 64 << 20);
+        assert_eq!(default_of(GIB, Some(96 << 20)), 48 << 20);
+        assert_eq!(default_of(GIB, Some(40 << 20)), MEMORY_MIN);
         assert_eq!(default_of(1 << 50, None), 2 * GIB);
         assert!(by_default() >= MEMORY_MIN);
     }
@@ -110,6 +122,19 @@ mod tests {
         assert_eq!(limit(), Some(2000));
         std::fs::write(&groups, "1:name=systemd:/a\n").unwrap();
         assert_eq!(limit(), None);
+        // Version 1, and both.
+        std::fs::create_dir_all(dir.path().join("memory/c")).unwrap();
+        std::fs::write(dir.path().join("memory/c/memory.limit_in_bytes"), "1500\n").unwrap();
+        std::fs::write(dir.path().join("memory/memory.limit_in_bytes"), u64::MAX.to_string())
+            .unwrap();
+        std::fs::write(&groups, "5:cpu,memory:/c\n4:cpu:/a/b\n").unwrap();
+        assert_eq!(limit(), Some(1500));
+        std::fs::write(&groups, "5:memory:/c\n0::/a\n").unwrap();
+        assert_eq!(limit(), Some(1500));
+        // In a container the groups of the machine are not there, and its own are the top.
+        std::fs::write(&groups, "5:memory:/machine/c\n").unwrap();
+        std::fs::write(dir.path().join("memory/memory.limit_in_bytes"), "1700").unwrap();
+        assert_eq!(limit(), Some(1700));
     }
 
     /// What [`buttress::Options::memory`] takes at least.

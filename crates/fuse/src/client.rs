@@ -5,14 +5,15 @@
 //! the path is not on a buttress mount.
 
 use std::ffi::OsStr;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use buttress::costs::{Bytes, Progress, Share};
 use buttress::{Balance, BalanceStop, Balanced, Balancing, Emptying, Referrers, WantedReferrers};
-use rustix::fs::{XattrFlags, getxattr, setxattr};
+use rustix::fs::{Mode, OFlags, XattrFlags, getxattr, setxattr};
 use rustix::io::Errno;
 
 pub use crate::mount::control::ExtentFacts;
@@ -413,6 +414,41 @@ pub fn wait_for_balance(
         if let Some(why) = told(task.progress.unwrap_or_default()) {
             match stop_balance(path, why) {
                 Err(Errno::NOTCONN) | Ok(()) => {}
+                Err(errno) => return Err(errno),
+            }
+        }
+        pauses.wait();
+    }
+}
+
+/// Has the process behind the mount tell its device what is free, and waits: `told` hears how many bytes that are so far, and may end it by
+/// `false`. Answers the bytes. Meanwhile the mount is in use.
+pub fn trim(path: &Path, min: u64, told: &mut dyn FnMut(u64) -> bool) -> Result<u64, Errno> {
+    let place = rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
+    let path = PathBuf::from(format!("/proc/self/fd/{}", place.as_raw_fd()));
+    let ask = |word: &str| {
+        let records = Record::all(&get(&path, word)?);
+        records.first().and_then(Record::trim).ok_or(Errno::PROTO)
+    };
+    let mut pauses = Pauses::default();
+    let begin = format!("trim.{min}");
+    loop {
+        match ask(&begin) {
+            // Another one is waited for.
+            Err(Errno::INPROGRESS) if told(0) => pauses.wait(),
+            Err(Errno::INPROGRESS) => return Err(Errno::INTR),
+            Err(errno) => return Err(errno),
+            Ok(_) => break,
+        }
+    }
+    loop {
+        let task = ask("trim")?;
+        if !task.running {
+            return task.ended.unwrap_or(Err(Errno::NOTCONN));
+        }
+        if !told(task.progress.unwrap_or_default()) {
+            match ask("trim-end") {
+                Err(Errno::NOTCONN) | Ok(_) => {}
                 Err(errno) => return Err(errno),
             }
         }

@@ -18,7 +18,7 @@ use rustix::io::Errno;
 use crate::budget::Budget;
 use crate::holder;
 use crate::join::{self, TOP_LEVEL, Turn, Watch};
-use crate::last_error::LastError;
+use crate::last_word::LastWord;
 use crate::launch::{self, LaunchError, Readiness, Role};
 use crate::mount::control::Control;
 use crate::mount::engine::Engine;
@@ -193,6 +193,7 @@ fn mount_here(
             None => watch.until_gone(&joined),
         };
     }
+    let last_word = LastWord::begin();
     let mut opened = Opened::new(&place, options)?;
     let fs = opened.fs.clone();
     for warning in fs.warnings() {
@@ -213,7 +214,7 @@ fn mount_here(
     let mounted = if hidden { TOP_LEVEL } else { subvolume };
     let numbers = Numbers { mounted, own: subvolume };
     let attach = || opened.attach(&place, &options, &connect_options(&place, &options), hidden);
-    let up = (readiness, Some(turn));
+    let up = (readiness, Some(turn), last_word.as_ref());
     let (served, serving) = match serve_until_end(store, numbers, &place, &options, up, attach) {
         Ok((served, serving)) => (served, Some(serving)),
         Err(error) => (Err(error), None),
@@ -222,13 +223,14 @@ fn mount_here(
     // Also after an error: what was done before it is kept. The commit comes before the close, as whoever waits for
     // the device, which the close lets go, is to find the error.
     let committed = if options.read_only { Ok(()) } else { fs.commit().map(drop) };
-    let last_error = serving.as_ref().and_then(|serving| serving.last_error.as_ref());
-    if let (Err(error), Some(last_error), true) = (&committed, last_error, background) {
+    if let (Err(error), true) = (&committed, background) {
         crate::complain!(
             "buttress: {}: the last changes are lost: {error}",
             place.source.display()
         );
-        last_error.leave(&error.to_string());
+    }
+    if let Some(last_word) = last_word {
+        last_word.say(committed.as_ref());
     }
     if options.stats {
         for (name, value) in fs.stats().figures() {
@@ -330,7 +332,7 @@ pub fn serve<S: Control>(
         Ok(Attached { channel, top: None })
     };
     let numbers = Numbers { mounted: subvolume, own: subvolume };
-    serve_until_end(store, numbers, place, options, (readiness, None), attach)?.0
+    serve_until_end(store, numbers, place, options, (readiness, None, None), attach)?.0
 }
 
 /// A mount that is served, and what remains of it until its last commit is made.
@@ -339,12 +341,10 @@ struct Serving {
     session: Session,
     /// After the session: its thread may be the one that waits for that.
     _watch: SignalWatch,
-    /// Where the last error of the mount would be looked for.
-    last_error: Option<LastError>,
 }
 
-/// Who is to be told that the mount is up.
-type Up<'a> = (&'a mut Option<Readiness>, Option<Turn>);
+/// Who is to be told that the mount is up, and of its number.
+type Up<'a> = (&'a mut Option<Readiness>, Option<Turn>, Option<&'a LastWord>);
 
 /// Fails where there is no mount that anybody could have used; else says how it went, and what remains.
 fn serve_until_end<S: Control>(
@@ -374,6 +374,7 @@ fn serve_until_end<S: Control>(
     let device = device.inspect_err(|_| take_off_attached())?;
     if let Some(device) = device {
         mount.set_device(device);
+        up.2.inspect(|last_word| last_word.serves(device));
     }
     let Budget { readers, transfer_bytes, .. } = budget(options);
     let init_flags = init_flags(options);
@@ -386,8 +387,8 @@ fn serve_until_end<S: Control>(
         session.is_put();
     }
     let watch = signals.stop(session.stopper())?;
-    let mut serving = Serving { session, _watch: watch, last_error: None };
-    let served = put_up(&mut serving, top, place, up);
+    let serving = Serving { session, _watch: watch };
+    let served = put_up(&serving, top, up);
     let is_there =
         || mounts::at(&place.mountpoint).is_ok_and(|at| at.map(|it| it.device) == device);
     // What others have mounted there stays.
@@ -407,19 +408,15 @@ fn serve_until_end<S: Control>(
 
 /// Has a mount put where it belongs, and says that it is up.
 fn put_up(
-    serving: &mut Serving,
+    serving: &Serving,
     top: Option<OwnedFd>,
-    place: &Place,
-    (readiness, turn): Up<'_>,
+    (readiness, turn, _): Up<'_>,
 ) -> Result<(), MountError> {
     if let Some(top) = top {
         // From here on somebody may use it, and it is the last commit that is waited for.
         launch::have_put(top)?;
         serving.session.is_put();
     }
-    serving.last_error = mounts::at(&place.mountpoint)?.as_ref().and_then(LastError::of);
-    // One of an earlier mount with this number, which nobody has asked for.
-    let _usually_none = serving.last_error.as_ref().and_then(LastError::take);
     drop(turn);
     match readiness.take() {
         Some(readiness) => Ok(readiness.ready()?),

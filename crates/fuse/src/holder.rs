@@ -11,6 +11,9 @@
 //!
 //! What /proc shows is enough for that: the files that a process has open, as far as this user may see them, and its locks. The
 //! name alone is nothing: any process may take it. And nobody is waited for without end.
+//!
+//! Who serves a mount is known by its connection to the kernel, not by the image, which may have got another name or none; and of two
+//! images that have had one name, each by what is open. How the last commit went it says itself (`last_word.rs`).
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -23,10 +26,12 @@ use std::time::{Duration, Instant};
 
 use buttress_device::{Reader, disk_user, lock_holders};
 use buttress_volume::part_at;
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use crate::client;
+use crate::last_word::{Ear, Heard};
 use crate::protocol::mounts::{self, MountEntry};
 
 /// Name of a process whose mount is gone, and which makes its last commit; the longest that Linux keeps.
@@ -135,9 +140,13 @@ impl Image {
     }
 }
 
+/// Without asking the server of a mount, which may stand still, for what it may have said before.
 fn identity(path: &Path) -> Option<(u64, u64)> {
-    fs::metadata(path).ok().map(|found| match found.rdev() {
-        0 => (found.dev(), found.ino()),
+    let (flags, wanted) = (AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO);
+    let found = statx(CWD, path, flags, wanted).ok()?;
+    let number = |major: u32, minor: u32| u64::from(major) << 32 | u64::from(minor);
+    Some(match number(found.stx_rdev_major, found.stx_rdev_minor) {
+        0 => (number(found.stx_dev_major, found.stx_dev_minor), found.stx_ino),
         device => (0, device),
     })
 }
@@ -198,7 +207,10 @@ fn serving(found: &[Holder], device: u32) -> Option<Holder> {
 pub(crate) struct Server {
     pid: u32,
     fuse: i32,
-    image: Image,
+    /// What it has mounted, if that can be seen.
+    image: Option<Image>,
+    /// Where it says in the end how that was, if it does.
+    ear: Option<Ear>,
 }
 
 /// How long a process that has closed the image may take to end.
@@ -213,15 +225,62 @@ fn runs(pid: u32) -> bool {
 }
 
 impl Server {
-    /// Finds it while it is mounted.
+    /// Finds it while it is mounted: by its connection to the kernel, or its own word for whose that is, whatever has become of the
+    /// image; else by the image.
     pub(crate) fn of(mount: &MountEntry) -> Option<Self> {
-        let image = Image::at(&mount.source)?;
         let owner = mount.owner?;
+        let theirs: Vec<u32> = processes().filter(|pid| owner_of(*pid) == Some(owner)).collect();
+        let found: Vec<_> = theirs.iter().filter_map(|pid| Self::connected(*pid, mount)).collect();
+        let pids: Vec<u32> = found.iter().map(|server| server.pid).collect();
+        // What one starts has its files for a moment.
+        let by_itself = |server: &Self| parent_of(server.pid).is_none_or(|it| !pids.contains(&it));
+        // That of an earlier mount with the same number may not have noticed yet that it has gone.
+        let likely = |server: &Self| {
+            let is_named = server.image.as_ref().is_some_and(|it| it.path == mount.source);
+            (is_named, started(server.pid))
+        };
+        let server = found.into_iter().filter(by_itself).max_by_key(likely);
+        if let Some(server) = server {
+            let named = || Image::at(&mount.source).filter(|image| has_open(server.pid, image));
+            let image = server.image.clone().or_else(named);
+            return Some(Self { image, ..server });
+        }
         // Anybody who may read the image can have it and /dev/fuse open.
-        let theirs = processes().filter(|pid| owner_of(*pid) == Some(owner));
-        let found: Vec<_> = theirs.filter_map(|pid| holder(pid, &image)).collect();
-        let holder = serving(&found, connection_of(mount))?;
-        Some(Self { pid: holder.pid, fuse: holder.fuse, image })
+        let image = Image::at(&mount.source)?;
+        let found: Vec<_> = theirs.into_iter().filter_map(|pid| holder(pid, &image)).collect();
+        let Holder { pid, fuse, .. } = serving(&found, connection_of(mount))?;
+        let ear = open_files(pid).iter().find_map(|open| Ear::at(open));
+        Some(Self { pid, fuse, image: Some(image), ear })
+    }
+
+    /// This process, if it has the connection of a mount.
+    fn connected(pid: u32, mount: &MountEntry) -> Option<Self> {
+        let files = open_files(pid);
+        let connection = connections(&files).next()?;
+        let ear = files.iter().find_map(|open| Ear::at(open));
+        let is_it = match connection.1 {
+            Some(number) => number == connection_of(mount),
+            None => ear.as_ref().is_some_and(|ear| ear.is_of(mount.device)),
+        };
+        let fuse = connection.0.file_name()?.to_str()?.parse().ok()?;
+        let is_it = is_it && !is_ending(pid);
+        let image = || named_image(&files, &mount.source).or_else(|| locked_image(&files));
+        is_it.then(|| Self { pid, fuse, image: image(), ear })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// What it has said of its last commit; `None` where it cannot be heard.
+    pub(crate) fn heard(&self) -> Option<Heard> {
+        self.ear.as_ref().map(Ear::heard)
+    }
+
+    /// Whether it has still to do with the image.
+    fn is_at_it(&self) -> bool {
+        let waits = self.heard() == Some(Heard::Nothing) || self.image.is_none();
+        waits && runs(self.pid) || self.image.as_ref().is_some_and(|it| has_open(self.pid, it))
     }
 
     /// Its open /dev/fuse, for those who may trace it, of a process of this user alone. To be closed at once: who waits for an
@@ -243,7 +302,7 @@ impl Server {
     fn wait_for(&self, limit: Duration, mut say: impl FnMut(&str)) -> Outcome {
         let begun = Instant::now();
         let mut told = false;
-        while has_open(self.pid, &self.image) {
+        while self.is_at_it() {
             match is_ending(self.pid) {
                 false if begun.elapsed() > NOTICE => return Outcome::Serves,
                 true if begun.elapsed() > limit => return Outcome::StillWrites(self.pid),
@@ -432,33 +491,34 @@ fn has_no_server(mountpoint: PathBuf) -> bool {
     asked.is_ok() && told.recv_timeout(ASKING).unwrap_or(false)
 }
 
-/// The mounts that are served of an image or disk, the oldest first: by a name that it had when it was mounted and has still, or,
-/// where it has none of those any more, by the process that has it open.
+/// The mounts that are served of an image or disk, the oldest first.
 pub fn mounts_of(path: &Path) -> Vec<MountEntry> {
     let mut all = mounts::all().unwrap_or_default();
-    all.retain(|mount| mount.is_ours());
-    let (mut named, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_named(path));
-    named.retain(|mount| !is_dead(mount));
-    match Image::at(path).filter(|image| image.is_file() && named.is_empty()) {
-        Some(image) if !others.is_empty() => {
-            let holders = lock_holders(&image.path).into_iter().filter(|pid| !is_ending(*pid));
-            let known: Vec<_> = holders.filter_map(|pid| holder(pid, &image)?.connection).collect();
-            others.into_iter().filter(|mount| known.contains(&connection_of(mount))).collect()
+    all.retain(MountEntry::is_ours);
+    let mut all = are_of(path, all);
+    all.retain(|mount| !is_dead(mount));
+    all
+}
+
+/// Those among mounts of ours that are of an image or disk: of what their processes have open, or where that cannot be seen, by a name
+/// that it had when it was mounted and has still.
+pub(crate) fn are_of(path: &Path, mut mounts: Vec<MountEntry>) -> Vec<MountEntry> {
+    let (own, is_named) = (identity(path), is_named(path));
+    mounts.retain(|mount| {
+        let image = Server::of(mount).and_then(|server| server.image);
+        match own.zip(image) {
+            Some((own, image)) => own == image.identity,
+            None => is_named(mount),
         }
-        _ => named,
-    }
+    });
+    mounts
 }
 
 /// The path that an image has now that had another one when it was mounted, as far as this user may see.
 pub fn moved_to(mount: &MountEntry) -> Option<PathBuf> {
-    if Server::of(mount).is_some() {
-        return None;
-    }
-    let owner = mount.owner?;
-    let mut theirs = processes().filter(|pid| owner_of(*pid) == Some(owner) && serves(*pid, mount));
-    // Of a number that an earlier mount had, too, both may tell for a moment.
-    let (server, other) = (theirs.next()?, theirs.next());
-    locked_file(server).filter(|_| other.is_none())
+    let image = Server::of(mount)?.image?;
+    let moved = identity(&mount.source) != Some(image.identity) && image.name.is_some();
+    Some(image.path).filter(|path| moved && identity(path) == Some(image.identity))
 }
 
 /// The number of a mount's device as the kernel counts it.
@@ -474,20 +534,62 @@ fn info_of(open: &Path) -> String {
     info.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default()
 }
 
-/// Whether a process has a mount's connection to the kernel; one that is ending has the number of one that is no more.
-fn serves(pid: u32, mount: &MountEntry) -> bool {
-    let is_it = |open: PathBuf| {
-        let info = info_of(&open);
+/// Those among open files of a process that are a connection to the kernel, with its number, where that is told. That of a process which
+/// is ending has the number of one that is no more.
+fn connections(files: &[PathBuf]) -> impl Iterator<Item = (&PathBuf, Option<u32>)> {
+    let is_fuse =
+        |open: &&PathBuf| fs::read_link(open).is_ok_and(|it| it == OsStr::new("/dev/fuse"));
+    files.iter().filter(is_fuse).map(|open| {
+        let info = info_of(open);
         let number = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"));
-        number.and_then(|text| text.trim().parse().ok()) == Some(connection_of(mount))
-    };
-    open_files(pid).into_iter().any(is_it) && !is_ending(pid)
+        (open, number.and_then(|text| text.trim().parse().ok()))
+    })
 }
 
-/// The path of the file that a process has locked.
-fn locked_file(pid: u32) -> Option<PathBuf> {
-    let mut locked = open_files(pid).into_iter().filter(|open| info_of(open).contains("\nlock:"));
-    locked.find_map(|open| fs::read_link(open).ok()).filter(|path| path.exists())
+/// The image or disk among open files of a process, where it is called as it was when it was mounted.
+fn named_image(files: &[PathBuf], source: &Path) -> Option<Image> {
+    open_image(files.iter().find(|open| fs::read_link(open).is_ok_and(|path| path == source))?)
+}
+
+/// The image among open files of a process: the file in which it has locked bytes. (Of a disk on a file, that.)
+fn locked_image(files: &[PathBuf]) -> Option<Image> {
+    open_image(files.iter().find(|open| info_of(open).lines().any(is_lock_of_bytes))?)
+}
+
+fn open_image(open: &Path) -> Option<Image> {
+    // Its path may be longer than the system tells.
+    let path = fs::read_link(open).ok();
+    let name = path.as_ref().and_then(|path| path.file_name()).map(ToOwned::to_owned);
+    let path = path.unwrap_or_else(|| open.to_owned());
+    Some(Image { path, name, identity: identity(open)? })
+}
+
+/// Whether /proc tells of such a lock. One of flock(2) may be somebody else's, whose file was handed on.
+fn is_lock_of_bytes(line: &str) -> bool {
+    line.starts_with("lock:") && line.contains("OFDLCK")
+}
+
+/// The process that has started another one.
+fn parent_of(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// Whether anybody sees a mount of the same filesystem, in another mount namespace perhaps.
+pub(crate) fn is_seen(mount: &MountEntry) -> bool {
+    let sees = |pid: u32| {
+        let all = mounts::seen_by(&pid.to_string()).unwrap_or_default();
+        all.iter().any(|other| other.device == mount.device && other.source == mount.source)
+    };
+    processes().any(sees)
+}
+
+/// When a process was started, in the system's count.
+fn started(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name, in parentheses, may have any characters; the 22nd word is wanted, and the third comes behind it.
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split(' ').nth(19).and_then(|word| word.parse().ok()).unwrap_or(u64::MAX)
 }
 
 /// Who has an image that was busy a moment ago.
@@ -606,7 +708,8 @@ mod tests {
         let image = tempfile::NamedTempFile::new().unwrap();
         let hung = Ending::with(&format!("3<{}", image.path().display()));
         assert_eq!(never(image.path()), (Err(true), 1));
-        let server = Server { pid: hung.0.id(), fuse: -1, image: Image::at(image.path()).unwrap() };
+        let at = Image::at(image.path());
+        let server = Server { pid: hung.0.id(), fuse: -1, image: at, ear: None };
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::StillWrites(hung.0.id()));
         drop(hung);
         assert_eq!(server.wait_for(TELL * 2, |_| {}), Outcome::Closed);

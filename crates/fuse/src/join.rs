@@ -36,7 +36,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::client;
 use crate::daemon::{MountError, Place, connect_options};
-use crate::holder::Server;
+use crate::holder::{Server, are_of};
 use crate::options::{MountOptions, SubvolumeChoice};
 use crate::protocol::connect::{self, ConnectError, ConnectOptions, Number, disconnect};
 use crate::protocol::mounts::{self, FS_TYPE_BLOCK, MountEntry};
@@ -140,10 +140,12 @@ pub(crate) fn running(place: &Place, options: &MountOptions) -> Option<Running> 
     }
     let all = mounts::all().ok()?;
     let root = rustix::process::geteuid().as_raw();
-    let mut candidates = all.into_iter().filter(|entry| {
+    let is_named = |entry: &MountEntry| {
         entry.is_ours() && entry.source == place.source && entry.owner == Some(root)
-    });
-    candidates.find_map(|entry| Running::of(&entry, place, options))
+    };
+    // Another image may have had the name.
+    let candidates = are_of(&place.source, all.into_iter().filter(is_named).collect());
+    candidates.iter().find_map(|entry| Running::of(entry, place, options))
 }
 
 /// One more mount, wherever it is by now. As soon as it can be seen, it can be moved.

@@ -23,7 +23,7 @@ pub mod client;
 pub mod daemon;
 pub mod holder;
 mod join;
-mod last_error;
+mod last_word;
 pub mod launch;
 pub mod mount;
 pub mod nodes;

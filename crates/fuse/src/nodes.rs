@@ -216,17 +216,29 @@ impl NodeTable {
         true
     }
 
+    /// What is held of these subvolumes, which are in ascending order; the last numbers first, as what a directory has is mostly
+    /// younger than it is. Looks at all that is held.
+    pub fn held_of(&self, subvolumes: &[u64]) -> Vec<u64> {
+        let is_of = |id: u64| {
+            self.identity(id)
+                .is_some_and(|found| subvolumes.binary_search(&found.subvolume).is_ok())
+        };
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let held = shard.lock().iter().flat_map(held_in).collect::<Vec<_>>();
+            all.extend(held.into_iter().filter(|id| is_of(*id)));
+        }
+        all.sort_unstable_by(|one, other| other.cmp(one));
+        all
+    }
+
     /// Everything still held, at the end of a mount, neighbours together.
     pub fn drain(&self) -> Vec<u64> {
         let all = self.shards.iter().flat_map(|shard| std::mem::take(&mut *shard.lock()));
         let mut pages: Vec<_> = all.collect();
         pages.sort_unstable_by_key(|(page, _)| *page);
-        let held = |(page, counts): (u64, Page)| {
-            let ids = (page * PAGE..).zip(counts);
-            ids.filter(|(_, held)| *held >= ONCE).map(|(id, _)| id)
-        };
         self.pages.fetch_sub(pages.len(), Ordering::Relaxed);
-        let ids: Vec<_> = pages.into_iter().flat_map(held).collect();
+        let ids: Vec<_> = pages.iter().flat_map(|(page, counts)| held_in((page, counts))).collect();
         self.held.fetch_sub(ids.len(), Ordering::Relaxed);
         ids
     }
@@ -243,6 +255,12 @@ impl NodeTable {
         mixer.write_u64(page);
         &self.shards[(mixer.finish() >> 32) as usize % SHARDS]
     }
+}
+
+/// The nodes of a page that are held.
+fn held_in((page, counts): (&u64, &Page)) -> impl Iterator<Item = u64> + use<> {
+    let ids = (page * PAGE..).zip(*counts);
+    ids.filter(|(_, held)| *held >= ONCE).map(|(id, _)| id)
 }
 
 /// The page of a node, and its place there.
@@ -395,6 +413,9 @@ mod tests {
         assert!(!table.forget(301, 1));
         assert!(table.is_marked(301) && table.forget(301, u64::MAX));
         assert!(!table.is_marked(301) && table.limit(303) == Some(7));
+        assert_eq!(table.held_of(&[1 << 10]), [1 << 50]);
+        assert_eq!(table.held_of(&[5]), [303, 302, 300]);
+        assert_eq!(table.held_of(&[]), [0; 0]);
         let bytes = table.bytes();
         assert_eq!(table.drain(), [300, 302, 303, 1 << 50]);
         assert_eq!((table.held(), table.bytes()), (0, 0));

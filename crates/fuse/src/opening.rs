@@ -153,6 +153,7 @@ fn engine_options(options: &MountOptions) -> Options {
     mode.use_backup_super(options.use_backup_super)
         .use_backup_root(options.use_backup_root)
         .tree_log(options.tree_log)
+        .discard(options.discard)
         .no_log_replay(options.no_log_replay)
         .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))

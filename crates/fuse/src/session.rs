@@ -15,12 +15,15 @@
 //! there are as many large buffers as readers, however many threads wait.
 //!
 //! A request that is about all that was written (a snapshot, say) has to find what the kernel still keeps: [`parked`] sets it
-//! aside until that has been written. A mount of a block device ends with DESTROY, which umount(2) waits for: it is
+//! aside until that has been written. [`prune`] has the kernel forget what it keeps of deleted subvolumes.
+//!
+//! A mount of a block device ends with DESTROY, which umount(2) waits for: it is
 //! answered when the session is dropped, after the caller's final commit.
 
 mod crew;
 mod parked;
 mod places;
+mod prune;
 mod rings;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,6 +44,7 @@ use crew::Crew;
 use parked::Parked;
 pub(crate) use parked::find_programs;
 use places::{Place, Places};
+use prune::Pruner;
 use rings::{Prepared, Queues};
 
 /// Largest WRITE, and with `MAX_PAGES` the largest READ, in bytes, unless less is asked for.
@@ -62,6 +66,16 @@ pub trait Handler: Send + Sync + 'static {
     /// Whether this request is about everything that was written before, so that the kernel has to write first what it keeps.
     fn wants_all_written(&self, _request: &Request<'_>) -> bool {
         false
+    }
+
+    /// Subvolumes to which no name leads any more, and of which the kernel keeps nodes. In ascending order.
+    fn lingering(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
+    /// What the kernel keeps of these.
+    fn kept_of(&self, _subvolumes: &[u64]) -> Vec<u64> {
+        Vec::new()
     }
 
     /// Serving ends: what is answered when something long is done should be answered now.
@@ -182,6 +196,7 @@ struct Shared {
     /// Requests that wait for the kernel to write what it keeps.
     parked: Parked,
     places: Places,
+    pruner: Pruner,
     /// Who serves over io_uring, if that is used.
     queues: Queues,
     /// The DESTROY that is still to be answered.
@@ -239,7 +254,8 @@ impl Session {
         }
         // The first one waits already.
         let first = waiting.len().min(1);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new_cyclic(|shared| Shared {
+            pruner: Pruner::new(shared.clone()),
             channel,
             handler,
             mountpoint: mountpoint.to_owned(),
@@ -451,7 +467,7 @@ impl Shared {
 
     /// Body of a reader thread.
     fn read_requests(self: &Arc<Self>) {
-        let place = self.places.take();
+        let place = self.places.take(None);
         self.read_requests_at(&place);
         self.places.leave(&place);
     }
@@ -468,7 +484,7 @@ impl Shared {
             if !stopping && self.handler.wants_all_written(&request) {
                 let stay = self.park(&request);
                 place.done();
-                if !stay && !self.crew.rest() {
+                if !stay && !place.rest(|| self.crew.rest()) {
                     return;
                 }
                 continue;
@@ -487,7 +503,7 @@ impl Shared {
             drop(body);
             self.active.fetch_sub(1, Ordering::SeqCst);
             place.done();
-            if !stay && !self.crew.rest() {
+            if !stay && !place.rest(|| self.crew.rest()) {
                 return;
             }
             buffer = self.take_buffer();
@@ -541,6 +557,7 @@ impl Shared {
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
         let _reported_by_the_hook =
             catch_unwind(AssertUnwindSafe(|| self.handler.handle(request, reply)));
+        self.prune_after(request.opcode());
     }
 
     /// Something that whoever reads the log should know.

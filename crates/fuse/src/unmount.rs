@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 
 use crate::daemon::MountError;
-use crate::holder::{Outcome, Server, is_dead, mounts_of, wait_for_last_commit};
-use crate::last_error::LastError;
+use crate::holder::{Outcome, Server, are_of, is_dead, is_seen, wait_for_last_commit};
+use crate::last_word::Heard;
 use crate::protocol::connect::{ConnectError, disconnect};
 use crate::protocol::mounts::{self, MountEntry};
 
@@ -41,12 +41,9 @@ fn gone_before(entry: &MountEntry) -> Result<(), MountError> {
 /// Takes off all mounts of an image or disk, given by its whole path, the newest first. Each one's directory, and how it went: what is busy stays, and
 /// the others go. With the last one it is waited for as by [`unmount`].
 pub fn unmount_all(source: &Path, lazy: bool) -> Result<Vec<Unmounted>, MountError> {
-    let is_it = |entry: &MountEntry| entry.is_ours() && entry.source == source;
-    let mut all: Vec<_> = mounts::all()?.into_iter().filter(is_it).collect();
-    if all.is_empty() {
-        // It may have had another name when it was mounted.
-        all = mounts_of(source);
-    }
+    let mut all = mounts::all()?;
+    all.retain(MountEntry::is_ours);
+    let all = are_of(source, all);
     let mut ended = Vec::new();
     for entry in all.into_iter().rev() {
         // It may have gone with another one, of which it was a copy.
@@ -80,11 +77,7 @@ fn take_off(entry: &MountEntry, tells: bool) -> Result<(), MountError> {
     }
     let server = Server::of(entry);
     disconnect(&entry.mountpoint, false)?;
-    wait_for_end(entry, server.as_ref(), tells)?;
-    match LastError::of(entry).as_ref().and_then(LastError::take) {
-        Some(said) => Err(MountError::LastCommit { said }),
-        None => Ok(()),
-    }
+    wait_for_end(entry, server.as_ref(), tells)
 }
 
 /// Waits until the process of a mount that has gone has let go of the device.
@@ -104,20 +97,35 @@ fn wait_for_end(
     let Some(server) = server else {
         // Another user's, perhaps; its lock on the image tells.
         wait_for_last_commit(&entry.source, 0, say);
+        if !entry.never_writes {
+            say("whether its last changes are written cannot be seen from here");
+        }
         return Ok(());
     };
     match server.wait(say) {
-        Outcome::Closed => {}
-        Outcome::Serves => say("it stays mounted in another mount namespace"),
+        Outcome::Closed => return last_word(entry, server),
+        Outcome::Serves if is_seen(entry) => say("it stays mounted in another mount namespace"),
+        Outcome::Serves => return Err(MountError::StillWrites { pid: server.pid() }),
         Outcome::StillWrites(pid) => return Err(MountError::StillWrites { pid }),
     }
     Ok(())
 }
 
+/// What has become of the last commit.
+fn last_word(entry: &MountEntry, server: &Server) -> Result<(), MountError> {
+    match server.heard() {
+        Some(Heard::Written) | None => Ok(()),
+        Some(Heard::Failed(said)) => Err(MountError::LastCommit { said }),
+        Some(Heard::Nothing) => gone_before(entry),
+    }
+}
+
 /// Another place where the same filesystem is mounted by the same process; one that shows the same, if there is one.
 fn elsewhere(entry: &MountEntry) -> Option<MountEntry> {
     let mut all = mounts::all().ok()?;
-    all.retain(|other| other.is_ours() && other.device == entry.device);
+    all.retain(|other| {
+        other.is_ours() && other.device == entry.device && other.source == entry.source
+    });
     let same = all.iter().position(|other| other.root == entry.root);
     (!all.is_empty()).then(|| all.swap_remove(same.unwrap_or_default()))
 }

@@ -148,6 +148,11 @@ impl TreeBlock {
         }
     }
 
+    /// Its bytes, for another block to be read into.
+    pub fn into_bytes(self) -> Box<[u8]> {
+        self.bytes
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }

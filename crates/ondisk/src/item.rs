@@ -401,6 +401,16 @@ disk!(
 );
 
 disk!(
+    /// An inline `SHARED_DATA_REF` as a whole.
+    InlineSharedDataRef, 13, {
+        /// The address of the leaf, after the kind.
+        head: ExtentInlineRef,
+        /// How often that leaf refers to the extent.
+        count: U32,
+    }
+);
+
+disk!(
     /// Body of a `BLOCK_GROUP_ITEM`.
     BlockGroupItem, 24, {
         /// Bytes allocated in it.

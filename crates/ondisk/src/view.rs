@@ -6,9 +6,11 @@
 
 use crate::item::{
     ChunkItem, DirItem, ExtentDataRef, ExtentInlineRef, ExtentItem, FileExtentHead, FileExtentTail,
-    InodeExtref, InodeRef, RootRef, SharedDataRef, StripeItem, TreeBlockInfo, extent_flags, split,
+    InlineSharedDataRef, InodeExtref, InodeRef, RootRef, SharedDataRef, StripeItem, TreeBlockInfo,
+    extent_flags, split,
 };
 use crate::key::{Key, kind};
+use crate::{HEADER_LEN, ITEM_LEN};
 use buttress_codec::crc32c::extent_data_ref_hash;
 use zerocopy::FromBytes;
 
@@ -228,6 +230,21 @@ impl<'a> InlineRefs<'a> {
     pub fn rest(&self) -> &'a [u8] {
         self.0
     }
+
+    /// The references by leaves that come next, all in a row: an extent that snapshots share has hundreds, and nothing is to be found out about each
+    /// to come to the next one. [`InlineRefs::skip_shared`] passes them.
+    pub fn next_shared(&self) -> &'a [InlineSharedDataRef] {
+        let fit = self.0.len() / size_of::<InlineSharedDataRef>();
+        let all = <[InlineSharedDataRef]>::ref_from_prefix_with_elems(self.0, fit);
+        let all = all.map_or(&[][..], |(all, _)| all);
+        let end = all.iter().position(|one| one.head.kind != kind::SHARED_DATA_REF);
+        &all[..end.unwrap_or(all.len())]
+    }
+
+    /// Passes so many of them.
+    pub fn skip_shared(&mut self, count: usize) {
+        self.0 = self.0.get(count * size_of::<InlineSharedDataRef>()..).unwrap_or_default();
+    }
 }
 
 impl Iterator for InlineRefs<'_> {
@@ -262,6 +279,12 @@ fn extent_data_ref(data: &ExtentDataRef) -> InlineRef {
         offset: data.offset.get(),
         count: data.count.get(),
     }
+}
+
+/// Bytes that the item of an extent comes to at most by a further inline reference, by the limit that every kernel keeps
+/// (`BTRFS_MAX_EXTENT_ITEM_SIZE`); beyond it, references have items of their own.
+pub const fn extent_item_max(nodesize: usize) -> usize {
+    ((nodesize - HEADER_LEN) >> 4) - ITEM_LEN
 }
 
 /// The parts of an `EXTENT_ITEM` or `METADATA_ITEM`: its head, the block info that follows it in an `EXTENT_ITEM` of a

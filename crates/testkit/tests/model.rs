@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use buttress::Discard;
 use buttress_device::BlockDevice;
 use buttress_testkit::model::QuotaMode;
 use buttress_testkit::ops::brim::{self, Brim};
@@ -278,8 +279,24 @@ fn simple_quotas_are_counted_by_each_commit() {
 #[test]
 fn quotas_are_switched_in_between() {
     for seed in 320..323 {
-        let profile =
-            Profile { check_every: 700, quotas_every: 50, empty_every: 170, ..Profile::default() };
+        let profile = Profile {
+            check_every: 700,
+            quotas_every: 50,
+            empty_every: 170,
+            trim_every: 130,
+            ..Profile::default()
+        };
         random(seed, Config::of_seed(seed, 1 << 30), profile, 4000);
+    }
+}
+
+/// What the device was told to be free is zeros then, and nobody misses it: neither the next operations, nor Linux's checker.
+#[test]
+fn nobody_misses_what_the_device_was_told_to_be_free() {
+    for seed in 330..334 {
+        let profile =
+            Profile { check_every: 700, empty_every: 170, trim_every: 40, ..Profile::default() };
+        let config = Config { discard: Some(Discard::Sync), ..Config::of_seed(seed, 1 << 30) };
+        random(seed, config, profile, 4000);
     }
 }

@@ -1,6 +1,6 @@
 //! Tree blocks: read from the first copy that passes the gate; bad copies are repaired from it.
 
-use buttress_device::Access;
+use buttress_device::{Access, BlockDevice};
 use buttress_ondisk::{
     TreeBlock,
     check::{Corruption, CorruptionKind, Expect},
@@ -49,6 +49,20 @@ impl Volume {
         }
         self.read_block_copy(&chunk, logical, copy, expect)
             .map_err(|fault| VolumeError::Block { logical, faults: CopyFaults(vec![fault]) })
+    }
+
+    /// The leaf at a logical address for who looks at its items of one kind only ([`buttress_ondisk::Gate::leaf_for`]), read into `bytes`;
+    /// `None` if that fails. Who asks reads the leaf as everybody does then, which says why, or reads and repairs another copy.
+    pub fn read_leaf_for(
+        &self,
+        kind: u8,
+        logical: u64,
+        expect: &Expect,
+        mut bytes: Box<[u8]>,
+    ) -> Option<TreeBlock> {
+        let chunk = self.chunk_of(logical, u64::from(self.nodesize())).ok()?;
+        self.read_copy(&chunk, logical, 0, &mut bytes).ok()?;
+        self.gate().leaf_for(kind, bytes, expect).ok()
     }
 
     /// The same for who only reads, where no copy passes: a leaf without those of its items that are bad, see
@@ -103,8 +117,23 @@ impl Volume {
         expect: &Expect,
     ) -> Result<TreeBlock, CopyFault> {
         let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
-        let mut rest = &mut bytes[..];
-        let mut place = None;
+        let place = self.read_copy(chunk, logical, copy, &mut bytes)?;
+        self.gate().block(bytes, expect).map_err(|source| CopyFault::Block {
+            device: place.map_or_else(String::new, |(device, _)| device.name().into()),
+            offset: place.map_or(0, |(_, offset)| offset),
+            source: Box::new(source),
+        })
+    }
+
+    /// Reads the bytes of one copy of a block, and answers where it begins.
+    fn read_copy(
+        &self,
+        chunk: &Chunk,
+        logical: u64,
+        copy: usize,
+        bytes: &mut [u8],
+    ) -> Result<Option<(&dyn BlockDevice, u64)>, CopyFault> {
+        let (mut rest, mut place) = (bytes, None);
         for piece in pieces(chunk, logical, u64::from(self.nodesize())) {
             let Some(at) = piece.copies().get(copy) else { continue };
             let Some((part, after)) = rest.split_at_mut_checked(piece.len as usize) else { break };
@@ -113,11 +142,7 @@ impl Volume {
             place = place.or(Some((device, at.offset)));
             rest = after;
         }
-        self.gate().block(bytes, expect).map_err(|source| CopyFault::Block {
-            device: place.map_or_else(String::new, |(device, _)| device.name().into()),
-            offset: place.map_or(0, |(_, offset)| offset),
-            source: Box::new(source),
-        })
+        Ok(place)
     }
 
     /// Rewrites the copies before `good` from it, unless they have become good or it has changed.

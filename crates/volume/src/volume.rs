@@ -214,17 +214,32 @@ impl Volume {
         })
     }
 
-    /// Says that the content of a logical range is not needed any more.
-    pub fn discard(&self, logical: u64, len: u64) -> Result<(), VolumeError> {
+    /// Says that the content of a logical range is not needed any more. Answers the bytes of devices that this is.
+    pub fn discard(&self, logical: u64, len: u64) -> Result<u64, VolumeError> {
         self.check_writable()?;
         let _shared = self.repair.read();
         let chunk = self.chunk_of(logical, len)?;
+        let mut bytes = 0;
         for piece in pieces(&chunk, logical, len) {
             for at in piece.copies() {
                 self.member(at.devid)?.discard(at.offset, piece.len)?;
+                bytes += piece.len;
             }
         }
-        Ok(())
+        Ok(bytes)
+    }
+
+    /// Says that the content of a range of a device is not needed any more.
+    pub fn discard_on(&self, devid: u64, offset: u64, len: u64) -> Result<u64, VolumeError> {
+        self.check_writable()?;
+        let _shared = self.repair.read();
+        self.member(devid)?.discard(offset, len)?;
+        Ok(len)
+    }
+
+    /// Whether any device may be of use to that.
+    pub fn can_discard(&self) -> bool {
+        self.members.iter().any(|member| member.device.can_discard())
     }
 
     /// Returns when everything written before is durable on every device.

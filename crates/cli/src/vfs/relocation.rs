@@ -1,4 +1,4 @@
-//! Balances, and the size of the device.
+//! Balances, the size of the device, and what it need not keep.
 
 use std::ops::ControlFlow;
 
@@ -95,6 +95,15 @@ impl Vfs {
                 Ok(ResizeFacts { task: idle(), size, most, least: image.fs().device_size_min() })
             }
             Vfs::Live(path) => Ok(client::resize_facts(path)?),
+        }
+    }
+
+    /// Tells the device of all that is free, in pieces of `min` bytes or more; `told` hears of how many bytes so far, and may end it by `false` (EINTR). Answers
+    /// the bytes.
+    pub fn trim(&self, min: u64, told: &mut dyn FnMut(u64) -> bool) -> Result<u64, FileError> {
+        match self {
+            Vfs::Image(image) => image.fs().trim(0..u64::MAX, min, told).map_err(plain),
+            Vfs::Live(path) => Ok(client::trim(path, min, told)?),
         }
     }
 

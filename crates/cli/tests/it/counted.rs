@@ -1,9 +1,11 @@
 //! What lies below files, without a tool to compare with: what is counted, waited for, refused, and where paths lead.
 
-use std::fs::Permissions;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{File, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
@@ -99,6 +101,53 @@ fn deleted_subvolumes_of_a_live_mount_are_waited_for() {
     let said = place.run("subvolume sync mnt 5");
     assert!(said.code == 2 && said.err.contains("out of range"), "{}", said.err);
     live.end();
+}
+
+/// Who has a file or a directory open goes on; when the last is closed, the subvolume goes, though Linux does not say that.
+#[test]
+fn a_deleted_subvolume_goes_when_nobody_uses_it_any_more() {
+    if !linux_prunes() {
+        eprintln!("skipped: before 6.18 Linux cannot be asked to forget what nobody uses");
+        return;
+    }
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    place.ok("subvolume create -q disk.img:/one");
+    let Some(live) = Live::of(&place, "") else { return };
+    let deep = place.join("mnt/one/deep/deeper");
+    std::fs::create_dir_all(&deep).unwrap();
+    std::fs::write(deep.join("file"), vec![1; 300_000]).unwrap();
+    for number in 0..1000 {
+        std::fs::write(deep.join(number.to_string()), "").unwrap();
+    }
+    let (file, directory) = (File::open(deep.join("file")).unwrap(), File::open(&deep).unwrap());
+    place.ok("subvolume delete -q mnt/one");
+    let is_there = || !place.ok("subvolume list -d mnt").is_empty();
+    // Longer than it takes to ask.
+    std::thread::sleep(Duration::from_secs(2));
+    let mut bytes = [0; 1000];
+    file.read_exact_at(&mut bytes, 299_000).unwrap();
+    assert_eq!(bytes, [1; 1000]);
+    let names = std::fs::read_dir(format!("/proc/self/fd/{}", directory.as_raw_fd())).unwrap();
+    assert_eq!(names.count(), 1001);
+    assert!(is_there());
+    drop(file);
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(is_there(), "the directory is open");
+    drop(directory);
+    let until = Instant::now() + Duration::from_secs(60);
+    while is_there() {
+        assert!(Instant::now() < until, "it stays");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    live.end();
+}
+
+/// Whether Linux has `FUSE_NOTIFY_PRUNE`.
+fn linux_prunes() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(18))
 }
 
 /// No such inode, no subvolume, no btrfs: exit code 1, as of the tools, and it is said what is wrong.

@@ -1,9 +1,12 @@
 //! Commands on a live mount reach the daemon that serves it.
 
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
+
+use rustix::fs::FallocateFlags;
 
 use crate::device::for_everybody;
 use crate::run::{Place, Said, have_progs, run_as};
@@ -175,9 +178,9 @@ fn options_of_mount() {
     assert!(place.fails("mkdir mnt/x").contains("Read-only file system"));
     live.end();
     // What has no effect is said once, by whichever process.
-    let said = place.run("mount -o noatime,ssd,compress=zstd:1 -o discard=async disk.img mnt");
+    let said = place.run("mount -o noatime,ssd,compress=zstd:1 -o autodefrag disk.img mnt");
     place.ok("umount mnt");
-    let warning = "disk.img: mount options without effect: ssd,compress=zstd:1,discard=async";
+    let warning = "disk.img: mount options without effect: ssd,compress=zstd:1,autodefrag";
     assert_eq!((said.code, said.err), (0, format!("buttress: warning: {warning}\n")));
     let said = place.run("mount -o rp disk.img mnt");
     assert_eq!(said.code, 2);
@@ -358,7 +361,10 @@ fn a_last_commit_that_fails_is_told() {
     let filled = std::fs::write(place.join("small/other"), vec![1; 16 << 20]);
     assert!(filled.is_err());
     std::fs::write(place.join("mnt/lost"), "lost").unwrap();
+    // Whatever its name is by then.
+    std::fs::rename(place.join("small/disk.img"), place.join("small/moved.img")).unwrap();
     let said = place.umount("mnt");
+    std::fs::rename(place.join("small/moved.img"), place.join("small/disk.img")).unwrap();
     assert_eq!(said.code, 1, "{}", said.err);
     // It has waited for room before.
     let lost = "buttress: unmounted, but the last changes are lost on mnt: ";
@@ -375,6 +381,34 @@ fn a_last_commit_that_fails_is_told() {
     if have_progs() {
         place.check("small/disk.img");
     }
+}
+
+/// What is replaced is found by the commit, of which the kernel is not told.
+#[test]
+fn space_that_was_given_back_is_seen_after_a_commit() {
+    let place = image();
+    let Some(live) = Live::of(&place, "-o commit=300") else { return };
+    let path = place.join("mnt/large");
+    std::fs::write(&path, vec![7; 1 << 20]).unwrap();
+    place.ok("filesystem sync mnt");
+    let blocks = || {
+        // So long it may be remembered.
+        std::thread::sleep(Duration::from_millis(150));
+        std::fs::metadata(&path).unwrap().blocks()
+    };
+    assert_eq!(blocks(), 2048);
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    rustix::fs::fallocate(&file, punch, 0, 512 << 10).unwrap();
+    let _before = blocks();
+    place.ok("filesystem sync mnt");
+    assert_eq!(blocks(), 1024);
+    file.write_all_at(&[8; 512 << 10], 512 << 10).unwrap();
+    let _before = blocks();
+    place.ok("filesystem sync mnt");
+    assert_eq!(blocks(), 1024);
+    drop(file);
+    live.end();
 }
 
 #[test]

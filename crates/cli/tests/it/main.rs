@@ -32,6 +32,7 @@ mod simple;
 mod stats;
 mod targets;
 mod tree;
+mod trim;
 mod turns;
 mod usage;
 mod vfs;

@@ -144,11 +144,21 @@ impl Daemon<'_> {
     }
 
     /// Unmounts and waits for the end, which must be a good one.
-    pub fn unmount(mut self) {
+    pub fn unmount(self) {
         umount(&self.place.mountpoint());
         assert!(self.place.is_free(), "umount returned while the image is held");
+        self.ends_unmounted();
+    }
+
+    /// Somebody has unmounted it.
+    pub fn ends_unmounted(mut self) {
         let status = self.finish();
         assert!(status.success(), "{status}: {}", self.said());
+    }
+
+    /// Has it stand still.
+    pub fn stop(&self) {
+        rustix::process::kill_process(Pid::from_child(&self.child), Signal::STOP).unwrap();
     }
 
     fn finish(&mut self) -> ExitStatus {

@@ -4,14 +4,14 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use buttress_testkit::oracle;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
-use crate::daemon::{Place, buttress, try_buttress, umount};
+use crate::daemon::{Place, buttress, try_buttress, umount, wait_until};
 
 /// Enough for the last commit to take a while, in bytes.
 const MANY_BYTES: usize = 24 << 20;
@@ -271,4 +271,49 @@ fn readers_keep_the_writer_off() {
     // So at once somebody may write.
     let daemon = place.mount("commit=300");
     daemon.unmount();
+}
+
+/// Another file may even have its name by then.
+#[test]
+fn an_image_that_got_another_name_is_written_when_umount_returns() {
+    let Some(place) = Place::new() else { return };
+    let (image, mountpoint) = (place.image(), place.mountpoint());
+    let moved = image.with_extension("moved");
+    for others in [false, true] {
+        let daemon = place.mount("commit=300");
+        fs::write(mountpoint.join("many"), vec![5; MANY_BYTES]).unwrap();
+        fs::rename(&image, &moved).unwrap();
+        if others {
+            fs::copy(&moved, &image).unwrap();
+            let said = try_buttress(&["umount"], &[&image]).unwrap_err();
+            assert!(said.contains("it is not mounted by buttress"), "{said}");
+        }
+        umount(&moved);
+        fs::rename(&moved, &image).unwrap();
+        assert!(place.is_free(), "umount returned while the image is held");
+        daemon.ends_unmounted();
+        assert!(on_image(&place, "many") == vec![5; MANY_BYTES]);
+        buttress(&["rm", &format!("{}:/many", image.display())], &[]);
+    }
+    oracle::check(&image, true).unwrap();
+}
+
+/// A daemon that stands still does not write, and one that is killed then never will.
+#[test]
+fn who_waits_for_a_last_commit_is_told_when_there_is_none() {
+    let Some(place) = Place::new() else { return };
+    let mountpoint = place.mountpoint();
+    let mut daemon = place.mount("commit=300");
+    fs::write(mountpoint.join("lost"), "x").unwrap();
+    daemon.stop();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+    let waits = command.arg("umount").arg(&mountpoint).stderr(Stdio::piped()).spawn().unwrap();
+    let mounts = || fs::read_to_string("/proc/self/mounts").unwrap();
+    wait_until("the mount to go", || !mounts().contains(mountpoint.to_str().unwrap()));
+    daemon.kill();
+    let said = waits.wait_with_output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert_eq!(said.status.code(), Some(1), "{text}");
+    assert!(text.contains("the last changes may be lost"), "{text}");
+    daemon.clean_up();
 }

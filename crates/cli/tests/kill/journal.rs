@@ -1,6 +1,6 @@
 //! What one writer did, and whether an image shows the state after some of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -158,15 +158,16 @@ impl Journal {
     pub fn allows(&self, seen: &State) -> Result<usize, String> {
         let mut wrong = Vec::new();
         let (states, parts) = self.states();
-        let any_from = |done: usize, is: &dyn Fn(&State) -> bool| {
-            states[done..].iter().chain(parts[done..].iter().flatten()).any(is)
-        };
+        let inodes = self.inodes();
         for (path, node) in &seen.live {
-            if !any_from(0, &|state| state.live.get(path) == Some(node)) {
+            let was_so = |at: usize, path: &str| {
+                let states = [Some(&states[at]), parts[at].as_ref()];
+                states.into_iter().flatten().any(|state| state.live.get(path) == Some(node))
+            };
+            if !Self::ever_at(&inodes, path, &was_so) {
                 wrong.push(format!("{path}: never was so"));
             }
         }
-        let inodes = self.inodes();
         for (done, path) in &self.synced {
             if let Some(inode) = inodes[*done].get(path).copied() {
                 // A directory above it that was renamed need not be: it may be where it was before.
@@ -192,7 +193,7 @@ impl Journal {
             }
         }
         for (name, tree) in &seen.snapshots {
-            if !any_from(0, &|state| state.snapshots.get(name) == Some(tree)) {
+            if !states.iter().any(|state| state.snapshots.get(name) == Some(tree)) {
                 wrong.push(format!("snapshot {name}: never was so"));
             }
         }
@@ -204,6 +205,23 @@ impl Journal {
             }
         }
         if wrong.is_empty() { Ok(self.acknowledged) } else { Err(wrong.join("\n")) }
+    }
+
+    /// Whether what is asked for ever was at a path, or below the directory that once had the path above it, wherever that was then: an
+    /// fsync does not make durable that a directory above was renamed, and shows the file where the last commit has that, as Linux does.
+    fn ever_at(inodes: &[Paths], path: &str, was_so: &dyn Fn(usize, &str) -> bool) -> bool {
+        if (0..inodes.len()).any(|at| was_so(at, path)) {
+            return true;
+        }
+        let Some((above, name)) = path.rsplit_once('/') else { return false };
+        let had_it = |(at, paths): (usize, &Paths)| {
+            let here = paths.iter().filter(|(now, _)| was_so(at, &format!("{now}/{name}")));
+            here.map(|(_, inode)| *inode).collect::<Vec<_>>()
+        };
+        let holders: BTreeSet<usize> = inodes.iter().enumerate().flat_map(had_it).collect();
+        holders.iter().any(|inode| {
+            Self::ever_at(inodes, above, &|at, path| inodes[at].get(path) == Some(inode))
+        })
     }
 
     /// Whether each entry that a directory shows at a path, or had when it was synced, is as it was then or later.
@@ -357,4 +375,31 @@ fn either<'a, A, B>(
     two: &'a BTreeMap<String, B>,
 ) -> impl Iterator<Item = &'a String> {
     one.keys().chain(two.keys().filter(|key| !one.contains_key(*key)))
+}
+
+#[test]
+fn a_directory_that_was_renamed_may_be_where_it_was() {
+    let file = |bytes: &[u8]| Node::File(Arc::new(bytes.to_vec()));
+    let tree = |nodes: &[(&str, Node)]| -> State {
+        let live = nodes.iter().map(|(path, node)| ((*path).to_owned(), node.clone()));
+        State { live: live.collect(), ..State::default() }
+    };
+    let journal = Journal {
+        start: tree(&[("a", Node::Dir), ("a/b", Node::Dir), ("a/b/f", file(b"old"))]),
+        ops: vec![
+            Op::Rename("a".into(), "c".into()),
+            Op::Write("c/b/f".into(), 0, b"new".to_vec()),
+        ],
+        acknowledged: 0,
+        synced: vec![(2, "c/b/f".into())],
+    };
+    let with = |top: &str, bytes: &[u8]| {
+        let (below, path) = (format!("{top}/b"), format!("{top}/b/f"));
+        tree(&[(top, Node::Dir), (&below, Node::Dir), (&path, file(bytes))])
+    };
+    assert!(journal.allows(&with("c", b"new")).is_ok());
+    assert!(journal.allows(&with("a", b"new")).is_ok());
+    assert!(journal.allows(&with("a", b"old")).is_err(), "it was synced");
+    assert!(journal.allows(&with("a", b"odd")).is_err(), "it never was so");
+    assert!(journal.allows(&with("d", b"new")).is_err(), "nothing was ever there");
 }

@@ -268,7 +268,7 @@ impl Filesystem {
 
     /// Makes `len` bytes of `to` at `to_offset` share their extents with those of `from`; what lies beyond the end of
     /// `from` is left out. Offsets are starts of sectors, and the range ends with a sector or with `from`. Answers how many
-    /// bytes are shared now.
+    /// bytes are shared now. Where that fails for want of room the first part may be shared, as on Linux.
     pub fn clone_range(
         &self,
         from: Node,

@@ -38,6 +38,7 @@ mod run;
 mod subvolumes;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod types;
 mod worker;
 
@@ -60,7 +61,7 @@ pub use costs::Counting;
 pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
-pub use options::Options;
+pub use options::{Discard, Options};
 pub use qgroups::NewLimits;
 pub use relocate::{Emptied, Emptying};
 pub use types::{Allocate, Attributes, Change, Entry, FileKind, New, Node, Owner, Times};
@@ -137,6 +138,7 @@ impl Handle {
         let _tried = self.inner.drop_relocated_data();
         self.inner.commit()?;
         self.inner.repair_quotas_at_end();
+        self.inner.discard_at_end();
         Ok(())
     }
 }
@@ -189,8 +191,13 @@ impl Filesystem {
     /// Makes everything durable that was done before, and answers the transaction that is durable now. Writes nothing
     /// when nothing has changed.
     pub fn commit(&self) -> Result<u64> {
-        self.inner().core.txn.note_asked();
-        self.inner().commit()
+        let inner = self.inner();
+        inner.core.txn.note_asked();
+        let transid = inner.commit()?;
+        if inner.options.discard == Some(Discard::Sync) {
+            inner.wake.wake();
+        }
+        Ok(transid)
     }
 
     /// Makes what was done to a file or directory before durable, and what it needs to be found: of a file its names, of a directory its

@@ -84,6 +84,9 @@ impl Filesystem {
             log: Default::default(),
             cleaned: Default::default(),
         };
+        if inner.options.discard.is_some() {
+            inner.core.space.remember_freed();
+        }
         let inner = Arc::new(inner);
         let worker = match inner.options.write && inner.options.background {
             true => worker::Worker::start(&inner),

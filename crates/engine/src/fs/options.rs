@@ -25,6 +25,15 @@ const OWNERS_SHARE: u64 = 64;
 /// Block groups are emptied when less than so much is used of them. A choice: what is moved for a byte that comes free is then less than half a byte.
 const RECLAIM_PERCENT: u8 = 30;
 
+/// When the device is told what has become free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// By the worker after its commits and those that are asked for, and at the end.
+    Sync,
+    /// From time to time, when what is free may have become larger pieces, and at the end.
+    Async,
+}
+
 /// How a filesystem is opened: a builder, from [`Options::read_only`] or [`Options::read_write`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -47,6 +56,7 @@ pub struct Options {
     pub(super) drop_blocks_max: usize,
     pub(super) tree_log: bool,
     pub(super) reclaim: u8,
+    pub(super) discard: Option<Discard>,
     pub(super) env: Env,
 }
 
@@ -72,6 +82,7 @@ impl Options {
             drop_blocks_max: 0,
             tree_log: true,
             reclaim: RECLAIM_PERCENT,
+            discard: None,
             env: Env::system(),
         }
         .memory(MEMORY)
@@ -134,6 +145,12 @@ impl Options {
     /// is refused for want of room, any of the other class that others have room for. 30 when nothing is said; 0: none are.
     pub fn reclaim_threshold(self, percent: u8) -> Options {
         Options { reclaim: percent.min(100), ..self }
+    }
+
+    /// When the device is told what has become free, so that it can use it otherwise: never, if nothing is said ([`crate::Filesystem::trim`] does so
+    /// once).
+    pub fn discard(self, discard: Option<Discard>) -> Options {
+        Options { discard, ..self }
     }
 
     /// What may wait for a commit.
@@ -203,7 +220,8 @@ impl Options {
         Options { reproducible, background: self.background && !reproducible, ..self }
     }
 
-    /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits. At least 16: some of
+    /// Blocks of deleted subvolumes that one commit looks at: more take longer, fewer take more commits. Eight leaves that others have, and that
+    /// are let go of unread, count as one. At least 16: some of
     /// them lead back to where the last commit ended. [`Options::memory`] sets it, to 4,096 at most.
     pub fn drop_blocks_max(self, drop_blocks_max: usize) -> Options {
         Options { drop_blocks_max: drop_blocks_max.max(16), ..self }

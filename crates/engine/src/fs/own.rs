@@ -77,7 +77,7 @@ impl Inner {
                 subvolume.tree.lone_subvolume_entry(op, &dir, name, id).map(Some)
             }
             About::End(node) => {
-                let subvolume = self.subvolume(node.subvolume)?;
+                let subvolume = self.forest.find(op.core, node.subvolume)?;
                 subvolume.tree.lone_file(op, node.ino, need.leaves)
             }
         }
@@ -99,7 +99,7 @@ impl Inner {
                 subvolume.tree.shared_leaves_of_subvolume(op, &dir, name, id)
             }
             About::File(node) | About::End(node) => {
-                let subvolume = self.subvolume(node.subvolume)?;
+                let subvolume = self.forest.find(op.core, node.subvolume)?;
                 subvolume.tree.shared_leaves_of_file(op, node.ino)
             }
         }

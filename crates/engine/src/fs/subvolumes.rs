@@ -200,6 +200,11 @@ impl Filesystem {
         })
     }
 
+    /// Deleted subvolumes of which files are held: they stay until those are released.
+    pub fn lingering_subvolumes(&self) -> Vec<u64> {
+        self.inner().forest.lingering()
+    }
+
     /// Whether deleted subvolumes still take space that can be had back. It comes back by and by; [`Filesystem::clean`] waits for it.
     pub fn is_dropping(&self) -> bool {
         self.inner().forest.has_dead()

@@ -389,3 +389,49 @@ fn damage_between_the_files_that_change_is_nothing_to_a_commit() {
     });
     fs.close().unwrap();
 }
+
+/// Bytes of a file that there is room for, which goes then.
+fn room(fs: &Filesystem) -> u64 {
+    let file = fs.create(Node::ROOT, b"large", &New::file(0o644)).unwrap().node;
+    let mut at = 0;
+    loop {
+        match fs.write(file, at, &[3; 64 << 10]) {
+            Ok(_) => at += 64 << 10,
+            Err(Error::NoSpace) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    fs.unlink(Node::ROOT, b"large").unwrap();
+    fs.commit().unwrap();
+    at
+}
+
+/// What is kept from allocation while the device is told of it is not missing: who finds no room waits for it.
+#[test]
+fn as_much_is_written_while_the_device_is_told_what_is_free() {
+    let fs = make(256 << 20);
+    let alone = room(&fs);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let trims = std::thread::scope(|scope| {
+        let trimming = scope.spawn(|| {
+            let mut trims = 0;
+            while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                match fs.trim(0..u64::MAX, 0, |_| true) {
+                    Ok(_) => trims += 1,
+                    Err(Error::NoSpace) => {}
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            trims
+        });
+        for _ in 0..10 {
+            let beside = room(&fs);
+            // Where a chunk for metadata was made meanwhile there is a bit less.
+            assert!(beside >= alone - (16 << 20), "{beside} beside, {alone} alone");
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        trimming.join().unwrap()
+    });
+    assert!(trims > 3, "{trims}");
+    fs.close().unwrap();
+}

@@ -87,6 +87,9 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that its content takes.
     pub blocks_bytes: u64,
+    /// Whether that leaves out what a write, a hole or a truncation has replaced since the last commit; where it does not, the next
+    /// commit does.
+    pub blocks_settled: bool,
     /// Of a device node `major << 20 | minor`.
     pub rdev: u64,
     /// Last access.

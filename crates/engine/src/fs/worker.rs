@@ -13,6 +13,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::Inner;
 use super::quotas::Repair;
+use super::trim::Discarding;
 use crate::error::{Error, Result};
 use crate::txn::Upkeep;
 
@@ -97,6 +98,12 @@ impl Wake {
     /// Whether somebody waits for a commit: he is told no more.
     fn take_wanted(&self) -> bool {
         std::mem::take(&mut self.state.lock().wanted)
+    }
+
+    /// Whether somebody waits for a commit, or for the end.
+    fn is_called(&self) -> bool {
+        let state = self.state.lock();
+        state.wanted || state.stop
     }
 
     fn stopping(&self) -> bool {
@@ -192,6 +199,7 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
     let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());
     let mut quotas = QuotaRepair::new();
+    let mut discarding = Discarding::new();
     let are_wrong = || inner.upgrade().is_some_and(|inner| inner.has_wrong_quotas());
     while wake.wait(quotas.pace(pace, are_wrong()), extent) {
         let Some(inner) = inner.upgrade() else { return };
@@ -206,6 +214,11 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
             Err(_) => return,
         }
         quotas.step(&inner, wake);
+        match discarding.step(&inner, &|| !wake.is_called()) {
+            Ok(true) => drop(wake.wake()),
+            Ok(false) => {}
+            Err(_) => return,
+        }
     }
 }
 

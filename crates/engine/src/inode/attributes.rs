@@ -23,6 +23,8 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that its extents take, inline data included.
     pub nbytes: u64,
+    /// Whether `nbytes` leaves out what pending changes replace, which the commit looks up.
+    pub is_settled: bool,
     /// Links; always 1 for a directory that has a name.
     pub nlink: u32,
     /// Owner.
@@ -55,6 +57,7 @@ impl Attributes {
             transid: item.transid.get(),
             size: item.size.get(),
             nbytes: item.nbytes.get(),
+            is_settled: true,
             nlink: item.nlink.get(),
             uid: item.uid.get(),
             gid: item.gid.get(),
@@ -189,6 +192,7 @@ impl FileTree {
 pub(super) fn shown(state: &State) -> Attributes {
     let mut attributes = state.attributes;
     attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
+    attributes.is_settled = !state.may_replace_content();
     attributes
 }
 

@@ -77,6 +77,7 @@ impl NewInode<'_> {
             transid: op.transid,
             size: 0,
             nbytes: 0,
+            is_settled: true,
             nlink: 1,
             uid: self.uid,
             gid,

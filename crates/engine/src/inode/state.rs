@@ -282,6 +282,14 @@ impl State {
         Layers { ino, size, in_tree, frozen, view, flags, last_snapshot: None }
     }
 
+    /// Whether changes are pending where the file may have had content before, which `nbytes` counts as well until they are settled.
+    pub fn may_replace_content(&self) -> bool {
+        let has = |file: Option<&FileChanges>| file.is_some_and(FileChanges::has_content);
+        let frozen = has(self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref()));
+        let live = has(self.live.file.as_deref());
+        self.on_disk && (live || frozen) || live && frozen
+    }
+
     /// Bytes that were written and are not counted in `nbytes` yet.
     pub fn bytes_not_placed(&self) -> u64 {
         let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());

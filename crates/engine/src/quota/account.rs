@@ -10,7 +10,7 @@ use super::groups::Groups;
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::{Committed, Known, Owners};
-use crate::refs::{RootSet, RootSets};
+use crate::refs::{RootSet, RootSets, Sharing};
 use crate::stats::{self, Counters};
 use crate::tree::Blocks;
 
@@ -26,6 +26,8 @@ pub struct Versions<'a> {
     pub before: Committed,
     /// Its own.
     pub after: Committed,
+    /// Knows which leaves were let go of unread.
+    pub sharing: &'a Sharing<'a>,
     /// Bytes of memory for who reaches what, in each of both.
     pub memory: u64,
     /// Counts what is done.
@@ -42,8 +44,7 @@ pub fn account(groups: &mut Groups, versions: &Versions<'_>, mut changes: Change
     let (mut before, mut after) = (Known::new(versions.memory), Known::new(versions.memory));
     let owners = [(versions.before, &mut before), (versions.after, &mut after)];
     let owners = owners.map(|(version, known)| Owners::new(versions.blocks, version, known));
-    let mut counting =
-        Counting::new(Moves::of(groups, fresh), versions.blocks, owners, versions.is_sequential);
+    let mut counting = Counting::new(Moves::of(groups, fresh), versions, owners);
     let is_known = counting.all(&mut changes);
     for (counter, more) in versions.counters.quota_extents.iter().zip(counting.done) {
         stats::add(counter, more);

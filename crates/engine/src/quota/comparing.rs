@@ -5,16 +5,15 @@
 //! threads take them, as most of the time goes into reading leaves. What comes of it does not depend on who has done it.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use buttress_ondisk::{Key, TreeBlock};
+use buttress_ondisk::{Key, TreeBlock, kind};
 
 use super::alike::{Alike, Named, keep_unnamed, named, unlike};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::RootSet;
 use crate::threads;
-use crate::tree::{Blocks, Finger, View};
+use crate::tree::{Blocks, Finger, LeafReader, View};
 
 /// Trees on each side of one, by their numbers, whose leaves are compared with one of its leaves.
 pub const BESIDE: usize = 2;
@@ -24,6 +23,8 @@ const FEW: usize = 4;
 const SIDES_MAX: usize = 16;
 /// So many leaves are worth being handed to another thread.
 const PIECE: usize = 32;
+/// Pieces that are compared before what comes of them is told: what a leaf names takes up to half of its bytes.
+const PIECES: usize = 16;
 
 /// A leaf that some trees have lost who have no groups, and that somebody may be left alone with.
 #[derive(Debug)]
@@ -51,36 +52,50 @@ pub struct Comparing<'a, 's> {
     pub is_sequential: bool,
 }
 
-/// Finds out of which leaf each one is a version; one that is empty goes.
-pub fn find_versions(blocks: &Blocks, lone: &mut Vec<LoneLeaf>, is_sequential: bool) -> Result<()> {
+/// Finds out of which leaf each one is a version, by its first key: what led to it says that, if it is `known`, else the leaf is read. One that is empty goes.
+pub fn find_versions(
+    blocks: &Blocks,
+    lone: &mut Vec<LoneLeaf>,
+    known: impl Fn(&LoneLeaf) -> Option<Key> + Sync,
+    is_sequential: bool,
+) -> Result<()> {
+    let first_key = |one: &LoneLeaf| match known(one) {
+        Some(key) => Ok(Some(key)),
+        None => {
+            let leaf = blocks.read(one.bytenr, 0, one.generation, 0)?;
+            Ok(leaf.span().map(|(first, _)| first))
+        }
+    };
     let pieces: Vec<&[LoneLeaf]> = lone.chunks(PIECE).collect();
-    let versions = threads::map_unless(is_sequential, &pieces, |piece| {
-        piece.iter().map(|one| Ok(version_of(&*read(blocks, one)?))).collect::<Result<Vec<_>>>()
+    let keys = threads::map_unless(is_sequential, &pieces, |piece| {
+        piece.iter().map(first_key).collect::<Result<Vec<_>>>()
     })?;
-    let mut versions = versions.into_iter().flatten();
+    let mut keys = keys.into_iter().flatten();
     lone.retain_mut(|one| {
-        let version = versions.next().flatten();
-        one.version_of = version.unwrap_or_default();
-        version.is_some()
+        let key = keys.next().flatten();
+        one.version_of = key.map_or(0, version_of);
+        key.is_some()
     });
     Ok(())
 }
 
-fn read(blocks: &Blocks, one: &LoneLeaf) -> Result<Arc<TreeBlock>> {
-    blocks.read(one.bytenr, 0, one.generation, 0)
-}
-
-fn version_of(leaf: &TreeBlock) -> Option<u64> {
-    let (Key { objectid, kind, offset }, _) = leaf.span()?;
-    Some(objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind))
+fn version_of(Key { objectid, kind, offset }: Key) -> u64 {
+    objectid.rotate_left(40) ^ offset.rotate_left(8) ^ u64::from(kind)
 }
 
 impl Comparing<'_, '_> {
-    /// What each of these names that somebody may be left alone with, in their order.
-    pub fn all(&self, lone: &[LoneLeaf]) -> Result<Vec<Named>> {
-        let found =
-            threads::map_unless(self.is_sequential, &pieces(lone), |piece| self.piece(piece))?;
-        Ok(found.into_iter().flatten().collect())
+    /// Tells of each of these, in their order, what it names that somebody may be left alone with.
+    pub fn all(
+        &self,
+        lone: &[LoneLeaf],
+        mut found: impl FnMut(&LoneLeaf, &[(Key, u64)]),
+    ) -> Result<()> {
+        for some in pieces(lone).chunks(PIECES) {
+            let named = threads::map_unless(self.is_sequential, some, |piece| self.piece(piece))?;
+            let leaves = some.iter().copied().flatten();
+            leaves.zip(named.into_iter().flatten()).for_each(|(one, named)| found(one, &named));
+        }
+        Ok(())
     }
 
     /// The same of chains, one after the other.
@@ -88,17 +103,18 @@ impl Comparing<'_, '_> {
         let mut found = Vec::with_capacity(lone.len());
         let mut alike = Alike::default();
         let mut beside = Spread::default();
+        let mut leaves = LeafReader::new(self.blocks, kind::EXTENT_DATA);
         let (mut mine, mut others) = (Named::new(), Named::new());
         // The leaf, and the tree of the one before it, if what it names that this one does not is in `rest`.
         let (mut next, mut rest) = (None, Named::new());
         for (number, one) in lone.iter().enumerate() {
             let (leaf, before) = match next.take() {
                 Some((leaf, before)) => (leaf, Some(before)),
-                None => (read(self.blocks, one)?, None),
+                None => (leaves.read(one.bytenr, one.generation)?, None),
             };
             let other = lone.get(number + 1).filter(|_| one.is_like_next);
             if let Some(other) = other {
-                let leaf_of_other = read(self.blocks, other)?;
+                let leaf_of_other = leaves.read(other.bytenr, other.generation)?;
                 alike.differing([&leaf, &leaf_of_other], [&mut mine, &mut others]);
                 match before {
                     None => std::mem::swap(&mut rest, &mut mine),
@@ -112,6 +128,7 @@ impl Comparing<'_, '_> {
             }
             let trees = beside.entry(one.tree).or_insert_with(|| self.beside(one.tree));
             keep_lonely(&leaf, &mut rest, trees, compared);
+            leaves.let_go(leaf);
             found.push(std::mem::take(&mut rest));
             std::mem::swap(&mut rest, &mut others);
         }

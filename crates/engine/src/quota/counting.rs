@@ -18,17 +18,18 @@ use std::collections::HashMap;
 
 use buttress_ondisk::Key;
 
-use super::account::Moves;
+use super::account::{Moves, Versions};
 use super::alike::named;
 use super::changes::{Changes, Touched, TouchedBlock, Versioned};
 use super::comparing::{BESIDE, Comparing, LoneLeaf, find_versions};
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::refs::owners::{Owners, Reached};
-use crate::refs::{RootSet, RootSets, Target, child_refs};
+use crate::refs::{RootSet, RootSets, Sharing, Target, child_refs};
 use crate::tree::{Blocks, View};
 
-/// Tree blocks that a commit reads to see what changed below them at most. Linux gives up where a subtree of three levels is dropped.
+/// Tree blocks that a commit reads to see what changed below them at most, but for leaves that it has let go of one by one: of those it does not let go of more
+/// than it may. Linux gives up where a subtree of three levels is dropped.
 const BLOCKS_MAX: usize = 4096;
 
 /// What was done, in the order of [`crate::Stats::QUOTA_EXTENTS`].
@@ -81,10 +82,24 @@ impl Change {
     }
 }
 
+/// Trees may have lost what a leaf names.
+fn lose(
+    below: &mut Spread<u64, RootSet>,
+    named: &[(Key, u64)],
+    trees: RootSet,
+    sets: &mut RootSets,
+) {
+    for (_, bytenr) in named {
+        let lost = below.entry(*bytenr).or_default();
+        *lost = sets.union(*lost, trees);
+    }
+}
+
 pub(super) struct Counting<'a> {
     pub moves: Moves<'a>,
     pub done: Done,
     blocks: &'a Blocks,
+    sharing: &'a Sharing<'a>,
     before: Owners<'a>,
     after: Owners<'a>,
     /// What comes of sets of tree blocks, as long as they are numbered so.
@@ -115,14 +130,14 @@ pub(super) struct Counting<'a> {
 impl<'a> Counting<'a> {
     pub fn new(
         moves: Moves<'a>,
-        blocks: &'a Blocks,
+        versions: &Versions<'a>,
         [before, after]: [Owners<'a>; 2],
-        is_sequential: bool,
     ) -> Counting<'a> {
         Counting {
             moves,
             done: Done::default(),
-            blocks,
+            blocks: versions.blocks,
+            sharing: versions.sharing,
             before,
             after,
             changes: Spread::default(),
@@ -136,7 +151,7 @@ impl<'a> Counting<'a> {
             others: HashMap::new(),
             left: BLOCKS_MAX,
             is_odd: false,
-            is_sequential,
+            is_sequential: versions.is_sequential,
         }
     }
 
@@ -243,7 +258,10 @@ impl<'a> Counting<'a> {
             return Ok(());
         }
         if place.level == 0 && change.is_quiet && !place.was_by_tree {
-            self.look_below();
+            match self.sharing.key_of(place.bytenr) {
+                Some(_) => self.done[READ] += 1,
+                None => self.look_below(),
+            }
             self.lone.push(change.lone_leaf(place));
             return Ok(());
         }
@@ -264,7 +282,7 @@ impl<'a> Counting<'a> {
         }
         match change.is_quiet {
             true => self.lone.push(change.lone_leaf(place)),
-            false => self.lose(&named(&block), change.lost, sets),
+            false => lose(&mut self.below, &named(&block), change.lost, sets),
         }
         Ok(())
     }
@@ -332,18 +350,11 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Trees may have lost what a leaf names.
-    fn lose(&mut self, named: &[(Key, u64)], trees: RootSet, sets: &mut RootSets) {
-        for (_, bytenr) in named {
-            let lost = self.below.entry(*bytenr).or_default();
-            *lost = sets.union(*lost, trees);
-        }
-    }
-
     /// Finds what leaves name that somebody is left alone with.
     fn lone_leaves(&mut self, sets: &mut RootSets) -> Result<()> {
         let mut lone = std::mem::take(&mut self.lone);
-        find_versions(self.blocks, &mut lone, self.is_sequential)?;
+        let known = |one: &LoneLeaf| self.sharing.key_of(one.bytenr);
+        find_versions(self.blocks, &mut lone, known, self.is_sequential)?;
         lone.sort_unstable_by_key(|one| (one.version_of, one.tree));
         for number in 0..lone.len() {
             let (one, next) = (&lone[number], lone.get(number + 1));
@@ -352,11 +363,11 @@ impl<'a> Counting<'a> {
             lone[number].is_like_next = is_like_next;
         }
         let Counting { blocks, is_sequential, ref others, .. } = *self;
-        let found = Comparing { blocks, others, is_sequential }.all(&lone)?;
+        let comparing = Comparing { blocks, others, is_sequential };
+        let found =
+            |one: &LoneLeaf, named: &[(Key, u64)]| lose(&mut self.below, named, one.lost, sets);
+        comparing.all(&lone, found)?;
         self.done[COMPARED] += lone.len() as u64;
-        for (one, named) in lone.iter().zip(found) {
-            self.lose(&named, one.lost, sets);
-        }
         Ok(())
     }
 

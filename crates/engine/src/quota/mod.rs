@@ -96,6 +96,11 @@ impl Quota {
         matches!(self, Quota::Beginning | Quota::Simple(_))
     }
 
+    /// Whether each commit counts who has what it changes.
+    pub fn is_counted(&self) -> bool {
+        matches!(self, Quota::Counted(_))
+    }
+
     /// The groups, where they are known.
     pub fn groups(&mut self) -> Option<&mut Groups> {
         match self {

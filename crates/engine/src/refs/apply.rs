@@ -10,6 +10,7 @@ use std::collections::HashMap;
 
 use buttress_codec::crc32c::extent_data_ref_hash;
 use buttress_ondisk::item::{ExtentDataRef, SharedDataRef, TreeBlockInfo, extent_flags};
+use buttress_ondisk::view::InlineRef;
 use buttress_ondisk::{Key, SECTOR, kind};
 use zerocopy::IntoBytes;
 
@@ -56,12 +57,20 @@ pub fn apply(
     applied: &mut Applied,
     told: &mut dyn FnMut(&[Record], &Extent),
 ) -> Result<()> {
+    let mut room = Room::default();
     for group in records.chunk_by(|a, b| a.bytenr == b.bytenr) {
         if group.iter().any(|record| record.delta != 0 || record.marks != 0) {
-            apply_group(merge, form, group, applied, told)?;
+            apply_group(merge, form, group, applied, told, &mut room)?;
         }
     }
     Ok(())
+}
+
+/// Memory for one item at a time, of which there are many.
+#[derive(Default)]
+struct Room {
+    inline: Vec<(InlineRef, i64)>,
+    bytes: Vec<u8>,
 }
 
 fn apply_group(
@@ -70,11 +79,12 @@ fn apply_group(
     group: &[Record],
     applied: &mut Applied,
     told: &mut dyn FnMut(&[Record], &Extent),
+    room: &mut Room,
 ) -> Result<()> {
     let bytenr = group[0].bytenr;
     let found = match merge.peek(&Key::new(bytenr, kind::EXTENT_ITEM, 0))? {
         Some((key, data)) if key.objectid == bytenr && key.kind <= kind::METADATA_ITEM => {
-            Some((key, Extent::read(&key, data)?))
+            Some((key, Extent::read_into(&key, data, std::mem::take(&mut room.inline))?))
         }
         _ => None,
     };
@@ -104,8 +114,10 @@ fn apply_group(
     if extent.refs == 0 {
         return drop_extent(merge, form, (key, &extent, keyed), is_new, applied);
     }
-    let bytes = extent.write();
-    merge.put(key, &bytes)?;
+    room.bytes.clear();
+    extent.write(&mut room.bytes);
+    merge.put(key, &room.bytes)?;
+    room.inline = std::mem::take(&mut extent.inline);
     if is_new && extent.flags & extent_flags::DATA != 0 {
         applied.new_data.push((bytenr, key.offset));
     }

@@ -2,8 +2,8 @@
 
 use buttress_codec::crc32c::extent_data_ref_hash;
 use buttress_ondisk::item::{ExtentDataRef, ExtentItem, TreeBlockInfo};
-use buttress_ondisk::view::{InlineRef, inline_refs};
-use buttress_ondisk::{ITEM_LEN, Key, kind};
+use buttress_ondisk::view::{InlineRef, extent_item_max, inline_refs};
+use buttress_ondisk::{Key, kind};
 use zerocopy::IntoBytes;
 
 use super::Record;
@@ -34,14 +34,30 @@ impl Extent {
 
     /// Reads the item.
     pub fn read(key: &Key, data: &[u8]) -> Result<Extent> {
-        let (head, info, refs) = inline_refs(key, data)
+        Extent::read_into(key, data, Vec::new())
+    }
+
+    /// Reads the item, its references into a list that was that of another one.
+    pub fn read_into(key: &Key, data: &[u8], mut inline: Vec<(InlineRef, i64)>) -> Result<Extent> {
+        let (head, info, mut refs) = inline_refs(key, data)
             .ok_or_else(|| Error::inconsistent(EXTENT_TREE, "an extent item is too short", key))?;
+        inline.clear();
+        loop {
+            let shared = refs.next_shared();
+            inline.extend(shared.iter().map(|one| {
+                let (parent, count) = (one.head.offset.get(), one.count.get());
+                (InlineRef::SharedData { parent, count }, i64::from(count))
+            }));
+            refs.skip_shared(shared.len());
+            let Some(one) = refs.next() else { break };
+            inline.push((one, one.count() as i64));
+        }
         Ok(Extent {
             refs: head.refs.get() as i64,
             generation: head.generation.get(),
             flags: head.flags.get(),
             info,
-            inline: refs.map(|one| (one, one.count() as i64)).collect(),
+            inline,
         })
     }
 
@@ -105,15 +121,13 @@ impl Extent {
             + self.inline.iter().map(|(one, _)| inline_size(one.kind())).sum::<usize>()
     }
 
-    /// Whether an inline reference of `kind` still fits, by the limit that every kernel keeps.
+    /// Whether an inline reference of `kind` still fits.
     pub fn has_room(&self, kind: u8, nodesize: usize) -> bool {
-        let limit = ((nodesize - buttress_ondisk::HEADER_LEN) >> 4) - ITEM_LEN;
-        self.size() + inline_size(kind) <= limit
+        self.size() + inline_size(kind) <= extent_item_max(nodesize)
     }
 
-    /// The item's bytes.
-    pub fn write(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(self.size());
+    /// Appends the item's bytes.
+    pub fn write(&self, out: &mut Vec<u8>) {
         let head = ExtentItem {
             refs: (self.refs as u64).into(),
             generation: self.generation.into(),
@@ -124,9 +138,8 @@ impl Extent {
             out.extend_from_slice(info.as_bytes());
         }
         for (one, count) in &self.inline {
-            write_inline(&mut out, one, *count as u32);
+            write_inline(out, one, *count as u32);
         }
-        out
     }
 }
 

@@ -17,12 +17,12 @@
 use std::collections::HashMap;
 
 use buttress_ondisk::block::{BlockHead, ChildPtr};
-use buttress_ondisk::item::extent_flags;
-use buttress_ondisk::view::InlineRef;
+use buttress_ondisk::item::{ExtentItem, extent_flags};
+use buttress_ondisk::view::{InlineRef, inline_refs};
 use buttress_ondisk::{Key, TreeBlock, kind};
 use parking_lot::Mutex;
 
-use super::{Extent, RefLog, Target};
+use super::{RefLog, Target};
 use crate::error::{Error, Result};
 use crate::tree::View;
 
@@ -39,8 +39,8 @@ struct State {
     marked: bool,
     /// The tree that owned it and has a copy of it instead since.
     left_by: Option<u64>,
-    /// The reference that has been let go of last without the block being read.
-    let_go_by: Option<By>,
+    /// The reference that has been let go of last without the block being read, and the key that led to the block.
+    let_go_by: Option<(By, Key)>,
 }
 
 /// The sharing decisions of one commit.
@@ -132,26 +132,36 @@ impl<'a> Sharing<'a> {
         if leaf.generation >= self.transid {
             return Ok(false);
         }
-        let (level, extent) = self.extent_of(leaf.bytenr)?;
+        let (_, wanted) = inline_of(by);
+        let (mut is_there, mut counted) = (false, 0);
+        let (level, extent) = self.extent_of(leaf.bytenr, |one| {
+            is_there |= one == wanted;
+            counted += one.count();
+        })?;
+        let (flags, all) = (extent.flags.get(), extent.refs.get());
         let is_it = level == 0
-            && extent.flags & extent_flags::TREE_BLOCK != 0
-            && extent.generation == leaf.generation;
+            && flags & extent_flags::TREE_BLOCK != 0
+            && extent.generation.get() == leaf.generation;
         let mut states = self.states.lock();
         let is_marked = |parent| states.get(&parent).is_some_and(|state| state.marked);
         let is_new = matches!(by, By::Block(parent) if is_marked(parent));
-        if !is_it || is_new || extent.has_keyed() {
+        let has_keyed = counted < all;
+        if !is_it || is_new || has_keyed {
             return Ok(false);
         }
         let state = states.entry(leaf.bytenr).or_default();
-        let is_there = extent.inline.iter().any(|(one, _)| *one == inline_of(by).1);
-        if !is_there || state.let_go_by == Some(by) {
+        if !is_there || state.let_go_by.is_some_and(|(last, _)| last == by) {
             return Err(Error::inconsistent(EXTENT_TREE, NOT_REFERRED_TO, leaf.bytenr));
         }
-        let is_full = extent.flags & extent_flags::FULL_BACKREF != 0;
-        let (refs, _) = *state.disk.get_or_insert((extent.refs, is_full));
+        let (refs, _) = *state.disk.get_or_insert(disk_of(&extent));
         let is_others = refs + state.delta > 1;
-        state.let_go_by = is_others.then_some(by).or(state.let_go_by);
+        state.let_go_by = is_others.then_some((by, leaf.key)).or(state.let_go_by);
         Ok(is_others)
+    }
+
+    /// The key that leads to a leaf, if a reference to that was let go of unread.
+    pub fn key_of(&self, bytenr: u64) -> Option<Key> {
+        self.states.lock().get(&bytenr)?.let_go_by.map(|(_, key)| key)
     }
 
     /// Whether only one reference led to a block in the last commit, where its references were asked for.
@@ -169,10 +179,9 @@ impl<'a> Sharing<'a> {
     pub fn require(&self, block: &TreeBlock, by: By) -> Result<()> {
         let bytenr = block.bytenr();
         let ((kind, number), wanted) = inline_of(by);
-        let (_, extent) = self.extent_of(bytenr)?;
-        if extent.inline.iter().any(|(one, _)| *one == wanted)
-            || self.extents.get(&Key::new(bytenr, kind, number))?.is_some()
-        {
+        let mut is_there = false;
+        self.extent_of(bytenr, |one| is_there |= one == wanted)?;
+        if is_there || self.extents.get(&Key::new(bytenr, kind, number))?.is_some() {
             return Ok(());
         }
         Err(Error::inconsistent(EXTENT_TREE, NOT_REFERRED_TO, bytenr))
@@ -245,25 +254,28 @@ impl<'a> Sharing<'a> {
         if block.generation() == self.transid {
             return Ok((1, false));
         }
-        let (_, extent) = self.extent_of(block.bytenr())?;
-        Ok((extent.refs, extent.flags & extent_flags::FULL_BACKREF != 0))
+        let (_, extent) = self.extent_of(block.bytenr(), |_| ())?;
+        Ok(disk_of(&extent))
     }
 
-    /// The item of a tree block in the extent tree of the last commit, and the block's level.
-    fn extent_of(&self, bytenr: u64) -> Result<(u64, Extent)> {
+    /// The item of a tree block in the extent tree of the last commit, and the block's level. `each` hears of the references in the item.
+    fn extent_of(&self, bytenr: u64, each: impl FnMut(InlineRef)) -> Result<(u64, ExtentItem)> {
         let last = Key::new(bytenr, kind::METADATA_ITEM, u64::MAX);
         let item =
             self.extents.last_at_or_before(&last)?.filter(|item| item.key().objectid == bytenr);
-        let Some(item) = item else {
-            return Err(Error::inconsistent(
-                EXTENT_TREE,
-                "a tree block has no extent item",
-                bytenr,
-            ));
-        };
-        let (key, extent) = (item.key(), Extent::read(&item.key(), item.data())?);
-        Ok((extent.info.map_or(key.offset, |info| info.level.into()), extent))
+        let wrong = |what| Error::inconsistent(EXTENT_TREE, what, bytenr);
+        let item = item.ok_or_else(|| wrong("a tree block has no extent item"))?;
+        let key = item.key();
+        let (head, info, refs) =
+            inline_refs(&key, item.data()).ok_or_else(|| wrong("an extent item is too short"))?;
+        refs.for_each(each);
+        Ok((info.map_or(key.offset, |info| info.level.into()), head))
     }
+}
+
+/// References, and whether what a tree block refers to is counted by its address.
+fn disk_of(extent: &ExtentItem) -> (i64, bool) {
+    (extent.refs.get() as i64, extent.flags.get() & extent_flags::FULL_BACKREF != 0)
 }
 
 /// The kind of a reference to a tree block and its number, and what it is in the block's item.

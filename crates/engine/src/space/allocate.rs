@@ -52,8 +52,12 @@ impl Space {
                 return run;
             }
             if !self.grow(Class::Data, seen) {
+                let seen = slot.grown.load(Relaxed);
                 let longest = |set: &mut Set, counters: &_| set.take_longest(counters, min, want);
-                return self.take(slot, false, longest);
+                let run = self.take(slot, false, longest);
+                if run.is_some() || !self.was_held(slot, seen) {
+                    return run;
+                }
             }
         }
     }
@@ -66,20 +70,29 @@ impl Space {
             Some(run) => Ok(Some(run)),
             None => set.take_longest(counters, len, len),
         };
-        for _ in 0..CHUNKS_FOR_EXTENT {
+        let mut chunks = 0;
+        let run = loop {
             let seen = slot.grown.load(Relaxed);
             if let Some(run) = self.take(slot, true, whole) {
-                self.use_promise(run.len, false);
-                return Some(run);
+                break run;
             }
-            if !grow
-                || self.pool.lock().usual_len(Class::Data) < len
-                || !self.grow(Class::Data, seen)
-            {
-                break;
+            if self.was_held(slot, seen) {
+                continue;
             }
-        }
-        let run = self.take(slot, false, whole)?;
+            let may_grow = grow
+                && chunks < CHUNKS_FOR_EXTENT
+                && self.pool.lock().usual_len(Class::Data) >= len;
+            chunks += 1;
+            if may_grow && self.grow(Class::Data, seen) {
+                continue;
+            }
+            let seen = slot.grown.load(Relaxed);
+            match self.take(slot, false, whole) {
+                Some(run) => break run,
+                None if self.was_held(slot, seen) => {}
+                None => return None,
+            }
+        };
         self.use_promise(run.len, false);
         Some(run)
     }
@@ -111,7 +124,7 @@ impl Space {
     /// Makes a chunk for a class, unless another thread has made one since `seen` was read. Whether
     /// there is a new one, or other room that was not there.
     fn grow(&self, class: Class, seen: u64) -> bool {
-        if self.thaw() {
+        if self.thaw() || self.wait_for_held() {
             return true;
         }
         let mut pool = self.pool.lock();
@@ -189,7 +202,10 @@ impl Space {
     /// Data that was allocated and not accounted for, and that nobody can have read: allocatable at
     /// once.
     pub fn give_back(&self, range: Range) -> Result<()> {
-        self.change(range, "data is given back that was not allocated", |g| g.give_back(range))
+        self.change(range, "data is given back that was not allocated", |g| g.give_back(range))?;
+        // Somebody may have written to it.
+        self.slot(Class::Data).set.lock().freed.extend([range]);
+        Ok(())
     }
 
     /// Data that was allocated and not accounted for, but which a reader may still look at:

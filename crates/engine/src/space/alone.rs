@@ -15,8 +15,8 @@
 //!    these no others than those that have an item of one of these. Each of these *steps* leaves fewer. What was not looked at may begin
 //!    anywhere: until its way comes to one of the leaves that are left, it has as many leaves as there were steps.
 //!
-//!    How much room each leaf has is known, and what comes into it: references where those have their items that shared blocks lead to; and
-//!    items of new blocks, whose places are *chosen* here: where their items come into leaves that are written anyway, and that have room for
+//!    How much room each leaf has is known, and what comes into it: references where those have their items that shared blocks lead to, which are part of
+//!    these items as long as all items of the leaf are short; and items of new blocks, whose places are *chosen* here: where their items come into leaves that are written anyway, and that have room for
 //!    them as far as that goes. What comes of one old leaf stays in leaves of its own in such a commit
 //!    ([`crate::tree::Merge::keep_leaves_apart`]): elsewhere merging fills leaves whole that had room, and what comes into them later splits them.
 //! 3. **The others** as in [`super::bound`], but for what they are in truth: a root tree of three blocks is not written in eight.
@@ -28,10 +28,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering::Relaxed;
 
-use buttress_ondisk::{Key, LEVELS_MAX, LeafBuilder, TreeBlock};
+use buttress_ondisk::view::extent_item_max;
+use buttress_ondisk::{Key, LEVELS_MAX, LeafBuilder, TreeBlock, kind};
 use parking_lot::MutexGuard;
 
-use super::bound::{Bound, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
+use super::bound::{Bound, INLINE, ITEM, QUOTA_SLACK, RANGE, REFERENCE, Total, rewritten};
 use super::group::Group;
 use super::reserve::{Credit, Need, Outlook, Promises, Shortage};
 use super::set::Sums;
@@ -81,14 +82,35 @@ impl Way {
 /// A leaf of the extent tree: its first key, and its address. Not its first extent: the items of one may fill many leaves.
 type LeafAt = (Key, u64);
 
-/// Leaves of the extent tree: the bytes that each has room for.
+/// A leaf of the extent tree.
+#[derive(Clone, Copy, Debug)]
+struct Leaf {
+    /// Bytes that it has room for.
+    room: u64,
+    /// Bytes of the longest item of an extent in it; more than any has if there are references that have items of their own.
+    longest: u64,
+}
+
+/// Leaves of the extent tree.
 #[derive(Clone, Debug, Default)]
-pub struct Leaves(BTreeMap<LeafAt, u64>);
+pub struct Leaves(BTreeMap<LeafAt, Leaf>);
 
 impl Leaves {
     /// One more, in which items from `first` on are.
     pub fn add(&mut self, first: Key, leaf: &TreeBlock) {
-        self.0.insert((first, leaf.bytenr()), room_in(leaf));
+        let lens = leaf.item_heads().iter().map(|head| match head.key.kind {
+            kind::TREE_BLOCK_REF..=kind::SHARED_DATA_REF => u64::MAX,
+            _ => head.size.get().into(),
+        });
+        let longest = lens.max().unwrap_or(0);
+        self.0.insert((first, leaf.bytenr()), Leaf { room: room_in(leaf), longest });
+    }
+
+    /// Bytes that so many references to the tree block at `bytenr` add, each.
+    fn reference_to(&self, bytenr: u64, count: u64, node: u64) -> u64 {
+        let max = extent_item_max(node as usize) as u64;
+        let len = |leaf: LeafAt| self.0[&leaf].longest.saturating_add(count * INLINE);
+        if self.of(bytenr).all(|leaf| len(leaf) <= max) { INLINE } else { ITEM }
     }
 
     /// How many there are.
@@ -104,7 +126,7 @@ impl Leaves {
     fn and(&self, other: &Leaves) -> Leaves {
         let known: BTreeSet<u64> = self.addresses().collect();
         let new = other.0.iter().filter(|((_, leaf), _)| !known.contains(leaf));
-        Leaves(self.0.iter().chain(new).map(|(key, room)| (*key, *room)).collect())
+        Leaves(self.0.iter().chain(new).map(|(key, leaf)| (*key, *leaf)).collect())
     }
 
     fn addresses(&self) -> impl Iterator<Item = u64> {
@@ -216,9 +238,14 @@ struct Filling<'f> {
 }
 
 impl<'f> Filling<'f> {
-    fn new(leaves: &'f Leaves, lone: &Lone) -> Filling<'f> {
+    fn new(leaves: &'f Leaves, lone: &Lone, node: u64) -> Filling<'f> {
         let mut filling = Filling { leaves, added: BTreeMap::new() };
-        lone.blocks.iter().for_each(|bytenr| filling.add(*bytenr, ITEM));
+        let mut blocks = lone.blocks.clone();
+        blocks.sort_unstable();
+        for same in blocks.chunk_by(|one, other| one == other) {
+            let count = same.len() as u64;
+            filling.add(same[0], count * leaves.reference_to(same[0], count, node));
+        }
         lone.extents.iter().for_each(|bytenr| filling.add(*bytenr, REFERENCE));
         filling
     }
@@ -235,7 +262,7 @@ impl<'f> Filling<'f> {
         let places = runs.iter().flat_map(|run| (run.start..run.end()).step_by(node as usize));
         let (mut first, others): (Vec<u64>, Vec<u64>) = places.partition(|place| {
             let bytes = |leaf| filled.added.get(&leaf).copied().unwrap_or(0) + item;
-            let fits = self.leaves.of(*place).all(|leaf| bytes(leaf) <= self.leaves.0[&leaf]);
+            let fits = self.leaves.of(*place).all(|leaf| bytes(leaf) <= self.leaves.0[&leaf].room);
             if fits {
                 filled.add(*place, item);
             }
@@ -250,7 +277,7 @@ impl<'f> Filling<'f> {
         let mut filled = self.clone();
         places.iter().for_each(|place| filled.add(*place, item));
         let (mut rooms, mut count) = (Vec::new(), 0);
-        for (leaf, room) in &self.leaves.0 {
+        for (leaf, Leaf { room, .. }) in &self.leaves.0 {
             let bytes = filled.added.get(leaf).copied().unwrap_or(0);
             count += if bytes > *room { 1 + (bytes - room) / again } else { 0 };
             rooms.push(room.saturating_sub(bytes));
@@ -303,7 +330,7 @@ impl Outlook {
         let mut fixed: BTreeSet<LeafAt> = leaves.with_items_of(known);
         let named: BTreeSet<u64> = lone.leaves.addresses().collect();
         fixed.extend(leaves.0.keys().filter(|(_, leaf)| named.contains(leaf)));
-        let filling = Filling::new(&leaves, lone);
+        let filling = Filling::new(&leaves, lone, self.node);
         let places = filling.places(runs, self.node, shape.block_item);
         let mut dirty: BTreeSet<LeafAt> = leaves.0.keys().copied().collect();
         let mut best: Option<(Bound, Vec<u64>)> = None;
@@ -467,6 +494,8 @@ impl Space {
         need: Need,
         (shape, lone): (&Shape, &Lone),
     ) -> Result<(), Shortage> {
+        // Until it has begun, nothing is held, and then nothing that tree blocks may come to.
+        let _turn = self.trimming_turn();
         let (outlook, runs) = self.unpromised().ok_or(Shortage::CommitFirst)?;
         let found = outlook.room_alone(need, (shape, lone), &runs);
         let mut pool = self.still(Some(&outlook)).ok_or(Shortage::CommitFirst)?;
@@ -484,6 +513,7 @@ impl Space {
         shape: &Shape,
         leaf: Option<(Vec<u64>, Leaves)>,
     ) -> Option<(u64, u64)> {
+        let _turn = self.trimming_turn();
         let (outlook, runs) = self.unpromised()?;
         let most = outlook.nodes_of_step();
         let (mut step, tries) = match leaf {
@@ -540,6 +570,10 @@ mod tests {
         let mut leaf = LeafBuilder::new(16384);
         let size = leaf.free() - room - buttress_ondisk::ITEM_LEN;
         leaf.push_uninit(first, size).expect("it fits");
+        finished(leaf, bytenr)
+    }
+
+    fn finished(leaf: LeafBuilder, bytenr: u64) -> TreeBlock {
         leaf.finish(&Stamp {
             fsid: [0; 16],
             chunk_tree_uuid: [0; 16],
@@ -566,7 +600,37 @@ mod tests {
         assert_eq!(of(behind), [3], "the leaf that an item behind it comes into");
         assert_eq!(of(end), [3, 2]);
         let lone = Lone { blocks: vec![behind], ..Lone::default() };
-        let filling = Filling::new(&leaves, &lone);
+        let filling = Filling::new(&leaves, &lone, 16384);
         assert!(filling.added.keys().all(|(first, _)| *first == reference(900)));
+    }
+
+    /// A reference is part of the item that it comes to, or has one of its own, and then all that come later have.
+    #[test]
+    fn references_are_short_where_items_are() {
+        let (short, long, keyed) = (1 << 20, 2 << 20, 3 << 20);
+        let end = Key::new(4 << 20, kind::METADATA_ITEM, 0);
+        let max = extent_item_max(16384);
+        let mut leaves = Leaves::default();
+        let mut add = |first: u64, items: &[(Key, usize)]| {
+            let mut leaf = LeafBuilder::new(16384);
+            for (key, len) in items {
+                leaf.push_uninit(*key, *len).expect("it fits");
+            }
+            leaves.add(Key::new(first, kind::METADATA_ITEM, 0), &finished(leaf, first));
+        };
+        let item = |bytenr, len| (Key::new(bytenr, kind::METADATA_ITEM, 0), len);
+        add(short, &[item(short, 33), item(short + 16384, max - 2 * INLINE as usize)]);
+        add(long, &[item(long, 33), item(long + 16384, max - INLINE as usize + 1)]);
+        let reference = |offset| (Key::new(keyed, kind::TREE_BLOCK_REF, offset), 0);
+        add(keyed, &[item(keyed, 33), reference(300), item(keyed + 16384, 33)]);
+        leaves.add(end, &leaf(5 << 20, end, 100));
+        let of = |bytenr, count| leaves.reference_to(bytenr, count, 16384);
+        assert_eq!([of(short + 16384, 1), of(short + 16384, 2), of(short + 16384, 3)], [9, 9, 25]);
+        assert_eq!([of(long + 16384, 1), of(keyed + 16384, 1)], [25, 25]);
+        let lone = Lone { blocks: vec![short, long, short, keyed], ..Lone::default() };
+        let filling = Filling::new(&leaves, &lone, 16384);
+        let added: Vec<u64> = filling.added.values().copied().collect();
+        // What is first in a leaf may have items in the one before it.
+        assert_eq!(added, [9 + 9 + 25, 25 + 25, 25]);
     }
 }

@@ -69,6 +69,8 @@ const BLOCK_ITEM: u64 =
     bytes_of::<ExtentItem>() + bytes_of::<TreeBlockInfo>() + bytes_of::<ExtentInlineRef>() + ITEM;
 /// Bytes that a reference adds to the extent tree at most: an item of its own, where the extent's has no room for it.
 pub(super) const REFERENCE: u64 = bytes_of::<ExtentDataRef>() + ITEM;
+/// Bytes that a reference to a tree block adds to the item that this has, where that has room for it.
+pub(super) const INLINE: u64 = bytes_of::<ExtentInlineRef>();
 /// Bytes that a new extent adds: its item with one reference, and the byte that says of which kind that is.
 const EXTENT: u64 = bytes_of::<ExtentItem>() + 1 + bytes_of::<ExtentDataRef>() + ITEM;
 /// Bytes of a root item, and of the reference to the subvolume and back with the longest name.

@@ -17,6 +17,7 @@ use buttress_volume::{Chunk, Stripe};
 use super::bound::Trees;
 use super::device::{Device, GRAIN, copies, device_ranges};
 use super::reserve::{Credit, Promises, Start};
+use super::trim::Freed;
 use super::{CLASSES, Class};
 
 /// Data chunks have at most this many bytes.
@@ -55,6 +56,8 @@ pub(crate) struct Pool {
     removed: Vec<Chunk>,
     /// Chunks whose device space is free after the next freeze.
     returning: Vec<Chunk>,
+    /// What of the device has become free since that was told.
+    pub freed: Freed,
     /// Set at the freeze: the next commit looks for vacant groups.
     pub plan_removals: bool,
     /// The device has another size than the last commit knows.
@@ -95,6 +98,7 @@ impl Pool {
             added: BTreeSet::new(),
             removed: Vec::new(),
             returning: Vec::new(),
+            freed: Freed::default(),
             plan_removals: true,
             resized: false,
             written: Written { system, ..Written::default() },
@@ -198,6 +202,7 @@ impl Pool {
         let Some(chunk) = self.chunks.remove(&logical) else { return };
         if self.added.remove(&logical) {
             // No commit has written it: there is nothing to delete.
+            self.freed.extend(device_ranges(&chunk));
             for range in device_ranges(&chunk) {
                 self.device.put_back(range);
             }
@@ -216,6 +221,7 @@ impl Pool {
     /// The device space of chunks whose removal is durable is free.
     pub fn put_back_returning(&mut self) {
         for chunk in std::mem::take(&mut self.returning) {
+            self.freed.extend(device_ranges(&chunk));
             for range in device_ranges(&chunk) {
                 self.device.put_back(range);
             }

@@ -34,6 +34,24 @@ impl Range {
         Range::new(start, self.end().min(window.end()).saturating_sub(start))
     }
 
+    /// The parts of it that are outside of `holes`, which rise.
+    pub(crate) fn without(&self, holes: impl IntoIterator<Item = Range>) -> Vec<Range> {
+        let (mut parts, mut at) = (Vec::new(), self.start);
+        for hole in holes {
+            if hole.end() <= at || hole.start >= self.end() {
+                continue;
+            }
+            if hole.start > at {
+                parts.push(Range::new(at, hole.start - at));
+            }
+            at = hole.end();
+        }
+        if at < self.end() {
+            parts.push(Range::new(at, self.end() - at));
+        }
+        parts
+    }
+
     /// Whether `other` lies inside entirely.
     pub const fn contains(&self, other: Range) -> bool {
         self.start <= other.start && other.end() <= self.end()

@@ -7,16 +7,21 @@
 //! - *pinned*: let go, but the last durable commit or a reader of it may still reach it; becomes free
 //!   at the next freeze (or soon after: at the freeze, when nobody can work, it is only set aside as
 //!   *thawing*),
-//! - *promised*: data allocated, but no commit has referred to it yet.
+//! - *promised*: data allocated, but no commit has referred to it yet,
+//! - *held*: free, but kept from allocation while the device is told that it is ([`super::trim`]).
 //!
 //! Everything else is *used*, or *excluded*: the copies of the superblock lie on it. So
-//! `used = length - excluded - free - pinned - thawing - promised`, at every moment.
+//! `used = length - excluded - free - pinned - thawing - promised - held`, at every moment.
 //!
 //! What is written down as free is all that is not used. A group remembers where that has changed since it was written
 //! ([`Group::take_unwritten`]), so that a commit looks at these places only, however much free space there is. The places are
 //! forgotten when they are handed to the merge of the free space tree. A commit that comes to nothing after that is the last
 //! one, and what the disk says is loaded anew, so no difference can be lost between the two.
 
+use buttress_ondisk::SECTOR;
+use buttress_ondisk::item::chunk_type;
+
+use super::Class;
 use super::extents::{Extents, FreeExtents, Range};
 
 /// How many tree blocks a run should have room for before the search goes on to a longer one.
@@ -48,6 +53,7 @@ pub(crate) struct Group {
     pinned: Extents,
     thawing: Extents,
     promised: Extents,
+    held: Extents,
     /// Where the last allocation ended.
     cursor: u64,
     node: u64,
@@ -75,6 +81,7 @@ impl Group {
             pinned: Extents::default(),
             thawing: Extents::default(),
             promised: Extents::default(),
+            held: Extents::default(),
             cursor: range.start,
             node,
             unwritten: Unwritten::All,
@@ -96,21 +103,7 @@ impl Group {
 
     /// The parts of `range` on which no superblock lies.
     pub fn without_excluded(&self, range: Range) -> Vec<Range> {
-        let mut parts = Vec::new();
-        let mut at = range.start;
-        for hole in &self.excluded {
-            if hole.end() <= at || hole.start >= range.end() {
-                continue;
-            }
-            if hole.start > at {
-                parts.push(Range::new(at, hole.start - at));
-            }
-            at = hole.end();
-        }
-        if at < range.end() {
-            parts.push(Range::new(at, range.end() - at));
-        }
-        parts
+        range.without(self.excluded.iter().copied())
     }
 
     /// Bytes that superblocks take.
@@ -181,6 +174,21 @@ impl Group {
         self.pinned.bytes() + self.thawing.bytes()
     }
 
+    /// Bytes that are held: who waits gets them.
+    pub fn held_bytes(&self) -> u64 {
+        self.held.bytes()
+    }
+
+    /// In so many runs.
+    pub fn held_runs(&self) -> u64 {
+        self.held.runs()
+    }
+
+    /// Tree blocks that fit there.
+    pub fn held_nodes(&self) -> u64 {
+        self.held.iter().map(|run| nodes_in(run, self.node).len / self.node).sum()
+    }
+
     /// Bytes of data allocated that no commit refers to yet.
     pub fn promised_bytes(&self) -> u64 {
         self.promised.bytes()
@@ -190,6 +198,7 @@ impl Group {
     pub fn is_vacant(&self) -> bool {
         self.used == 0
             && self.pinned_bytes() == 0
+            && self.held.is_empty()
             && self.promised.is_empty()
             && !self.free.is_lost()
     }
@@ -322,6 +331,33 @@ impl Group {
         }
     }
 
+    /// What becomes free by the next [`Group::thaw`].
+    pub fn thawing(&self) -> impl Iterator<Item = Range> + '_ {
+        self.thawing.iter()
+    }
+
+    /// The part of a free range that can be held, so that no fewer tree blocks fit into it and what is left of it.
+    pub fn holdable(&self, range: Range) -> Range {
+        match Class::of(self.flags) {
+            Class::Data if !self.is_mixed() => nodes_in(range, SECTOR),
+            _ => nodes_in(range, self.node),
+        }
+    }
+
+    fn is_mixed(&self) -> bool {
+        self.flags & chunk_type::METADATA != 0
+    }
+
+    /// Keeps a free range from allocation, until [`Group::let_go`]. Whether all of it was free.
+    pub fn hold(&mut self, range: Range) -> bool {
+        self.free.remove(range) && self.held.insert(range).is_some()
+    }
+
+    /// A range that was held is free again.
+    pub fn let_go(&mut self, range: Range) -> bool {
+        self.held.remove(range).is_some() && self.free.insert(range)
+    }
+
     fn is_used(&self, range: Range) -> bool {
         let clear = |set: &Extents| {
             let inside = set.iter_from(range.start).next().is_some_and(|r| r.start < range.end());
@@ -335,11 +371,12 @@ impl Group {
             && clear(&self.pinned)
             && clear(&self.thawing)
             && clear(&self.promised)
+            && clear(&self.held)
     }
 
     /// Besides what is free.
-    fn sets(&self) -> [&Extents; 3] {
-        [&self.pinned, &self.thawing, &self.promised]
+    fn sets(&self) -> [&Extents; 4] {
+        [&self.pinned, &self.thawing, &self.promised, &self.held]
     }
 
     /// What the commit writes down as free in `window`: all sets, and what is excluded, joined, rising.
@@ -482,6 +519,12 @@ impl Group {
         }
         all
     }
+}
+
+/// The part of a range that is whole tree blocks of `node` bytes.
+fn nodes_in(range: Range, node: u64) -> Range {
+    let start = range.start.next_multiple_of(node);
+    Range::new(start, (range.end() / node * node).saturating_sub(start))
 }
 
 /// Rising ranges, with those that touch made one.

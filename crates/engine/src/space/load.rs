@@ -136,6 +136,7 @@ impl Space {
             pack: AtomicBool::new(false),
             packed: AtomicU64::new(0),
             known: Default::default(),
+            trimming: Default::default(),
             cold: Cold::new(share),
         };
         for (group, _) in groups.into_values() {

@@ -10,10 +10,12 @@
 //! What the last durable commit reaches is pinned when it is let go, and not allocated again before
 //! the freeze that follows the next durable commit: a crash at any moment finds it untouched.
 //!
+//! What is free is told to the device, if that is wanted ([`trim`]).
+//!
 //! Where a group has free space leaves memory when nobody has changed it for long, and there is too much of it ([`cold`]).
 //!
-//! Locks: the pool (device, chunks, promises), then a class, then the index of addresses. None is
-//! held while a tree is read or written.
+//! Locks: whose turn it is to tell the device what is free, then the pool (device, chunks, promises), then a class, then the index of addresses.
+//! None of them but that turn is held while a tree is read or written.
 
 mod allocate;
 mod alone;
@@ -35,6 +37,7 @@ mod resize;
 mod set;
 #[cfg(test)]
 mod tests;
+mod trim;
 mod usage;
 
 use std::fmt;
@@ -59,6 +62,7 @@ pub use items::{Edit, Items};
 pub use load::SpaceRoots;
 pub use relocate::GroupInfo;
 pub use reserve::{NOBODY, Need, SUBVOLUME_DELETION, Shortage};
+pub use trim::{Piece, Trim};
 pub use usage::{ClassUsage, StatBytes, Usage};
 
 /// How many classes there are.
@@ -108,7 +112,7 @@ pub(crate) trait ChunkKeeper: Send + Sync {
 struct Slot {
     counters: Counters,
     set: Mutex<Set>,
-    /// Chunks added so far: whoever waited for the pool sees that another has added one.
+    /// Chunks added so far, and times that what was held was let go: whoever found no room sees that there is some since.
     grown: AtomicU64,
 }
 
@@ -174,6 +178,8 @@ pub struct Space {
     cold: Cold,
     /// Which chunks the last commit knows.
     known: log::Known,
+    /// Of whoever tells the device what is free.
+    trimming: trim::Trimming,
 }
 
 impl fmt::Debug for Space {

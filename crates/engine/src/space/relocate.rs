@@ -116,7 +116,8 @@ impl Space {
         let (found, _) = self.index.find(start)?;
         (found == start).then_some(())?;
         self.with_group(start, |group| {
-            (group.used, group.pinned_bytes().saturating_add(group.promised_bytes()))
+            let others = group.pinned_bytes() + group.held_bytes() + group.promised_bytes();
+            (group.used, others)
         })
     }
 

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use super::cold::{Away, Take};
 use super::extents::Range;
 use super::group::Group;
+use super::trim::Freed;
 
 /// Groups of the same power of two that are looked at, where a fit is not certain.
 const TRIES: usize = 8;
@@ -37,9 +38,9 @@ pub(crate) struct Sums {
     pub total: u64,
     /// Bytes the committing transaction uses.
     pub used: u64,
-    /// Bytes allocatable now.
+    /// Bytes allocatable now, or when the device was told of them.
     pub free: u64,
-    /// Tree blocks allocatable now.
+    /// Tree blocks, as well.
     pub nodes: u64,
     /// Bytes allocatable after the next freeze.
     pub pinned: u64,
@@ -60,12 +61,12 @@ impl Sums {
         Sums {
             total: group.range.len,
             used: group.used,
-            free: if group.is_closed() { 0 } else { group.free().bytes() },
-            nodes: group.nodes(),
+            free: if group.is_closed() { 0 } else { group.free().bytes() + group.held_bytes() },
+            nodes: if group.is_closed() { 0 } else { group.nodes() + group.held_nodes() },
             pinned: group.pinned_bytes(),
             promised: group.promised_bytes(),
             excluded: group.excluded_bytes(),
-            runs: group.free().runs(),
+            runs: group.free().runs() + group.held_runs(),
             groups: 1,
             memory: group.free().memory(),
         }
@@ -128,6 +129,8 @@ pub(crate) struct Set {
     writing: BTreeSet<u64>,
     /// Changes so far.
     changes: u64,
+    /// What has become free since the device was told.
+    pub freed: Freed,
 }
 
 fn room_of(longest: u64) -> Option<usize> {
@@ -304,6 +307,7 @@ impl Set {
     /// At the freeze: what was pinned is set aside, to become free one group after the other.
     pub fn freeze(&mut self, counters: &Counters) {
         for start in std::mem::take(&mut self.pinned) {
+            self.note_freed(start);
             self.change(counters, start, Group::freeze);
             self.thawing.insert(start);
         }
@@ -311,9 +315,15 @@ impl Set {
 
     /// Frees what one group had pinned before the last freeze. Whether there was such a group.
     pub fn thaw_one(&mut self, counters: &Counters) -> bool {
-        match self.thawing.pop_first() {
-            Some(start) => self.change(counters, start, Group::thaw).is_some(),
-            None => false,
+        let Some(start) = self.thawing.pop_first() else { return false };
+        self.note_freed(start);
+        self.change(counters, start, Group::thaw).is_some()
+    }
+
+    /// What a group thaws is free from now on.
+    fn note_freed(&mut self, start: u64) {
+        if let Some(group) = self.groups.get(&start) {
+            self.freed.extend(group.thawing());
         }
     }
 

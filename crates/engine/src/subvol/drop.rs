@@ -37,6 +37,9 @@ use crate::txn::{Commit, Core, CsumLog, Upkeep, root_of};
 pub(super) struct Budget {
     /// Blocks to look at.
     blocks: usize,
+    /// Leaves that were let go of unread, and how many of them count as one.
+    unread: usize,
+    unread_for_one: usize,
     /// Subvolumes to begin with, or to go on with: each that is gone changes a place of its own in the root tree.
     trees: u64,
     /// References to data extents to let go of, or to change.
@@ -69,6 +72,8 @@ impl Budget {
         let (refs, trees) = core.space.reserve_upkeep(most, least, trees.min(blocks) as u64);
         let budget = |blocks, refs, nodes, left| Budget {
             blocks,
+            unread: 0,
+            unread_for_one: UNREAD,
             trees,
             refs,
             nodes,
@@ -154,6 +159,31 @@ impl Budget {
         (self.blocks, self.nodes) = (blocks, nodes);
         true
     }
+
+    /// The step was about a leaf that was not read.
+    fn was_unread(&mut self) {
+        self.unread += 1;
+        if !self.unread.is_multiple_of(self.unread_for_one) {
+            self.blocks += 1;
+        }
+    }
+}
+
+/// Leaves let go of unread that cost about what it takes to read one, and to let go of what that refers to: a record each instead of hundreds.
+const UNREAD: usize = 8;
+
+/// How many leaves that are let go of unread count as one. Full quotas read those that somebody is left alone with, and keep what he has alone until the
+/// commit is counted, at worst five eighths of a leaf's bytes: a third of the room for blocks is enough for that. Where somebody may come to wait, each counts.
+fn unread_for_one(core: &Core, is_paced: bool) -> usize {
+    if !core.quota.lock().is_counted() {
+        return UNREAD;
+    }
+    if is_paced {
+        return 1;
+    }
+    let kept_of_all = core.drop_blocks_max as u64 * (core.features.nodesize as u64 / 8 * 5);
+    let fitting = core.room / 3 / kept_of_all.max(1);
+    usize::try_from(fitting).unwrap_or(UNREAD).clamp(1, UNREAD)
 }
 
 /// Transactions between two tries to drop what cannot be dropped, at most.
@@ -229,17 +259,11 @@ impl Forest {
             self.stalled.store(true, Ordering::Release);
             return Ok(());
         }
-        let (blocks, until) = match commit.upkeep() {
-            Upkeep::Little => {
-                let (blocks, until) =
-                    self.pace.lock().begin(core.txn.is_waited_for(), Instant::now());
-                (blocks.min(core.drop_blocks_max), Some(until))
-            }
-            _ => (core.drop_blocks_max, None),
-        };
+        let (blocks, until) = self.pace_of(commit);
         let dead = self.dead.lock().clone();
         let next_leaf = || dead.first().and_then(|one| self.next_leaf(commit, *one).ok()?);
         let mut budget = Budget::reserve(core, blocks, dead.len(), until, next_leaf);
+        budget.unread_for_one = unread_for_one(core, until.is_some());
         self.stalled.store(budget.is_spent(), Ordering::Release);
         let steps = self.steps();
         let (mut done, mut stuck) = (BTreeSet::new(), Vec::new());
@@ -281,6 +305,22 @@ impl Forest {
         self.note_stuck(commit.transid(), &done, stuck);
         self.dropped(done.into_iter().filter_map(Doomed::subvolume).collect());
         Ok(())
+    }
+
+    /// Blocks that a commit may look at, and until when.
+    fn pace_of(&self, commit: &Commit<'_>) -> (usize, Option<Instant>) {
+        let core = commit.core();
+        let (most, mut pace) = (core.drop_blocks_max, self.pace.lock());
+        match commit.upkeep() {
+            Upkeep::Little => {
+                let hurried = core.txn.is_waited_for();
+                let (blocks, until) = pace.begin(hurried, most, Instant::now());
+                (blocks, Some(until))
+            }
+            // How long it takes says nothing then.
+            _ if core.sequential => (most, None),
+            _ => (pace.begin_much(most, Instant::now()), None),
+        }
     }
 
     /// Drops some blocks of a deleted subvolume, unless something of it is to be committed first.
@@ -553,6 +593,7 @@ impl<'w, 'a> Walk<'w, 'a> {
         if self.is_leaf_of_others(parent, slot, by)? {
             self.unlink(parent, parent_full, parent.child(slot).bytenr, 0);
             self.pass();
+            budget.was_unread();
             return Ok(true);
         }
         let child = self.view.child(parent, slot)?;

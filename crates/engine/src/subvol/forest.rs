@@ -241,6 +241,11 @@ impl Forest {
         }
     }
 
+    /// Deleted subvolumes of which files are held.
+    pub fn lingering(&self) -> Vec<u64> {
+        self.lingering.lock().iter().copied().collect()
+    }
+
     /// Leaves all deleted subvolumes to be dropped, whoever holds files of them; `false` if none was held. So many commits
     /// later as [`LEAVING_COMMITS`] says, space has come back.
     pub fn let_all_go(&self) -> bool {
@@ -259,8 +264,8 @@ impl Forest {
         self.dropping.store(true, Ordering::Release);
     }
 
-    /// The subvolume `id`, deleted or not.
-    pub(super) fn find(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
+    /// The subvolume `id`, deleted or not: a snapshot that has no name yet counts as deleted.
+    pub fn find(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
         if !objectid::is_subvolume(id) {
             return Err(Error::User(Errno::NOENT));
         }

@@ -175,10 +175,10 @@ impl Blocks {
         generation: u64,
         owner: u64,
     ) -> Result<Arc<TreeBlock>> {
-        if let Some(block) = self.shard(bytenr).lock().find(bytenr, level, generation, owner) {
+        if let Some(block) = self.find(bytenr, level, generation, owner) {
             return Ok(block);
         }
-        self.misses.fetch_add(1, Ordering::Relaxed);
+        self.count_read();
         let expect = Expect {
             bytenr,
             level: Some(level),
@@ -189,6 +189,22 @@ impl Blocks {
         let block = Arc::new(self.volume.read_block_beside(bytenr, &expect)?);
         self.insert(block.clone(), false);
         Ok(block)
+    }
+
+    /// The same block, if it is here.
+    pub(super) fn find(
+        &self,
+        bytenr: u64,
+        level: u8,
+        generation: u64,
+        owner: u64,
+    ) -> Option<Arc<TreeBlock>> {
+        self.shard(bytenr).lock().find(bytenr, level, generation, owner)
+    }
+
+    /// Counts a block that is read from the volume.
+    pub(super) fn count_read(&self) {
+        self.misses.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Whether a block that was read, whatever tree it was read for, could be written as it is. Who asks only for its place reads it with less care.

@@ -10,6 +10,7 @@
 mod blocks;
 mod draft;
 mod finger;
+mod leaf_reader;
 mod merge;
 mod recent;
 #[cfg(all(test, feature = "shuttle"))]
@@ -22,6 +23,7 @@ mod view;
 pub use blocks::Blocks;
 pub use draft::Draft;
 pub use finger::Finger;
+pub use leaf_reader::LeafReader;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
 pub use recent::Recent;
 pub use stretch::{Remade, Stretch, Wanted};

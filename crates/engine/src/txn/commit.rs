@@ -370,6 +370,15 @@ pub fn commit_for_space(core: &Core, participant: &dyn Participant, upkeep: Upke
     Ok(transid)
 }
 
+/// What the last commit let go of is free at once, and not after the next freeze only. Nothing is committed.
+pub fn settle_freed(core: &Core) -> Result<()> {
+    core.check_writable()?;
+    let turn = core.txn.begin_upkeep();
+    core.txn.check()?;
+    turn.take_back();
+    core.txn.pause(|| core.space.settle_freed())
+}
+
 /// Commits, and moves what is asked for, while no operation runs. Where there is no room for what that `needs` beside what others were promised,
 /// nothing is done.
 pub fn relocate(

@@ -29,6 +29,7 @@ mod waiting;
 
 pub use self::commit::{
     Commit, Participant, Upkeep, UuidChange, commit, commit_covering, commit_for_space, relocate,
+    settle_freed,
 };
 pub use self::core::{Core, Features, Roots, root_of};
 pub use self::csums::CsumLog;
@@ -427,8 +428,8 @@ impl Transactions {
         taken
     }
 
-    /// Waits for the turn to make a commit that nobody waits for: who waits for one goes first, but not one after the other. For one
-    /// thread.
+    /// Waits for the turn to make a commit that nobody waits for: who waits for one goes first, but not one after the other. Where several
+    /// wait so, they may all go before the next one who does.
     fn begin_upkeep(&self) -> Committing<'_> {
         let mut turn = self.turn.lock();
         let before = turn.count;

@@ -461,6 +461,47 @@ fn overwrite<'f>(fs: &Filesystem, files: impl IntoIterator<Item = &'f Node>) {
     }
 }
 
+/// Blocks that are read to delete a snapshot where the cache keeps few, and how many leaves of it are compared with others.
+fn reads_of_a_deletion(quotas: bool) -> [u64; 2] {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let (work, all) = files(&fs, 8000);
+    let one = fs.snapshot(work, Node::ROOT, b"one", false).unwrap();
+    fs.snapshot(one, Node::ROOT, b"snapshot", false).unwrap();
+    // Each leaf changes, and most of what it names is there still.
+    overwrite(&fs, all.iter().step_by(20));
+    if quotas {
+        fs.count_quotas(|_| true).unwrap();
+    }
+    fs.close().unwrap();
+    let options = Options::read_write().background(false).cache_bytes(1 << 20);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"snapshot").unwrap();
+    fs.commit().unwrap();
+    let before = fs.stats();
+    while fs.is_dropping() {
+        fs.commit().unwrap();
+    }
+    let after = fs.stats();
+    if quotas {
+        commit_and_compare(&fs);
+    }
+    fs.close().unwrap();
+    image.check();
+    let compared = after.quota_extents[2] - before.quota_extents[2];
+    [after.cache_misses - before.cache_misses, compared]
+}
+
+/// Leaves that somebody is left alone with are read once, and so is each that they are compared with.
+#[test]
+fn what_one_is_left_alone_with_is_read_once() {
+    let [[without, _], [with, compared]] = [false, true].map(reads_of_a_deletion);
+    println!("{without} blocks are read, {with} with quotas, for {compared} leaves");
+    assert!(compared > 100, "{compared} compared");
+    let more = with.saturating_sub(without);
+    assert!(more < compared * 5 / 2, "{more} blocks more are read for {compared} leaves");
+}
+
 /// What the commit has counted is what a pass counts.
 fn commit_and_compare(fs: &Filesystem) {
     fs.commit().unwrap();
@@ -551,7 +592,7 @@ fn deleted_snapshots_are_dropped_in_steps_while_others_change() {
         let image = Image::by_us(512 << 20);
         let options = Options::read_write().background(false).drop_blocks_max(16);
         let fs = Filesystem::open(image.path(), options).unwrap();
-        let (work, files) = files(&fs, 3000);
+        let (work, files) = files(&fs, 5000);
         for number in 0..8usize {
             let name = format!("snapshot{number}");
             fs.snapshot(work, Node::ROOT, name.as_bytes(), false).unwrap();
@@ -570,10 +611,10 @@ fn deleted_snapshots_are_dropped_in_steps_while_others_change() {
         }
         let (mut rounds, mut rng) = (0, Rng::new(above.len() as u64));
         while rounds == 0 || fs.is_dropping() {
-            let from = rng.below(2990) as usize;
+            let from = rng.below(4990) as usize;
             overwrite(&fs, &files[from..from + 10]);
             let kept = fs.resolve("snapshot1").unwrap();
-            let name = format!("file{:06}", rng.below(3000));
+            let name = format!("file{:06}", rng.below(5000));
             if let Some(file) = fs.lookup(kept, name.as_bytes()).unwrap() {
                 fs.clone_range(files[from], 0, 4096, file.node, 0).unwrap();
             }

@@ -94,15 +94,21 @@ fn deleted_subvolumes_give_their_space_back() {
     image.mounted(|top| assert_eq!(std::fs::read_dir(top).unwrap().count(), 0));
 }
 
-#[test]
-fn what_others_reach_is_not_read_to_delete_a_snapshot() {
+/// A subvolume `one` of so many small files, and `two`, a snapshot of it.
+fn snapshotted(files: u32) -> (Image, buttress::Filesystem) {
     let image = Image::by_us(1 << 30);
     let fs = image.open();
     let one = fs.create_subvolume(Node::ROOT, b"one", Owner::default()).unwrap();
-    for number in 0..4000 {
+    for number in 0..files {
         put(&fs, &format!("/one/{number}"), b"content");
     }
     fs.snapshot(one, Node::ROOT, b"two", false).unwrap();
+    (image, fs)
+}
+
+#[test]
+fn what_others_reach_is_not_read_to_delete_a_snapshot() {
+    let (image, fs) = snapshotted(4000);
     put(&fs, "/one/0", b"changed");
     put(&fs, "/two/3999", b"changed in the snapshot");
     fs.close().unwrap();
@@ -119,6 +125,26 @@ fn what_others_reach_is_not_read_to_delete_a_snapshot() {
     let read = fs.stats().cache_misses - before;
     assert!(leaves > 80 && read < leaves / 4, "{read} blocks are read, of more than {leaves}");
     assert_eq!(content(&fs, "/one/3999"), b"content");
+    fs.close().unwrap();
+    image.check();
+}
+
+#[test]
+fn leaves_that_go_unread_are_many_in_one_commit() {
+    let (image, fs) = snapshotted(8000);
+    fs.close().unwrap();
+    let options = buttress::Options::read_write().background(false).drop_blocks_max(16);
+    let fs = buttress::Filesystem::open(image.path(), options).unwrap();
+    fs.delete_subvolume(Node::ROOT, b"two").unwrap();
+    fs.commit().unwrap();
+    let mut commits = 0;
+    while fs.is_dropping() {
+        fs.commit().unwrap();
+        commits += 1;
+    }
+    // More than 160 leaves, of which 16 would be 10 commits.
+    assert!((1..=4).contains(&commits), "{commits} commits");
+    assert_eq!(content(&fs, "/one/7999"), b"content");
     fs.close().unwrap();
     image.check();
 }

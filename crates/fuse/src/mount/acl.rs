@@ -20,6 +20,11 @@ pub const ACCESS: &str = "system.posix_acl_access";
 /// The xattr of the ACL that new inodes in a directory get.
 pub const DEFAULT: &str = "system.posix_acl_default";
 
+/// Whether an xattr is an ACL.
+pub fn is_one(name: &OsStr) -> bool {
+    name == ACCESS || name == DEFAULT
+}
+
 const VERSION: u32 = 2;
 const RWX: u16 = 7;
 

@@ -14,6 +14,8 @@ use super::store::{Attributes, SpaceNumbers, Time};
 
 /// Seconds an entry or attribute stays valid: longer than the kernel can count.
 const FOREVER: u64 = i64::MAX as u64;
+/// Nanoseconds for which those stay valid that may soon be others.
+const MOMENT: u32 = 100_000_000;
 /// Longest name in bytes.
 const NAME_BYTES_MAX: u32 = 255;
 /// `stx_mask`: the basic members and the creation time.
@@ -51,16 +53,23 @@ impl Shown {
     }
 
     pub(super) fn attr_out(self, id: u64, attributes: &Attributes) -> AttrOut {
-        let attr_valid = lasting(attributes.mode);
-        AttrOut { attr_valid, attr: self.attr(id, attributes), ..AttrOut::default() }
+        let (attr_valid, attr_valid_nsec) = lasting(attributes);
+        AttrOut {
+            attr_valid,
+            attr_valid_nsec,
+            attr: self.attr(id, attributes),
+            ..AttrOut::default()
+        }
     }
 
     pub(super) fn entry(self, id: u64, attributes: &Attributes) -> EntryOut {
+        let (attr_valid, attr_valid_nsec) = lasting(attributes);
         EntryOut {
             nodeid: id,
             generation: attributes.generation,
             entry_valid: FOREVER,
-            attr_valid: lasting(attributes.mode),
+            attr_valid,
+            attr_valid_nsec,
             attr: self.attr(id, attributes),
             ..EntryOut::default()
         }
@@ -87,16 +96,23 @@ impl Shown {
             rdev_minor: a.device.1,
             ..Statx::default()
         };
-        StatxOut { attr_valid: lasting(a.mode), stat, ..StatxOut::default() }
+        let (attr_valid, attr_valid_nsec) = lasting(a);
+        StatxOut { attr_valid, attr_valid_nsec, stat, ..StatxOut::default() }
     }
 }
 
-/// Seconds that the attributes of an inode with this mode stay valid.
+/// How long the attributes of an inode stay valid: seconds, and nanoseconds.
 ///
 /// Those of a file with set-ID bits are asked for each time: when somebody else writes to it, the bits end here, and the
-/// kernel, which is not told by the answer to a write, would go on to run the file as its owner.
-const fn lasting(mode: u32) -> u64 {
-    if mode & TYPE == REGULAR && mode & SET_IDS != 0 { 0 } else { FOREVER }
+/// kernel, which is not told by the answer to a write, would go on to run the file as its owner. And those of a file whose space a
+/// commit may count anew last for a moment: the kernel is not told of commits.
+const fn lasting(attributes: &Attributes) -> (u64, u32) {
+    let mode = attributes.mode;
+    match mode & TYPE == REGULAR && mode & SET_IDS != 0 {
+        true => (0, 0),
+        false if !attributes.blocks_settled => (0, MOMENT),
+        false => (FOREVER, 0),
+    }
 }
 
 /// Immutable, append-only, no-dump and compressed have the same bits in inode flags and statx.
@@ -141,11 +157,14 @@ mod tests {
 
     #[test]
     fn what_a_program_runs_as_is_asked_for_each_time() {
+        let of = |mode| Attributes { mode, blocks_settled: true, ..Attributes::default() };
         for mode in [0o104_755, 0o102_755, 0o102_644] {
-            assert_eq!(lasting(mode), 0);
+            assert_eq!(lasting(&of(mode)), (0, 0));
         }
         for mode in [0o100_755, 0o042_755, 0o101_777] {
-            assert_eq!(lasting(mode), FOREVER);
+            assert_eq!(lasting(&of(mode)), (FOREVER, 0));
+            let unsettled = Attributes { blocks_settled: false, ..of(mode) };
+            assert_eq!(lasting(&unsettled), (0, MOMENT));
         }
     }
 

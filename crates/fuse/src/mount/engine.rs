@@ -16,8 +16,9 @@ use rustix::fs::IFlags;
 use rustix::io::Errno;
 
 use super::control::{
-    BalanceFacts, Control, DeviceFacts, ExtentFacts, Facts, FoundItem, QgroupChange, QuotaFacts,
-    ResizeFacts, SpaceFacts, StoredFacts, StoredPart, SubvolumeFacts, TreeKey,
+    AskTrim, BalanceFacts, Control, DeviceFacts, ExtentFacts, Facts, FoundItem, QgroupChange,
+    QuotaFacts, ResizeFacts, SpaceFacts, StoredFacts, StoredPart, SubvolumeFacts, TreeKey,
+    TrimFacts,
 };
 use super::countings::Countings;
 use super::store::{
@@ -171,6 +172,7 @@ fn attributes(found: &buttress::Attributes) -> Attributes {
         device: device(found.rdev),
         size: found.size,
         blocks: blocks(found),
+        blocks_settled: found.blocks_settled,
         atime: time(found.atime),
         mtime: time(found.mtime),
         ctime: time(found.ctime),
@@ -314,7 +316,7 @@ impl Store for Engine {
         // The kernel itself refuses to replace where a whiteout is to be left.
         let how = match flags {
             RenameFlags { exchange: true, .. } => Rename::Exchange,
-            RenameFlags { whiteout: true, .. } => Rename::Whiteout { uid: 0, gid: 0 },
+            RenameFlags { whiteout: Some((uid, gid)), .. } => Rename::Whiteout { uid, gid },
             RenameFlags { no_replace: true, .. } => Rename::NoReplace,
             _ => Rename::Replace,
         };
@@ -517,6 +519,10 @@ impl Control for Engine {
         Ok(all.filter(|id| *id >= from).collect())
     }
 
+    fn lingering_subvolumes(&self) -> Vec<u64> {
+        self.fs.lingering_subvolumes()
+    }
+
     fn deleted_subvolumes(&self, from: u64) -> Answer<Vec<SubvolumeFacts>> {
         let key = |objectid| TreeKey { objectid, kind: kind::ROOT_ITEM, offset: 0 };
         let (from, to) = (key(from.max(objectid::FIRST_FREE)), key(objectid::LAST_FREE));
@@ -678,16 +684,15 @@ impl Control for Engine {
     }
 
     fn resize_facts(&self) -> Answer<ResizeFacts> {
-        Ok(ResizeFacts {
-            task: self.tasks.resize.state(),
-            size: self.fs.device_size(),
-            most: self.fs.device_size_max(),
-            least: self.fs.device_size_min(),
-        })
+        Ok(self.tasks.resize_facts(&self.fs))
     }
 
     fn resize(&self, size: u64) -> Answer<()> {
         self.tasks.resize(&self.fs, size)
+    }
+
+    fn trim(&self, asked: AskTrim) -> Answer<TrimFacts> {
+        self.tasks.trim(&self.fs, asked)
     }
 
     fn cancel_resize(&self) -> Answer<()> {

@@ -130,7 +130,11 @@ impl<S: Store> Mount<S> {
         let node = self.node(request.nodeid())?;
         self.has_xattrs(&node)?;
         self.may_touch(&node)?;
-        self.store.remove_xattr(&node, name)?;
+        match self.store.remove_xattr(&node, name) {
+            // Where there is no list, there is none afterwards.
+            Err(Errno::NODATA) if acl::is_one(name) => {}
+            removed => removed?,
+        }
         self.file_changed(())
     }
 

@@ -336,6 +336,14 @@ impl<S: Control> Handler for Mount<S> {
         }
     }
 
+    fn lingering(&self) -> Vec<u64> {
+        self.store.lingering_subvolumes()
+    }
+
+    fn kept_of(&self, subvolumes: &[u64]) -> Vec<u64> {
+        self.nodes.held_of(subvolumes)
+    }
+
     fn ends(&self) {
         self.store.give_up_tasks();
     }

@@ -10,7 +10,7 @@ use zerocopy::IntoBytes;
 
 use super::Mount;
 use super::attributes::decode_device;
-use super::store::{Answer, RenameFlags, Store};
+use super::store::{Answer, NewInode, RenameFlags, Store};
 use crate::protocol::abi::{self, EntryOut};
 use crate::protocol::channel::{Reply, Request};
 
@@ -145,26 +145,34 @@ impl<S: Store> Mount<S> {
     pub(super) fn rename(&self, request: &Request<'_>) -> Answer<()> {
         let mut body = request.body();
         let abi::RenameIn { newdir } = body.read()?;
-        self.move_name(request.nodeid(), body.text()?, newdir, body.text()?, 0)
+        self.move_name(request, body.text()?, newdir, body.text()?, 0)
     }
 
     pub(super) fn rename2(&self, request: &Request<'_>) -> Answer<()> {
         let mut body = request.body();
         let wish: abi::Rename2In = body.read()?;
-        self.move_name(request.nodeid(), body.text()?, wish.newdir, body.text()?, wish.flags)
+        self.move_name(request, body.text()?, wish.newdir, body.text()?, wish.flags)
     }
 
-    fn move_name(&self, from: u64, old: &OsStr, to: u64, new: &OsStr, flags: u32) -> Answer<()> {
+    fn move_name(
+        &self,
+        request: &Request<'_>,
+        old: &OsStr,
+        to: u64,
+        new: &OsStr,
+        flags: u32,
+    ) -> Answer<()> {
         let known = LinuxRename::from_bits(flags).ok_or(Errno::INVAL)?;
+        let NewInode { uid, gid, .. } = self.new_inode(request, 0);
         let flags = RenameFlags {
             no_replace: known.contains(LinuxRename::NOREPLACE),
             exchange: known.contains(LinuxRename::EXCHANGE),
-            whiteout: known.contains(LinuxRename::WHITEOUT),
+            whiteout: known.contains(LinuxRename::WHITEOUT).then_some((uid, gid)),
         };
-        if flags.exchange && (flags.no_replace || flags.whiteout) {
+        if flags.exchange && (flags.no_replace || flags.whiteout.is_some()) {
             return Err(Errno::INVAL);
         }
-        let (from, to) = (self.node(from)?, self.node(to)?);
+        let (from, to) = (self.node(request.nodeid())?, self.node(to)?);
         self.may_remove(&from, old)?;
         self.may_replace(&to, new)?;
         self.store.rename((&from, old), (&to, new), flags)?;

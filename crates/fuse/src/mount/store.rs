@@ -38,6 +38,8 @@ pub struct Attributes {
     pub size: u64,
     /// Space used, in units of 512 bytes.
     pub blocks: u64,
+    /// Whether a commit leaves that as it is.
+    pub blocks_settled: bool,
     /// Last read.
     pub atime: Time,
     /// Last change of the contents.
@@ -128,8 +130,8 @@ pub struct RenameFlags {
     pub no_replace: bool,
     /// Swap the two names.
     pub exchange: bool,
-    /// Leave a whiteout behind.
-    pub whiteout: bool,
+    /// Leave a whiteout behind, of this user and group.
+    pub whiteout: Option<(u32, u32)>,
 }
 
 /// fallocate(2).

@@ -2,15 +2,15 @@
 //! takes as long as it takes, and whoever waits for an answer of a mount cannot be killed. The end of the mount ends it, too, and waits until it has:
 //! from then on the device is somebody else's.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::ops::{ControlFlow, Range};
+use std::sync::{Arc, mpsc};
 
 use buttress::costs::Progress;
 use buttress::{Balance, BalanceStop, Balanced, Balancing, Emptying, Filesystem};
 use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
-use super::control::QuotaCount;
+use super::control::{AskTrim, QuotaCount, ResizeFacts, TrimFacts};
 use super::engine::errno;
 use super::store::Answer;
 
@@ -23,6 +23,8 @@ pub struct Tasks {
     pub(super) balance: Task<Balancing, Balanced>,
     /// The device becomes larger or smaller.
     pub(super) resize: Task<Emptying, ()>,
+    /// The device is told what is free.
+    trim: Task<u64, u64>,
 }
 
 impl Tasks {
@@ -75,11 +77,66 @@ impl Tasks {
         })
     }
 
+    /// How it is with the size of the device.
+    pub(super) fn resize_facts(&self, fs: &Filesystem) -> ResizeFacts {
+        ResizeFacts {
+            task: self.resize.state(),
+            size: fs.device_size(),
+            most: fs.device_size_max(),
+            least: fs.device_size_min(),
+        }
+    }
+
+    /// Does what is asked for about telling the device what is free.
+    pub(super) fn trim(&self, fs: &Filesystem, asked: AskTrim) -> Answer<TrimFacts> {
+        match asked {
+            AskTrim::State => {}
+            AskTrim::Begin(start, end, min) => self.begin_trim(fs, (start..end, min), |_| {})?,
+            AskTrim::Cancel => self.trim.stop(BalanceStop::Cancel)?,
+            AskTrim::Do(start, end, min) => return self.whole_trim(fs, start..end, min),
+        }
+        Ok(self.trim.state())
+    }
+
+    fn begin_trim(
+        &self,
+        fs: &Filesystem,
+        (range, min): (Range<u64>, u64),
+        ended: impl FnOnce(&Answer<u64>) + Send + 'static,
+    ) -> Answer<()> {
+        self.trim.begin("trim", fs, move |fs, told| {
+            let done = fs.trim(range, min, |bytes| told(bytes).is_none()).map_err(errno);
+            ended(&done);
+            done
+        })
+    }
+
+    /// One that begins when others are done, and what came of it.
+    fn whole_trim(&self, fs: &Filesystem, range: Range<u64>, min: u64) -> Answer<TrimFacts> {
+        let (tell, told) = mpsc::channel();
+        loop {
+            let tell = tell.clone();
+            let ended = move |done: &Answer<u64>| {
+                // He who waits is there as long as the answer is not.
+                let _told = tell.send(*done);
+            };
+            match self.begin_trim(fs, (range.clone(), min), ended) {
+                Err(Errno::INPROGRESS) => drop(self.trim.wait()),
+                begun => break begun?,
+            }
+        }
+        drop(tell);
+        // Who panics says nothing.
+        let ended = Some(told.recv().unwrap_or(Err(Errno::IO)));
+        Ok(TaskState { running: false, progress: None, stop: None, ended })
+    }
+
     /// Ends what runs, soon, and has nothing begin.
     pub(super) fn give_up(&self) {
         self.rescan.give_up();
         self.balance.give_up();
         self.resize.give_up();
+        self.trim.give_up();
     }
 
     /// The same, and waits until nothing runs.
@@ -88,6 +145,7 @@ impl Tasks {
         self.rescan.wait();
         self.balance.wait();
         self.resize.wait();
+        self.trim.wait();
     }
 }
 

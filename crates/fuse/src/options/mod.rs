@@ -13,6 +13,7 @@ mod tests;
 
 use std::path::PathBuf;
 
+use buttress::Discard;
 use strsim::levenshtein;
 
 use table::{Effect, Idle, ROWS, Row};
@@ -82,6 +83,8 @@ pub struct MountOptions {
     pub skip_balance: bool,
     /// `bg_reclaim_threshold=`: block groups with less than so many percent used are emptied when space gets short; 0: none. `None`: 30.
     pub bg_reclaim_threshold: Option<u8>,
+    /// `discard=sync` (or `discard`), `discard=async`, `nodiscard`: when an image file gives its disk back what has become free.
+    pub discard: Option<Discard>,
     /// `writeback_cache`: the kernel collects writes. A write is then accepted before its space is
     /// reserved, so a full filesystem shows at fsync or close.
     pub writeback_cache: bool,
@@ -137,6 +140,7 @@ impl Default for MountOptions {
             writeback_cache: false,
             skip_balance: false,
             bg_reclaim_threshold: None,
+            discard: None,
             async_dio: false,
             io_uring: true,
             strict_open: false,
@@ -220,6 +224,7 @@ impl MountOptions {
             Effect::Value(set, expected) => {
                 value.and_then(|value| set(self, value)).ok_or_else(|| wrong(expected))?;
             }
+            Effect::MayHave(set, expected) => set(self, value).ok_or_else(|| wrong(expected))?,
             Effect::Checked(check, expected) => {
                 let idle = check(value).ok_or_else(|| wrong(expected))?;
                 return Ok(matches!(idle, Idle::AsIs));
@@ -248,6 +253,8 @@ impl MountOptions {
             (!self.io_uring, "noio_uring"),
             (self.strict_open, "strictopen"),
             (self.user_subvol_rm_allowed, "user_subvol_rm_allowed"),
+            (self.discard == Some(Discard::Sync), "discard"),
+            (self.discard == Some(Discard::Async), "discard=async"),
         ];
         let values = [
             ("offset", Some(self.offset).filter(|&offset| offset > 0)),

@@ -1,5 +1,7 @@
 //! Every option known by name. Where a name has several rows, the first whose value fits counts.
 
+use buttress::Discard;
+
 use super::{AccessTimes, MountOptions, SubvolumeChoice, parse_bytes};
 use crate::budget::MEMORY_MIN;
 
@@ -18,6 +20,8 @@ pub(super) enum Effect {
     /// Takes a value; `None` from the function means the value is wrong, the text says what is
     /// right.
     Value(fn(&mut MountOptions, &str) -> Option<()>, &'static str),
+    /// The same, and the value can be left out.
+    MayHave(fn(&mut MountOptions, Option<&str>) -> Option<()>, &'static str),
     /// Names what happens anyway. Takes no value.
     AsIs,
     /// Accepted without effect: what files are and hold is the same without it. Takes no value.
@@ -60,7 +64,7 @@ pub(super) fn is_for_others(name: &str) -> bool {
     WORDS.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-use Effect::{AsIs, Checked, Hint, NotYet, Switch, Value};
+use Effect::{AsIs, Checked, Hint, MayHave, NotYet, Switch, Value};
 
 pub(super) const ROWS: &[Row] = &[
     // Generic, and FUSE's own.
@@ -154,8 +158,8 @@ pub(super) const ROWS: &[Row] = &[
     row("nossd", Hint),
     row("ssd_spread", Hint),
     row("nossd_spread", Hint),
-    row("discard", Checked(discard, "expects sync or async")),
-    row("nodiscard", AsIs),
+    row("discard", MayHave(set_discard, "expects sync or async")),
+    row("nodiscard", Switch(|o| o.discard = None)),
     row("thread_pool", Checked(threads, "expects a number of threads")),
     row("metadata_ratio", Checked(number, "expects a number")),
     row("max_inline", Checked(given, "expects bytes")),
@@ -203,8 +207,13 @@ fn space_cache(value: Option<&str>) -> Option<Idle> {
     }
 }
 
-fn discard(value: Option<&str>) -> Option<Idle> {
-    matches!(value, None | Some("sync" | "async")).then_some(Idle::Hint)
+fn set_discard(options: &mut MountOptions, value: Option<&str>) -> Option<()> {
+    options.discard = Some(match value {
+        None | Some("sync") => Discard::Sync,
+        Some("async") => Discard::Async,
+        Some(_) => return None,
+    });
+    Some(())
 }
 
 fn fragment(value: Option<&str>) -> Option<Idle> {

@@ -1,3 +1,5 @@
+use buttress::Discard;
+
 use super::*;
 
 fn parsed(list: &str) -> MountOptions {
@@ -20,9 +22,9 @@ fn an_fstab_line_of_btrfs_is_understood() {
     assert_eq!(options.subvolume, SubvolumeChoice::Path("/@home".into()));
     assert_eq!(options.access_times, AccessTimes::Never);
     assert_eq!(options.commit_seconds, Some(120));
-    let hints =
-        "lazytime,ssd,discard=async,compress=zstd:3,autodefrag,thread_pool=4,max_inline=0,nossd";
+    let hints = "lazytime,ssd,compress=zstd:3,autodefrag,thread_pool=4,max_inline=0,nossd";
     assert_eq!(idle.join(","), hints);
+    assert_eq!(options.discard, Some(Discard::Async));
 }
 
 #[test]
@@ -57,6 +59,8 @@ fn values_are_checked() {
     }
     assert_eq!(parsed("bg_reclaim_threshold=75").bg_reclaim_threshold, Some(75));
     assert!(refused("bg_reclaim_threshold=101").to_string().ends_with("0 to 100"));
+    assert_eq!(parsed("discard=async,discard").discard, Some(Discard::Sync));
+    assert_eq!(parsed("discard=sync,nodiscard").discard, None);
     assert!(parsed("skip_balance").skip_balance);
     assert!(refused("memory=31M").to_string().ends_with("32M or more"));
 }
@@ -69,8 +73,6 @@ fn values_without_an_effect_are_checked() {
         "compress=lzo",
         "compress=zlib:9",
         "compress-force=zstd:-3",
-        "discard",
-        "discard=sync",
         "space_cache",
         "space_cache=v1",
         "thread_pool=1",

@@ -123,6 +123,8 @@ messages! {
     }
     CopyFileRangeOut: 8 { bytes_copied: u64 }
     NotifyInvalInode: 24 { ino: u64, off: i64, len: i64 }
+    /// So many node ids follow.
+    NotifyPrune: 16 { count: u32, padding: u32, spare: u64 }
 }
 
 /// What a request asks for (`enum fuse_opcode`).
@@ -239,6 +241,7 @@ pub mod fopen {
 pub mod notify {
     #![allow(missing_docs, reason = "the names are those of the public header linux/fuse.h")]
     pub const INVAL_INODE: i32 = 2;
+    pub const PRUNE: i32 = 9;
 }
 
 /// `WriteIn::write_flags`: clear suid, and sgid of a group-executable file.

@@ -79,6 +79,15 @@ impl Channel {
         forgiving(self.send(abi::notify::INVAL_INODE, 0, &[message.as_bytes()]))
     }
 
+    /// Asks the kernel to forget those of these nodes that nobody uses. EINVAL from one that does not know this (before Linux 6.18).
+    ///
+    /// The kernel waits for pages that are being read, as for [`Self::inval_inode`].
+    pub fn prune(&self, nodes: &[u64]) -> Result<(), Errno> {
+        let count = u32::try_from(nodes.len()).map_err(|_| Errno::TOOBIG)?;
+        let message = abi::NotifyPrune { count, ..abi::NotifyPrune::default() };
+        self.send(abi::notify::PRUNE, 0, &[message.as_bytes(), nodes.as_bytes()])
+    }
+
     fn send(&self, error: i32, unique: u64, parts: &[&[u8]]) -> Result<(), Errno> {
         let total: usize =
             size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();

@@ -3,6 +3,7 @@
 //! A thread says so after read(2) has given it a request, and again when it has answered. In between lies a moment in which it has
 //! a request and has not said so yet. It cannot sleep there, so a thread that has said nothing and sleeps has no request.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -31,14 +32,16 @@ pub(super) struct Places {
 /// One of them.
 pub(super) struct Place {
     thread: i32,
+    /// The processor whose requests it receives; of a thread that reads /dev/fuse none.
+    queue: Option<u16>,
     state: AtomicU64,
 }
 
 impl Places {
     /// The place of the calling thread.
-    pub(super) fn take(&self) -> Arc<Place> {
+    pub(super) fn take(&self, queue: Option<u16>) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let place = Arc::new(Place { thread, state: AtomicU64::new(READING) });
+        let place = Arc::new(Place { thread, queue, state: AtomicU64::new(READING) });
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -77,12 +80,41 @@ impl Places {
             }
         }
     }
+
+    /// Waits until all that was queued before the call has been received, and reads and writes of data among it are answered; `false` if
+    /// somewhere requests are queued at each of so many `looks`. (One that waits in a queue whose threads all wait for something
+    /// but one who has just come is not seen.)
+    pub(super) fn wait_for_queued(&self, looks: usize) -> bool {
+        let mut empty = BTreeSet::new();
+        for _ in 0..looks {
+            let all = self.all.lock().clone();
+            for place in &all {
+                if !empty.contains(&place.queue) && place.finds_none() {
+                    empty.insert(place.queue);
+                }
+            }
+            if all.iter().all(|place| empty.contains(&place.queue)) {
+                self.wait_for_data();
+                return true;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        false
+    }
 }
 
 impl Place {
     /// The request is answered.
     pub(super) fn done(&self) {
         self.enter(READING);
+    }
+
+    /// The thread does something else than to wait for requests.
+    pub(super) fn rest<T>(&self, rest: impl FnOnce() -> T) -> T {
+        self.enter(OTHER);
+        let rested = rest();
+        self.enter(READING);
+        rested
     }
 
     fn enter(&self, kind: u64) {
@@ -104,6 +136,12 @@ impl Place {
         }
     }
 
+    /// Whether the thread waits for a request: then none is queued.
+    fn finds_none(&self) -> bool {
+        let seen = self.state.load(Ordering::SeqCst);
+        seen & KIND == READING && self.sleeps() && self.state.load(Ordering::SeqCst) == seen
+    }
+
     fn sleeps(&self) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread));
         // The name, in parentheses, may have any characters.
@@ -119,7 +157,7 @@ mod tests {
     #[test]
     fn a_thread_is_past_what_it_has_answered() {
         let places = Places::default();
-        let place = places.take();
+        let place = places.take(None);
         let reading = place.state.load(Ordering::SeqCst);
         // This very thread: it runs, and may have a request that it has not told of.
         assert!(!place.is_past(reading));
@@ -136,5 +174,38 @@ mod tests {
         places.wait_for_data();
         places.leave(&place);
         places.wait_for_data();
+    }
+
+    #[test]
+    fn what_is_queued_is_received_when_somebody_waits_in_each_queue() {
+        let places = Places::default();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let (placed, is_placed) = std::sync::mpsc::channel();
+            let places = &places;
+            // As a reader that waits for requests.
+            scope.spawn(move || {
+                placed.send(places.take(Some(1))).unwrap();
+                let _ended = ended.recv();
+            });
+            let waits = is_placed.recv().unwrap();
+            while !places.wait_for_queued(1) {}
+            // Another one of that queue is busy.
+            let mine = places.take(Some(1));
+            mine.enter(OTHER);
+            while !places.wait_for_queued(1) {}
+            waits.enter(OTHER);
+            assert!(!places.wait_for_queued(3), "nobody waits");
+            mine.rest(|| assert!(!places.wait_for_queued(3), "who rests does not wait"));
+            // Not this thread, which would wait for itself.
+            mine.enter(OTHER);
+            waits.done();
+            let other = places.take(Some(2));
+            other.enter(DATA);
+            assert!(!places.wait_for_queued(3), "nobody waits in that queue");
+            places.leave(&other);
+            while !places.wait_for_queued(1) {}
+            drop(end);
+        });
     }
 }

@@ -434,7 +434,7 @@ impl Shared {
         lean: bool,
     ) {
         let _no_queue_without_threads = EndOnPanic(self);
-        let place = Seated { shared: self, place: self.places.take() };
+        let place = Seated { shared: self, place: self.places.take(Some(queue.processor)) };
         loop {
             let unsettled = queue.unsettled();
             let waited =

@@ -100,6 +100,7 @@ impl Model {
             mtime: now(),
             ctime: now(),
             btime: now(),
+            blocks_settled: true,
             ..Attributes::default()
         };
         let state = Mutex::new(State { attributes, ..State::default() });
@@ -295,8 +296,8 @@ impl Store for Model {
         }
         from.0.state.lock().names.remove(&index);
         to.0.state.lock().add(to.1, ino);
-        if flags.whiteout {
-            let new = NewInode { mode: 0o020_000, ..NewInode::default() };
+        if let Some((uid, gid)) = flags.whiteout {
+            let new = NewInode { mode: 0o020_000, uid, gid, ..NewInode::default() };
             self.insert(from.0, from.1, &new)?;
         }
         Ok(())

@@ -6,7 +6,7 @@ use crate::LEVELS_MAX;
 use crate::item::{ExtentDataRef, ExtentItem, SharedDataRef, TreeBlockInfo, extent_flags};
 use crate::key::{Key, kind, objectid};
 use crate::superblock::incompat;
-use crate::view::{self, InlineRef};
+use crate::view::{self, InlineRef, InlineRefs};
 
 pub(super) fn extent_item(item: &Item<'_>) -> Checked {
     let metadata = item.key.kind == kind::METADATA_ITEM;
@@ -29,7 +29,11 @@ pub(super) fn extent_item(item: &Item<'_>) -> Checked {
     }
     let mut sum = 0u64;
     let mut last = None;
-    for found in refs.by_ref() {
+    loop {
+        if flags & extent_flags::DATA != 0 {
+            sum = sum.saturating_add(pass_shared(item, &mut refs, &mut last));
+        }
+        let Some(found) = refs.next() else { break };
         inline_ref(item, &found, flags)?;
         in_order(&found, &mut last)?;
         sum = sum.saturating_add(found.count());
@@ -43,6 +47,30 @@ pub(super) fn extent_item(item: &Item<'_>) -> Checked {
         format_args!("at most {total}")
     );
     no_overlap(item)
+}
+
+/// Passes the references by leaves that come next, as far as they keep all rules, and answers what they count.
+fn pass_shared(item: &Item<'_>, refs: &mut InlineRefs<'_>, last: &mut Option<(u8, u64)>) -> u64 {
+    let mut most = match *last {
+        Some((before, most)) if before == kind::SHARED_DATA_REF => most,
+        Some((before, _)) if before > kind::SHARED_DATA_REF => return 0,
+        _ => u64::MAX,
+    };
+    let (mut passed, mut sum) = (0, 0);
+    for one in refs.next_shared() {
+        let (parent, count) = (one.head.offset.get(), one.count.get());
+        if parent > most || count == 0 || !item.gate.aligned(parent) {
+            break;
+        }
+        most = parent;
+        passed += 1;
+        sum += u64::from(count);
+    }
+    if passed > 0 {
+        refs.skip_shared(passed);
+        *last = Some((kind::SHARED_DATA_REF, most));
+    }
+    sum
 }
 
 fn first(rest: &[u8]) -> String {

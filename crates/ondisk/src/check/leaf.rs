@@ -52,11 +52,18 @@ impl Item<'_> {
     }
 }
 
-/// Checks a leaf whose head is known to be good.
-pub(super) fn check(gate: &Gate, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
+/// Checks a leaf whose head is known to be good: all items, or those of one kind.
+pub(super) fn check(
+    gate: &Gate,
+    block: &TreeBlock,
+    root: u64,
+    only: Option<u8>,
+) -> Result<(), Corruption> {
     frame(gate, block, root)?;
     let mut before = None;
-    for (slot, head) in block.item_heads().iter().enumerate() {
+    let heads = block.item_heads().iter().enumerate();
+    let wanted = heads.filter(|(_, head)| only.is_none_or(|kind| head.key.kind == kind));
+    for (slot, head) in wanted {
         let (key, data) = (head.key.into(), block.data_of(head));
         item(&Item { gate, root, key, data, before })
             .map_err(|fault| fault.at(CorruptionKind::Item, root, block.bytenr(), Some(slot)))?;

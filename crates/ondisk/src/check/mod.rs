@@ -208,6 +208,26 @@ impl Gate {
 
     /// Lets a block through when every member of it is well formed.
     pub fn block(&self, bytes: Box<[u8]>, expect: &Expect) -> Result<TreeBlock, Corruption> {
+        self.admit(bytes, expect, None)
+    }
+
+    /// Lets a leaf through for who looks at its items of one kind and at nothing else in it: the data of other items are not looked at, here
+    /// neither. So nobody else must get it, and it must never be written.
+    pub fn leaf_for(
+        &self,
+        kind: u8,
+        bytes: Box<[u8]>,
+        expect: &Expect,
+    ) -> Result<TreeBlock, Corruption> {
+        self.admit(bytes, &Expect { level: Some(0), ..*expect }, Some(kind))
+    }
+
+    fn admit(
+        &self,
+        bytes: Box<[u8]>,
+        expect: &Expect,
+        only: Option<u8>,
+    ) -> Result<TreeBlock, Corruption> {
         let root = expect.owner.unwrap_or(0);
         let head = self
             .size(&bytes)
@@ -217,7 +237,7 @@ impl Gate {
         self.checksum(&bytes, &head).map_err(at(CorruptionKind::Checksum))?;
         self.head(&head, expect).map_err(at(CorruptionKind::Header))?;
         let block = TreeBlock::trusted(bytes);
-        self.content(&block, root)?;
+        self.content(&block, root, only)?;
         self.first_key(&block, expect).map_err(at(CorruptionKind::Header))?;
         Ok(block)
     }
@@ -249,7 +269,7 @@ impl Gate {
         let root = expect.owner.unwrap_or(block.owner());
         let head = self.size(block.as_bytes()).and_then(|head| self.head(&head, expect));
         head.map_err(|fault| fault.at(CorruptionKind::Header, root, expect.bytenr, None))?;
-        self.content(block, root)
+        self.content(block, root, None)
     }
 
     /// For tools that rescue what they can: checks only what makes the block walkable (size, level, number of items,
@@ -381,9 +401,9 @@ impl Gate {
         Ok(())
     }
 
-    fn content(&self, block: &TreeBlock, root: u64) -> Result<(), Corruption> {
+    fn content(&self, block: &TreeBlock, root: u64, only: Option<u8>) -> Result<(), Corruption> {
         if block.is_leaf() {
-            return leaf::check(self, block, root);
+            return leaf::check(self, block, root, only);
         }
         let fail = |slot| {
             move |fault: Fault| fault.at(CorruptionKind::Node, root, block.bytenr(), Some(slot))

@@ -275,6 +275,35 @@ fn a_reader_has_what_lies_beside_a_bad_item() {
     assert!(refused(overlapping.into(), Expect::at(1 << 20)), "its layout is wrong");
 }
 
+/// What a leaf lets through for who looks at data only is not looked at otherwise.
+#[test]
+fn who_looks_at_one_kind_needs_the_others_not() {
+    let inode = (Key::new(257, INODE_ITEM, 0), vec![0xff; 160]);
+    let data = (Key::new(257, EXTENT_DATA, 0), extent(|_| ()));
+    let asked = |items: &[(Key, Vec<u8>)], expect: &Expect| {
+        gate().leaf_for(EXTENT_DATA, leaf(300, items), expect).map_err(|why| why.what)
+    };
+    let expect = Expect::at(1 << 20);
+    let both = [inode.clone(), data.clone()];
+    assert_ne!(broken(300, &both), "");
+    let let_through = asked(&both, &expect).unwrap();
+    assert_eq!(let_through.key(1), data.0);
+    // What is looked at keeps all rules, and so does the leaf.
+    let bad = (data.0, extent(|it| it.head.kind = 9));
+    assert_eq!(asked(&[inode.clone(), bad.clone()], &expect).unwrap_err(), broken(300, &[bad]));
+    let other = Expect { generation: Some(49), ..expect };
+    assert_eq!(asked(&both, &other).unwrap_err(), "wrong generation");
+    let mut bytes = leaf(300, &both);
+    bytes[4000] ^= 1;
+    let refused = gate().leaf_for(EXTENT_DATA, bytes, &expect).unwrap_err();
+    assert_eq!(refused.what, "checksum mismatch");
+    let mut node = NodeBuilder::new(4096);
+    node.push(&crate::block::ChildPtr { key: data.0, bytenr: 1 << 21, generation: 50 });
+    let node = seal(node.finish(1, &stamp(300)));
+    let refused = gate().leaf_for(EXTENT_DATA, node, &expect).unwrap_err();
+    assert_eq!(refused.what, "wrong level");
+}
+
 fn extent_item(refs: u64, flags: u64, inline: &[&[u8]]) -> Vec<u8> {
     let head = ExtentItem { refs: refs.into(), generation: 5.into(), flags: flags.into() };
     [head.as_bytes(), &inline.concat()].concat()
@@ -305,6 +334,24 @@ fn extent_items() {
     };
     assert_eq!(two(8192, 4096), "");
     assert_eq!(two(4096, 8192), "inline references out of order");
+    // The same behind some that are right, and before others.
+    let four = |third: Vec<u8>| {
+        let one = |parent| inline(SHARED_DATA_REF, parent, &2u32.to_le_bytes());
+        data(8, &[&one(65536), &one(32768), &third, &one(4096)])
+    };
+    assert_eq!(four(inline(SHARED_DATA_REF, 8192, &2u32.to_le_bytes())), "");
+    assert_eq!(
+        four(inline(SHARED_DATA_REF, 8192, &3u32.to_le_bytes())),
+        "more inline references than references"
+    );
+    assert_eq!(four(inline(SHARED_DATA_REF, 8192, &[0; 4])), "reference with a count of zero");
+    assert_eq!(four(inline(SHARED_DATA_REF, 8193, &[1; 4])), "unaligned parent");
+    assert_eq!(
+        four(inline(SHARED_DATA_REF, 1 << 20, &1u32.to_le_bytes())),
+        "inline references out of order"
+    );
+    assert_eq!(four(inline(199, 8192, &1u32.to_le_bytes())), "invalid inline reference");
+    assert_eq!(four(tree.clone()), "inline reference does not fit the kind of extent");
     let owner = inline(EXTENT_OWNER_REF, 5, b"");
     assert_eq!(data(1, &[&owner]), "owner reference without the simple-quota feature");
     let block = |level, flags, parts: &[&[u8]]| {

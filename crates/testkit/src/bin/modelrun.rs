@@ -1,6 +1,6 @@
 //! Runs random operations on the engine and on a model of it; a sequence that fails is made short and saved.
 //!
-//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--switch-every N] [--out FILE]`, or
+//! `modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--trim-every N] [--quotas 1|simple] [--switch-every N] [--out FILE]`, or
 //! `modelrun --brim 1 [--threads N]` on filesystems that are full (see `ops::brim`), or
 //! `modelrun --replay FILE [--image FILE]`, which also stores the image that the sequence leaves, with the same `--seed`, `--nodesize` and `--size` as the run that saved it.
 
@@ -21,6 +21,7 @@ struct Arguments {
     size: u64,
     check_every: u64,
     empty_every: u64,
+    trim_every: u64,
     brim: bool,
     quotas: QuotaMode,
     switch_every: u64,
@@ -38,6 +39,7 @@ fn arguments() -> Option<Arguments> {
         size: 1 << 30,
         check_every: 5000,
         empty_every: 300,
+        trim_every: 170,
         brim: false,
         quotas: QuotaMode::Off,
         switch_every: 0,
@@ -63,6 +65,7 @@ fn arguments() -> Option<Arguments> {
                 };
             }
             "--switch-every" => found.switch_every = value.parse().ok()?,
+            "--trim-every" => found.trim_every = value.parse().ok()?,
             "--empty-every" => found.empty_every = value.parse().ok()?,
             "--brim" => found.brim = value != "0",
             "--replay" => found.replay = Some(value),
@@ -80,7 +83,7 @@ fn arguments() -> Option<Arguments> {
 fn main() -> ExitCode {
     let Some(arguments) = arguments() else {
         eprintln!(
-            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--quotas 1|simple] [--switch-every N] [--out FILE] [--replay FILE]"
+            "modelrun [--seed N] [--ops N] [--nodesize N] [--threads N] [--size N] [--check-every N] [--empty-every N] [--trim-every N] [--quotas 1|simple] [--switch-every N] [--out FILE] [--replay FILE]"
         );
         return ExitCode::from(2);
     };
@@ -177,8 +180,8 @@ fn single(config: &Config, arguments: &Arguments) -> Result<String, Failure> {
     let small = arguments.size < 512 << 20;
     let profile = if small { Profile::filling() } else { Profile::default() };
     let (check_every, empty_every) = (arguments.check_every, arguments.empty_every);
-    let quotas_every = arguments.switch_every;
-    let mut profile = Profile { check_every, empty_every, quotas_every, ..profile };
+    let (quotas_every, trim_every) = (arguments.switch_every, arguments.trim_every);
+    let mut profile = Profile { check_every, empty_every, trim_every, quotas_every, ..profile };
     if arguments.seed.is_multiple_of(4) {
         (profile.numbered, profile.files_max) = (400, 1500);
     }

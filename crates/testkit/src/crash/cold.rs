@@ -142,6 +142,7 @@ fn changes(op: &Op) -> bool {
             | Op::Await
             | Op::Clean
             | Op::Empty { .. }
+            | Op::Trim
             | Op::Reopen
             | Op::Compare
             | Op::Check

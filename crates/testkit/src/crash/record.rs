@@ -154,7 +154,7 @@ struct Beside {
 pub fn promises(op: &Op, done: bool) -> bool {
     match op {
         Op::Commit | Op::Await | Op::Clean | Op::Reopen => true,
-        Op::Snapshot { .. } | Op::Empty { .. } | Op::Quotas { .. } => done,
+        Op::Snapshot { .. } | Op::Empty { .. } | Op::Trim | Op::Quotas { .. } => done,
         _ => false,
     }
 }

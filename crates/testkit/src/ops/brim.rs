@@ -105,7 +105,8 @@ impl Run {
 
     /// Empties a block group.
     pub fn empty(&mut self, number: u64) -> Result<()> {
-        self.step(Op::Empty { number })
+        self.step(Op::Empty { number })?;
+        self.step(Op::Trim)
     }
 
     /// Whether an operation found room, and was done.

@@ -43,6 +43,8 @@ pub struct Profile {
     pub check_every: u64,
     /// Operations between those that empty a block group; 0 for none.
     pub empty_every: u64,
+    /// Operations between those that tell the device what is free; 0 for none.
+    pub trim_every: u64,
     /// Operations between those that switch quotas; 0 for none.
     pub quotas_every: u64,
 }
@@ -68,6 +70,7 @@ impl Default for Profile {
             drains: false,
             check_every: 0,
             empty_every: 0,
+            trim_every: 0,
             quotas_every: 0,
         }
     }
@@ -121,6 +124,10 @@ impl Generator {
         let empty = self.profile.empty_every;
         if empty > 0 && self.made.is_multiple_of(empty) {
             return Op::Empty { number: self.made / empty };
+        }
+        let trim = self.profile.trim_every;
+        if trim > 0 && self.made.is_multiple_of(trim) {
+            return Op::Trim;
         }
         let quotas = self.profile.quotas_every;
         if quotas > 0 && self.made.is_multiple_of(quotas) {

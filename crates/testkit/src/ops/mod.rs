@@ -160,6 +160,8 @@ pub enum Op {
     Empty {
         number: u64,
     },
+    /// The device is told of all that is free.
+    Trim,
     /// Quotas are switched on or off.
     Quotas {
         mode: QuotaMode,
@@ -254,6 +256,7 @@ impl fmt::Display for Op {
             Op::Await => f.write_str("await"),
             Op::Clean => f.write_str("clean"),
             Op::Empty { number } => write!(f, "empty {number}"),
+            Op::Trim => f.write_str("trim"),
             Op::Quotas { mode } => write!(f, "quotas {}", quota_word(*mode)),
             Op::Reopen => f.write_str("reopen"),
             Op::Compare => f.write_str("compare"),

@@ -54,6 +54,7 @@ impl Words<'_> {
             "await" => Op::Await,
             "clean" => Op::Clean,
             "empty" => Op::Empty { number: self.number()? },
+            "trim" => Op::Trim,
             "quotas" => Op::Quotas { mode: self.quota_mode()? },
             "reopen" => Op::Reopen,
             "compare" => Op::Compare,
@@ -194,7 +195,8 @@ mod tests {
     fn what_is_printed_is_read_back() {
         let config = Config { size: 256 << 20, ..Config::default() };
         let mut runner = Runner::new(&config).expect("an empty filesystem");
-        let profile = Profile { quotas_every: 90, empty_every: 150, ..Profile::default() };
+        let (quotas_every, empty_every, trim_every) = (90, 150, 70);
+        let profile = Profile { quotas_every, empty_every, trim_every, ..Profile::default() };
         let mut generator = Generator::new(7, profile);
         for _ in 0..2000 {
             let op = generator.next(runner.model());

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress::{Env, Errno, Error, Filesystem, Node, Options, Time, Times};
+use buttress::{Discard, Env, Errno, Error, Filesystem, Node, Options, Time, Times};
 use buttress_codec::ChecksumKind;
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Feature, Profile};
@@ -75,6 +75,8 @@ pub struct Config {
     pub tight: bool,
     /// The quotas that there are at first.
     pub quotas: QuotaMode,
+    /// When the device is told what has become free: what it does not need any more reads as zeros then.
+    pub discard: Option<Discard>,
 }
 
 impl Default for Config {
@@ -95,6 +97,7 @@ impl Default for Config {
             tree_log: true,
             tight: false,
             quotas: QuotaMode::Off,
+            discard: None,
         }
     }
 }
@@ -113,6 +116,7 @@ impl Config {
             dirty_bytes_max: *rng.pick(&[1 << 20, 32 << 20]),
             cache_bytes: *rng.pick(&[1 << 20, 32 << 20]),
             free_space_max: seed % 2 * (24 << 20),
+            discard: (seed % 3 == 1).then_some(Discard::Sync),
             drop_blocks_max: *rng.pick(&[16, 4096]),
             ..Config::default()
         }
@@ -399,6 +403,7 @@ impl Runner {
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Empty { number } => self.empty(*number),
+            Op::Trim => self.trim(),
             Op::Quotas { mode } => self.switch_quotas(*mode),
             Op::Reopen => self.reopen(),
             Op::Compare => self.compare(),
@@ -623,6 +628,7 @@ pub fn options(config: &Config, clock: &Clock) -> Options {
         .reproducible(config.reproducible)
         .drop_blocks_max(config.drop_blocks_max)
         .tree_log(config.tree_log)
+        .discard(config.discard)
         .env(clock.env())
 }
 

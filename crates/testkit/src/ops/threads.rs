@@ -102,6 +102,7 @@ fn work(mut runner: Runner, seed: u64, count: u64) -> Result<Runner> {
         bytes_max: 6 << 20,
         volumes_max: 4,
         empty_every: 400,
+        trim_every: 70,
         ..Profile::default()
     };
     let mut generator = Generator::new(seed, profile);

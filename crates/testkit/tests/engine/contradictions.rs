@@ -401,3 +401,47 @@ fn a_deleted_snapshot_with_wrong_children_takes_nothing_from_others() {
         }
     }
 }
+
+/// Free space that is written down wrongly is given back only where no extent is: else all of it would be lost at once.
+#[test]
+fn what_one_tree_alone_says_is_free_is_not_discarded() {
+    let len = 1 << 20;
+    let patient = made(|fs| {
+        let kept = file(fs, Node::ROOT, "kept");
+        fs.write(kept, 0, &vec![7; len as usize]).unwrap();
+    });
+    let is_data = |key: &Key, data: &[u8]| {
+        key.kind == kind::EXTENT_DATA && data.len() == size_of::<FileExtent>()
+    };
+    let (_, data) = patient.find(TOP, is_data).unwrap();
+    let at = FileExtent::of(&data).unwrap().tail.disk_bytenr.get();
+    // What is free behind the file begins with the file, and ends so much earlier.
+    let free = Key::new(at + len, kind::FREE_SPACE_EXTENT, 0);
+    let is_behind = |key: &Key, _: &[u8]| key.kind == free.kind && key.objectid == free.objectid;
+    let (free, _) = patient.find(objectid::FREE_SPACE_TREE, is_behind).unwrap();
+    let lie = Key::new(at, free.kind, free.offset);
+    patient.rekey(objectid::FREE_SPACE_TREE, free, lie).unwrap();
+    let fs = open(patient.device());
+    let told = fs.trim(0..u64::MAX, 0, |_| true).unwrap();
+    assert!(told > 100 << 20, "{told}");
+    let mut found = vec![0; len as usize];
+    fs.core().volume.read_raw(at, &mut found, 0).unwrap();
+    assert!(found == vec![7; len as usize], "the file is lost");
+}
+
+/// Nothing in the extent tree that nobody knows makes looking for what is free go on for ever.
+#[test]
+fn unknown_items_before_what_is_free_are_passed_over() {
+    let patient = made(|fs| {
+        let kept = file(fs, Node::ROOT, "kept");
+        fs.write(kept, 0, &[7; 100_000]).unwrap();
+    });
+    let groups = patient.all(EXTENTS, |key, _| key.kind == kind::BLOCK_GROUP_ITEM).unwrap();
+    for (group, _) in groups {
+        for (id, kind) in [(group.objectid - 1, 7), (group.objectid, 1), (group.objectid + 1, 0)] {
+            patient.insert(EXTENTS, Key::new(id, kind, 5), &[]).unwrap();
+        }
+    }
+    let fs = open(patient.device());
+    assert!(fs.trim(0..u64::MAX, 0, |_| true).unwrap() > 0);
+}

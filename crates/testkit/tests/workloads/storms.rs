@@ -335,14 +335,22 @@ impl World {
             }
             2 if other.0 != *node => {
                 let to = at / 4096 * 4096;
-                if tolerated(fs.clone_range(other.0, 0, u64::MAX, *node, to)).is_some() {
-                    let (start, end) = (to as usize, to as usize + other.1.len());
-                    // Nothing to clone changes nothing.
-                    if !other.1.is_empty() {
-                        known.resize(known.len().max(end), 0);
-                        known[start..end].copy_from_slice(&other.1);
-                        self.cut(which);
+                let done = tolerated(fs.clone_range(other.0, 0, u64::MAX, *node, to));
+                let start = to as usize;
+                // For want of room only the first part may be there.
+                let cloned = match done {
+                    Some(_) => other.1.len(),
+                    None => {
+                        let have = content(fs, *node);
+                        let both = have.get(start..).unwrap_or_default().iter().zip(&other.1);
+                        both.take_while(|(have, from)| have == from).count()
                     }
+                };
+                // Nothing to clone changes nothing.
+                if cloned > 0 {
+                    known.resize(known.len().max(start + cloned), 0);
+                    known[start..start + cloned].copy_from_slice(&other.1[..cloned]);
+                    self.cut(which);
                 }
             }
             _ => {

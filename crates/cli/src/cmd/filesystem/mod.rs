@@ -6,6 +6,7 @@ pub mod du;
 pub mod label;
 pub mod resize;
 pub mod show;
+pub mod trim;
 pub mod usage;
 
 use std::ffi::OsString;
@@ -41,6 +42,10 @@ pub enum Filesystem {
     Label(label::Label),
     /// Make it larger or smaller
     Resize(resize::Resize),
+    /// Give back what is free: an image takes less room on its disk, and a disk knows what it need not keep
+    ///
+    /// What lies in deleted files can then not be recovered any more. fstrim(8) does the same on a live mount.
+    Trim(trim::Trim),
     /// Make everything durable that was done before
     Sync(Sync),
     /// Print what the process behind a live mount has done so far
@@ -80,6 +85,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
         Filesystem::Du(args) => du::run(args, globals, out),
         Filesystem::Label(args) => label::run(args, globals, out),
         Filesystem::Resize(args) => resize::run(args, globals, out),
+        Filesystem::Trim(args) => trim::run(args, globals, out),
         Filesystem::Sync(args) => sync(args, globals),
         Filesystem::Stats(args) => stats(args, globals, out),
     }

@@ -20,6 +20,9 @@ use crate::output::{self, Format};
 use crate::vfs::Vfs;
 use crate::vnode::{FileError, Target};
 
+/// When nothing has gone for so long, what may be the reason is said.
+const IDLE: Duration = Duration::from_secs(10);
+
 /// Arguments of `subvolume sync`.
 #[derive(Debug, Args)]
 pub struct Sync {
@@ -58,14 +61,21 @@ pub fn run(args: &Sync, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
             vfs.clean()?;
             progress.finish();
         }
+        let mut idle = Duration::ZERO;
         loop {
+            let before = wait.left.len();
             let over = wait.is_over(&vfs)?;
             wait.tell(globals, out)?;
             if over {
                 break;
             }
             out.flush()?;
-            std::thread::sleep(Duration::from_secs(args.interval));
+            let interval = Duration::from_secs(args.interval);
+            idle = if wait.left.len() < before { Duration::ZERO } else { idle + interval };
+            if (IDLE..IDLE + interval).contains(&idle) && globals.talks() {
+                wait.say_why();
+            }
+            std::thread::sleep(interval);
         }
         if globals.format == Format::Json {
             let gone: Vec<u64> = wait.ids;
@@ -152,6 +162,16 @@ impl Wait {
         }
         self.left.retain(|id| !gone.contains(id));
         Ok(self.left.is_empty())
+    }
+
+    /// Says why none may be gone for long: on a mount a subvolume stays as long as Linux remembers a file of it.
+    fn say_why(&self) {
+        let ids: Vec<String> = self.left.iter().map(u64::to_string).collect();
+        complain!(
+            "buttress: still waiting for {}: a deleted subvolume stays while files of it are open or watched or programs work in it, and as long after that \
+             as Linux remembers names that were looked for or removed in it, or before 6.18 any; as root, `echo 2 > /proc/sys/vm/drop_caches` has it forget what nobody uses",
+            ids.join(", ")
+        );
     }
 
     /// Says which have gone since.

@@ -93,6 +93,11 @@ pub struct FileChanges {
 }
 
 impl FileChanges {
+    /// Whether any position has changed.
+    pub fn has_content(&self) -> bool {
+        !self.buffers.is_empty() || !self.pieces.is_empty()
+    }
+
     /// Whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.buffers.is_empty()

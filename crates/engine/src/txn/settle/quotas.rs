@@ -180,6 +180,7 @@ impl Settler<'_, '_> {
             blocks: &core.blocks,
             before: committed(&core.roots()),
             after: committed(&self.roots),
+            sharing: self.commit.sharing(),
             memory: memory_for_owners(core),
             counters: &core.counters,
             is_sequential: core.sequential,

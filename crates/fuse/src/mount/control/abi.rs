@@ -215,6 +215,18 @@ pub(super) struct BalanceCtl {
     pub(super) unused: [u64; 72],
 }
 
+/// `struct fstrim_range`.
+#[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout)]
+#[repr(C)]
+pub(super) struct TrimRange {
+    /// The first address.
+    pub(super) start: u64,
+    /// Bytes that are looked at, and, as the answer, that were trimmed.
+    pub(super) len: u64,
+    /// Bytes of a run that is worth it.
+    pub(super) minlen: u64,
+}
+
 /// `BTRFS_ERROR_DEV_EXCL_RUN_IN_PROGRESS`: what RESIZE answers while a balance has begun and not ended, or the device is being resized.
 pub(super) const EXCLUSIVE_RUNS: i32 = 8;
 
@@ -292,6 +304,7 @@ pub(super) const FS_GETFLAGS: u32 = number::<u64>(READ, 'f' as u32, 1);
 pub(super) const FS_SETFLAGS: u32 = number::<u64>(WRITE, 'f' as u32, 2);
 pub(super) const FS_GETVERSION: u32 = number::<u64>(READ, 'v' as u32, 1);
 pub(super) const FS_GETXATTR: u32 = number::<FsXattr>(READ, 'X' as u32, 31);
+pub(super) const FITRIM: u32 = number::<TrimRange>(READ | WRITE, 'X' as u32, 121);
 pub(super) const FS_SETXATTR: u32 = number::<FsXattr>(WRITE, 'X' as u32, 32);
 
 #[cfg(test)]
@@ -318,5 +331,6 @@ mod tests {
         assert_eq!(FS_GETFLAGS, 0x8008_6601);
         assert_eq!(FS_GETXATTR, 0x801c_581f);
         assert_eq!(FS_SETXATTR, 0x401c_5820);
+        assert_eq!(FITRIM, 0xc018_5879);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 
+use buttress::ondisk::item::mode::{DIRECTORY, TYPE_MASK as TYPE};
 use rustix::fs::IFlags;
 use rustix::io::Errno;
 
@@ -109,7 +110,11 @@ impl<S: Control> Mount<S> {
     /// The kernel has checked that the caller owns the inode, has CAP_LINUX_IMMUTABLE where that is needed, and came by a
     /// mount that may be written to.
     fn change_flags(&self, request: &Request<'_>, flags: u32) -> Answer<()> {
-        self.store.set_flags(&self.node(request.nodeid())?, flags)?;
+        let node = self.node(request.nodeid())?;
+        let is_directory = self.store.attributes(&node)?.mode & TYPE == DIRECTORY;
+        // About directories only: of others Linux leaves it out.
+        let left_out = if is_directory { 0 } else { IFlags::DIRSYNC.bits() };
+        self.store.set_flags(&node, flags & !left_out)?;
         self.attributes_changed(request.nodeid());
         Ok(())
     }

@@ -74,6 +74,7 @@ impl<S: Control> Mount<S> {
             abi::SET_FSLABEL => done(self.set_label(request, input)),
             abi::SYNC | abi::WAIT_SYNC => done(self.store.commit()),
             abi::START_SYNC => self.start_sync(),
+            abi::FITRIM => self.trim_ioctl(request, input),
             abi::FS_GETFLAGS => self.get_flags(request),
             abi::FS_SETFLAGS => done(self.set_flags(request, input)),
             abi::FS_GETVERSION => self.get_version(request),

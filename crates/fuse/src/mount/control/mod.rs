@@ -23,12 +23,14 @@ pub(crate) mod relocation;
 mod search;
 mod subvolumes;
 pub(crate) mod trees;
+pub(crate) mod trim;
 pub(crate) mod words;
 
 pub(in crate::mount) use ioctl::is_about_all as ioctl_is_about_all;
 pub use quotas::{QgroupChange, QuotaCount, QuotaFacts};
 pub use relocation::{BalanceFacts, ResizeFacts};
 pub use trees::{ReferrerFacts, ReferrersPart, StoredFacts, StoredPart};
+pub use trim::{AskTrim, TrimFacts};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
@@ -226,6 +228,10 @@ pub trait Control: Store {
     fn deleted_subvolumes(&self, from: u64) -> Answer<Vec<SubvolumeFacts>> {
         Err(Errno::NOTTY)
     }
+    /// Those of which the kernel holds files: they stay until it forgets them.
+    fn lingering_subvolumes(&self) -> Vec<u64> {
+        Vec::new()
+    }
     /// Makes a subvolume read-only or writable.
     fn set_read_only(&self, id: u64, read_only: bool) -> Answer<()> {
         Err(Errno::NOTTY)
@@ -333,6 +339,10 @@ pub trait Control: Store {
     }
     /// Has that end, soon. ENOTCONN where nobody changes it.
     fn cancel_resize(&self) -> Answer<()> {
+        Err(Errno::NOTTY)
+    }
+    /// How it is with telling the device what is free; begins or ends it, or waits for it, before that.
+    fn trim(&self, asked: AskTrim) -> Answer<TrimFacts> {
         Err(Errno::NOTTY)
     }
     /// Switches quotas off.

@@ -243,7 +243,7 @@ fn resize_record(facts: &ResizeFacts) -> Vec<u8> {
     writer.numbers("sizes", &[*size, *most, *least]).end()
 }
 
-fn write_task<P, R>(writer: &mut Writer, task: &TaskState<P, R>) {
+pub(super) fn write_task<P, R>(writer: &mut Writer, task: &TaskState<P, R>) {
     writer.show("running", u8::from(task.running));
     if let Some(stop) = task.stop {
         writer.show("stop", if stop == BalanceStop::Pause { "pause" } else { "cancel" });
@@ -258,7 +258,11 @@ fn write_emptying(writer: &mut Writer, Emptying { had, has, moved }: &Emptying) 
 }
 
 impl Record {
-    fn task<P, R>(&self, progress: Option<P>, done: Option<R>) -> Option<TaskState<P, R>> {
+    pub(super) fn task<P, R>(
+        &self,
+        progress: Option<P>,
+        done: Option<R>,
+    ) -> Option<TaskState<P, R>> {
         let failed = self.number("failed").map(|errno| Err(Errno::from_raw_os_error(errno)));
         Some(TaskState {
             running: self.number::<u8>("running")? != 0,

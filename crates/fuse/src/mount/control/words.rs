@@ -28,6 +28,7 @@
 //! | `qgroup` | | changes a group of quotas; value: `create` or `destroy` and a number, `assign` or `remove` and two, `limit`, a number and both limits (`-`: as it is, `none`) |
 //! | `balance` | how it is with balances: one that runs, how far it is, and what it is about, or what came of the last one | `start` and the balance item, `pause`, `cancel`, `resume` |
 //! | `resize` | the size of the device, and how far a change of it is | the new size in bytes, `cancel` |
+//! | `trim`, `trim.MIN`, `trim-end` | how far it is to tell the device what is free, or what came of the last time; begun before, for pieces of MIN bytes or more; to end soon. Who may do so need not be able to write to the directory, so nothing is set | |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
@@ -44,7 +45,7 @@ use std::sync::atomic::Ordering;
 use rustix::io::Errno;
 
 use super::quotas::read_groups;
-use super::{Control, DeviceFacts, ExtentFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
+use super::{AskTrim, Control, DeviceFacts, ExtentFacts, Facts, Mount, SpaceFacts, SubvolumeFacts};
 use crate::mount::caller::Caller;
 use crate::mount::permission::{READ, SEARCH};
 use crate::mount::store::{Answer, Time};
@@ -124,6 +125,9 @@ impl<S: Control> Mount<S> {
             ("quota", None) => self.quota_facts(request)?,
             ("balance", None) => self.balance_facts(request)?,
             ("resize", None) => self.resize_facts(request)?,
+            ("trim", None) => self.trim_word(request, AskTrim::State)?,
+            ("trim", Some(min)) => self.trim_word(request, AskTrim::Begin(0, u64::MAX, min))?,
+            ("trim-end", None) => self.trim_word(request, AskTrim::Cancel)?,
             ("settled", None) => Vec::new(),
             ("commit", None) => {
                 self.store.commit()?;

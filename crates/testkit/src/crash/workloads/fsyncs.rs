@@ -133,11 +133,17 @@ pub fn random_fsyncs(seeds: std::ops::Range<u64>) -> Vec<Workload> {
     let of = |seed: u64| Workload {
         name: format!("fsync: random {seed}").leak(),
         config: small([4096, 16384, 65536][(seed % 3) as usize]),
-        // Of every second one block groups are emptied in between, of every second one of these quotas are switched.
+        // Of every second one block groups are emptied in between, of every second one of these quotas are switched; of others every second one
+        // tells the device what is free.
         script: Script::Synced(
             seed,
             300,
-            Profile { empty_every: seed % 2 * 25, quotas_every: seed % 4 / 3 * 20, ..few() },
+            Profile {
+                empty_every: seed % 2 * 25,
+                quotas_every: seed % 4 / 3 * 20,
+                trim_every: u64::from(seed % 4 == 2) * 30,
+                ..few()
+            },
         ),
     };
     seeds.map(of).collect()

@@ -1,5 +1,6 @@
 //! The table of workloads.
 
+use buttress::Discard;
 use buttress_codec::ChecksumKind;
 
 use super::{Script, Workload, scripts, small};
@@ -90,11 +91,14 @@ fn of_emptied_groups() -> Vec<Workload> {
     let slow = Config { drop_blocks_max: 16, ..tiny };
     let counted = Config { quotas: QuotaMode::Full, dup: true, ..usual };
     let random = Script::Seed(21, 600, Profile { empty_every: 30, ..few() });
+    let discards = Script::Seed(23, 600, Profile { trim_every: 20, empty_every: 90, ..few() });
+    let discarding = Config { discard: Some(Discard::Sync), ..slow };
     vec![
         words("emptied groups", slow, scripts::emptied_groups),
         words("emptied groups, counted", counted, scripts::emptied_groups),
         words("emptied groups, mixed", mixed(false), scripts::emptied_groups),
         Workload { name: "random, emptied groups", config: tiny, script: random },
+        Workload { name: "random, discards", config: discarding, script: discards },
     ]
 }
 

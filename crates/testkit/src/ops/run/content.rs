@@ -171,8 +171,8 @@ impl Runner {
         self.model.set_attributes(node, change);
         let stat = engine("attributes", self.fs().attributes(node))?;
         // A commit may have come between: it places what was buffered.
-        let placed =
-            Attributes { blocks_bytes: found.blocks_bytes, transid: found.transid, ..stat };
+        let Attributes { blocks_bytes, blocks_settled, transid, .. } = found;
+        let placed = Attributes { blocks_bytes, blocks_settled, transid, ..stat };
         if placed != found {
             return fail(format!("answered {found:?}, and stat {stat:?}"));
         }

@@ -1,4 +1,4 @@
-//! A block group is emptied in the middle of a sequence: nothing that anybody can see changes by it.
+//! A block group is emptied in the middle of a sequence, or the device is told what is free: nothing that anybody can see changes by it.
 
 use buttress::Errno;
 
@@ -6,6 +6,16 @@ use super::{Result, Runner, fail};
 
 impl Runner {
     /// Empties a block group: the one with the least in it, or one by its number.
+    /// The device is told of all that is free: nobody misses it.
+    pub(super) fn trim(&mut self) -> Result<()> {
+        // Sometimes a part of it, which need not be whole sectors.
+        let odd = self.counts.done % 5 * 54321;
+        match self.fs().trim(odd..u64::MAX - odd, odd, |_| true) {
+            Ok(_) => self.check_quotas(),
+            Err(error) => fail(format!("trim: {error}")),
+        }
+    }
+
     pub(super) fn empty(&mut self, number: u64) -> Result<()> {
         let groups = self.fs().block_groups();
         let least = groups.iter().min_by_key(|group| (group.used, group.start));
