@@ -7,13 +7,14 @@ use buttress::{Filesystem, Options};
 use buttress_check::{Kind, Progress, Severity};
 use buttress_device::testing::RecordingDevice;
 use buttress_device::{Access, MemoryDevice};
-use buttress_ondisk::item::RootItem;
+use buttress_ondisk::item::{InodeItem, RootItem, mode};
 use buttress_ondisk::{HEADER_LEN, kind};
-use buttress_testkit::damage::Patient;
+use buttress_testkit::damage::{Patient, bytes::item};
 use buttress_testkit::facts::facts_of_library;
 use buttress_testkit::ops::rng::Rng;
 use buttress_testkit::oracle::{root_or_skip, temp_dir};
 use buttress_volume::Volume;
+use zerocopy::FromBytes;
 
 use crate::cases::CASES;
 use crate::reach::reach;
@@ -22,6 +23,8 @@ use crate::{Failed, make};
 /// Images.
 const SAMPLE: [&str; 5] =
     ["deleted and new", "cloned over", "many links", "xattrs", "reserved and written"];
+/// Images of which each inode becomes one of another kind.
+const KINDS: [&str; 4] = ["deleted and new", "symbolic links", "cloned over", "xattrs"];
 /// Changes of each; more with `BUTTRESS_LOGS`.
 const CHANGES: u64 = 150;
 
@@ -74,7 +77,8 @@ fn faults(device: &MemoryDevice) -> Result<Vec<String>, Failed> {
 /// What a log says of the content of files, right or wrong, is what the files are.
 const OF_LOG: [&str; 1] = ["FileCsum"];
 
-fn hostile(base: &MemoryDevice, seed: u64) -> Result<&'static str, Failed> {
+/// A log of which some bytes are others.
+fn changed(base: &MemoryDevice, seed: u64) -> Result<&'static str, Failed> {
     let mut rng = Rng::new(seed);
     let patient = Patient::of(base)?;
     let all = blocks(&patient)?;
@@ -84,11 +88,15 @@ fn hostile(base: &MemoryDevice, seed: u64) -> Result<&'static str, Failed> {
         .filter(|at| block.as_bytes().get(*at).is_some_and(|byte| *byte != 0))
         .collect();
     patient.edit_block(at, |bytes| change(&mut rng, bytes, &used))?;
-    let disk = patient.device().snapshot();
+    hostile(&patient.device().snapshot())
+}
+
+/// Whether it is replayed or refused.
+fn hostile(disk: &MemoryDevice) -> Result<&'static str, Failed> {
     let shown = Filesystem::open_device(Arc::new(disk.snapshot()), Options::read_only())?;
     let _whatever_can_be_read = facts_of_library(&shown);
     let _whatever_is_told = reach(&shown);
-    let recorded = Arc::new(RecordingDevice::new(&disk));
+    let recorded = Arc::new(RecordingDevice::new(disk));
     let options = Options::read_write().background(false);
     let opened = Filesystem::open_device(recorded.clone(), options);
     let fs = match opened {
@@ -99,6 +107,77 @@ fn hostile(base: &MemoryDevice, seed: u64) -> Result<&'static str, Failed> {
     fs.close()?;
     let faults = faults(&recorded.current())?;
     if faults.is_empty() { Ok("replayed") } else { Err(faults.join("; ").into()) }
+}
+
+/// The places of inodes in a log: blocks, and slots in them.
+fn inodes(patient: &Patient) -> Result<Vec<(u64, usize)>, Failed> {
+    let mut found = Vec::new();
+    for at in blocks(patient)? {
+        let block = patient.block(at)?;
+        let slots = if block.is_leaf() { 0..block.len() } else { 0..0 };
+        let inodes = slots.filter(|slot| block.item(*slot).0.kind == kind::INODE_ITEM);
+        found.extend(inodes.map(|slot| (at, slot)));
+    }
+    Ok(found)
+}
+
+/// A log with one inode of another kind, as it is, without a length, and as one of which only the existence was logged.
+fn inodes_of_other_kinds(base: &MemoryDevice) -> Result<BTreeMap<&'static str, u64>, Failed> {
+    let mut came = BTreeMap::new();
+    for (at, slot) in inodes(&Patient::of(base)?)? {
+        for (kind, how) in (0..16).flat_map(|kind| (0..4).map(move |how| (kind, how))) {
+            let patient = Patient::of(base)?;
+            edit_inode(&patient, (at, slot), |inode| {
+                inode.mode = (inode.mode.get() & mode::PERMISSIONS | kind << 12).into();
+                if how & 1 != 0 {
+                    inode.size = 0.into();
+                }
+                if how & 2 != 0 {
+                    inode.generation = 0.into();
+                }
+            })?;
+            let judged = hostile(&patient.device().snapshot());
+            let what = judged.map_err(|error| format!("{at}, {slot}: {kind:x}, {how}: {error}"))?;
+            *came.entry(what).or_default() += 1;
+        }
+    }
+    Ok(came)
+}
+
+fn edit_inode(
+    patient: &Patient,
+    (at, slot): (u64, usize),
+    edit: impl FnOnce(&mut InodeItem),
+) -> Result<(), Failed> {
+    patient.edit_block(at, |bytes| {
+        let mut range = 0..0;
+        item(bytes, slot, |head| {
+            let start = HEADER_LEN + head.offset.get() as usize;
+            range = start..start + head.size.get() as usize;
+        });
+        if let Ok((inode, _)) = InodeItem::mut_from_prefix(&mut bytes[range]) {
+            edit(inode);
+        }
+    })?;
+    Ok(())
+}
+
+#[test]
+fn inodes_of_other_kinds_are_replayed_or_refused() {
+    if !root_or_skip() {
+        return;
+    }
+    let mut failed = Vec::new();
+    for case in CASES.iter().filter(|case| KINDS.contains(&case.name)) {
+        let dir = temp_dir().unwrap();
+        make(case, true, dir.path()).unwrap();
+        let base = MemoryDevice::load(dir.path().join("ours")).unwrap();
+        match inodes_of_other_kinds(&base) {
+            Ok(came) => println!("{}: {came:?}", case.name),
+            Err(error) => failed.push(format!("{}: {error}", case.name)),
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]
@@ -114,7 +193,7 @@ fn any_bytes_are_replayed_or_refused() {
         make(case, true, dir.path()).unwrap();
         let base = MemoryDevice::load(dir.path().join("ours")).unwrap();
         for seed in 0..count {
-            match hostile(&base, seed) {
+            match changed(&base, seed) {
                 Ok(what) => *came.entry(what).or_default() += 1,
                 Err(error) => failed.push(format!("{}, seed {seed}: {error}", case.name)),
             }

@@ -47,21 +47,22 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// A symbolic link is as long as its target, which comes with it or is there already: nothing changes it. One of which only the
-    /// existence was logged (its generation is 0 then) has no length.
+    /// A symbolic link is as long as its target, which comes with it or is there already: nothing changes it. Of one of which only the
+    /// existence was logged (its generation is 0 then) the log has no length, but such a one is there.
     fn must_have_target(&self, ino: u64, item: &InodeItem) -> Result<()> {
         let key = Key::new(ino, kind::EXTENT_DATA, 0);
-        let target = self.log.get(&key)?;
-        let logged = target.as_ref().and_then(|it| FileExtentItem::read(it.data()));
-        let len = match (logged, self.tree.find(self.op, ino)?) {
-            (Some(FileExtentItem::Inline { ram_bytes, compression: 0, data, .. }), _) => {
-                Some(ram_bytes).filter(|len| *len == data.len() as u64)
-            }
-            (Some(_), _) => None,
-            (None, there) => there.map(|there| there.attributes_now().size),
+        let there = self.tree.find(self.op, ino)?.map(|there| there.attributes_now().size);
+        let target = match self.log.get(&key)? {
+            Some(target) => match FileExtentItem::read(target.data()) {
+                Some(FileExtentItem::Inline { ram_bytes, compression: 0, data, .. }) => {
+                    Some(ram_bytes).filter(|len| *len == data.len() as u64)
+                }
+                _ => None,
+            },
+            None => there,
         };
-        match item.generation.get() == 0 || len.is_some_and(|len| len > 0 && len == item.size.get())
-        {
+        let len = there.filter(|_| item.generation.get() == 0).unwrap_or(item.size.get());
+        match len > 0 && target == Some(len) {
             true => Ok(()),
             false => Err(self.wrong("a log has a symbolic link without its target", key)),
         }
