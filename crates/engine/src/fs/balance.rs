@@ -319,17 +319,17 @@ impl Filesystem {
 
     /// What is converted goes to groups of the new profile, though others have room: these are closed as far as that can be done without.
     fn close_others(&self, balance: &Balance) -> Closed<'_> {
-        let space = &self.core().space;
+        let can_close = |start: &u64| {
+            self.inner().have_free_space(*start).is_ok()
+                && self.core().space.close_group_if_room(*start, false)
+        };
         let is_other = |group: &&GroupInfo| {
             let wish = balance.filter(group).and_then(|filter| filter.convert);
             wish.is_some_and(|profile| profile != profile_of(group.flags))
         };
         let groups = self.block_groups();
         let others = groups.iter().filter(is_other).map(|group| group.start);
-        Closed {
-            fs: self,
-            groups: others.filter(|start| space.close_group_if_room(*start, false)).collect(),
-        }
+        Closed { fs: self, groups: others.filter(can_close).collect() }
     }
 
     /// New groups have the profiles that are asked for, once what others were promised has room in such.

@@ -249,6 +249,7 @@ impl Inner {
 
     /// Closes a group, once what others were promised has room without it.
     fn close_group(&self, group: &GroupInfo, purpose: Purpose) -> Result<Shut<'_>> {
+        self.have_free_space(group.start)?;
         for _ in 0..2 {
             if self.core.space.close_group_if_room(group.start, purpose == Purpose::Room) {
                 return Ok(Shut { space: &self.core.space, group: *group });
@@ -256,6 +257,12 @@ impl Inner {
             self.commit_for_space(Upkeep::Much)?;
         }
         Err(Error::NoSpace)
+    }
+
+    /// Where a group has free space can be read: else no commit could let go of what is moved out of it.
+    pub(super) fn have_free_space(&self, start: u64) -> Result<()> {
+        let _op = self.core.txn.join_to_read(&self.core)?;
+        self.core.space.have(start)
     }
 
     fn empty(

@@ -63,22 +63,16 @@ impl Space {
         pool.chunks.get(&start).map(ranges).unwrap_or_default()
     }
 
-    /// Closes the group that starts there, or opens it again. Whether there is one.
+    /// Closes the group that starts there, or opens it again. Whether there is one. Where its free space is does not matter, and is not
+    /// read: who closes and opens is no operation.
     pub fn close_group(&self, start: u64, closed: bool) -> bool {
         let Some((_, class)) = self.index.find(start) else { return false };
         let slot = self.slot(class);
-        loop {
-            // Where its free space is, is read before the pool is locked.
-            let Ok(set) = self.lock_with(slot, start) else { return false };
-            drop(set);
-            let mut pool = self.pool.lock();
-            let mut set = slot.set.lock();
-            if set.present(start).is_ok() {
-                // What others may have without a look was reckoned with it.
-                pool.credit = Default::default();
-                return set.change(&slot.counters, start, |group| group.close(closed)).is_some();
-            }
-        }
+        let mut pool = self.pool.lock();
+        // What others may have without a look was reckoned with it.
+        pool.credit = Default::default();
+        let mut set = slot.set.lock();
+        set.change(&slot.counters, start, |group| group.close(closed)).is_some()
     }
 
     /// Closes the group that starts there, where what was promised so far has room without it; with what only deletions may use, if

@@ -249,3 +249,30 @@ fn what_is_not_published_does_not_leave() {
     assert_eq!(space.memory(), 0);
     assert_eq!(space.allocate_data(SECTOR, SECTOR), Some(run));
 }
+
+#[test]
+fn a_group_that_is_away_is_closed_and_opened_unread() {
+    let (mut disk, _) = aged();
+    disk.share = Some(KEPT);
+    let space = disk.load(NODE, true).unwrap();
+    let sums = || {
+        let sums = space.slot(Class::Data).counters.read();
+        (sums.free, sums.nodes, sums.used)
+    };
+    let before = sums();
+    let starts = (0..GROUPS).map(|group| FIRST + group * GROUP);
+    for start in starts {
+        assert!(space.close_group(start, true));
+        let closed = sums();
+        assert!(closed.0 < before.0 && closed.1 < before.1 && closed.2 == before.2);
+        assert!(space.close_group(start, false));
+        assert_eq!(sums(), before);
+    }
+    assert_eq!(space.reads(), 0);
+    assert!(space.memory() <= 2 * KEPT);
+    // What is closed is not taken from, wherever its free space is.
+    assert!(space.close_group(FIRST, true));
+    let got = space.allocate_data(SECTOR, SECTOR).unwrap();
+    assert!(got.start >= FIRST + GROUP);
+    assert!(space.reads() > 0);
+}
