@@ -12,7 +12,7 @@ mod host;
 mod library;
 mod text;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use content::{BLOCK_BYTES, Digest};
 pub use diff::diff;
@@ -165,6 +165,8 @@ pub fn facts_of<S: Source>(source: &mut S) -> Result<Facts, S::Error> {
     let mut paths = BTreeMap::new();
     // First path seen of each inode with several names, and its digest.
     let mut identities: BTreeMap<(u64, u64), Vec<Vec<u8>>> = BTreeMap::new();
+    // A damaged filesystem may have a directory below itself.
+    let mut listed = BTreeSet::new();
     let mut waiting = vec![(Vec::new(), source.root()?)];
     while let Some((path, node)) = waiting.pop() {
         let Some(stat) = source.stat(&node)? else { continue };
@@ -174,7 +176,11 @@ pub fn facts_of<S: Source>(source: &mut S) -> Result<Facts, S::Error> {
             _ => fact_of(source, &node, &stat)?,
         };
         if stat.kind == Kind::Dir {
-            for (name, child) in source.list(&node)? {
+            let children = match listed.insert(stat.identity) {
+                true => source.list(&node)?,
+                false => Vec::new(),
+            };
+            for (name, child) in children {
                 waiting.push((join(&path, &name), child));
             }
         } else if stat.nlink > 1 {

@@ -1,6 +1,7 @@
 //! Logs with any bytes in them: they are replayed or refused, and what is refused leaves the image as it was.
 
 use std::collections::BTreeMap;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 
 use buttress::{Filesystem, Options};
@@ -16,8 +17,8 @@ use buttress_testkit::oracle::{root_or_skip, temp_dir};
 use buttress_volume::Volume;
 use zerocopy::FromBytes;
 
-use crate::cases::CASES;
-use crate::reach::reach;
+use crate::cases::{CASES, Case, case};
+use crate::reach::{files, reach};
 use crate::{Failed, make};
 
 /// Images.
@@ -25,6 +26,15 @@ const SAMPLE: [&str; 5] =
     ["deleted and new", "cloned over", "many links", "xattrs", "reserved and written"];
 /// Images of which each inode becomes one of another kind.
 const KINDS: [&str; 4] = ["deleted and new", "symbolic links", "cloned over", "xattrs"];
+/// Images of which each name comes to lead to each of these inodes, and to be in each of these directories.
+const NAMES: [&str; 4] =
+    ["a new directory", "a file in new directories", "deleted and new", "many links"];
+/// One more of these, in which directories that were there are logged.
+const BELOW_EACH_OTHER: Case<'_> = case(
+    "below each other",
+    "mkdir -p d/e/f; commit; put d/e/f/a 0 3; sync d/e/f; put d/e/a 0 5; sync d/e; put d/a 0 9; sync d",
+);
+const INODES: RangeInclusive<u64> = 256..=266;
 /// Changes of each; more with `BUTTRESS_LOGS`.
 const CHANGES: u64 = 150;
 
@@ -94,6 +104,7 @@ fn changed(base: &MemoryDevice, seed: u64) -> Result<&'static str, Failed> {
 /// Whether it is replayed or refused.
 fn hostile(disk: &MemoryDevice) -> Result<&'static str, Failed> {
     let shown = Filesystem::open_device(Arc::new(disk.snapshot()), Options::read_only())?;
+    let _all_of_them = files(&shown)?;
     let _whatever_can_be_read = facts_of_library(&shown);
     let _whatever_is_told = reach(&shown);
     let recorded = Arc::new(RecordingDevice::new(disk));
@@ -104,19 +115,20 @@ fn hostile(disk: &MemoryDevice) -> Result<&'static str, Failed> {
         Err(_) if recorded.event_count() == 0 => return Ok("refused"),
         Err(error) => return Err(format!("refused, but something was written: {error}").into()),
     };
+    let _all_of_them = files(&fs)?;
     fs.close()?;
     let faults = faults(&recorded.current())?;
     if faults.is_empty() { Ok("replayed") } else { Err(faults.join("; ").into()) }
 }
 
-/// The places of inodes in a log: blocks, and slots in them.
-fn inodes(patient: &Patient) -> Result<Vec<(u64, usize)>, Failed> {
+/// The places of a kind of items in a log: blocks, and slots in them.
+fn places(patient: &Patient, kind: u8) -> Result<Vec<(u64, usize)>, Failed> {
     let mut found = Vec::new();
     for at in blocks(patient)? {
         let block = patient.block(at)?;
         let slots = if block.is_leaf() { 0..block.len() } else { 0..0 };
-        let inodes = slots.filter(|slot| block.item(*slot).0.kind == kind::INODE_ITEM);
-        found.extend(inodes.map(|slot| (at, slot)));
+        let items = slots.filter(|slot| block.item(*slot).0.kind == kind);
+        found.extend(items.map(|slot| (at, slot)));
     }
     Ok(found)
 }
@@ -124,7 +136,7 @@ fn inodes(patient: &Patient) -> Result<Vec<(u64, usize)>, Failed> {
 /// A log with one inode of another kind, as it is, without a length, and as one of which only the existence was logged.
 fn inodes_of_other_kinds(base: &MemoryDevice) -> Result<BTreeMap<&'static str, u64>, Failed> {
     let mut came = BTreeMap::new();
-    for (at, slot) in inodes(&Patient::of(base)?)? {
+    for (at, slot) in places(&Patient::of(base)?, kind::INODE_ITEM)? {
         for (kind, how) in (0..16).flat_map(|kind| (0..4).map(move |how| (kind, how))) {
             let patient = Patient::of(base)?;
             edit_inode(&patient, (at, slot), |inode| {
@@ -150,11 +162,7 @@ fn edit_inode(
     edit: impl FnOnce(&mut InodeItem),
 ) -> Result<(), Failed> {
     patient.edit_block(at, |bytes| {
-        let mut range = 0..0;
-        item(bytes, slot, |head| {
-            let start = HEADER_LEN + head.offset.get() as usize;
-            range = start..start + head.size.get() as usize;
-        });
+        let range = data_of(bytes, slot);
         if let Ok((inode, _)) = InodeItem::mut_from_prefix(&mut bytes[range]) {
             edit(inode);
         }
@@ -162,22 +170,73 @@ fn edit_inode(
     Ok(())
 }
 
-#[test]
-fn inodes_of_other_kinds_are_replayed_or_refused() {
-    if !root_or_skip() {
-        return;
-    }
-    let mut failed = Vec::new();
-    for case in CASES.iter().filter(|case| KINDS.contains(&case.name)) {
-        let dir = temp_dir().unwrap();
-        make(case, true, dir.path()).unwrap();
-        let base = MemoryDevice::load(dir.path().join("ours")).unwrap();
-        match inodes_of_other_kinds(&base) {
-            Ok(came) => println!("{}: {came:?}", case.name),
-            Err(error) => failed.push(format!("{}: {error}", case.name)),
+/// Where a leaf has the data of an item.
+fn data_of(bytes: &mut [u8], slot: usize) -> Range<usize> {
+    let mut range = 0..0;
+    item(bytes, slot, |head| {
+        let start = HEADER_LEN + head.offset.get() as usize;
+        range = start..start + head.size.get() as usize;
+    });
+    range
+}
+
+/// A log with one name that leads to another inode, or one by which an inode is in another directory.
+fn names_elsewhere(base: &MemoryDevice) -> Result<BTreeMap<&'static str, u64>, Failed> {
+    let mut came = BTreeMap::new();
+    for kind in [kind::DIR_INDEX, kind::INODE_REF] {
+        for (at, slot) in places(&Patient::of(base)?, kind)? {
+            for other in INODES {
+                let patient = Patient::of(base)?;
+                patient.edit_block(at, |bytes| match kind {
+                    // It begins with the key of what it leads to.
+                    kind::DIR_INDEX => {
+                        let range = data_of(bytes, slot);
+                        bytes[range][..8].copy_from_slice(&u64::to_le_bytes(other));
+                    }
+                    _ => item(bytes, slot, |head| head.key.offset = other.into()),
+                })?;
+                let judged = hostile(&patient.device().snapshot());
+                let what =
+                    judged.map_err(|error| format!("{kind} {at} {slot} {other}: {error}"))?;
+                *came.entry(what).or_default() += 1;
+            }
         }
     }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    Ok(came)
+}
+
+fn named<'c>(names: &[&str]) -> Vec<&'c Case<'c>> {
+    CASES.iter().filter(|case| names.contains(&case.name)).collect()
+}
+
+/// All of these, of each of some logs.
+fn judge_all(
+    cases: &[&Case<'_>],
+    judge: impl Fn(&MemoryDevice) -> Result<BTreeMap<&'static str, u64>, Failed>,
+) -> Result<(), Failed> {
+    if !root_or_skip() {
+        return Ok(());
+    }
+    for case in cases {
+        let dir = temp_dir()?;
+        make(case, true, dir.path())?;
+        let base = MemoryDevice::load(dir.path().join("ours"))?;
+        let came = judge(&base).map_err(|error| format!("{}: {error}", case.name))?;
+        println!("{}: {came:?}", case.name);
+    }
+    Ok(())
+}
+
+#[test]
+fn inodes_of_other_kinds_are_replayed_or_refused() -> Result<(), Failed> {
+    judge_all(&named(&KINDS), inodes_of_other_kinds)
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_replayed_or_refused() -> Result<(), Failed> {
+    let mut cases = named(&NAMES);
+    cases.push(&BELOW_EACH_OTHER);
+    judge_all(&cases, names_elsewhere)
 }
 
 #[test]
@@ -188,7 +247,7 @@ fn any_bytes_are_replayed_or_refused() {
     let given = std::env::var("BUTTRESS_LOGS").ok();
     let count = given.map_or(CHANGES, |text| text.parse().expect("a number"));
     let (mut failed, mut came) = (Vec::new(), BTreeMap::<&str, u64>::new());
-    for case in CASES.iter().filter(|case| SAMPLE.contains(&case.name)) {
+    for case in named(&SAMPLE) {
         let dir = temp_dir().unwrap();
         make(case, true, dir.path()).unwrap();
         let base = MemoryDevice::load(dir.path().join("ours")).unwrap();

@@ -24,9 +24,14 @@ pub fn reach(fs: &Filesystem) -> Result<Vec<String>, Failed> {
     Ok(lines)
 }
 
-fn files(fs: &Filesystem) -> Result<Vec<Node>, Failed> {
+/// All regular files, each once.
+pub fn files(fs: &Filesystem) -> Result<Vec<Node>, Failed> {
     let (mut found, mut directories) = (BTreeSet::new(), vec![Node::ROOT]);
+    let mut read = BTreeSet::new();
     while let Some(directory) = directories.pop() {
+        if !read.insert((directory.subvolume, directory.ino)) {
+            return Err(format!("{directory:?} is in two places, or below itself").into());
+        }
         let mut nodes = Vec::new();
         fs.read_dir(directory, 0, &mut |entry| {
             nodes.push(entry.node);

@@ -86,13 +86,20 @@ fn replay_all(
     let mut extents = Extents::new(logs);
     let mut all: Vec<Replay<'_>> = subvolumes
         .iter()
-        .map(|(log, it)| Replay { op: &op, tree: &it.tree, log: log.view, linked: BTreeSet::new() })
+        .map(|(log, it)| Replay {
+            op: &op,
+            tree: &it.tree,
+            log: log.view,
+            linked: BTreeSet::new(),
+            named: BTreeSet::new(),
+        })
         .collect();
     for stage in [Stage::Inodes, Stage::Entries, Stage::Rest] {
         all.iter_mut().try_for_each(|replay| replay.stage(stage, &mut extents))?;
         op.step("a log is replayed in part");
     }
-    all.iter_mut().try_for_each(Replay::count_links)
+    all.iter_mut().try_for_each(Replay::count_links)?;
+    all.iter().try_for_each(Replay::check_directories)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,6 +116,8 @@ struct Replay<'r> {
     log: View<'r>,
     /// Inodes whose links are counted at the end.
     linked: BTreeSet<u64>,
+    /// Directories to which a name was given.
+    named: BTreeSet<u64>,
 }
 
 impl Replay<'_> {

@@ -1,5 +1,6 @@
 //! Inodes, their names, and the entries of directories.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress_ondisk::item::{InodeItem, file_type, mode};
@@ -10,7 +11,7 @@ use buttress_codec::crc32c::extref_hash;
 
 use super::Replay;
 use crate::error::Result;
-use crate::inode::{Entry, Inode, ListedEntry, Location, LoggedName};
+use crate::inode::{Entry, Inode, ListedEntry, Location, LoggedName, TOP};
 
 /// Entries that are looked at at a time.
 const LIST_LEN: usize = 256;
@@ -166,9 +167,10 @@ impl Replay<'_> {
         let name = LoggedName { index: key.offset, name: logged.name };
         self.tree.replay_entry(self.op, &dir, name, wanted)?;
         self.tree.replay_reference(self.op, &target, dir.ino, name)?;
-        if file_type != file_type::DIRECTORY {
-            self.linked.insert(ino);
-        }
+        match file_type {
+            file_type::DIRECTORY => self.named.insert(ino),
+            _ => self.linked.insert(ino),
+        };
         Ok(())
     }
 
@@ -222,6 +224,9 @@ impl Replay<'_> {
         }
         let file_type = inode.attributes_now().file_type();
         let wanted = Entry { location: Location::Inode(ino), file_type };
+        if file_type == file_type::DIRECTORY {
+            self.named.insert(ino);
+        }
         for &(index, name) in names {
             self.need(NAME_LEAVES, 3 * name.len() + 80, 0)?;
             let logged = LoggedName { index, name };
@@ -257,6 +262,34 @@ impl Replay<'_> {
             if links == 0 && inode.attributes_now().is_directory() {
                 self.remove_entries(&inode, (0, u64::MAX), false)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A directory has one name, and is not below itself: who walks through a subvolume that is said to be otherwise finds no end.
+    pub(super) fn check_directories(&self) -> Result<()> {
+        if self.named.contains(&TOP) {
+            let key = Key::new(TOP, kind::INODE_REF, 0);
+            return Err(self.wrong("a log gives the top directory a name", key));
+        }
+        let mut reached = BTreeSet::from([TOP]);
+        for &ino in &self.named {
+            let (mut at, mut way) = (ino, BTreeSet::new());
+            while !reached.contains(&at) {
+                let key = Key::new(at, kind::INODE_REF, 0);
+                if !way.insert(at) {
+                    return Err(self.wrong("a log has a directory below itself", key));
+                }
+                let inode = self.must_have(at, key)?;
+                let names = self.tree.names_of(self.op, &inode)?;
+                match names.as_slice() {
+                    // It is deleted.
+                    [] => break,
+                    [(parent, ..)] => at = *parent,
+                    _ => return Err(self.wrong("a log gives a directory another name", key)),
+                }
+            }
+            reached.append(&mut way);
         }
         Ok(())
     }
