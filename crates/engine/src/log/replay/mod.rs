@@ -21,7 +21,7 @@
 //! # What is refused
 //!
 //! Where a log cannot be read, or contradicts itself or its subvolume in a way in which Linux would not mount either, nothing is
-//! written.
+//! written. The same where it would put a directory below itself, or make a symbolic link without a target, of which Linux does not ask.
 
 mod data;
 mod names;
