@@ -6,7 +6,7 @@ use buttress::{Filesystem, New, Node, Options};
 
 use crate::linux::{self, Mount};
 use crate::mounts::{self, Served};
-use crate::{Figure, Row, Scale, Side, median, seconds};
+use crate::{Row, Scale, Side, median, seconds, wanted_threads, wants_work};
 
 const IMAGE: u64 = 8 << 30;
 const THREADS: u64 = 2;
@@ -37,13 +37,16 @@ pub fn row(scale: Scale) -> Row {
     let load = Load { files, threads: THREADS, snapshots: 0, memory };
     let mut row = Row::new(1, format!("create {files} empty files"));
     let sides = [("here, 2 threads", Side::Here), ("Linux, fs_mark, 2 threads", Side::Linux)];
-    let medians = both(scale, scale.rounds, load, sides, &mut row);
-    row.ratio("ratio", medians);
+    if wants_work("the first") {
+        let medians = both(scale, scale.rounds, load, sides, &mut row);
+        row.ratio("ratio", medians);
+    }
     let mut loads = vec![Load { threads: 1, files: 10_000, ..load }];
     loads.push(Load { threads: 1, files: 100_000, ..load });
     let million = Load { files: scale.of(1_000_000), ..load };
     let cores = std::thread::available_parallelism().map_or(1, usize::from) as u64;
-    let threads = [1, 2, 4, 8, 16].into_iter().filter(|threads| *threads <= cores.max(2));
+    let threads = wanted_threads(&[1, 2, 4, 8, 16]).into_iter();
+    let threads = threads.filter(|threads| *threads <= cores.max(2));
     loads.extend(threads.map(|threads| Load { threads, ..million }));
     let more = Load { files: scale.of(3_000_000), ..load };
     loads.extend([more, Load { memory: LITTLE, ..million }, Load { memory: LITTLE, ..more }]);
@@ -57,11 +60,16 @@ pub fn row(scale: Scale) -> Row {
             load.snapshots,
             load.memory >> 20
         );
+        if !wants_work(&what) {
+            continue;
+        }
         let (here, there) = (format!("here, {what}"), format!("Linux, {what}"));
         let sides = [(here.as_str(), Side::Here), (there.as_str(), Side::Linux)];
         both(scale, scale.rounds.min(3), load, sides, &mut row);
     }
-    through_mounts(scale, &mut row);
+    if wants_work("mounts") {
+        through_mounts(scale, &mut row);
+    }
     row
 }
 
@@ -227,6 +235,6 @@ fn through_mounts(scale: Scale, row: &mut Row) {
     }
     let rate = |of: Served| medians.iter().find(|(what, _)| *what == of).map(|(_, rate)| *rate);
     if let (Some(ours), Some(null)) = (rate(Served::Ours), rate(Served::Null)) {
-        row.figures.push(Figure::new("through the mount, share of null", ours / null * 100.0, "%"));
+        row.add("through the mount, share of null", ours / null * 100.0, "%");
     }
 }

@@ -4,7 +4,9 @@
 //! alternate, and medians are quoted. Where root, the kernel or a tool is missing, a row says so instead of guessing.
 //!
 //! `BENCH_ROWS=1,3` chooses rows, `BENCH_SIDES=here,linux,mounts` sides, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the
-//! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes).
+//! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes), `BENCH_THREADS=1,16`
+//! the numbers of threads in rows 1 and 23, `BENCH_WORK=made,renamed` the work
+//! in rows 1, 18 and 23, by a part of its name.
 
 mod balance;
 mod check;
@@ -95,13 +97,15 @@ pub struct Row {
 }
 
 impl Row {
-    /// A row without figures.
+    /// A row without figures. What is known of it is printed at once, so that who ends the bench early has seen it.
     pub fn new(number: u32, work: String) -> Row {
+        println!("row {number}: {work}");
         Row { number, work, figures: Vec::new(), notes: Vec::new() }
     }
 
     /// Adds a figure.
     pub fn add(&mut self, name: &str, value: f64, unit: &'static str) {
+        println!("    {name:<52} {value:>14.2} {unit}");
         self.figures.push(Figure::new(name, value, unit));
     }
 
@@ -115,6 +119,7 @@ impl Row {
     /// Says once what is missing.
     pub fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
+            println!("    ({note})");
             self.notes.push(note);
         }
     }
@@ -135,6 +140,17 @@ pub fn seconds(work: impl FnOnce()) -> f64 {
 
 fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// The numbers of threads wanted of `all`.
+pub fn wanted_threads(all: &[u64]) -> Vec<u64> {
+    let Ok(chosen) = std::env::var("BENCH_THREADS") else { return all.to_vec() };
+    chosen.split(',').filter_map(|threads| threads.trim().parse().ok()).collect()
+}
+
+/// Whether work of this name is wanted.
+pub fn wants_work(name: &str) -> bool {
+    std::env::var("BENCH_WORK").map_or(true, |all| all.split(',').any(|one| name.contains(one)))
 }
 
 fn scale() -> Scale {
@@ -194,20 +210,9 @@ fn main() {
                 std::process::exit(2);
             }
         };
-        print(&row);
         rows.push(row);
     }
     write(&rows, scale);
-}
-
-fn print(row: &Row) {
-    println!("row {}: {}", row.number, row.work);
-    for Figure { name, value, unit } in &row.figures {
-        println!("    {name:<52} {value:>14.2} {unit}");
-    }
-    for note in &row.notes {
-        println!("    ({note})");
-    }
 }
 
 fn write(rows: &[Row], scale: Scale) {

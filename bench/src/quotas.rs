@@ -7,7 +7,7 @@ use buttress::{Filesystem, New, Node, Options, Owner};
 
 use crate::create::{fresh, make_files};
 use crate::linux::{self, Mount};
-use crate::{Row, Scale, Side, median, seconds};
+use crate::{Row, Scale, Side, median, seconds, wants_work};
 
 /// Bytes of the images; they are sparse.
 const IMAGE: u64 = 16 << 30;
@@ -211,8 +211,7 @@ fn linux_makes(top: &Path, files: u64) -> Result<(), String> {
 /// Each work with quotas and without, by turns.
 pub fn row(scale: Scale) -> Row {
     let mut row = Row::new(18, "what quotas cost".to_owned());
-    let chosen = std::env::var("BENCH_WORK").unwrap_or_default();
-    for work in Work::ALL.into_iter().filter(|work| work.name(scale).contains(&chosen)) {
+    for work in Work::ALL.into_iter().filter(|work| wants_work(&work.name(scale))) {
         for (side, name) in [(Side::Here, "here"), (Side::Linux, "Linux")] {
             if scale.wants(side) {
                 compare(&mut row, scale, work, side, name);

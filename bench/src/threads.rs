@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use buttress::{Filesystem, New, Node, Options, Rename};
 
 use crate::linux::{self, Mount};
-use crate::{Row, Scale, Side, create, median, seconds};
+use crate::{Row, Scale, Side, create, median, seconds, wanted_threads, wants_work};
 
 const IMAGE: u64 = 16 << 30;
 const THREADS: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
@@ -187,14 +187,30 @@ fn rate(place: &dyn Place, work: Work, count: u64, threads: u64, from: u64) -> R
     done.map(|()| (each * threads) as f64 / took)
 }
 
+/// What is measured of a work: its name, how many, and the threads.
+struct Case {
+    work: Work,
+    name: &'static str,
+    count: u64,
+    threads: Vec<u64>,
+}
+
+fn cases(scale: Scale) -> Vec<Case> {
+    let all = Work::ALL.into_iter().filter(|(_, name, _)| wants_work(name));
+    let case = |(work, name, full)| {
+        Case { work, name, count: scale.of(full), threads: wanted_threads(&THREADS) }
+    };
+    all.map(case).collect()
+}
+
 /// All of it, with each number of threads; each round on a new filesystem.
 fn measure(place: &dyn Place, scale: Scale) -> Result<Vec<f64>, String> {
     let mut rates = Vec::new();
-    for (work, _, count) in Work::ALL {
+    for case in cases(scale) {
         let mut from = 0;
-        for threads in THREADS {
-            rates.push(rate(place, work, scale.of(count), threads, from)?);
-            from += scale.of(count);
+        for threads in case.threads {
+            rates.push(rate(place, case.work, case.count, threads, from)?);
+            from += case.count;
         }
     }
     Ok(rates)
@@ -217,15 +233,13 @@ pub fn row(scale: Scale) -> Row {
             done.map_or_else(|why| row.note(why), |rates| rounds.push(rates));
         }
     }
-    for (at, (_, what, _)) in Work::ALL.into_iter().enumerate() {
-        for (number, threads) in THREADS.into_iter().enumerate() {
-            let of = |rounds: &[Vec<f64>]| -> Vec<f64> {
-                rounds.iter().map(|rates| rates[at * THREADS.len() + number]).collect()
-            };
-            for (side, rounds) in ["Linux", "here"].iter().zip(&sides).filter(|it| !it.1.is_empty())
-            {
-                row.add(&format!("{side}, {what}, {threads} threads"), median(of(rounds)), "/s");
-            }
+    let names = cases(scale).into_iter().flat_map(|case| {
+        case.threads.into_iter().map(move |threads| format!("{}, {threads} threads", case.name))
+    });
+    for (at, name) in names.enumerate() {
+        for (side, rounds) in ["Linux", "here"].iter().zip(&sides).filter(|it| !it.1.is_empty()) {
+            let rates = rounds.iter().map(|rates: &Vec<f64>| rates[at]).collect();
+            row.add(&format!("{side}, {name}"), median(rates), "/s");
         }
     }
     row

@@ -13,6 +13,7 @@ mod quota;
 pub mod refs;
 pub mod space;
 pub mod stats;
+mod stripes;
 pub mod subvol;
 mod sync;
 mod threads;

@@ -65,6 +65,11 @@ mod scheduled {
             self.0.try_read().ok()
         }
 
+        /// The whole lock, unless somebody has it or a share of it.
+        pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
+            self.0.try_write().ok()
+        }
+
         /// Waits for the whole lock.
         pub fn write(&self) -> RwLockWriteGuard<'_, T> {
             self.0.write().expect("a thread that panics ends the test")

@@ -16,6 +16,8 @@ use crate::error::Result;
 
 /// What there is to run on.
 struct Processors {
+    /// How many.
+    all: usize,
     /// The threads worth having for work that computes.
     count: usize,
     /// Where they may run; `None`: nobody knows.
@@ -26,10 +28,15 @@ struct Processors {
 /// processor, and the answer takes a dozen system calls, more than the rest of a small commit.
 fn processors() -> &'static Processors {
     static PROCESSORS: OnceLock<Processors> = OnceLock::new();
-    PROCESSORS.get_or_init(|| Processors {
-        count: std::thread::available_parallelism().map_or(1, usize::from).min(16),
-        set: sched_getaffinity(None).ok(),
+    PROCESSORS.get_or_init(|| {
+        let all = std::thread::available_parallelism().map_or(1, usize::from);
+        Processors { all, count: all.min(16), set: sched_getaffinity(None).ok() }
     })
+}
+
+/// The processors that there are.
+pub fn all() -> usize {
+    processors().all
 }
 
 /// The threads worth having for work that computes.

@@ -12,9 +12,10 @@ const CRATES: [&str; 9] =
 const CHECKER: [&str; 4] = ["codec", "ondisk", "device", "volume"];
 
 /// Modules of the engine from the bottom up; those of one line know nothing of each other.
-const MODULES: [&[&str]; 12] = [
+const MODULES: [&[&str]; 13] = [
     &["error", "env", "hash", "stats", "sync"],
     &["threads"],
+    &["stripes"],
     &["tree"],
     &["space"],
     &["refs"],

@@ -212,7 +212,7 @@ impl Filesystem {
         inner.core.txn.note_asked();
         stats::add(&inner.core.counters.fsyncs, 1);
         match inner.read(|op| inner.find(op, node)) {
-            Ok((subvolume, inode)) => inner.sync(subvolume, inode),
+            Ok((subvolume, inode)) => inner.sync(subvolume.shared(), inode),
             // It is gone, or never was one of its own: what it was may still be of use to somebody.
             Err(Error::User(_)) => inner.commit().map(drop),
             Err(error) => Err(error),

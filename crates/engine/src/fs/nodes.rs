@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_ondisk::objectid;
 
@@ -14,7 +15,7 @@ use crate::error::{Errno, Error, Passed, Result};
 use crate::inode::file::FILE_END;
 use crate::inode::{FEW, Inode, Location, SetAttributes, SetXattr, Step, letting_go};
 use crate::space::Need;
-use crate::subvol::Subvolume;
+use crate::subvol::{Near, Subvolume};
 use crate::txn::Op;
 
 /// Items of a new inode and its name, without the lengths of names.
@@ -26,12 +27,12 @@ const LIST_LEN: usize = 256;
 const LAST_LEAVES: u32 = 5;
 
 impl Inner {
-    pub(super) fn subvolume(&self, id: u64) -> Result<Arc<Subvolume>> {
+    pub(super) fn subvolume(&self, id: u64) -> Result<Near> {
         self.forest.get_used(&self.core, id)
     }
 
     /// The inode and its subvolume. ENOENT for stubs, too: what they can do is decided before.
-    pub(super) fn find(&self, op: &Op<'_>, node: Node) -> Result<(Arc<Subvolume>, Arc<Inode>)> {
+    pub(super) fn find(&self, op: &Op<'_>, node: Node) -> Result<(Near, Arc<Inode>)> {
         let subvolume = self.subvolume(node.subvolume)?;
         let inode = subvolume.tree.get(op, node.ino)?;
         Ok((subvolume, inode))
@@ -43,10 +44,10 @@ impl Inner {
         if node.is_stub() {
             return Err(Error::User(Errno::ROFS));
         }
-        if self.is_cleaned(node.subvolume) {
+        let subvolume = self.subvolume(node.subvolume)?;
+        if subvolume.is_cleaned.load(Ordering::Acquire) {
             return Ok(());
         }
-        let subvolume = self.subvolume(node.subvolume)?;
         if subvolume.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
@@ -57,18 +58,15 @@ impl Inner {
     pub(super) fn clean_up(&self, subvolume: &Subvolume) -> Result<()> {
         let first = || Some(Arc::default());
         let turn = self.cleaned.write().entry(subvolume.id).or_insert_with(first).clone();
-        let Some(turn) = turn else { return Ok(()) };
-        let _turn = turn.lock();
-        if self.is_cleaned(subvolume.id) {
-            return Ok(());
+        if let Some(turn) = turn {
+            let _turn = turn.lock();
+            if !matches!(self.cleaned.read().get(&subvolume.id), Some(None)) {
+                self.drop_orphans(subvolume)?;
+                self.cleaned.write().insert(subvolume.id, None);
+            }
         }
-        self.drop_orphans(subvolume)?;
-        self.cleaned.write().insert(subvolume.id, None);
+        subvolume.is_cleaned.store(true, Ordering::Release);
         Ok(())
-    }
-
-    fn is_cleaned(&self, subvolume: u64) -> bool {
-        matches!(self.cleaned.read().get(&subvolume), Some(None))
     }
 
     /// Deletes the files without names that nobody holds.

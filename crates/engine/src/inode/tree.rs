@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
 use buttress_ondisk::item::InodeItem;
 use buttress_ondisk::{Key, kind, objectid};
-use parking_lot::Mutex;
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLock};
 
 use super::attributes::Attributes;
 use super::file::{Cache, Layers};
@@ -18,8 +19,9 @@ use super::strays::{Stray, Strays};
 use super::{Inode, TOP};
 use crate::error::{Errno, Error, Result};
 use crate::hash::Rows;
+use crate::stripes::Striped;
 use crate::threads;
-use crate::tree::{Recent, Root, View};
+use crate::tree::{Published, Recent, Root, View};
 use crate::txn::{Core, Op};
 
 pub(super) const SHARDS: usize = 64;
@@ -75,13 +77,13 @@ pub struct FileTree {
     /// The tree's id.
     pub id: u64,
     /// The published version; `None` until the first commit of a new tree.
-    root: Mutex<Option<Root>>,
+    root: Published,
     /// Where it was searched.
     recent: Recent,
-    shards: Vec<Mutex<Shard>>,
-    next_ino: AtomicU64,
+    shards: Vec<RwLock<Shard>>,
+    next_ino: CachePadded<AtomicU64>,
     /// Inodes that the running transaction has changed.
-    dirty: Mutex<Vec<Listed>>,
+    dirty: Striped<Mutex<Vec<Listed>>>,
     /// Those of them that are in the log and have changed since.
     pub(super) relog: Mutex<Vec<Arc<Inode>>>,
     pub(super) strays: Mutex<Strays>,
@@ -92,7 +94,7 @@ pub struct FileTree {
     /// Inodes of the transaction that is being committed.
     pub(super) committing: Mutex<Committing>,
     /// How many inodes are on these two lists.
-    changed: AtomicUsize,
+    changed: CachePadded<AtomicUsize>,
     /// Orphan items without inode, to be removed by the next commit; and by the one under way.
     stale_orphans: Mutex<[BTreeSet<u64>; 2]>,
     /// Files that go in steps.
@@ -111,7 +113,7 @@ pub struct FileTree {
     /// Inodes that a shard keeps.
     keep: AtomicUsize,
     /// How often its inodes are held, all together; [`CLOSED`] when no more may be.
-    pub(super) held: AtomicUsize,
+    pub(super) held: CachePadded<AtomicUsize>,
 }
 
 /// Of a tree of which nothing may be held any more.
@@ -126,20 +128,20 @@ impl FileTree {
             None => TOP + 1,
         };
         let keep = core.inodes_max.div_ceil(SHARDS);
-        let shard = || Mutex::new(Shard::new(keep));
+        let shard = || RwLock::new(Shard::new(keep));
         Ok(FileTree {
             id,
-            root: Mutex::new(root),
+            root: Published::new(root),
             recent: Recent::default(),
             shards: (0..SHARDS).map(|_| shard()).collect(),
-            next_ino: AtomicU64::new(next_ino),
-            dirty: Mutex::default(),
+            next_ino: AtomicU64::new(next_ino).into(),
+            dirty: Striped::default(),
             relog: Mutex::default(),
             strays: Mutex::default(),
             moved: AtomicUsize::new(0),
             tangles: AtomicUsize::new(0),
             committing: Mutex::default(),
-            changed: AtomicUsize::new(0),
+            changed: AtomicUsize::new(0).into(),
             stale_orphans: Mutex::default(),
             leaving: Mutex::default(),
             renames: Mutex::default(),
@@ -149,13 +151,13 @@ impl FileTree {
             used: AtomicBool::new(true),
             resting: AtomicBool::new(false),
             keep: AtomicUsize::new(keep),
-            held: AtomicUsize::new(0),
+            held: AtomicUsize::new(0).into(),
         })
     }
 
     /// The published version.
     pub fn root(&self) -> Option<Root> {
-        *self.root.lock()
+        self.root.get()
     }
 
     /// The published version, to read. Load it *after* an inode was locked: what the inode no longer holds as a layer is in
@@ -190,7 +192,7 @@ impl FileTree {
 
     // ---- the table ----
 
-    fn shard(&self, ino: u64) -> &Mutex<Shard> {
+    fn shard(&self, ino: u64) -> &RwLock<Shard> {
         &self.shards[(ino % SHARDS as u64) as usize]
     }
 
@@ -199,11 +201,14 @@ impl FileTree {
         if !self.used.load(Ordering::Relaxed) {
             self.used.store(true, Ordering::Relaxed);
         }
-        if let Some(inode) = self.shard(ino).lock().inodes.get(&ino) {
+        if let Some(inode) = self.shard(ino).read().inodes.get(&ino) {
             if inode.gone.load(Ordering::Acquire) {
                 return Err(Error::User(Errno::NOENT));
             }
-            inode.recent.store(true, Ordering::Relaxed);
+            // Who writes takes the cache line from who looks at the same time.
+            if !inode.recent.load(Ordering::Relaxed) {
+                inode.recent.store(true, Ordering::Relaxed);
+            }
             return Ok(inode.clone());
         }
         let key = Key::new(ino, kind::INODE_ITEM, 0);
@@ -226,7 +231,7 @@ impl FileTree {
 
     /// Puts an inode into the table; the one that is in it already wins.
     pub(super) fn remember(&self, inode: Arc<Inode>) -> Arc<Inode> {
-        let mut shard = self.shard(inode.ino).lock();
+        let mut shard = self.shard(inode.ino).write();
         let changed = self.changed.load(Ordering::Relaxed) / SHARDS;
         if shard.inodes.len() >= shard.limit.max(shard.keep + changed) {
             shard.sweep(changed);
@@ -257,7 +262,7 @@ impl FileTree {
 
     /// Forgets what can be read again, used or not so long ago.
     pub fn forget_unused(&self) {
-        self.shards.iter().for_each(|shard| shard.lock().evict(|_| false));
+        self.shards.iter().for_each(|shard| shard.write().evict(|_| false));
         self.forget_decompressed();
     }
 
@@ -274,7 +279,7 @@ impl FileTree {
             return;
         }
         for shard in &self.shards {
-            let mut shard = shard.lock();
+            let mut shard = shard.write();
             shard.keep = keep;
             if keep < before {
                 shard.shrink();
@@ -292,11 +297,11 @@ impl FileTree {
     pub fn asleep(&mut self) -> Option<Asleep> {
         let idle = *self.resting.get_mut() && !*self.used.get_mut();
         let committing = self.committing.get_mut();
-        let clean = self.dirty.get_mut().is_empty()
+        let clean = self.dirty.all_mut().all(|dirty| dirty.get_mut().is_empty())
             && committing.inodes.is_empty()
             && self.stale_orphans.get_mut().iter().all(BTreeSet::is_empty)
             && self.leaving.get_mut().is_empty()
-            && self.root.get_mut().is_some();
+            && self.root.get().is_some();
         if !idle || !clean {
             return None;
         }
@@ -307,7 +312,7 @@ impl FileTree {
         }
         let mut holds = Box::default();
         if self.shards.iter_mut().any(|shard| !shard.get_mut().holds.is_empty()) {
-            let of_shard = |shard: &mut Mutex<Shard>| std::mem::take(&mut shard.get_mut().holds);
+            let of_shard = |shard: &mut RwLock<Shard>| std::mem::take(&mut shard.get_mut().holds);
             holds = self.shards.iter_mut().map(of_shard).collect();
         }
         Some(Asleep { next_ino: *self.next_ino.get_mut(), held: *self.held.get_mut(), holds })
@@ -325,7 +330,7 @@ impl FileTree {
 
     /// Takes an inode out of the table: it was deleted, and no version that can be read holds it.
     pub(super) fn forget(&self, ino: u64) {
-        let mut shard = self.shard(ino).lock();
+        let mut shard = self.shard(ino).write();
         shard.inodes.remove(&ino);
         shard.holds.take(ino);
     }
@@ -347,19 +352,22 @@ impl FileTree {
 
     /// Those that the running transaction has changed.
     pub(super) fn changed_inodes(&self) -> Vec<Arc<Inode>> {
-        self.dirty.lock().iter().map(|(_, inode)| inode.clone()).collect()
+        let of_stripe = |dirty: &Mutex<Vec<Listed>>| -> Vec<_> {
+            dirty.lock().iter().map(|(_, inode)| inode.clone()).collect()
+        };
+        self.dirty.all().flat_map(of_stripe).collect()
     }
 
     /// How many inodes are in memory.
     pub fn loaded(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().inodes.len()).sum()
+        self.shards.iter().map(|shard| shard.read().inodes.len()).sum()
     }
 
     // ---- the commit ----
 
     pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
         self.changed.fetch_add(1, Ordering::Relaxed);
-        self.dirty.lock().push((inode.ino, inode.clone()));
+        self.dirty.mine().lock().push((inode.ino, inode.clone()));
     }
 
     /// An inode that is in the log has changed since.
@@ -428,13 +436,15 @@ impl FileTree {
 
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
-        !self.dirty.lock().is_empty() || !self.stale_orphans.lock()[0].is_empty()
+        self.dirty.all().any(|dirty| !dirty.lock().is_empty()) || !self.stale_orphans.lock()[0].is_empty()
     }
 
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
     /// other steps may be left out otherwise.
     pub fn freeze(&self) -> bool {
-        let frozen = std::mem::take(&mut *self.dirty.lock());
+        let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()));
+        let mut frozen = stripes.next().unwrap_or_default();
+        stripes.for_each(|mut stripe| frozen.append(&mut stripe));
         self.relog.lock().clear();
         self.strays.lock().clear();
         self.moved.store(0, Ordering::Relaxed);
@@ -499,7 +509,7 @@ impl FileTree {
 
     /// Step 4: `root` is durable, and what is read from now on. It has what the frozen layers have, which go after.
     pub fn publish(&self, root: Root) {
-        *self.root.lock() = Some(root);
+        self.root.set(root);
     }
 
     /// Step 5: the layers that the tree contains are dropped.
@@ -518,7 +528,7 @@ impl FileTree {
         });
         debug_assert!(done.is_ok());
         let done = threads::for_each_alike_unless(false, &self.shards, |shard| {
-            shard.lock().shrink();
+            shard.write().shrink();
             Ok(())
         });
         debug_assert!(done.is_ok());

@@ -13,7 +13,7 @@ use zerocopy::IntoBytes;
 
 use super::create::SnapshotRequest;
 use super::drop::Stuck;
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Near};
 use super::pace::Pace;
 use super::pending::Pending;
 use super::relocation_trees::Doomed;
@@ -39,6 +39,8 @@ pub struct Subvolume {
     pub(super) state: Mutex<State>,
     /// It was deleted: nothing may use it any more but who holds some of its files.
     pub(super) dead: AtomicBool,
+    /// The files without names that a crash has left in it were deleted. Whoever sees to that remembers it, too: it may leave memory and come back.
+    pub is_cleaned: AtomicBool,
     /// The transaction that gives a snapshot its name; before that is durable, the last commit has it as one to be dropped.
     pub(super) named_in: AtomicU64,
     /// While it is dropped: the blocks to convert that lie before this key are converted.
@@ -82,6 +84,7 @@ impl Subvolume {
             tree,
             state: Mutex::new(State { item, dirty: false, left: false, frozen: None }),
             dead: AtomicBool::new(false),
+            is_cleaned: AtomicBool::new(false),
             named_in: AtomicU64::new(0),
             converted: Mutex::new(Key::MIN),
         })
@@ -217,8 +220,11 @@ impl Forest {
     }
 
     /// The subvolume `id`, for its files. ENOENT when there is none, or it is deleted and none of its files is held.
-    pub fn get_used(&self, core: &Core, id: u64) -> Result<Arc<Subvolume>> {
-        let found = self.find(core, id)?;
+    pub fn get_used(&self, core: &Core, id: u64) -> Result<Near> {
+        let found = match self.subvolumes.get_near(id) {
+            Some(found) => found,
+            None => self.subvolumes.bring_near(self.find(core, id)?),
+        };
         let gone = found.is_dead() && !found.tree.is_held();
         if gone { Err(Error::User(Errno::NOENT)) } else { Ok(found) }
     }

@@ -8,7 +8,12 @@
 //!
 //! Opening reads from the device, and is done without the lock of the table: who waits for one subvolume keeps nobody from the
 //! others. Where something has left the table meanwhile, it may have been this subvolume, with changes, and is opened again.
+//!
+//! Each operation looks for its subvolume, mostly the same one. So that many processors do not take one cache line from each other for that, threads have a
+//! table of their own before this one ([`Striped`]), of which each subvolume is held once more ([`Near`]). It has only what this one has: who takes something out here takes it out
+//! there before anybody can put it in again, for which a share of the lock of this table is needed.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -17,6 +22,7 @@ use super::forest::Subvolume;
 use crate::error::Result;
 use crate::hash::Spread;
 use crate::inode::Asleep;
+use crate::stripes::Striped;
 
 /// So many subvolumes stay in memory whoever uses them: as long as there are no more, none has to be opened again.
 const FEW: usize = 32;
@@ -53,16 +59,58 @@ impl Table {
     }
 }
 
+/// A subvolume, as some threads hold it: to copy this counts among them alone.
+#[derive(Clone, Debug)]
+pub struct Near(Arc<Arc<Subvolume>>);
+
+impl Near {
+    /// The subvolume, as it is held by all.
+    pub fn shared(&self) -> Arc<Subvolume> {
+        Arc::clone(&self.0)
+    }
+}
+
+impl Deref for Near {
+    type Target = Subvolume;
+
+    fn deref(&self) -> &Subvolume {
+        &self.0
+    }
+}
+
+/// Subvolumes that some threads have in a table of their own at most.
+const NEAR_MAX: usize = 64;
+
 /// The subvolumes in memory.
 #[derive(Debug, Default)]
 pub(super) struct Loaded {
     table: RwLock<Table>,
+    near: Striped<RwLock<Spread<u64, Near>>>,
 }
 
 impl Loaded {
     /// The subvolume `id`, if it is here.
     pub fn get(&self, id: u64) -> Option<Arc<Subvolume>> {
         self.table.read().subvolumes.get(&id).cloned()
+    }
+
+    /// The subvolume `id`, if threads like this one had it lately.
+    pub fn get_near(&self, id: u64) -> Option<Near> {
+        self.near.mine().read().get(&id).cloned()
+    }
+
+    /// Has threads like this one find a subvolume nearby, if it is here.
+    pub fn bring_near(&self, subvolume: Arc<Subvolume>) -> Near {
+        let near = Near(Arc::new(subvolume));
+        let table = self.table.read();
+        if table.subvolumes.get(&near.id).is_some_and(|here| Arc::ptr_eq(here, &near.0)) {
+            let mut mine = self.near.mine().write();
+            if mine.len() >= NEAR_MAX {
+                mine.clear();
+            }
+            mine.insert(near.id, near.clone());
+        }
+        near
     }
 
     /// The subvolume `id`, which `open` opens if it is not here.
@@ -85,13 +133,16 @@ impl Loaded {
     }
     /// Puts in a new subvolume.
     pub fn insert(&self, subvolume: Arc<Subvolume>) {
-        self.table.write().subvolumes.insert(subvolume.id, subvolume);
+        let table = &mut *self.table.write();
+        self.near.all().for_each(|near| drop(near.write().remove(&subvolume.id)));
+        table.subvolumes.insert(subvolume.id, subvolume);
     }
 
     /// Takes out one that was dropped.
     pub fn remove(&self, id: u64) {
         let table = &mut *self.table.write();
         table.departures += 1;
+        self.near.all().for_each(|near| drop(near.write().remove(&id)));
         table.subvolumes.remove(&id);
         table.asleep.remove(&id);
     }
@@ -141,6 +192,7 @@ impl Loaded {
     fn leave(&self) {
         let Table { subvolumes, asleep, departures, .. } = &mut *self.table.write();
         let before = subvolumes.len();
+        self.near.all().for_each(|near| near.write().clear());
         subvolumes.retain(|id, subvolume| {
             // Who uses it has an `Arc` that it got under the lock of the table.
             let left = Arc::get_mut(subvolume).and_then(Subvolume::asleep);

@@ -26,4 +26,5 @@ mod tests;
 pub use create::Place;
 pub use forest::{Forest, LEAVING_COMMITS, Subvolume};
 pub use info::SubvolumeInfo;
+pub use loaded::Near;
 pub use relocation_trees::is_half_merged;

@@ -9,7 +9,7 @@
 //! the filesystem may use, so its size changes ([`Blocks::keep_to`]).
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use buttress_ondisk::TreeBlock;
 use buttress_ondisk::check::{Expect, may_own};
@@ -17,7 +17,8 @@ use buttress_volume::Volume;
 
 use crate::error::Result;
 use crate::hash::Spread;
-use crate::sync::Mutex;
+use crate::stripes::Striped;
+use crate::sync::RwLock;
 
 const SHARDS: usize = 64;
 /// Blocks that a shard has room for at least, or there are fewer shards.
@@ -29,7 +30,7 @@ const STEPS: usize = 16;
 struct Entry {
     block: Arc<TreeBlock>,
     /// Touched since the last sweep.
-    used: bool,
+    used: AtomicBool,
     /// Not written yet: must stay.
     held: bool,
 }
@@ -41,31 +42,31 @@ struct Shard {
     held: usize,
     /// Not swept before it has this size: held blocks cannot be evicted, and a sweep has to pay.
     limit: usize,
-    /// Blocks found so far.
-    hits: u64,
 }
 
 impl Shard {
     fn find(
-        &mut self,
+        &self,
         bytenr: u64,
         level: u8,
         generation: u64,
         owner: u64,
     ) -> Option<Arc<TreeBlock>> {
-        let entry = self.blocks.get_mut(&bytenr)?;
+        let entry = self.blocks.get(&bytenr)?;
         let block = &entry.block;
         let wanted = (block.generation(), block.level()) == (generation, level);
         if !wanted || !may_own(block.owner(), owner) {
             return None;
         }
-        entry.used = true;
-        self.hits += 1;
+        // Who writes takes the cache line from who looks at the same time.
+        if !entry.used.load(Ordering::Relaxed) {
+            entry.used.store(true, Ordering::Relaxed);
+        }
         Some(entry.block.clone())
     }
 
     fn put(&mut self, block: Arc<TreeBlock>, held: bool) {
-        let old = self.blocks.insert(block.bytenr(), Entry { block, used: true, held });
+        let old = self.blocks.insert(block.bytenr(), Entry { block, used: AtomicBool::new(true), held });
         self.held += usize::from(held);
         self.held -= usize::from(old.is_some_and(|old| old.held));
     }
@@ -73,7 +74,7 @@ impl Shard {
     /// Evicts what was not touched since the last sweep, and if that leaves more than three quarters of `max`, of the others
     /// as many as it takes to get to the half of it.
     fn sweep(&mut self, max: usize) {
-        self.blocks.retain(|_, entry| entry.held || std::mem::replace(&mut entry.used, false));
+        self.blocks.retain(|_, entry| entry.held || std::mem::take(entry.used.get_mut()));
         if self.blocks.len() > max / 4 * 3 {
             let free = self.blocks.len() - self.held;
             let stay = (max / 2).saturating_sub(self.held).max(max / 8).min(free);
@@ -98,11 +99,13 @@ impl Shard {
 pub struct Blocks {
     volume: Arc<Volume>,
     nodesize: usize,
-    shards: Vec<Mutex<Shard>>,
+    shards: Vec<RwLock<Shard>>,
     /// Blocks of a shard that is as large as it may get.
     shard_full: usize,
     /// Blocks a shard may hold before it is swept.
     shard_max: AtomicUsize,
+    /// Blocks found so far.
+    hits: Striped<AtomicU64>,
     misses: AtomicU64,
 }
 
@@ -116,9 +119,10 @@ impl Blocks {
         Blocks {
             volume,
             nodesize,
-            shards: (0..shards).map(|_| Mutex::default()).collect(),
+            shards: (0..shards).map(|_| RwLock::default()).collect(),
             shard_full,
             shard_max: AtomicUsize::new(shard_full),
+            hits: Striped::default(),
             misses: AtomicU64::new(0),
         }
     }
@@ -135,7 +139,7 @@ impl Blocks {
             return;
         }
         for shard in &self.shards {
-            let mut shard = shard.lock();
+            let mut shard = shard.write();
             if shard.blocks.len() > wanted.max(shard.limit) {
                 shard.sweep(wanted);
             }
@@ -159,11 +163,11 @@ impl Blocks {
 
     /// Blocks found here and blocks read from the volume, so far.
     pub fn uses(&self) -> (u64, u64) {
-        let hits = self.shards.iter().map(|shard| shard.lock().hits).sum();
+        let hits = self.hits.all().map(|hits| hits.load(Ordering::Relaxed)).sum();
         (hits, self.misses.load(Ordering::Relaxed))
     }
 
-    fn shard(&self, bytenr: u64) -> &Mutex<Shard> {
+    fn shard(&self, bytenr: u64) -> &RwLock<Shard> {
         &self.shards[(bytenr / self.nodesize as u64) as usize % self.shards.len()]
     }
 
@@ -199,7 +203,9 @@ impl Blocks {
         generation: u64,
         owner: u64,
     ) -> Option<Arc<TreeBlock>> {
-        self.shard(bytenr).lock().find(bytenr, level, generation, owner)
+        let found = self.shard(bytenr).read().find(bytenr, level, generation, owner)?;
+        self.hits.mine().fetch_add(1, Ordering::Relaxed);
+        Some(found)
     }
 
     /// Counts a block that is read from the volume.
@@ -219,7 +225,7 @@ impl Blocks {
 
     /// The block at `bytenr` is written: it may be evicted.
     pub fn let_go(&self, bytenr: u64) {
-        let mut shard = self.shard(bytenr).lock();
+        let mut shard = self.shard(bytenr).write();
         let Some(entry) = shard.blocks.get_mut(&bytenr) else { return };
         if !std::mem::replace(&mut entry.held, false) {
             return;
@@ -236,7 +242,7 @@ impl Blocks {
 
     /// Forgets the block at `bytenr`, which no tree reaches any more.
     pub fn forget(&self, bytenr: u64) {
-        let mut shard = self.shard(bytenr).lock();
+        let mut shard = self.shard(bytenr).write();
         let old = shard.blocks.remove(&bytenr);
         shard.held -= usize::from(old.is_some_and(|old| old.held));
     }
@@ -244,12 +250,12 @@ impl Blocks {
     /// Forgets every block that is written, as if the filesystem had just been opened.
     pub fn clear(&self) {
         for shard in &self.shards {
-            shard.lock().blocks.retain(|_, entry| entry.held);
+            shard.write().blocks.retain(|_, entry| entry.held);
         }
     }
 
     fn insert(&self, block: Arc<TreeBlock>, held: bool) {
-        let mut shard = self.shard(block.bytenr()).lock();
+        let mut shard = self.shard(block.bytenr()).write();
         let max = self.shard_max.load(Ordering::Relaxed);
         if shard.blocks.len() >= max.max(shard.limit) {
             shard.sweep(max);

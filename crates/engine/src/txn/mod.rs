@@ -1,7 +1,7 @@
 //! Transactions: operations join the running one, a commit makes it durable.
 //!
-//! An operation holds the gate shared for as long as it runs ([`Transactions::join`]). A commit takes the gate alone for
-//! a moment, the *freeze*: the running transaction becomes the committing one and a new one begins. From then on the
+//! An operation holds the gate shared for as long as it runs ([`Transactions::join`]); there is one for each processor, and a thread holds its own. A commit takes them
+//! all, alone, for a moment, the *freeze*: the running transaction becomes the committing one and a new one begins. From then on the
 //! operations of the next transaction run beside the commit.
 //!
 //! Whatever an operation could be reading is older than the gate it holds, so space that commit N freed may be reused
@@ -47,13 +47,14 @@ use crate::error::{Errno, Error, Result};
 use crate::quota::Charge;
 use crate::refs::RefLog;
 use crate::space::{NODES_ABOVE, Need};
+use crate::stripes::Striped;
 use crate::sync::{Condvar, Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard, wait};
 use crate::tree::Merge;
 
 /// Which transaction runs, and who may join it.
 #[derive(Debug)]
 pub struct Transactions {
-    gate: RwLock<()>,
+    gate: Striped<RwLock<()>>,
     running: AtomicU64,
     committed: AtomicU64,
     turn: Mutex<Turn>,
@@ -156,6 +157,12 @@ impl Drop for Op<'_> {
             self.core.txn.abort_for("an operation panicked");
         }
     }
+}
+
+/// The gate, held alone.
+#[derive(Debug)]
+struct Shut<'a> {
+    _gate: Vec<RwLockWriteGuard<'a, ()>>,
 }
 
 /// Aborts when it is dropped, unless it was disarmed before.
@@ -275,7 +282,7 @@ impl Transactions {
     /// The next transaction to run is `committed + 1`.
     pub fn new(committed: u64) -> Transactions {
         Transactions {
-            gate: RwLock::new(()),
+            gate: Striped::default(),
             running: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
             turn: Mutex::new(Turn { durable: committed, ended: committed, ..Turn::default() }),
@@ -324,10 +331,16 @@ impl Transactions {
 
     /// Holds the gate: no transaction ends while it is held.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
-        self.gate.try_read().unwrap_or_else(|| {
+        let gate = self.gate.mine();
+        gate.try_read().unwrap_or_else(|| {
             self.note_held_up();
-            self.gate.read()
+            gate.read()
         })
+    }
+
+    /// Has the gate alone: nobody is under way, and nobody comes in.
+    fn shut(&self) -> Shut<'_> {
+        Shut { _gate: self.gate.all().map(RwLock::write).collect() }
     }
 
     /// Somebody waits from now on, for the gate or for a turn.
@@ -448,7 +461,7 @@ impl Transactions {
     /// Has the gate alone: the running transaction becomes the committing one while `frozen` runs. Refuses when an operation
     /// for which the gate was waited has left something half done.
     pub(crate) fn freeze(&self, frozen: impl FnOnce(u64)) -> Result<u64> {
-        let _gate = self.gate.write();
+        let _gate = self.shut();
         self.check()?;
         let transid = self.running.fetch_add(1, Ordering::AcqRel);
         frozen(transid);
@@ -460,8 +473,8 @@ impl Transactions {
         &self,
         ahead: impl FnOnce() -> std::result::Result<(), T>,
         frozen: impl FnOnce(u64),
-    ) -> Result<std::result::Result<(u64, RwLockWriteGuard<'_, ()>), T>> {
-        let gate = self.gate.write();
+    ) -> Result<std::result::Result<(u64, Shut<'_>), T>> {
+        let gate = self.shut();
         self.check()?;
         if let Err(why) = ahead() {
             return Ok(Err(why));
@@ -473,7 +486,7 @@ impl Transactions {
 
     /// Has the gate alone, as nothing is under way: what was let go of before is read by nobody any more.
     fn pause(&self, quiet: impl FnOnce()) -> Result<()> {
-        let _gate = self.gate.write();
+        let _gate = self.shut();
         self.check()?;
         quiet();
         Ok(())
@@ -548,7 +561,7 @@ mod tests {
         drop(txn.enter());
         assert!(txn.held_up().is_none(), "the gate was open");
         std::thread::scope(|scope| {
-            let gate = txn.gate.write();
+            let gate = txn.shut();
             scope.spawn(|| drop(txn.enter()));
             assert!(is_seen());
             drop(gate);
