@@ -197,8 +197,11 @@ struct Case {
 
 fn cases(scale: Scale) -> Vec<Case> {
     let all = Work::ALL.into_iter().filter(|(_, name, _)| wants_work(name));
-    let case = |(work, name, full)| {
-        Case { work, name, count: scale.of(full), threads: wanted_threads(&THREADS) }
+    let case = |(work, name, full)| Case {
+        work,
+        name,
+        count: scale.of(full),
+        threads: wanted_threads(&THREADS),
     };
     all.map(case).collect()
 }

@@ -190,7 +190,7 @@ impl Inner {
     }
 
     fn with_others(&self, op: &Op<'_>, need: Need, _: About<'_>) -> Reserved {
-        op.core.space.reserve(need).map_err(Failure::Shortage)
+        op.core.space.reserve_for_operation(need).map_err(Failure::Shortage)
     }
 
     fn without_others(&self, op: &Op<'_>, need: Need, about: About<'_>) -> Reserved {

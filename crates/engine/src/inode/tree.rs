@@ -436,7 +436,8 @@ impl FileTree {
 
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
-        self.dirty.all().any(|dirty| !dirty.lock().is_empty()) || !self.stale_orphans.lock()[0].is_empty()
+        self.dirty.all().any(|dirty| !dirty.lock().is_empty())
+            || !self.stale_orphans.lock()[0].is_empty()
     }
 
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the

@@ -141,7 +141,8 @@ impl Total {
         self.and(Total::of(need))
     }
 
-    fn of(need: Need) -> Total {
+    /// What one operation needs.
+    pub fn of(need: Need) -> Total {
         let (leaves, private) = (u64::from(need.leaves), u64::from(need.private));
         let refs = u64::from(need.refs);
         Total {
@@ -191,40 +192,47 @@ impl Total {
         Total { whole: 1, ..Total::default() }
     }
 
+    /// Each part of both, put together.
+    fn with(self, other: Total, mut part: impl FnMut(u64, u64) -> u64) -> Total {
+        Total {
+            leaves: part(self.leaves, other.leaves),
+            own: part(self.own, other.own),
+            private: part(self.private, other.private),
+            growing: part(self.growing, other.growing),
+            bytes: part(self.bytes, other.bytes),
+            data: part(self.data, other.data),
+            refs: part(self.refs, other.refs),
+            gains: part(self.gains, other.gains),
+            nodes: part(self.nodes, other.nodes),
+            deletions: part(self.deletions, other.deletions),
+            whole: part(self.whole, other.whole),
+            sharing: part(self.sharing, other.sharing),
+        }
+    }
+
     /// Both.
     pub fn and(self, other: Total) -> Total {
-        Total {
-            leaves: self.leaves.saturating_add(other.leaves),
-            own: self.own.saturating_add(other.own),
-            private: self.private.saturating_add(other.private),
-            growing: self.growing.saturating_add(other.growing),
-            bytes: self.bytes.saturating_add(other.bytes),
-            data: self.data.saturating_add(other.data),
-            refs: self.refs.saturating_add(other.refs),
-            gains: self.gains.saturating_add(other.gains),
-            nodes: self.nodes.saturating_add(other.nodes),
-            deletions: self.deletions.saturating_add(other.deletions),
-            whole: self.whole.saturating_add(other.whole),
-            sharing: self.sharing.saturating_add(other.sharing),
-        }
+        self.with(other, u64::saturating_add)
+    }
+
+    /// Without what is part of it.
+    pub fn less(self, other: Total) -> Total {
+        self.with(other, u64::saturating_sub)
+    }
+
+    /// The same, if it is.
+    pub fn less_if_part(self, other: Total) -> Option<Total> {
+        let mut is_part = true;
+        let left = self.with(other, |all, part| {
+            is_part &= part <= all;
+            all.saturating_sub(part)
+        });
+        is_part.then_some(left)
     }
 
     /// Each part at least as much as that of `other`.
     pub fn at_least(self, other: Total) -> Total {
-        Total {
-            leaves: self.leaves.max(other.leaves),
-            own: self.own.min(other.own),
-            private: self.private.max(other.private),
-            growing: self.growing.max(other.growing),
-            bytes: self.bytes.max(other.bytes),
-            data: self.data.max(other.data),
-            refs: self.refs.max(other.refs),
-            gains: self.gains.max(other.gains),
-            nodes: self.nodes.max(other.nodes),
-            deletions: self.deletions.max(other.deletions),
-            whole: self.whole.max(other.whole),
-            sharing: self.sharing.max(other.sharing),
-        }
+        Total { own: self.own.min(other.own), ..self.with(other, u64::max) }
     }
 
     /// Whether no part is more than that of `most`, so that [`Outlook::bound`] is no more than the other's, but for some blocks
@@ -244,20 +252,7 @@ impl Total {
 
     /// So many times the same.
     pub fn times(self, count: u64) -> Total {
-        Total {
-            leaves: self.leaves.saturating_mul(count),
-            own: self.own.saturating_mul(count),
-            private: self.private.saturating_mul(count),
-            growing: self.growing.saturating_mul(count),
-            bytes: self.bytes.saturating_mul(count),
-            data: self.data.saturating_mul(count),
-            refs: self.refs.saturating_mul(count),
-            gains: self.gains.saturating_mul(count),
-            nodes: self.nodes.saturating_mul(count),
-            deletions: self.deletions.saturating_mul(count),
-            whole: self.whole.saturating_mul(count),
-            sharing: self.sharing.saturating_mul(count),
-        }
+        self.with(self, |part, _| part.saturating_mul(count))
     }
 
     /// With so many bytes of items more.
@@ -267,21 +262,7 @@ impl Total {
 
     /// Without an operation that changed nothing.
     pub fn minus(self, need: Need) -> Total {
-        let less = Total::of(need);
-        Total {
-            leaves: self.leaves.saturating_sub(less.leaves),
-            own: self.own.saturating_sub(less.own),
-            private: self.private.saturating_sub(less.private),
-            growing: self.growing.saturating_sub(less.growing),
-            bytes: self.bytes.saturating_sub(less.bytes),
-            data: self.data.saturating_sub(less.data),
-            refs: self.refs.saturating_sub(less.refs),
-            gains: self.gains.saturating_sub(less.gains),
-            nodes: self.nodes.saturating_sub(less.nodes),
-            deletions: self.deletions.saturating_sub(less.deletions),
-            whole: self.whole,
-            sharing: self.sharing.saturating_sub(less.sharing),
-        }
+        self.less(Total::of(need))
     }
 }
 

@@ -19,6 +19,7 @@ use super::extents::Range;
 use super::group::Group;
 use super::{CLASSES, ChunkKeeper, Class, Index, Items, Pool, Space, free_space_tree};
 use crate::error::{Error, Result, Unsupported};
+use crate::stripes::Striped;
 use crate::tree::{Blocks, Root, View};
 
 /// The trees that tell about space.
@@ -122,6 +123,7 @@ impl Space {
             slots: Default::default(),
             index: Index::default(),
             pool: Mutex::new(Pool::new(device, chunks, types, system)),
+            allotments: Striped::default(),
             keeper,
             node,
             mixed,

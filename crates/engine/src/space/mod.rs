@@ -14,10 +14,11 @@
 //!
 //! Where a group has free space leaves memory when nobody has changed it for long, and there is too much of it ([`cold`]).
 //!
-//! Locks: whose turn it is to tell the device what is free, then the pool (device, chunks, promises), then a class, then the index of addresses.
+//! Locks: whose turn it is to tell the device what is free, then what threads have in hand of promises, then the pool (device, chunks, promises), then a class, then the index of addresses.
 //! None of them but that turn is held while a tree is read or written.
 
 mod allocate;
+mod allot;
 mod alone;
 mod bits;
 mod bound;
@@ -48,6 +49,7 @@ use buttress_volume::Chunk;
 use parking_lot::{Mutex, RwLock};
 
 use crate::error::Result;
+use crate::stripes::Striped;
 use chunks::Pool;
 use cold::Cold;
 use set::{Counters, Set};
@@ -149,6 +151,8 @@ pub struct Space {
     slots: [Slot; CLASSES],
     index: Index,
     pool: Mutex<Pool>,
+    /// What threads were promised ahead.
+    allotments: Striped<Mutex<allot::Allotment>>,
     keeper: Box<dyn ChunkKeeper>,
     /// Bytes of a tree block.
     node: u64,

@@ -405,14 +405,14 @@ pub(crate) struct Credit {
 /// parts, and in each two blocks come and go where what is filled takes the place of what splits ([`Bound`]). Tests compare random
 /// needs.
 const MARGIN: u64 = 16;
-/// Operations that a look is to be good for, if there is room for them; else so many. A look costs as much as some tens of comparisons,
-/// which 64 operations hardly feel.
-const AHEAD: [u64; 2] = [64, 8];
+/// Operations that a look is to be good for, if there is room for them; else so many, or so many. A look costs as much as some tens of comparisons,
+/// which 64 operations hardly feel; but some are promised ahead ([`super::allot`]).
+const AHEAD: [u64; 3] = [1024, 64, 8];
 /// What each of them takes, at least: that of making a file with a short name, and a write that goes to the disk at once.
-const USUAL: Need = Need { leaves: 6, bytes: 600, refs: 4, data: 64 << 10, ..NOTHING };
+pub(super) const USUAL: Need = Need { leaves: 6, bytes: 600, refs: 4, data: 64 << 10, ..NOTHING };
 
 impl Credit {
-    fn covers(&self, promises: Promises, volumes: u64) -> bool {
+    pub(super) fn covers(&self, promises: Promises, volumes: u64) -> bool {
         self.volumes == volumes && promises.all().is_within(self.most)
     }
 
@@ -473,7 +473,7 @@ impl Space {
         }
     }
 
-    fn count_volumes(&self) -> u64 {
+    pub(super) fn count_volumes(&self) -> u64 {
         self.volumes.load(Ordering::Relaxed).max(1)
     }
 
@@ -500,6 +500,13 @@ impl Space {
     ///
     /// Data must be reserved before [`Space::allocate_data`] takes it.
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
+        match self.try_to_reserve(need) {
+            Err(_) if self.take_back() => self.try_to_reserve(need),
+            done => done,
+        }
+    }
+
+    fn try_to_reserve(&self, need: Need) -> Result<(), Shortage> {
         let mut pool = self.pool.lock();
         let need = pool.promises.without_what_may_be_wrong(need);
         let running = match need.sharing {
@@ -555,6 +562,7 @@ impl Space {
     /// at most `refs`, and at least `least` or none at all; and in how many subvolumes, at most `trees`. Nobody waits for it, so
     /// it takes what others leave.
     pub fn reserve_upkeep(&self, refs: u64, least: u64, trees: u64) -> (u64, u64) {
+        self.take_back();
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);
@@ -598,6 +606,7 @@ impl Space {
 
     /// Whether there is room for the commit under way to pack them; then it is promised.
     pub fn reserve_packing(&self) -> bool {
+        self.take_back();
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);

@@ -45,13 +45,7 @@ struct Shard {
 }
 
 impl Shard {
-    fn find(
-        &self,
-        bytenr: u64,
-        level: u8,
-        generation: u64,
-        owner: u64,
-    ) -> Option<Arc<TreeBlock>> {
+    fn find(&self, bytenr: u64, level: u8, generation: u64, owner: u64) -> Option<Arc<TreeBlock>> {
         let entry = self.blocks.get(&bytenr)?;
         let block = &entry.block;
         let wanted = (block.generation(), block.level()) == (generation, level);
@@ -66,7 +60,8 @@ impl Shard {
     }
 
     fn put(&mut self, block: Arc<TreeBlock>, held: bool) {
-        let old = self.blocks.insert(block.bytenr(), Entry { block, used: AtomicBool::new(true), held });
+        let old =
+            self.blocks.insert(block.bytenr(), Entry { block, used: AtomicBool::new(true), held });
         self.held += usize::from(held);
         self.held -= usize::from(old.is_some_and(|old| old.held));
     }

@@ -247,7 +247,7 @@ impl Op<'_> {
 
     /// Gives back part of what it was promised: it does not need that.
     pub(crate) fn unreserve(&self, need: Need) {
-        self.core.space.unreserve(need);
+        self.core.space.unreserve_for_operation(need);
         self.core.charges.give_back(need.charged_to, self.charged(need));
     }
 
