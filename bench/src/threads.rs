@@ -1,5 +1,6 @@
 //! Row 23: how operations per second go with threads: names looked up, cached reads, writes over, files made, renamed and fsynced. What all threads
-//! look at is the same, and what they change lies in a directory and a file of each. In process here, by system calls on Linux's btrfs.
+//! look at is the same, and what they change lies in a directory and a file of each. In process here; by system calls on Linux's btrfs, on a mount
+//! and on a filesystem in user space that does nothing.
 //!
 //! On a machine with few processors more threads than these are no faster; they should not be slower either. How far it scales, only a machine with
 //! many can show.
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use buttress::{Filesystem, New, Node, Options, Rename};
 
 use crate::linux::{self, Mount};
+use crate::mounts::{self, FuseMount, Served};
 use crate::{Row, Scale, Side, create, median, seconds, wanted_threads, wants_work};
 
 const IMAGE: u64 = 16 << 30;
@@ -116,17 +118,17 @@ impl Place for Here {
     }
 }
 
-struct There {
+/// By system calls, wherever that is mounted.
+struct There<M> {
     shared: Vec<File>,
     own: Vec<File>,
+    top: PathBuf,
     // The last one: it is unmounted when the files are closed.
-    mount: Mount,
+    mount: M,
 }
 
-impl There {
-    fn new() -> Result<There, String> {
-        let mount = Mount::fresh(IMAGE)?;
-        let top = mount.path().to_owned();
+impl<M> There<M> {
+    fn new(mount: M, top: PathBuf) -> Result<There<M>, String> {
         let file = |name: String| -> Result<File, String> {
             let mut options = File::options();
             let file = options.read(true).write(true).create(true).truncate(true);
@@ -141,20 +143,32 @@ impl There {
             fs::create_dir(top.join(format!("dir{thread}"))).map_err(text)?;
             own.push(file(format!("own{thread}"))?);
         }
-        mount.sync()?;
-        Ok(There { shared: all?, own, mount })
+        let shared = all?;
+        File::open(&top).and_then(|top| top.sync_all()).map_err(text)?;
+        Ok(There { shared, own, top, mount })
     }
 }
 
-impl Place for There {
+fn linux() -> Result<There<Mount>, String> {
+    let mount = Mount::fresh(IMAGE)?;
+    let top = mount.path().to_owned();
+    let there = There::new(mount, top)?;
+    there.mount.sync()?;
+    Ok(there)
+}
+
+fn served(what: Served) -> Result<There<FuseMount>, String> {
+    let mount = mounts::serve(what, IMAGE)?;
+    let top = mount.path().to_owned();
+    There::new(mount, top)
+}
+
+impl<M: Sync> Place for There<M> {
     fn work(&self, work: Work, thread: u64, number: u64) -> Result<(), String> {
         let own = &self.own[thread as usize];
-        let path =
-            |to: &str| -> PathBuf { self.mount.path().join(format!("dir{thread}/{to}{number}")) };
+        let path = |to: &str| -> PathBuf { self.top.join(format!("dir{thread}/{to}{number}")) };
         match work {
-            Work::LookUp => {
-                fs::metadata(self.mount.path().join(shared(number))).map(drop).map_err(text)
-            }
+            Work::LookUp => fs::metadata(self.top.join(shared(number))).map(drop).map_err(text),
             Work::Read => {
                 let mut bytes = [0; BLOCK.len()];
                 let file = &self.shared[(number * 7919 % FILES) as usize];
@@ -219,30 +233,63 @@ fn measure(place: &dyn Place, scale: Scale) -> Result<Vec<f64>, String> {
     Ok(rates)
 }
 
-/// Both sides.
+/// Where it is measured.
+#[derive(Clone, Copy)]
+enum At {
+    Linux,
+    Here,
+    Mount(Served),
+}
+
+impl At {
+    const ALL: [At; 4] = [At::Linux, At::Here, At::Mount(Served::Ours), At::Mount(Served::Null)];
+
+    fn side(self) -> Side {
+        match self {
+            At::Linux => Side::Linux,
+            At::Here => Side::Here,
+            At::Mount(_) => Side::Mounts,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            At::Linux => "Linux",
+            At::Here => "here",
+            At::Mount(what) => what.name(),
+        }
+    }
+
+    fn rates(self, scale: Scale) -> Result<Vec<f64>, String> {
+        match self {
+            At::Linux => measure(&linux()?, scale),
+            At::Here => here(scale),
+            At::Mount(what) => measure(&served(what)?, scale),
+        }
+    }
+}
+
+/// All sides.
 pub fn row(scale: Scale) -> Row {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut row = Row::new(23, format!("operations per second by threads, {cores} processors"));
-    let mut sides = [Vec::new(), Vec::new()];
+    let mut sides: Vec<(At, Vec<Vec<f64>>)> = At::ALL
+        .into_iter()
+        .filter(|at| scale.wants(at.side()))
+        .map(|at| (at, Vec::new()))
+        .collect();
     for _ in 0..scale.rounds {
-        for (side, rounds) in [Side::Linux, Side::Here].into_iter().zip(&mut sides) {
-            if !scale.wants(side) {
-                continue;
-            }
-            let done = match side {
-                Side::Linux => There::new().and_then(|place| measure(&place, scale)),
-                _ => here(scale),
-            };
-            done.map_or_else(|why| row.note(why), |rates| rounds.push(rates));
+        for (at, rounds) in &mut sides {
+            at.rates(scale).map_or_else(|why| row.note(why), |rates| rounds.push(rates));
         }
     }
     let names = cases(scale).into_iter().flat_map(|case| {
         case.threads.into_iter().map(move |threads| format!("{}, {threads} threads", case.name))
     });
-    for (at, name) in names.enumerate() {
-        for (side, rounds) in ["Linux", "here"].iter().zip(&sides).filter(|it| !it.1.is_empty()) {
-            let rates = rounds.iter().map(|rates: &Vec<f64>| rates[at]).collect();
-            row.add(&format!("{side}, {name}"), median(rates), "/s");
+    for (number, name) in names.enumerate() {
+        for (at, rounds) in sides.iter().filter(|(_, rounds)| !rounds.is_empty()) {
+            let rates = rounds.iter().map(|rates| rates[number]).collect();
+            row.add(&format!("{}, {name}", at.name()), median(rates), "/s");
         }
     }
     row

@@ -31,6 +31,11 @@ impl<T> Striped<T> {
         &self.stripes[number() & (self.stripes.len() - 1)]
     }
 
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.stripes.len() as u64
+    }
+
     /// Each of them, always in the same order.
     pub fn all(&self) -> impl Iterator<Item = &T> {
         self.stripes.iter().map(|stripe| &**stripe)

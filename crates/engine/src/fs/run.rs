@@ -288,7 +288,7 @@ impl Inner {
         // What goes leaves its mark in the inode, in the directory and in the trees.
         let changes = if need.deleting { 2 } else { 1 };
         let others = changes * CHANGE_BYTES + long + left;
-        let first = self.core.waiting.live_bytes() == 0;
+        let first = self.core.waiting.begin();
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();
         match urgency {

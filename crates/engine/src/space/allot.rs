@@ -11,7 +11,7 @@
 //! Locks: an allotment, or all of them in their order, and then the pool.
 
 use super::bound::Total;
-use super::reserve::{Need, Promises, Shortage, USUAL};
+use super::reserve::{Need, Promises, Shortage, USUAL, usual_like};
 use super::{Pool, Space};
 use parking_lot::Mutex;
 
@@ -34,11 +34,6 @@ pub(super) struct Allotment {
 /// Whether it is an operation as most are: others are looked at one by one.
 fn is_usual(need: Need) -> bool {
     need.own == 0 && need.data <= DATA_MAX && !(need.subvolume || need.reclaiming || need.sharing)
-}
-
-/// What is handed out for operations like one that needs this.
-fn handed_out(need: Need) -> Total {
-    Total::of(need).at_least(Total::of(USUAL)).times(OPERATIONS)
 }
 
 impl Space {
@@ -65,7 +60,7 @@ impl Space {
             pool.give_back(&mut mine);
             mine.volumes = volumes;
         }
-        let more = handed_out(need);
+        let more = usual_like(need).times(OPERATIONS);
         let running = pool.promises.running.and(more);
         let promises = Promises { running, ..pool.promises };
         if !pool.credit.covers(promises, volumes) {

@@ -411,6 +411,13 @@ const AHEAD: [u64; 3] = [1024, 64, 8];
 /// What each of them takes, at least: that of making a file with a short name, and a write that goes to the disk at once.
 pub(super) const USUAL: Need = Need { leaves: 6, bytes: 600, refs: 4, data: 64 << 10, ..NOTHING };
 
+/// What the next operations may need where one needs this. Who writes no data is not asked to have room for any: a small data chunk would be in
+/// the way of who only makes files.
+pub(super) fn usual_like(need: Need) -> Total {
+    let data = if need.data > 0 { USUAL.data } else { 0 };
+    Total::of(need).at_least(Total::of(Need { data, ..USUAL }))
+}
+
 impl Credit {
     pub(super) fn covers(&self, promises: Promises, volumes: u64) -> bool {
         self.volumes == volumes && promises.all().is_within(self.most)
@@ -425,7 +432,7 @@ impl Credit {
 impl Outlook {
     /// How far promises may go from here on, where the last one was `need`.
     fn credit(&self, promises: Promises, need: Need) -> Credit {
-        let each = Total::default().plus(need).at_least(Total::default().plus(USUAL));
+        let each = usual_like(need);
         let ahead = |operations| promises.all().and(each.times(operations));
         let most = AHEAD.into_iter().map(ahead).find(|most| self.has_room_for_less(*most));
         most.map_or_else(Credit::default, |most| Credit { most, volumes: self.volumes })

@@ -61,12 +61,16 @@ impl Table {
 
 /// A subvolume, as some threads hold it: to copy this counts among them alone.
 #[derive(Clone, Debug)]
-pub struct Near(Arc<Arc<Subvolume>>);
+pub struct Near(Arc<Shared>);
+
+/// What all threads hold.
+#[derive(Debug)]
+struct Shared(Arc<Subvolume>);
 
 impl Near {
     /// The subvolume, as it is held by all.
     pub fn shared(&self) -> Arc<Subvolume> {
-        Arc::clone(&self.0)
+        self.0.0.clone()
     }
 }
 
@@ -74,7 +78,7 @@ impl Deref for Near {
     type Target = Subvolume;
 
     fn deref(&self) -> &Subvolume {
-        &self.0
+        &self.0.0
     }
 }
 
@@ -101,9 +105,9 @@ impl Loaded {
 
     /// Has threads like this one find a subvolume nearby, if it is here.
     pub fn bring_near(&self, subvolume: Arc<Subvolume>) -> Near {
-        let near = Near(Arc::new(subvolume));
+        let near = Near(Arc::new(Shared(subvolume)));
         let table = self.table.read();
-        if table.subvolumes.get(&near.id).is_some_and(|here| Arc::ptr_eq(here, &near.0)) {
+        if table.subvolumes.get(&near.id).is_some_and(|here| Arc::ptr_eq(here, &near.0.0)) {
             let mut mine = self.near.mine().write();
             if mine.len() >= NEAR_MAX {
                 mine.clear();

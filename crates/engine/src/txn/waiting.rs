@@ -4,8 +4,12 @@
 //! It shares its memory with the cache of tree blocks, which gets smaller while much waits, and with what is used elsewhere. A
 //! commit is asked for when the running transaction has half of what may wait, so that the next one can run beside it; an
 //! operation that finds no room left makes a commit, and thereby waits for the one under way.
+//!
+//! Each processor counts for itself, and tells all now and then: a count that every operation of all adds to would be in the way of many.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use crate::stripes::Striped;
 
 /// Bytes that a change takes from the operation to the end of its commit: an inode with its layers, the list it is on, the
 /// records of the commit.
@@ -56,10 +60,19 @@ impl Amount {
     }
 }
 
+/// Of so many parts of what may wait, each processor keeps less than one for itself before it says so to all: those of all together are a small one.
+const UNTOLD_PARTS: u64 = 16;
+/// A processor tells no less than all that so many operations leave; more hardly saves anything.
+const TOLD_AFTER: u64 = 64 * CHANGE_BYTES;
+
 /// What waits.
 #[derive(Debug)]
 pub struct Waiting {
     live: Amount,
+    /// What operations of the running transaction have left and nobody was told of.
+    untold: Striped<Amount>,
+    /// Something waits in the running transaction.
+    begun: AtomicBool,
     frozen: Amount,
     /// How much may.
     pub max: WaitingMax,
@@ -70,7 +83,8 @@ impl Waiting {
     /// Nothing yet.
     pub fn new(max: WaitingMax) -> Waiting {
         let (live, frozen) = (Amount::default(), Amount::default());
-        Waiting { live, frozen, max, elsewhere: AtomicU64::new(0) }
+        let (untold, begun) = (Striped::default(), AtomicBool::new(false));
+        Waiting { live, untold, begun, frozen, max, elsewhere: AtomicU64::new(0) }
     }
 
     /// Bytes of the memory are used for something else.
@@ -89,10 +103,27 @@ impl Waiting {
         all.saturating_sub(self.elsewhere().saturating_sub(all / 6)).max(all / 4)
     }
 
+    /// The running transaction has something from now on; whether it had nothing before.
+    pub fn begin(&self) -> bool {
+        !self.begun.load(Ordering::Relaxed) && !self.begun.swap(true, Ordering::Relaxed)
+    }
+
+    /// Bytes that one processor has when it tells all.
+    fn told_after(&self) -> u64 {
+        let part = self.max.all.min(self.max.data) / UNTOLD_PARTS / self.untold.count();
+        if part < CHANGE_BYTES { 0 } else { part.min(TOLD_AFTER) }
+    }
+
     /// An operation of the running transaction leaves `data` bytes of file data and `others` bytes besides.
     pub fn add(&self, data: u64, others: u64) -> Urgency {
-        self.live.data.fetch_add(data, Ordering::Relaxed);
-        self.live.others.fetch_add(others, Ordering::Relaxed);
+        let mine = self.untold.mine();
+        let untold = mine.data.fetch_add(data, Ordering::Relaxed) + data;
+        let untold_others = mine.others.fetch_add(others, Ordering::Relaxed) + others;
+        if untold + untold_others < self.told_after() {
+            return Urgency::None;
+        }
+        self.live.data.fetch_add(mine.data.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        self.live.others.fetch_add(mine.others.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let (data, all) = (self.live.data(), self.live.all());
         let both = (data.saturating_add(self.frozen.data()), self.bytes());
         let all_max = self.all_max();
@@ -107,7 +138,7 @@ impl Waiting {
 
     /// What the running transaction has, in bytes.
     pub fn live_bytes(&self) -> u64 {
-        self.live.all()
+        self.untold.all().map(Amount::all).fold(self.live.all(), u64::saturating_add)
     }
 
     /// All that waits, in bytes.
@@ -117,14 +148,22 @@ impl Waiting {
 
     /// A commit has found nothing to do.
     pub(super) fn nothing(&self) {
+        self.forget_live();
+    }
+
+    /// What is running has nothing.
+    fn forget_live(&self) {
+        self.untold.all().for_each(|untold| untold.set(0, 0));
         self.live.set(0, 0);
+        self.begun.store(false, Ordering::Relaxed);
     }
 
     /// A commit begins, and no operation runs.
     pub(super) fn freeze(&self) {
-        let live = &self.live;
-        self.frozen.set(live.data(), live.others.load(Ordering::Relaxed));
-        live.set(0, 0);
+        let all = || self.untold.all().chain([&self.live]);
+        let others = |amount: &Amount| amount.others.load(Ordering::Relaxed);
+        self.frozen.set(all().map(Amount::data).sum(), all().map(others).sum());
+        self.forget_live();
     }
 
     /// The commit is durable.
