@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use buttress_ondisk::SECTOR;
 use buttress_ondisk::item::chunk_type;
+use parking_lot::Mutex;
 
 use super::super::bound::{Total, Trees};
 use super::super::reserve::Outlook;
@@ -55,30 +56,37 @@ fn commit(disk: &mut Disk, space: &Space, promised: &mut u64, blocks: u64) {
 #[test]
 fn data_promised_is_data_allocated_until_the_last_sector() {
     for (total, profile) in [(120 << 20, 0), (700 << 20, DUP), (300 << 20, DUP), (5 << 30, DUP)] {
-        let (mut disk, space) = space(total, profile);
-        let mut random = Random(total);
-        let (mut promised, mut written, mut operations) = (0, 0, 0);
-        loop {
-            let want = (1 + random.below(400)) * SECTOR;
-            match space.reserve(data(want)) {
-                Ok(()) => (promised, operations) = (promised + want, operations + 1),
-                Err(Shortage::CommitFirst) => {
-                    written += promised;
-                    // Items of 300 bytes.
-                    commit(&mut disk, &space, &mut promised, operations / 30);
-                    operations = 0;
-                }
-                Err(Shortage::NoSpace) => break,
-            }
+        // Large ones ask each for itself, small ones take what was promised ahead.
+        for most in [400, 16] {
+            write_until_full(total, profile, most);
         }
-        written += promised;
-        commit(&mut disk, &space, &mut promised, operations / 30);
-        assert!(written > total * 6 / 10, "{written} bytes of {total} could be written");
-        // Deleting goes on.
-        let need = Need { leaves: 10, bytes: 200, deleting: true, ..Need::default() };
-        assert_eq!(space.reserve(need), Ok(()));
-        space.unreserve(need);
     }
+}
+
+fn write_until_full(total: u64, profile: u64, most: u64) {
+    let (mut disk, space) = space(total, profile);
+    let mut random = Random(total);
+    let (mut promised, mut written, mut operations) = (0, 0, 0);
+    loop {
+        let want = (1 + random.below(most)) * SECTOR;
+        match space.reserve_for_operation(data(want)) {
+            Ok(()) => (promised, operations) = (promised + want, operations + 1),
+            Err(Shortage::CommitFirst) => {
+                written += promised;
+                // Items of 300 bytes.
+                commit(&mut disk, &space, &mut promised, operations / 30);
+                operations = 0;
+            }
+            Err(Shortage::NoSpace) => break,
+        }
+    }
+    written += promised;
+    commit(&mut disk, &space, &mut promised, operations / 30);
+    assert!(written > total * 6 / 10, "{written} bytes of {total} could be written");
+    // Deleting goes on.
+    let need = Need { leaves: 10, bytes: 200, deleting: true, ..Need::default() };
+    assert_eq!(space.reserve(need), Ok(()));
+    space.unreserve(need);
 }
 
 #[test]
@@ -326,4 +334,77 @@ fn what_is_less_than_what_fits_fits() {
         }
     }
     assert!((20_000..180_000).contains(&fitting), "{fitting}");
+}
+
+/// What each thread did that others did not take from it: promises in the end are those of the operations, whatever was made ahead.
+#[test]
+fn promises_made_ahead_come_to_those_of_the_operations() {
+    let (_disk, space) = space(2 << 30, 0);
+    let usual = |random: &mut Random| Need {
+        leaves: 1 + random.below(8) as u32,
+        bytes: random.below(800) as u32,
+        refs: random.below(3) as u32,
+        data: random.below(20) * SECTOR,
+        deleting: random.below(4) == 0,
+        ..Need::default()
+    };
+    let kept = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let (space, kept, usual) = (&space, &kept, &usual);
+            scope.spawn(move || {
+                let (mut random, mut mine) = (Random(seed), Vec::new());
+                for round in 0..20_000 {
+                    let need = usual(&mut random);
+                    match random.below(8) {
+                        0..4 if space.reserve_for_operation(need) == Ok(()) => mine.push(need),
+                        4 if space.reserve(need) == Ok(()) => mine.push(need),
+                        _ => random.take(&mut mine).into_iter().for_each(|need| {
+                            space.unreserve_for_operation(need);
+                        }),
+                    }
+                    match round % 1000 {
+                        0 => drop(space.take_back()),
+                        500 => space.note_volume(),
+                        _ => {}
+                    }
+                }
+                kept.lock().append(&mut mine);
+            });
+        }
+    });
+    let kept = kept.into_inner();
+    assert!(kept.len() > 100 && space.take_back());
+    let sum = kept.iter().fold(Total::default(), |sum, need| sum.plus(*need));
+    assert_eq!(space.pool.lock().promises.all(), sum);
+    assert!(!space.take_back(), "nobody has anything in hand");
+    kept.into_iter().for_each(|need| space.unreserve_for_operation(need));
+    assert!(space.is_quiet(), "nobody is promised anything: {:?}", state(&space));
+}
+
+/// Near the end as many operations are let in as when each is looked at by itself.
+#[test]
+fn what_threads_have_in_hand_keeps_nobody_out() {
+    for (total, profile) in [(120 << 20, 0), (300 << 20, DUP), (700 << 20, DUP)] {
+        for (need, fillers) in [(data(0), 1), (data(SECTOR), 4), (data(16 * SECTOR), 1)] {
+            let (_disk, one) = space(total, profile);
+            let alone =
+                std::iter::repeat_with(|| one.reserve(need)).take_while(Result::is_ok).count();
+            let (_disk, many) = space(total, profile);
+            let together: usize = std::thread::scope(|scope| {
+                let fill = || {
+                    let reserve = || many.reserve_for_operation(need);
+                    std::iter::repeat_with(reserve).take_while(Result::is_ok).count()
+                };
+                // These come once, and keep what was promised ahead.
+                let few: Vec<_> = (0..4)
+                    .map(|_| scope.spawn(|| usize::from(many.reserve_for_operation(need).is_ok())))
+                    .collect();
+                let few: usize = few.into_iter().map(|it| it.join().unwrap()).sum();
+                let all: Vec<_> = (0..fillers).map(|_| scope.spawn(fill)).collect();
+                few + all.into_iter().map(|it| it.join().unwrap()).sum::<usize>()
+            });
+            assert_eq!(together, alone, "{need:?} in {total} bytes");
+        }
+    }
 }
