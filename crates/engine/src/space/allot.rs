@@ -60,7 +60,9 @@ impl Space {
             pool.give_back(&mut mine);
             mine.volumes = volumes;
         }
-        let more = usual_like(need).times(OPERATIONS);
+        // Of what some operations do not need there may be enough: it does not add up.
+        let full = usual_like(need).times(OPERATIONS);
+        let more = full.less(mine.left);
         let running = pool.promises.running.and(more);
         let promises = Promises { running, ..pool.promises };
         if !pool.credit.covers(promises, volumes) {

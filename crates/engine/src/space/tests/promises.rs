@@ -374,12 +374,37 @@ fn promises_made_ahead_come_to_those_of_the_operations() {
         }
     });
     let kept = kept.into_inner();
+    let in_hand = space.pool.lock().promises.all();
     assert!(kept.len() > 100 && space.take_back());
     let sum = kept.iter().fold(Total::default(), |sum, need| sum.plus(*need));
     assert_eq!(space.pool.lock().promises.all(), sum);
+    let most = Need { leaves: 8, bytes: 800, refs: 4, data: 64 << 10, ..Need::default() };
+    let most = Total::default().plus(most).times(64 * (1 + space.allotments.count()));
+    assert!(in_hand.less(sum).is_within(most), "{in_hand:?} is more than {sum:?} and {most:?}");
     assert!(!space.take_back(), "nobody has anything in hand");
     kept.into_iter().for_each(|need| space.unreserve_for_operation(need));
     assert!(space.is_quiet(), "nobody is promised anything: {:?}", state(&space));
+}
+
+/// What operations do not need of what they were promised ahead does not add up, nor what they give back.
+#[test]
+fn little_is_in_hand_whatever_operations_need() {
+    let (_disk, space) = space(2 << 30, 0);
+    let (few, much) = (data(0), Need { refs: 3, bytes: 900, ..data(SECTOR) });
+    let mut sum = Total::default();
+    for round in 0..30_000 {
+        let need = if round % 10 == 0 { much } else { few };
+        space.reserve_for_operation(need).unwrap();
+        if round % 3 == 0 {
+            space.unreserve_for_operation(need);
+        } else {
+            sum = sum.plus(need);
+        }
+    }
+    let most =
+        Total::default().plus(Need { refs: 4, ..data(64 << 10) }).and(Total::default().plus(much));
+    let in_hand = space.pool.lock().promises.all().less(sum);
+    assert!(in_hand.is_within(most.times(64)), "{in_hand:?}");
 }
 
 /// Near the end as many operations are let in as when each is looked at by itself.
