@@ -2,16 +2,19 @@
 //!
 //! Chunks never overlap, and a logical address outside all of them means nothing. The map changes
 //! only when a chunk is made or given back, and is looked up on every read and write: it is a sorted
-//! list behind a shared pointer, replaced as a whole, searched by halving without an allocation.
+//! list behind a shared pointer, replaced as a whole, searched by halving without an allocation. Who
+//! looks writes nothing that another processor looks at, and keeps nobody from replacing it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use arc_swap::{ArcSwap, Guard};
 use buttress_ondisk::{
     Key, SECTOR, STRIPE_LEN,
     item::{ChunkItem, StripeItem, chunk_type, split},
     kind, objectid,
 };
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
 use crate::profile::Profile;
@@ -192,12 +195,29 @@ impl Chunk {
     }
 }
 
-type List = Arc<Vec<Arc<Chunk>>>;
+type List = Vec<Arc<Chunk>>;
 
 /// All chunks, by logical address.
 #[derive(Debug, Default)]
 pub struct ChunkMap {
-    list: RwLock<List>,
+    list: Mutex<List>,
+    /// The list as everybody finds it,
+    shown: ArcSwap<List>,
+    /// unless it has changed since. Many that come in a row, as when a filesystem is opened, are shown
+    /// together.
+    has_changed: AtomicBool,
+}
+
+/// The chunks that there are now, for as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Chunks(Guard<Arc<List>>);
+
+impl Chunks {
+    /// The chunk that holds the address.
+    pub fn find(&self, logical: u64) -> Option<&Arc<Chunk>> {
+        let after = self.0.partition_point(|chunk| chunk.logical <= logical);
+        self.0.get(after.checked_sub(1)?).filter(|chunk| chunk.contains(logical))
+    }
 }
 
 /// Two chunks claim the same logical address.
@@ -213,19 +233,27 @@ pub struct Overlap {
 impl ChunkMap {
     /// The chunk that holds the address.
     pub fn find(&self, logical: u64) -> Option<Arc<Chunk>> {
-        let list = self.list.read();
-        let after = list.partition_point(|chunk| chunk.logical <= logical);
-        list.get(after.checked_sub(1)?).filter(|chunk| chunk.contains(logical)).cloned()
+        self.now().find(logical).cloned()
+    }
+
+    /// The chunks that there are now.
+    pub(crate) fn now(&self) -> Chunks {
+        if self.has_changed.load(Ordering::Acquire) {
+            let list = self.list.lock();
+            self.shown.store(Arc::new(list.clone()));
+            self.has_changed.store(false, Ordering::Release);
+        }
+        Chunks(self.shown.load())
     }
 
     /// All chunks, by rising address.
     pub fn all(&self) -> Arc<Vec<Arc<Chunk>>> {
-        self.list.read().clone()
+        Guard::into_inner(self.now().0)
     }
 
     /// Adds a chunk. The very same chunk again changes nothing.
     pub fn add(&self, chunk: Chunk) -> Result<(), Overlap> {
-        let mut list = self.list.write();
+        let mut list = self.list.lock();
         let at = list.partition_point(|other| other.logical < chunk.logical);
         let before = at.checked_sub(1).and_then(|index| list.get(index));
         let behind = list.get(at);
@@ -238,20 +266,20 @@ impl ChunkMap {
         if let Some(other) = clash {
             return Err(Overlap { logical: chunk.logical, other: other.logical });
         }
-        Arc::make_mut(&mut list).insert(at, Arc::new(chunk));
+        list.insert(at, Arc::new(chunk));
+        self.has_changed.store(true, Ordering::Release);
         Ok(())
     }
 
     /// Removes the chunk that starts at the address; whether there was one.
     pub fn remove(&self, logical: u64) -> bool {
-        let mut list = self.list.write();
-        match list.binary_search_by_key(&logical, |chunk| chunk.logical) {
-            Ok(at) => {
-                Arc::make_mut(&mut list).remove(at);
-                true
-            }
-            Err(_) => false,
-        }
+        let mut list = self.list.lock();
+        let Ok(at) = list.binary_search_by_key(&logical, |chunk| chunk.logical) else {
+            return false;
+        };
+        list.remove(at);
+        self.has_changed.store(true, Ordering::Release);
+        true
     }
 }
 

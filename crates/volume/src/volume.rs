@@ -285,10 +285,11 @@ impl Volume {
     ) -> Result<(), VolumeError> {
         let unmapped = || VolumeError::Unmapped { logical, len: len as u64 };
         logical.checked_add(len as u64).ok_or_else(unmapped)?;
+        let chunks = self.map.now();
         let mut done = 0;
         while done < len {
-            let chunk = self.map.find(logical + done as u64).ok_or_else(unmapped)?;
-            for piece in pieces(&chunk, logical + done as u64, (len - done) as u64) {
+            let chunk = chunks.find(logical + done as u64).ok_or_else(unmapped)?;
+            for piece in pieces(chunk, logical + done as u64, (len - done) as u64) {
                 let range = done..done + piece.len as usize;
                 done = range.end;
                 action(piece.copies(), range)?;

@@ -17,7 +17,7 @@ use crate::error::{Error, Passed, Result};
 use crate::quota::{Charges, Counted, Quota, Remembered};
 use crate::space::{Items, Space, Trees};
 use crate::stats::{self, Counters, Stats};
-use crate::tree::{Blocks, Root, View};
+use crate::tree::{Blocks, Published, Root, View};
 
 /// What this filesystem's format allows.
 #[derive(Clone, Copy, Debug)]
@@ -299,7 +299,9 @@ pub struct Core {
     listener: Listener,
     roots: Arc<RwLock<Roots>>,
     /// The checksum tree of the commit before: readers that joined before the last one published may need it.
-    csum_before: RwLock<Root>,
+    csum_before: Published,
+    /// That of now, as the roots say.
+    csum: Published,
 }
 
 impl Core {
@@ -345,7 +347,8 @@ impl Core {
             kept_max: 64,
             room: u64::MAX,
             patience: Duration::ZERO,
-            csum_before: RwLock::new(roots.csum),
+            csum_before: Published::new(Some(roots.csum)),
+            csum: Published::new(Some(roots.csum)),
             roots: committed,
         }
     }
@@ -394,7 +397,8 @@ impl Core {
 
     pub(super) fn publish(&self, roots: Roots) {
         let mut published = self.roots.write();
-        *self.csum_before.write() = published.csum;
+        self.csum_before.set(published.csum);
+        self.csum.set(roots.csum);
         *published = roots;
     }
 
@@ -410,13 +414,19 @@ impl Core {
 
     /// The committed checksum tree.
     pub fn csum_view(&self) -> View<'_> {
-        View::new(&self.blocks, objectid::CSUM_TREE, self.roots().csum)
+        self.view_of_csums(&self.csum)
     }
 
     /// The checksum tree of the commit before the last one. An operation that joined before the last one published may
     /// see a file as it was, with data that has no checksums any more.
     pub fn csum_view_before(&self) -> View<'_> {
-        View::new(&self.blocks, objectid::CSUM_TREE, *self.csum_before.read())
+        self.view_of_csums(&self.csum_before)
+    }
+
+    /// Every read of a file passes here.
+    fn view_of_csums(&self, root: &Published) -> View<'_> {
+        let root = root.get().unwrap_or_else(|| self.roots().csum);
+        View::new(&self.blocks, objectid::CSUM_TREE, root)
     }
 
     /// The committed uuid tree.

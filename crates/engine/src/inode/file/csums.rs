@@ -12,7 +12,7 @@ use buttress_ondisk::{Key, SECTOR, kind, objectid};
 
 use super::ranges::{Span, len};
 use crate::error::Result;
-use crate::tree::{Item, View};
+use crate::tree::Item;
 use crate::txn::Core;
 
 /// The checksums of the sectors of `data`, back to back.
@@ -27,8 +27,7 @@ pub(super) fn digests(checksum: ChecksumKind, data: &[u8]) -> Vec<u8> {
 
 /// Looks checksums up.
 pub(super) struct CsumReader<'a> {
-    view: View<'a>,
-    before: View<'a>,
+    core: &'a Core,
     /// Bytes of one checksum.
     size: usize,
     /// The item found last, and the addresses it covers.
@@ -38,12 +37,7 @@ pub(super) struct CsumReader<'a> {
 impl<'a> CsumReader<'a> {
     /// In the committed csum tree.
     pub fn new(core: &'a Core) -> CsumReader<'a> {
-        CsumReader {
-            view: core.csum_view(),
-            before: core.csum_view_before(),
-            size: core.features.csum.size(),
-            current: None,
-        }
+        CsumReader { core, size: core.features.csum.size(), current: None }
     }
 
     /// The checksums of all sectors of `span`, or the address of the first sector that has none.
@@ -69,7 +63,9 @@ impl<'a> CsumReader<'a> {
         if self.current.as_ref().is_some_and(|(covers, _)| covers.contains(&pos)) {
             return Ok(true);
         }
-        for view in [self.view, self.before] {
+        // That of now first: where a commit is published in between, it is the one before then.
+        for view in [Core::csum_view, Core::csum_view_before] {
+            let view = view(self.core);
             let key = Key::new(objectid::EXTENT_CSUM, kind::EXTENT_CSUM, pos);
             let Some(item) = view.last_at_or_before(&key)? else { continue };
             let found = item.key();
