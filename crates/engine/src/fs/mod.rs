@@ -173,8 +173,7 @@ impl Inner {
 
     /// The running transaction and how much it has, about; `None` when it has nothing.
     fn extent(&self) -> Option<(u64, u64)> {
-        let bytes = self.core.waiting.live_bytes();
-        (bytes > 0).then(|| (self.core.txn.running(), bytes))
+        self.core.waiting.live_bytes().map(|bytes| (self.core.txn.running(), bytes))
     }
 
     /// Commits whether or not anything has changed: what commits have let go of is free then. Answers the transaction.

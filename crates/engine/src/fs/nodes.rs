@@ -44,10 +44,16 @@ impl Inner {
         if node.is_stub() {
             return Err(Error::User(Errno::ROFS));
         }
-        let subvolume = self.subvolume(node.subvolume)?;
-        if subvolume.is_cleaned.load(Ordering::Acquire) {
+        // Where it is at hand this is all, and else the table knows: nothing is opened for it.
+        let near = self.forest.get_near(node.subvolume);
+        if near.as_ref().is_some_and(|near| near.is_cleaned.load(Ordering::Acquire)) {
             return Ok(());
         }
+        if self.is_cleaned(node.subvolume) {
+            near.iter().for_each(|near| near.is_cleaned.store(true, Ordering::Release));
+            return Ok(());
+        }
+        let subvolume = self.read(|_| self.subvolume(node.subvolume))?;
         if subvolume.tree.is_read_only() {
             return Err(Error::User(Errno::ROFS));
         }
@@ -60,13 +66,17 @@ impl Inner {
         let turn = self.cleaned.write().entry(subvolume.id).or_insert_with(first).clone();
         if let Some(turn) = turn {
             let _turn = turn.lock();
-            if !matches!(self.cleaned.read().get(&subvolume.id), Some(None)) {
+            if !self.is_cleaned(subvolume.id) {
                 self.drop_orphans(subvolume)?;
                 self.cleaned.write().insert(subvolume.id, None);
             }
         }
         subvolume.is_cleaned.store(true, Ordering::Release);
         Ok(())
+    }
+
+    fn is_cleaned(&self, subvolume: u64) -> bool {
+        matches!(self.cleaned.read().get(&subvolume), Some(None))
     }
 
     /// Deletes the files without names that nobody holds.

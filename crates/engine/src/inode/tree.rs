@@ -436,16 +436,21 @@ impl FileTree {
 
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
-        self.dirty.all().any(|dirty| !dirty.lock().is_empty())
+        let any = || self.dirty.all().any(|dirty| !dirty.lock().is_empty());
+        self.changed.load(Ordering::Relaxed) > 0 && any()
             || !self.stale_orphans.lock()[0].is_empty()
     }
 
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
     /// other steps may be left out otherwise.
     pub fn freeze(&self) -> bool {
-        let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()));
-        let mut frozen = stripes.next().unwrap_or_default();
-        stripes.for_each(|mut stripe| frozen.append(&mut stripe));
+        let mut frozen = Vec::new();
+        // There may be thousands of trees of which nothing has.
+        if self.changed.load(Ordering::Relaxed) > 0 {
+            let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()));
+            frozen = stripes.next().unwrap_or_default();
+            stripes.for_each(|mut stripe| frozen.append(&mut stripe));
+        }
         self.relog.lock().clear();
         self.strays.lock().clear();
         self.moved.store(0, Ordering::Relaxed);

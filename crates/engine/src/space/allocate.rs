@@ -225,7 +225,7 @@ impl Space {
     /// At the freeze, when no operation runs and the last commit is durable: what it let go becomes
     /// allocatable, device space of removed chunks too, and promises move to the commit that starts.
     pub fn freeze(&self) {
-        self.take_back();
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         pool.freeze();
         self.known.frozen();

@@ -5,18 +5,19 @@
 //! hand ([`Allotment`]), each processor its own.
 //!
 //! What is in hand counts as promised. It can do no more than that some operation would have been let in that is not, or a chunk made later: so whoever is about to be refused, and who
-//! asks whether nobody is promised anything, takes back first what all have in hand ([`Space::take_back`]); and the freeze does, so that a commit is judged by what was
-//! promised to operations. Nothing is handed out that would need another look at the room there is, so near the end of it each operation asks for itself.
+//! asks whether nobody is promised anything, takes back first what all have in hand, and nobody gets any until he has looked again ([`Space::take_back`]). So does the freeze: a commit
+//! is judged by what was promised to operations. And so does who makes promises dearer than they were. Nothing is handed out that would need another look at the room there is, so near
+//! the end of it each operation asks for itself.
 //!
 //! Locks: an allotment, or all of them in their order, and then the pool.
 
 use super::bound::Total;
 use super::reserve::{Need, Promises, Shortage, USUAL, usual_like};
 use super::{Pool, Space};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-/// Operations that are promised their needs at a time. A choice: the lock of all is taken twice less by this factor, and what is in hand stays below a megabyte of data, and a hundred
-/// leaves, for each processor.
+/// Operations that are promised their needs at a time. A choice: the lock of all is taken less by this factor, and each processor has a megabyte of data and a hundred leaves in hand, or four
+/// times as much where operations give back what they were promised.
 const OPERATIONS: u64 = 16;
 /// Bytes of data of an operation that takes its promise out of what is in hand; others move as much that a lock is nothing.
 const DATA_MAX: u64 = USUAL.data;
@@ -39,7 +40,9 @@ fn is_usual(need: Need) -> bool {
 impl Space {
     /// [`Space::reserve`] for an operation that has joined a transaction, and lasts no longer than that runs.
     pub fn reserve_for_operation(&self, need: Need) -> Result<(), Shortage> {
-        if is_usual(need) && !self.was_alone() && self.take_in_hand(need) {
+        // The next deletion after one that came alone says whether others can be beside it again.
+        let alone = need.deleting && self.was_alone();
+        if is_usual(need) && !alone && self.take_in_hand(need) {
             return Ok(());
         }
         self.reserve(need)
@@ -89,16 +92,23 @@ impl Space {
         }
     }
 
-    /// Nobody has anything in hand any more. Whether somebody had.
-    pub(super) fn take_back(&self) -> bool {
-        let mut all: Vec<_> = self.allotments.all().map(Mutex::lock).collect();
-        if all.iter().all(|allotment| allotment.left == Total::default()) {
-            return false;
+    /// Nobody has anything in hand, nor gets any, as long as the answer is held.
+    pub(super) fn take_back(&self) -> TakenBack<'_> {
+        let mut hands: Vec<_> = self.allotments.all().map(Mutex::lock).collect();
+        let any = hands.iter().any(|allotment| allotment.left != Total::default());
+        if any {
+            let mut pool = self.pool.lock();
+            hands.iter_mut().for_each(|allotment| pool.give_back(allotment));
         }
-        let mut pool = self.pool.lock();
-        all.iter_mut().for_each(|allotment| pool.give_back(allotment));
-        true
+        TakenBack { any, _hands: hands }
     }
+}
+
+/// Nobody has anything in hand.
+pub(super) struct TakenBack<'a> {
+    /// Whether somebody had.
+    pub any: bool,
+    _hands: Vec<MutexGuard<'a, Allotment>>,
 }
 
 impl Pool {

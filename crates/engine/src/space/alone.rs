@@ -476,7 +476,7 @@ impl Space {
 
     /// The pool, if nobody is promised anything, and metadata is as it was then.
     fn still(&self, then: Option<&Outlook>) -> Option<MutexGuard<'_, Pool>> {
-        self.take_back();
+        let _taken_back = self.take_back();
         let pool = self.pool.lock();
         let room = |sums: &Sums| (sums.used, sums.free, sums.nodes);
         let now = room(&self.slot(Class::Metadata).counters.read());

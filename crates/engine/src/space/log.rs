@@ -45,15 +45,24 @@ impl Space {
     /// The address of a block for the log; `None` where the operations of the running transaction were promised all there is, or where it
     /// would take a new chunk. No commit is under way.
     pub fn allocate_log_block(&self) -> Option<u64> {
-        let mut pool = self.pool.lock();
-        let outlook = self.outlook(&pool, true);
-        if !outlook.fits_without(Class::Metadata, self.node, 1, pool.promises) {
-            return None;
+        if !self.spare_log_block() {
+            let taken_back = self.take_back();
+            if !taken_back.any || !self.spare_log_block() {
+                return None;
+            }
         }
-        // There is less now than others were told.
-        pool.credit = Credit::default();
-        drop(pool);
         let slot = self.slot(Class::Metadata);
         self.take(slot, true, |set, counters| set.take_block(counters, self.node))
+    }
+
+    /// Whether promises fit without a block; then there is less from now on than others were told.
+    fn spare_log_block(&self) -> bool {
+        let mut pool = self.pool.lock();
+        let outlook = self.outlook(&pool, true);
+        let fits = outlook.fits_without(Class::Metadata, self.node, 1, pool.promises);
+        if fits {
+            pool.credit = Credit::default();
+        }
+        fits
     }
 }

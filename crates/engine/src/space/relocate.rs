@@ -83,7 +83,7 @@ impl Space {
         if found != start || !self.close_group(start, true) {
             return false;
         }
-        self.take_back();
+        let _taken_back = self.take_back();
         // Nobody was promised anything of it since.
         let mut pool = self.pool.lock();
         let has_room = match class {
@@ -118,7 +118,7 @@ impl Space {
 
     /// The class that there is too little room of for somebody who needs this; `None` where it is both, or neither any more.
     pub fn scarce(&self, need: Need) -> Option<Class> {
-        self.take_back();
+        let _taken_back = self.take_back();
         let pool = self.pool.lock();
         let running = pool.promises.running.plus(need);
         match self.outlook(&pool, true).missing(Promises { running, ..pool.promises }, need) {

@@ -507,10 +507,9 @@ impl Space {
     ///
     /// Data must be reserved before [`Space::allocate_data`] takes it.
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
-        match self.try_to_reserve(need) {
-            Err(_) if self.take_back() => self.try_to_reserve(need),
-            done => done,
-        }
+        let Err(refused) = self.try_to_reserve(need) else { return Ok(()) };
+        let taken_back = self.take_back();
+        if taken_back.any { self.try_to_reserve(need) } else { Err(refused) }
     }
 
     fn try_to_reserve(&self, need: Need) -> Result<(), Shortage> {
@@ -569,7 +568,7 @@ impl Space {
     /// at most `refs`, and at least `least` or none at all; and in how many subvolumes, at most `trees`. Nobody waits for it, so
     /// it takes what others leave.
     pub fn reserve_upkeep(&self, refs: u64, least: u64, trees: u64) -> (u64, u64) {
-        self.take_back();
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);
@@ -613,7 +612,7 @@ impl Space {
 
     /// Whether there is room for the commit under way to pack them; then it is promised.
     pub fn reserve_packing(&self) -> bool {
-        self.take_back();
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         self.thaw();
         let outlook = self.outlook(&pool, true);
@@ -657,6 +656,7 @@ impl Space {
 
     /// How large the trees are that describe space, as of the last commit.
     pub fn set_trees(&self, trees: Trees) {
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         // What has become smaller since it was packed may grow by gaps again.
         let packed = self.packed.load(Ordering::Relaxed);
@@ -675,6 +675,7 @@ impl Space {
     /// From now on, leaves of files may be shared with snapshots (or count by their address, as a balance leaves them).
     pub fn set_shared(&self) {
         if !self.shared.swap(true, Ordering::Relaxed) {
+            let _taken_back = self.take_back();
             self.pool.lock().credit = Credit::default();
         }
     }

@@ -23,7 +23,7 @@ impl Space {
 
     /// New chunks lie before byte `end` of the device from now on, where what was promised so far has room then. Whether it has.
     pub fn limit_device(&self, end: u64) -> bool {
-        self.take_back();
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         pool.device.limit(Some(end));
         pool.credit = Default::default();
@@ -57,7 +57,7 @@ impl Space {
     /// New chunks of a class have this profile, where what was promised so far has room then. Whether it has: also where there was none for what
     /// is left to deletions before, if chunks do not become larger by it. (Linux refuses a group that is to be converted, and no profile.)
     pub fn set_profile(&self, class: Class, profile: u64) -> bool {
-        self.take_back();
+        let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
         let before = pool.type_of(class);
         let after = before & !chunk_type::PROFILE_MASK | profile;

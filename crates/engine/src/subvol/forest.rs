@@ -229,6 +229,11 @@ impl Forest {
         if gone { Err(Error::User(Errno::NOENT)) } else { Ok(found) }
     }
 
+    /// The subvolume `id`, dead or alive, if threads like this one had it lately.
+    pub fn get_near(&self, id: u64) -> Option<Near> {
+        self.subvolumes.get_near(id)
+    }
+
     /// Whether `id` was deleted while its files were held, and now none is.
     pub fn is_let_go(&self, id: u64) -> bool {
         let found = self.subvolumes.get(id);

@@ -38,9 +38,11 @@ pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::settle::{Relocated, Relocation, TooSmall, new_root_item};
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+
+use crossbeam_utils::CachePadded;
 
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
@@ -55,6 +57,9 @@ use crate::tree::Merge;
 #[derive(Debug)]
 pub struct Transactions {
     gate: Striped<RwLock<()>>,
+    /// Somebody waits for the gate, or has it: who comes waits at the door, so that he waits for those who are under way and no others.
+    is_closing: CachePadded<AtomicBool>,
+    door: RwLock<()>,
     running: AtomicU64,
     committed: AtomicU64,
     turn: Mutex<Turn>,
@@ -162,7 +167,15 @@ impl Drop for Op<'_> {
 /// The gate, held alone.
 #[derive(Debug)]
 struct Shut<'a> {
+    txn: &'a Transactions,
     _gate: Vec<RwLockWriteGuard<'a, ()>>,
+    _door: RwLockWriteGuard<'a, ()>,
+}
+
+impl Drop for Shut<'_> {
+    fn drop(&mut self) {
+        self.txn.is_closing.store(false, Ordering::Relaxed);
+    }
 }
 
 /// Aborts when it is dropped, unless it was disarmed before.
@@ -283,6 +296,8 @@ impl Transactions {
     pub fn new(committed: u64) -> Transactions {
         Transactions {
             gate: Striped::default(),
+            is_closing: CachePadded::default(),
+            door: RwLock::new(()),
             running: AtomicU64::new(committed + 1),
             committed: AtomicU64::new(committed),
             turn: Mutex::new(Turn { durable: committed, ended: committed, ..Turn::default() }),
@@ -331,6 +346,10 @@ impl Transactions {
 
     /// Holds the gate: no transaction ends while it is held.
     pub(crate) fn enter(&self) -> RwLockReadGuard<'_, ()> {
+        if self.is_closing.load(Ordering::Relaxed) {
+            self.note_held_up();
+            drop(self.door.read());
+        }
         let gate = self.gate.mine();
         gate.try_read().unwrap_or_else(|| {
             self.note_held_up();
@@ -340,7 +359,10 @@ impl Transactions {
 
     /// Has the gate alone: nobody is under way, and nobody comes in.
     fn shut(&self) -> Shut<'_> {
-        Shut { _gate: self.gate.all().map(RwLock::write).collect() }
+        let door = self.door.write();
+        self.is_closing.store(true, Ordering::Relaxed);
+        let gate = self.gate.all().map(RwLock::write).collect();
+        Shut { txn: self, _gate: gate, _door: door }
     }
 
     /// Somebody waits from now on, for the gate or for a turn.

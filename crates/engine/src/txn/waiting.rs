@@ -136,9 +136,10 @@ impl Waiting {
         }
     }
 
-    /// What the running transaction has, in bytes.
-    pub fn live_bytes(&self) -> u64 {
-        self.untold.all().map(Amount::all).fold(self.live.all(), u64::saturating_add)
+    /// What the running transaction has, in bytes, about; `None` when it has nothing.
+    pub fn live_bytes(&self) -> Option<u64> {
+        let untold = self.untold.all().map(Amount::all).fold(0, u64::saturating_add);
+        self.begun.load(Ordering::Relaxed).then(|| untold.saturating_add(self.live.all()))
     }
 
     /// All that waits, in bytes.
