@@ -533,7 +533,10 @@ impl Turn {
 
 #[cfg(all(test, not(feature = "shuttle")))]
 mod tests {
-    use super::Transactions;
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+
+    use super::{Mutex, Transactions};
 
     /// Four wait while a fifth commits what they have written: none of them commits again. Who has written since does.
     #[test]
@@ -588,6 +591,35 @@ mod tests {
             assert!(is_seen());
             drop(gate);
         });
+    }
+
+    /// A commit waits for those who are under way, and for nobody who comes later, whichever processor he is on.
+    #[test]
+    fn who_comes_while_the_gate_closes_waits_at_the_door() {
+        let txn = Transactions::new(7);
+        let order = Mutex::new(Vec::new());
+        std::thread::scope(|scope| {
+            let under_way = txn.enter();
+            scope.spawn(|| {
+                let _shut = txn.shut();
+                order.lock().push("shut");
+            });
+            while !txn.is_closing.load(Ordering::Relaxed) {
+                std::thread::yield_now();
+            }
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    drop(txn.enter());
+                    order.lock().push("in");
+                });
+            }
+            while txn.held_up().is_none_or(|since| since < Duration::from_millis(20)) {
+                std::thread::yield_now();
+            }
+            assert!(order.lock().is_empty(), "{order:?}");
+            drop(under_way);
+        });
+        assert_eq!(order.lock()[..2], ["shut", "in"]);
     }
 
     /// A commit that has come to nothing covers nobody.
