@@ -10,7 +10,7 @@ use super::caller::{Caller, Capability};
 use super::store::{Allocate, Answer, Seek, Store};
 use crate::options::AccessTimes;
 use crate::protocol::abi;
-use crate::protocol::channel::{Reply, Request};
+use crate::protocol::channel::{Body, Reply, Request};
 
 /// Most bytes one COPY_FILE_RANGE copies; the caller asks again for the rest.
 const COPY_BYTES_MAX: u64 = 1 << 30;
@@ -71,6 +71,23 @@ impl<S: Store> Mount<S> {
     pub(super) fn write(&self, request: &Request<'_>) -> Answer<abi::WriteOut> {
         let mut body = request.body();
         let wish: abi::WriteIn = body.read()?;
+        let written = self.write_as(request, &wish, body);
+        if let Err(errno @ (Errno::NOSPC | Errno::DQUOT)) = written
+            && wish.write_flags & abi::WRITE_CACHE != 0
+        {
+            // Before it is answered: who has the kernel send what it keeps looks at this then.
+            let mut refused = self.refused_pages.lock();
+            *refused = (refused.0 + 1, errno);
+        }
+        written
+    }
+
+    fn write_as(
+        &self,
+        request: &Request<'_>,
+        wish: &abi::WriteIn,
+        mut body: Body<'_>,
+    ) -> Answer<abi::WriteOut> {
         let data = body.bytes(wish.size as usize)?;
         let node = self.node(request.nodeid())?;
         let cached = wish.write_flags & abi::WRITE_CACHE != 0;

@@ -65,6 +65,8 @@ pub struct Mount<S: Store> {
     buffers: Mutex<Vec<Vec<u8>>>,
     /// Requests so far, by /dev/fuse and by io_uring.
     requests: [AtomicU64; 2],
+    /// Requests with pages that the kernel kept and that found no room, and why the last one did not.
+    refused_pages: Mutex<(u64, Errno)>,
 }
 
 /// Something that the kernel remembers and that has changed without its doing.
@@ -160,7 +162,19 @@ impl<S: Store> Mount<S> {
         let told_held = Mutex::new(0);
         let options = options.shared_words().join(",");
         let requests = Default::default();
-        Ok(Self { store, nodes, told_held, policy, options, device, notices, buffers, requests })
+        let refused_pages = Mutex::new((0, Errno::NOSPC));
+        Ok(Self {
+            store,
+            nodes,
+            told_held,
+            policy,
+            options,
+            device,
+            notices,
+            buffers,
+            requests,
+            refused_pages,
+        })
     }
 
     /// Learns which device number the mount has got.
@@ -327,6 +341,10 @@ impl<S: Control> Handler for Mount<S> {
             opcode::SETXATTR | opcode::GETXATTR => words::is_about_all(request),
             _ => false,
         }
+    }
+
+    fn refused_pages(&self) -> (u64, Errno) {
+        *self.refused_pages.lock()
     }
 
     fn may_wait(&self, request: &Request<'_>) -> bool {

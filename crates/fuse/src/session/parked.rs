@@ -19,6 +19,9 @@
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
+//! Pages that are sent for it and find no room are lost, as the kernel keeps none that were refused: then the request is refused with what they were refused with, `ENOSPC`
+//! or `EDQUOT`. What was refused before it came is said by msync(2) and fsync(2) alone.
+//!
 //! Where the kernel cannot be asked (no program, no process to be had, no path to the mount) or does not come to an end, the
 //! request is refused with `EIO`: it promises what is not known. (`EAGAIN` would come out of setxattr(2) as `EOPNOTSUPP`.)
 
@@ -127,7 +130,14 @@ impl Shared {
 
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
     pub(super) fn write_back(&self) -> Result<(), Errno> {
-        self.write_back_or_say().map_err(|why| {
+        let (before, _) = self.handler.refused_pages();
+        let written = self.write_back_or_say();
+        let (refused, errno) = self.handler.refused_pages();
+        if refused > before {
+            self.tell(&format!("what is mapped: {errno}"));
+            return Err(errno);
+        }
+        written.map_err(|why| {
             self.tell(&format!("what is mapped: {why}"));
             Errno::IO
         })

@@ -210,6 +210,39 @@ dirty(a, 2); a.flush(); print(right(content('sub/file'), 2))"
     mount.end();
 }
 
+/// Pages that find no room when they are asked for are lost: who asked is told so, and with which errno.
+#[test]
+fn who_asks_for_pages_that_find_no_room_is_told() {
+    on_both(|mount| {
+        client::create_subvolume(&mount.path().join("sub")).unwrap();
+        let body = format!(
+            "{SNAPSHOT}
+import errno
+def said(do, *args):
+    try: do(*args); print('done')
+    except OSError as error: print(errno.errorcode[error.errno])
+a = mapped('file'); os.fsync(os.open('file', os.O_RDWR))
+f = os.open('full', os.O_RDWR | os.O_CREAT); at = 0; step = 1 << 26
+while step >= 4096:
+    try: os.posix_fallocate(f, at, step); at += step
+    except OSError: step //= 2
+for do in [(snapshot, b's', 2), (os.setxattr, '.', 'buttress.snapshot', b'256 ro w'), (os.setxattr, '.', 'buttress.commit', b''),
+           (os.setxattr, 'sub', 'buttress.readonly', b'1')]:
+    dirty(a, 1); said(*do)
+# It is said once: the kernel has let go of them.
+said(os.setxattr, '.', 'buttress.commit', b'')
+said(a.flush)
+os.close(f); os.unlink('full'); os.setxattr('.', 'buttress.commit', b'')
+dirty(a, 7); said(snapshot, b's2', 2); said(a.flush); print(right(content('s2/file'), 7), sorted(os.listdir('.')))
+wait()"
+        );
+        let program = start(&mount.path(), &body);
+        let all =
+            "ENOSPC\n".repeat(4) + "done\nENOSPC\ndone\ndone\n250 ['file', 's2', 'sub']\nready";
+        assert_eq!(program.finish(), all);
+    });
+}
+
 #[test]
 fn a_snapshot_has_more_pages_than_requests_may_wait() {
     on_both(|mount| {
