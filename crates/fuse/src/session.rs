@@ -68,9 +68,9 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// How many requests with pages that the kernel kept found no room, and why the last one did not.
-    fn refused_pages(&self) -> (u64, Errno) {
-        (0, Errno::NOSPC)
+    /// How many requests with pages that the kernel kept found no room.
+    fn refused_pages(&self) -> u64 {
+        0
     }
 
     /// Subvolumes to which no name leads any more, and of which the kernel keeps nodes. In ascending order.

@@ -95,19 +95,14 @@ impl Space {
     /// Nobody has anything in hand, nor gets any, as long as the answer is held.
     pub(super) fn take_back(&self) -> TakenBack<'_> {
         let mut hands: Vec<_> = self.allotments.all().map(Mutex::lock).collect();
-        let any = hands.iter().any(|allotment| allotment.left != Total::default());
-        if any {
-            let mut pool = self.pool.lock();
-            hands.iter_mut().for_each(|allotment| pool.give_back(allotment));
-        }
-        TakenBack { any, _hands: hands }
+        let mut pool = self.pool.lock();
+        hands.iter_mut().for_each(|allotment| pool.give_back(allotment));
+        TakenBack { _hands: hands }
     }
 }
 
 /// Nobody has anything in hand.
 pub(super) struct TakenBack<'a> {
-    /// Whether somebody had.
-    pub any: bool,
     _hands: Vec<MutexGuard<'a, Allotment>>,
 }
 

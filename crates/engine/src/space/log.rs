@@ -46,8 +46,8 @@ impl Space {
     /// would take a new chunk. No commit is under way.
     pub fn allocate_log_block(&self) -> Option<u64> {
         if !self.spare_log_block() {
-            let taken_back = self.take_back();
-            if !taken_back.any || !self.spare_log_block() {
+            let _taken_back = self.take_back();
+            if !self.spare_log_block() {
                 return None;
             }
         }

@@ -507,9 +507,12 @@ impl Space {
     ///
     /// Data must be reserved before [`Space::allocate_data`] takes it.
     pub fn reserve(&self, need: Need) -> Result<(), Shortage> {
-        let Err(refused) = self.try_to_reserve(need) else { return Ok(()) };
-        let taken_back = self.take_back();
-        if taken_back.any { self.try_to_reserve(need) } else { Err(refused) }
+        if self.try_to_reserve(need) == Ok(()) {
+            return Ok(());
+        }
+        // Others may have taken back meanwhile what was in the way.
+        let _taken_back = self.take_back();
+        self.try_to_reserve(need)
     }
 
     fn try_to_reserve(&self, need: Need) -> Result<(), Shortage> {
@@ -568,9 +571,9 @@ impl Space {
     /// at most `refs`, and at least `least` or none at all; and in how many subvolumes, at most `trees`. Nobody waits for it, so
     /// it takes what others leave.
     pub fn reserve_upkeep(&self, refs: u64, least: u64, trees: u64) -> (u64, u64) {
+        self.thaw();
         let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
-        self.thaw();
         let outlook = self.outlook(&pool, true);
         let (mut refs, mut trees) = (refs, trees.max(1));
         while refs >= least {
@@ -612,9 +615,9 @@ impl Space {
 
     /// Whether there is room for the commit under way to pack them; then it is promised.
     pub fn reserve_packing(&self) -> bool {
+        self.thaw();
         let _taken_back = self.take_back();
         let mut pool = self.pool.lock();
-        self.thaw();
         let outlook = self.outlook(&pool, true);
         let committing = pool.promises.committing.and(Total::packing());
         let wanted = Promises { committing, ..pool.promises };
@@ -674,9 +677,11 @@ impl Space {
 
     /// From now on, leaves of files may be shared with snapshots (or count by their address, as a balance leaves them).
     pub fn set_shared(&self) {
-        if !self.shared.swap(true, Ordering::Relaxed) {
+        if !self.is_shared() {
             let _taken_back = self.take_back();
-            self.pool.lock().credit = Credit::default();
+            let mut pool = self.pool.lock();
+            self.shared.store(true, Ordering::Relaxed);
+            pool.credit = Credit::default();
         }
     }
 

@@ -433,6 +433,10 @@ fn commit_alone(
 ) -> Result<u64> {
     if !force && !core.log.is_active() && !participant.is_dirty(upkeep) {
         core.waiting.nothing();
+        // Somebody may have begun since it was looked at.
+        if participant.is_dirty(upkeep) {
+            core.waiting.begin();
+        }
         return Ok(core.txn.committed());
     }
     // What a panic leaves of a commit is neither the last transaction nor this one, and the next freeze would replace it.

@@ -2,6 +2,8 @@
 //! straight to the filesystem. There are as many buffers as there are reads at a time.
 
 use buttress::ondisk::item::mode::SET_IDS;
+use std::sync::atomic::Ordering;
+
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
@@ -72,12 +74,12 @@ impl<S: Store> Mount<S> {
         let mut body = request.body();
         let wish: abi::WriteIn = body.read()?;
         let written = self.write_as(request, &wish, body);
-        if let Err(errno @ (Errno::NOSPC | Errno::DQUOT)) = written
+        // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
+        if written.as_ref().is_err_and(|errno| *errno == Errno::NOSPC)
             && wish.write_flags & abi::WRITE_CACHE != 0
         {
             // Before it is answered: who has the kernel send what it keeps looks at this then.
-            let mut refused = self.refused_pages.lock();
-            *refused = (refused.0 + 1, errno);
+            self.refused_pages.fetch_add(1, Ordering::SeqCst);
         }
         written
     }

@@ -65,8 +65,8 @@ pub struct Mount<S: Store> {
     buffers: Mutex<Vec<Vec<u8>>>,
     /// Requests so far, by /dev/fuse and by io_uring.
     requests: [AtomicU64; 2],
-    /// Requests with pages that the kernel kept and that found no room, and why the last one did not.
-    refused_pages: Mutex<(u64, Errno)>,
+    /// Requests with pages that the kernel kept and that found no room.
+    refused_pages: AtomicU64,
 }
 
 /// Something that the kernel remembers and that has changed without its doing.
@@ -162,7 +162,7 @@ impl<S: Store> Mount<S> {
         let told_held = Mutex::new(0);
         let options = options.shared_words().join(",");
         let requests = Default::default();
-        let refused_pages = Mutex::new((0, Errno::NOSPC));
+        let refused_pages = AtomicU64::new(0);
         Ok(Self {
             store,
             nodes,
@@ -343,8 +343,8 @@ impl<S: Control> Handler for Mount<S> {
         }
     }
 
-    fn refused_pages(&self) -> (u64, Errno) {
-        *self.refused_pages.lock()
+    fn refused_pages(&self) -> u64 {
+        self.refused_pages.load(Ordering::SeqCst)
     }
 
     fn may_wait(&self, request: &Request<'_>) -> bool {

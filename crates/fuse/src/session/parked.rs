@@ -19,8 +19,8 @@
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
-//! Pages that are sent for it and find no room are lost, as the kernel keeps none that were refused: then the request is refused with what they were refused with, `ENOSPC`
-//! or `EDQUOT`. What was refused before it came is said by msync(2) and fsync(2) alone.
+//! Pages that find no room while the request waits are lost, as the kernel keeps none that were refused: then it is refused, too, with `ENOSPC`. What was refused before it came,
+//! or by a limit, is said by msync(2) and fsync(2) alone.
 //!
 //! Where the kernel cannot be asked (no program, no process to be had, no path to the mount) or does not come to an end, the
 //! request is refused with `EIO`: it promises what is not known. (`EAGAIN` would come out of setxattr(2) as `EOPNOTSUPP`.)
@@ -65,8 +65,8 @@ pub(super) struct Parked {
 
 #[derive(Default)]
 struct State {
-    /// Requests and their bodies.
-    waiting: Vec<(Request<'static>, Vec<u8>)>,
+    /// Requests, their bodies, and how many pages had found no room when they came.
+    waiting: Vec<(Request<'static>, Vec<u8>, u64)>,
     /// A thread sees to them.
     seen_to: bool,
 }
@@ -76,7 +76,8 @@ impl Shared {
     /// too many now.
     pub(super) fn park(self: &Arc<Self>, request: &Request<'_>) -> bool {
         let mut state = self.parked.state.lock();
-        state.waiting.push((request.over(&[]), request.body().rest().to_vec()));
+        let refused = self.handler.refused_pages();
+        state.waiting.push((request.over(&[]), request.body().rest().to_vec(), refused));
         if std::mem::replace(&mut state.seen_to, true) {
             return true;
         }
@@ -101,7 +102,7 @@ impl Shared {
     }
 
     /// What waits now; when nothing does, nobody sees to it any more.
-    fn take_parked(&self) -> Option<Vec<(Request<'static>, Vec<u8>)>> {
+    fn take_parked(&self) -> Option<Vec<(Request<'static>, Vec<u8>, u64)>> {
         let mut state = self.parked.state.lock();
         state.seen_to = !state.waiting.is_empty();
         state.seen_to.then(|| std::mem::take(&mut state.waiting))
@@ -115,8 +116,8 @@ impl Shared {
     fn finish_parked(&self, write_back: impl Fn() -> Result<(), Errno>) {
         while let Some(requests) = self.take_parked() {
             let written = write_back();
-            for (request, body) in requests {
-                match written {
+            for (request, body, refused) in requests {
+                match self.unless_refused_since(refused, written) {
                     Ok(()) => {
                         let request = request.over(&body);
                         self.serve(&request, Reply::new(&self.channel, &request));
@@ -128,16 +129,18 @@ impl Shared {
         }
     }
 
+    /// What has come of writing what the kernel keeps, for a request that came when so many pages had found no room.
+    pub(super) fn unless_refused_since(
+        &self,
+        refused: u64,
+        written: Result<(), Errno>,
+    ) -> Result<(), Errno> {
+        if self.handler.refused_pages() > refused { Err(Errno::NOSPC) } else { written }
+    }
+
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
     pub(super) fn write_back(&self) -> Result<(), Errno> {
-        let (before, _) = self.handler.refused_pages();
-        let written = self.write_back_or_say();
-        let (refused, errno) = self.handler.refused_pages();
-        if refused > before {
-            self.tell(&format!("what is mapped: {errno}"));
-            return Err(errno);
-        }
-        written.map_err(|why| {
+        self.write_back_or_say().map_err(|why| {
             self.tell(&format!("what is mapped: {why}"));
             Errno::IO
         })

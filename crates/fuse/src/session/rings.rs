@@ -482,6 +482,7 @@ impl Shared {
         let stopping = self.stopping.load(Ordering::SeqCst);
         let about_all = !stopping && self.handler.wants_all_written(request);
         if about_all || !stopping && self.handler.may_wait(request) {
+            let refused = self.handler.refused_pages();
             let others = match queue.step_out(about_all) {
                 Others::Wanted if !self.start_another(queue) => Others::None,
                 others => others,
@@ -489,7 +490,8 @@ impl Shared {
             if others != Others::None && queue.unsettled().is_some() {
                 self.stir(queue.processor);
             }
-            match about_all.then(|| self.write_back_beside(&others)) {
+            let written = about_all.then(|| self.write_back_beside(&others));
+            match written.map(|written| self.unless_refused_since(refused, written)) {
                 Some(Err(errno)) => reply.refuse(errno),
                 Some(Ok(())) | None => self.serve(request, reply),
             }
