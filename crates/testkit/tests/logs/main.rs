@@ -19,7 +19,7 @@ use std::process::Command;
 use buttress::{Filesystem, Options};
 use buttress_testkit::facts::{Facts, diff, facts_of_dir, facts_of_library};
 use buttress_testkit::oracle::{
-    KernelMount, check, copy_sparse, mkfs, root_or_skip, run, temp_dir,
+    KernelMount, check, check_verdict, copy_sparse, mkfs, root_or_skip, run, temp_dir,
 };
 
 use cases::{CASES, Case};
@@ -42,6 +42,22 @@ const SIZE: u64 = 512 << 20;
 /// `anew`: what comes after its last commit happens on a mount that has not made what is there. Linux commits more often where it
 /// has an inode in memory since it was made.
 fn make(case: &Case<'_>, anew: bool, dir: &Path) -> Result<(), Failed> {
+    // Now and then Linux (6.18) leaves a new block group with an item that says nothing is used of it, until it is written the next time: that is refused, rightly.
+    for _ in 1..TRIES {
+        make_once(case, anew, dir)?;
+        let (is_sound, report) = check_verdict(&dir.join("theirs"), false)?;
+        if is_sound {
+            return Ok(());
+        }
+        println!("{}: made again, as Linux left it unsound: {report}", case.name);
+    }
+    make_once(case, anew, dir)
+}
+
+/// How often an image is made at most.
+const TRIES: usize = 4;
+
+fn make_once(case: &Case<'_>, anew: bool, dir: &Path) -> Result<(), Failed> {
     let image = dir.join("image");
     mkfs(&image, SIZE, case.mkfs)?;
     let options = ["commit=3600", case.mount].join(if case.mount.is_empty() { "" } else { "," });
