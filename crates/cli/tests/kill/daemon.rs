@@ -204,6 +204,21 @@ pub fn umount(mountpoint: &Path) {
     assert!(output.status.success(), "buttress umount {mountpoint:?}: {}: {said}", output.status);
 }
 
+/// umount(2), with no helper.
+pub fn plain_umount(mountpoint: &Path) {
+    wait_until("umount(2)", || {
+        match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
+            // A child that another test has forked has our files until it runs its program.
+            Err(rustix::io::Errno::BUSY) => false,
+            Err(rustix::io::Errno::PERM) => {
+                let mut command = Command::new("fusermount3");
+                command.arg("-u").arg(mountpoint).output().unwrap().status.success()
+            }
+            done => done.map(|()| true).unwrap(),
+        }
+    });
+}
+
 /// Runs the command; the error is what it wrote on standard error.
 pub fn try_buttress(words: &[&str], paths: &[&Path]) -> Result<(), String> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));

@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use buttress_testkit::mapped::Mapped;
 use buttress_testkit::oracle::{self, LoopDevice};
-use rustix::mount::UnmountFlags;
 
-use crate::daemon::{Place, buttress, try_buttress, umount, wait_until};
+use crate::daemon::{Place, buttress, plain_umount, try_buttress, umount, wait_until};
 use crate::random::Random;
 
 /// Rounds with kills in every run, and when there is time.
@@ -218,21 +217,6 @@ fn a_disk_has_one_daemon_and_dies_with_it() {
 fn tool(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-/// umount(2), with no helper.
-fn plain_umount(mountpoint: &Path) {
-    wait_until("umount(2)", || {
-        match rustix::mount::unmount(mountpoint, UnmountFlags::NOFOLLOW) {
-            // A child that another test has forked has our files until it runs its program.
-            Err(rustix::io::Errno::BUSY) => false,
-            Err(rustix::io::Errno::PERM) => {
-                let mut command = Command::new("fusermount3");
-                command.arg("-u").arg(mountpoint).output().unwrap().status.success()
-            }
-            done => done.map(|()| true).unwrap(),
-        }
-    });
 }
 
 #[test]

@@ -11,7 +11,7 @@ use buttress_testkit::oracle;
 use rustix::mount::{MountFlags, UnmountFlags};
 use rustix::process::Signal;
 
-use crate::daemon::{Place, buttress, try_buttress, umount, wait_until};
+use crate::daemon::{Place, buttress, plain_umount, try_buttress, umount, wait_until};
 
 /// Enough for the last commit to take a while, in bytes.
 const MANY_BYTES: usize = 24 << 20;
@@ -63,15 +63,14 @@ fn a_signal_unmounts_nothing_but_ours() {
     }
     let (top, elsewhere) = (place.mountpoint(), place.mountpoint().with_file_name("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
-    let unmount = |path| rustix::mount::unmount(path, UnmountFlags::NOFOLLOW).unwrap();
     let daemon = place.mount("commit=300");
     fs::write(top.join("below"), "kept").unwrap();
     rustix::mount::mount("over", &top, "tmpfs", MountFlags::empty(), None).unwrap();
     fs::write(top.join("above"), "theirs").unwrap();
     assert_eq!(daemon.signal(Signal::TERM).code(), Some(0));
     assert_eq!(fs::read(top.join("above")).unwrap(), b"theirs");
-    unmount(&top);
-    unmount(&top);
+    plain_umount(&top);
+    plain_umount(&top);
     assert_eq!(on_image(&place, "below"), b"kept");
     // In two places it is one mount, which ends in both.
     let daemon = place.mount("commit=300");
