@@ -483,8 +483,8 @@ const ASKING: Duration = Duration::from_secs(1);
 fn has_no_server(mountpoint: PathBuf) -> bool {
     let (tell, told) = mpsc::channel();
     let ask = move || {
-        // The second is told who asks while the kernel still takes back what a ring of that process had.
-        let dead = [Errno::NOTCONN, Errno::CONNABORTED];
+        // The others are told who asks while the kernel still takes back what a ring of that process had.
+        let dead = [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED];
         let _ = tell.send(rustix::fs::statvfs(&mountpoint).is_err_and(|why| dead.contains(&why)));
     };
     let asked = thread::Builder::new().spawn(ask);

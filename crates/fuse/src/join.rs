@@ -13,6 +13,8 @@
 //! * **Options** of the filesystem are those of the first mount. What a later one asks for besides is refused by name; so is one that
 //!   does not ask for what decides who sees what. Those that Linux keeps for each mount (`ro`, `nosuid`, `nodev`, `noexec`) each
 //!   mount has for itself.
+//! * **Not where it is.** On a directory where the filesystem is mounted, one more mount of it would only hide that one: it is refused, as
+//!   Linux does.
 //! * **One at a time.** Programs start mounts of a disk side by side, as at boot those of fstab. Who comes second waits until the
 //!   first one is up ([`Turn`]).
 //! * **The device.** The kernel finds the connection of a disk that it has claimed by the disk; that of an image it finds by
@@ -189,6 +191,9 @@ impl Running {
         self.agree(options)?;
         let failed = |reason| ConnectError::Mount { path: place.mountpoint.clone(), reason };
         let device = device_of(&self.top).map_err(failed)?;
+        if mounts::at(&place.mountpoint)?.is_some_and(|there| there.device == device) {
+            return Err(MountError::Already(place.mountpoint.clone()));
+        }
         Ok(Joined { number: put(self.top, place, options)?, device })
     }
 

@@ -323,7 +323,7 @@ fn what_waits_in_a_log_counts() {
     let place = Place::new();
     std::fs::File::create(place.join("disk.img")).unwrap().set_len(400 << 20).unwrap();
     place.progs("mkfs.btrfs", "-q disk.img");
-    let Some(mount) = KernelMount::of(&place, "disk.img") else { return };
+    let Some(mount) = KernelMount::with(&place, "disk.img", "loop,commit=3600") else { return };
     let top = mount.path();
     said(top, "btrfs property set . compression zstd");
     std::fs::write(top.join("file"), vec![1; 500_000]).unwrap();

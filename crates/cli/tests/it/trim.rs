@@ -50,7 +50,8 @@ fn an_image_of_the_kernel_takes_less() {
     for number in 0..100_u8 {
         std::fs::write(mount.path().join(format!("f{number}")), vec![number; 2_500_000]).unwrap();
     }
-    place.progs("sync", "");
+    // Not all filesystems: other tests copy what Linux has not committed.
+    place.progs("sync", &format!("-f {}", mount.path().display()));
     for number in (0..100).filter(|number| number % 7 != 0) {
         std::fs::remove_file(mount.path().join(format!("f{number}"))).unwrap();
     }
@@ -91,15 +92,18 @@ fn a_live_mount_gives_back_when_it_is_asked() {
         place.ok("filesystem sync mnt");
         assert!(taken(&place) > 140 * MIB, "{way}: nobody has asked");
         if way == "ours" {
-            let said = place.ok("filesystem trim mnt");
-            assert!(said.starts_with("Trimmed ") && said.ends_with(" bytes)\n"), "{said}");
+            // The kernel says some time later that nobody has the file any more.
+            wait_until("what was deleted to be given back", || {
+                let said = place.ok("filesystem trim mnt");
+                assert!(said.starts_with("Trimmed ") && said.ends_with(" bytes)\n"), "{said}");
+                taken(&place) < 40 * MIB
+            });
         } else {
             match std::process::Command::new("fstrim").arg(place.join("mnt")).output() {
                 Ok(done) => assert!(done.status.success(), "{done:?}"),
                 Err(error) => println!("skipped: fstrim: {error}"),
             }
         }
-        assert!(way == "fstrim" || taken(&place) < 40 * MIB, "{way}: {}", taken(&place));
     }
     // Several at once take turns.
     let all = std::thread::scope(|scope| {

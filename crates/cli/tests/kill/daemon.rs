@@ -4,6 +4,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::RwLock;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -203,6 +204,10 @@ pub fn umount(mountpoint: &Path) {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "buttress umount {mountpoint:?}: {}: {said}", output.status);
 }
+
+/// Whoever makes a namespace of mounts has in it what other tests have mounted, and with that their disks, until he has taken
+/// it off there: he writes; who wants a disk free at once reads.
+pub static NAMESPACES: RwLock<()> = RwLock::new(());
 
 /// umount(2), with no helper.
 pub fn plain_umount(mountpoint: &Path) {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use buttress_testkit::mapped::Mapped;
 use buttress_testkit::oracle::{self, LoopDevice};
 
-use crate::daemon::{Place, buttress, plain_umount, try_buttress, umount, wait_until};
+use crate::daemon::{NAMESPACES, Place, buttress, plain_umount, try_buttress, umount, wait_until};
 use crate::random::Random;
 
 /// Rounds with kills in every run, and when there is time.
@@ -179,9 +179,11 @@ fn umount_waits_on_a_disk_that_root_mounts() {
         buttress(&["mount", "-o", "commit=300"], &[disk.path(), &top]);
         let files = write_files(&top, round, &mut random);
         fs::write(top.join("much"), vec![round as u8; 8 << 20]).unwrap();
+        let nobody_makes_any = NAMESPACES.read();
         plain_umount(&top);
         // The kernel's own btrfs goes on at once.
         tool(Command::new("mount").args(["-t", "btrfs"]).args([disk.path(), &top]));
+        drop(nobody_makes_any);
         assert_there(&top, &files, &format!("round {round}"));
         assert!(fs::read(top.join("much")).unwrap() == vec![round as u8; 8 << 20]);
         plain_umount(&top);

@@ -13,7 +13,7 @@ use rustix::fs::OFlags;
 use rustix::mount::UnmountFlags;
 use rustix::process::{Pid, Signal};
 
-use crate::daemon::{Place, buttress, try_buttress, umount, wait_until};
+use crate::daemon::{NAMESPACES, Place, buttress, try_buttress, umount, wait_until};
 
 /// What is mounted, and how it is said to be free again.
 enum Source {
@@ -39,7 +39,7 @@ impl Source {
             std::thread::sleep(Duration::from_millis(10));
             false
         };
-        let claimed = || (0..20).any(|_| claim() || pause());
+        let claimed = || (0..1000).any(|_| claim() || pause());
         place.is_free() && (matches!(self, Self::Image(_)) || claimed())
     }
 }
@@ -180,6 +180,7 @@ fn umount_of_the_system_waits_for_the_last_commit() {
         let home = two.mount("subvol=@home", "home");
         fs::write(top.join("first"), vec![1; 8 << 20]).unwrap();
         fs::write(home.join("second"), vec![2; 8 << 20]).unwrap();
+        let nobody_makes_any = NAMESPACES.read();
         for path in [&top, &home] {
             let mut command = Command::new("umount");
             oracle::start_while("target is busy", command.arg("-i").arg(path)).unwrap();
@@ -190,8 +191,11 @@ fn umount_of_the_system_waits_for_the_last_commit() {
         let mut mount = Command::new("mount");
         mount.args(["-t", "btrfs", "-o", "subvol=@home"]).arg(two.source.path()).arg(&kernel);
         assert!(mount.status().unwrap().success());
+        drop(nobody_makes_any);
         assert!(fs::read(kernel.join("second")).unwrap() == vec![2; 8 << 20]);
-        assert!(Command::new("umount").arg(&kernel).status().unwrap().success());
+        let mut umount = Command::new("umount");
+        let done = oracle::start_while("target is busy", umount.arg(&kernel)).unwrap();
+        assert!(done.status.success(), "{done:?}");
         two.ended();
     }
 }
@@ -217,8 +221,15 @@ fn the_same_again_and_read_only() {
         };
         assert!(line(&read_only).contains(" ro,nosuid,nodev,noexec"), "{text}");
         assert!(line(&second).contains(" rw,relatime"), "{text}");
+        for (options, place) in
+            [("subvol=@", "second"), ("subvol=@home", "second"), ("ro", "first")]
+        {
+            let said = two.fails(options, place);
+            assert!(said.contains("it is mounted there already"), "{said}");
+        }
         for path in [&first, &read_only] {
             umount(path);
+            assert!(!is_mounted(path));
         }
         assert_eq!(fs::read(second.join("file")).unwrap(), b"x");
         umount(&second);
@@ -465,8 +476,8 @@ fn a_reader_of_the_image_is_not_taken_for_its_daemon() {
         let home = two.mount("subvol=@home", "home");
         umount(&home);
         fs::write(top.join("many"), vec![7; 24 << 20]).unwrap();
-        let output =
-            Command::new(env!("CARGO_BIN_EXE_buttress")).arg("umount").arg(&top).output().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_buttress"));
+        let output = oracle::start_while("it is busy", command.arg("umount").arg(&top)).unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success() && !said.contains("stays mounted"), "{said}");
         assert!(two.source.is_free(&two.place), "umount has not waited");
@@ -574,6 +585,7 @@ fn what_is_not_mounted_is_not_to_be_found() {
         // A private one would keep what other tests unmount.
         let elsewhere = ["--mount", "--propagation", "slave", "sh", "-c", &script];
         command.args(elsewhere).current_dir(place).stdin(Stdio::null());
+        let _others_wait = NAMESPACES.write();
         String::from_utf8(command.output().unwrap().stdout).unwrap().trim().to_owned()
     };
     let names = |place: &Path, before: &str, who: &[&str]| {

@@ -136,9 +136,8 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         space.keep_chunks();
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
-    if let Some(why) = &stuck {
-        core.warn(why.to_string());
-    }
+    let found = core.space.take_warnings();
+    found.into_iter().chain(stuck.iter().map(ToString::to_string)).for_each(|why| core.warn(why));
     core.chunks_stay = stuck;
     if let Some(groups) = quota.groups() {
         core.charges.settle(groups, true);

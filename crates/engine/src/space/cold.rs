@@ -48,7 +48,7 @@ pub(crate) struct Cold {
     tree: OnceLock<Committed>,
     /// Bytes of memory that the free space of all groups may take.
     share: u64,
-    /// Groups out of use, that nobody has been told of.
+    /// Of groups that are out of use, or were not found as they should be: what nobody has been told of.
     warnings: Mutex<Vec<String>>,
     /// How often the free space of a group was read again.
     reads: AtomicU64,
@@ -61,9 +61,9 @@ impl fmt::Debug for Cold {
 }
 
 impl Cold {
-    /// Groups keep so many bytes at most.
-    pub fn new(share: u64) -> Cold {
-        Cold { share, ..Cold::default() }
+    /// Groups keep so many bytes at most; this is to be told.
+    pub fn new(share: u64, warnings: Vec<String>) -> Cold {
+        Cold { share, warnings: Mutex::new(warnings), ..Cold::default() }
     }
 
     /// The group with what the tree says of it; an error where that is not what has left.
@@ -114,7 +114,7 @@ impl Space {
         self.slots.iter().map(|slot| slot.counters.read().memory).sum()
     }
 
-    /// Groups that have gone out of use since this was asked last, in words.
+    /// Groups that have gone out of use or were found to be wrong since this was asked last, in words.
     pub fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.cold.warnings.lock())
     }

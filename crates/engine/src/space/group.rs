@@ -141,7 +141,12 @@ impl Group {
 
     /// While loading: as if all of it were used.
     pub fn forget_free(&mut self) {
-        *self = Group::full(self.range, self.flags, std::mem::take(&mut self.excluded), self.node);
+        *self = self.full_again();
+    }
+
+    /// The same group, without any free space.
+    pub fn full_again(&self) -> Group {
+        Group::full(self.range, self.flags, self.excluded.clone(), self.node)
     }
 
     /// What allocation takes from.

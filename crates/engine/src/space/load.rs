@@ -3,6 +3,11 @@
 //! Free space comes from the free space tree. Where there is none, or it contradicts the block
 //! group's used bytes or itself, it is what the extents leave over, and the group is written anew by
 //! the next commit.
+//!
+//! Of three that tell how much of a group is used (its item, its extents, the free space tree) the item
+//! may be wrong: Linux (6.18) leaves now and then a new group that is said to be empty while the others
+//! agree that it is not, and mounts that again. So where the two that also say where agree, their sum is
+//! taken. Where they do not, or there are only two, nobody knows what is free, and nothing is written.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -113,7 +118,7 @@ impl Space {
         let mixed = groups.values().any(|(group, _)| is_mixed(group.flags));
         let types = types_of(&chunks);
         let system = load_system_items(sources, &chunks)?;
-        let mut rewrite = Vec::new();
+        let mut rewrite = Rewrite::default();
         if writable {
             rewrite = load_free_space(sources, &mut groups, node, share)?;
         } else {
@@ -139,14 +144,14 @@ impl Space {
             packed: AtomicU64::new(0),
             known: Default::default(),
             trimming: Default::default(),
-            cold: Cold::new(share),
+            cold: Cold::new(share, rewrite.warnings),
         };
         for (group, _) in groups.into_values() {
             space.index.add(group.range, Class::of(group.flags));
             let slot = space.slot(Class::of(group.flags));
             slot.set.lock().add(&slot.counters, group);
         }
-        for start in rewrite {
+        for start in rewrite.groups {
             space.mark_dirty(start);
         }
         Ok(space)
@@ -285,27 +290,51 @@ fn load_groups(
     Ok(groups)
 }
 
-/// Fills all groups. Returns those that the free space tree does not know rightly.
+/// Groups of which the disk does not say what is so, in whatever place, and what is to be told of them.
+#[derive(Default)]
+struct Rewrite {
+    groups: Vec<u64>,
+    warnings: Vec<String>,
+}
+
+/// Fills all groups. Returns those that are to be written anew.
 fn load_free_space(
     sources: &Sources<'_>,
     groups: &mut BTreeMap<u64, (Group, u64)>,
     node: u64,
     share: u64,
-) -> Result<Vec<u64>> {
+) -> Result<Rewrite> {
     let unknown = match sources.free_space {
         Some(tree) => free_space_tree::load(tree, groups, share)?,
         None => groups.keys().copied().collect(),
     };
+    let mut warnings = Vec::new();
     for start in &unknown {
-        let Some((group, used)) = groups.get_mut(start) else { continue };
+        let Some((group, said)) = groups.get_mut(start) else { continue };
         group.forget_free();
         scan_extents(sources.extent, group, node)?;
-        if group.used != *used {
+        let used = group.used;
+        if used == *said {
+            continue;
+        }
+        if !says_the_same(sources.free_space, group)? {
             let what = "a block group's used bytes are not the sum of its extents";
             return Err(Error::inconsistent(objectid::EXTENT_TREE, what, start));
         }
+        warnings.push(format!(
+            "block group {start} is said to have {said} bytes in use; its extents and the free space tree agree on {used}, \
+             which the next commit writes"
+        ));
     }
-    Ok(unknown.into_iter().collect())
+    Ok(Rewrite { groups: unknown.into_iter().collect(), warnings })
+}
+
+/// Whether the free space tree is there and says of a group what its extents say.
+fn says_the_same(free_space: Option<&dyn Items>, scanned: &Group) -> Result<bool> {
+    let Some(tree) = free_space else { return Ok(false) };
+    let mut other = scanned.full_again();
+    let adds_up = free_space_tree::load_one(tree, &mut other, scanned.used)?;
+    Ok(adds_up && other.free_on_disk(other.range) == scanned.free_on_disk(scanned.range))
 }
 
 /// Frees what the extents leave over in a full group.

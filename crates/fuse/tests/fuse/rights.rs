@@ -2,12 +2,14 @@
 //! written to and others, each beside btrfs of the kernel where that is here.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::server::{Kind, Mount, can_mount, exists, spawn};
+use buttress_fuse::protocol::mounts;
+
+use crate::server::{Kind, Mount, can_mount, exists, progs, spawn};
 
 const USER: u32 = 1001;
 
@@ -40,10 +42,14 @@ impl Kernel {
         }
         let kernel = Self(tempfile::tempdir().unwrap());
         fs::set_permissions(kernel.0.path(), fs::Permissions::from_mode(0o777)).unwrap();
-        let script = format!(
-            "mkdir mnt && truncate -s 512M img && mkfs.btrfs -q img >/dev/null 2>&1 && mount -o loop,{options} img mnt"
-        );
+        let image = kernel.0.path().join("img");
+        fs::create_dir(kernel.path()).unwrap();
+        File::create(&image).unwrap().set_len(512 << 20).unwrap();
+        let made = progs(Command::new("mkfs.btrfs").arg("-q").arg(&image));
+        assert!(made.status.success(), "{made:?}");
+        let script = format!("mount -o loop,{options} img mnt && mountpoint -q mnt");
         assert_eq!(as_root(kernel.0.path(), &script), "");
+        assert!(mounts::at(&kernel.path()).unwrap().is_some(), "it is not mounted");
         Some(kernel)
     }
 

@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -88,7 +88,7 @@ fn serve_null(
 
 /// A child forked while a program is being copied would hold it open for writing, and running the
 /// program would fail with ETXTBSY; so copying and starting exclude each other.
-static SPAWNING: RwLock<()> = RwLock::new(());
+pub static SPAWNING: RwLock<()> = RwLock::new(());
 
 /// How long an unmount and the end of a server may take on a machine that has much else to do.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -99,6 +99,21 @@ pub fn spawn(command: &mut Command) -> Child {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     let _starting = SPAWNING.read();
     command.env("LC_ALL", "C").spawn().unwrap()
+}
+
+/// Runs a program of btrfs-progs. It asks what is mounted, and gives up when another test takes that off in this moment: then it
+/// is tried again.
+pub fn progs(command: &mut Command) -> Output {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let output = spawn(command).wait_with_output().unwrap();
+        let met = String::from_utf8_lossy(&output.stderr).contains("mount status");
+        if output.status.success() || !met || Instant::now() > deadline {
+            return output;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Whether there is such a program.
@@ -166,9 +181,8 @@ impl Mount {
         File::create(self.image()).unwrap().set_len(512 << 20).unwrap();
         std::os::unix::fs::chown(self.image(), user, user).unwrap();
         let mut mkfs = Command::new("mkfs.btrfs");
-        mkfs.arg("-q").arg(self.image()).stdout(Stdio::null());
-        let made = spawn(&mut mkfs).wait().unwrap();
-        assert!(made.success());
+        let made = progs(mkfs.arg("-q").arg(self.image()));
+        assert!(made.status.success(), "{made:?}");
     }
 
     /// Unmounts, waits for the end, and lets btrfs-progs check what is left.
@@ -179,9 +193,7 @@ impl Mount {
         let directory = self.finish();
         if let Some(image) = image {
             let mut check = Command::new("btrfs");
-            check.args(["check", "--check-data-csum"]).arg(image);
-            check.stdout(Stdio::piped()).stderr(Stdio::piped());
-            let output = spawn(&mut check).wait_with_output().unwrap();
+            let output = progs(check.args(["check", "--check-data-csum"]).arg(image));
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             // Debian's btrfs-progs know no simple quotas; what has had them is judged elsewhere.
             let is_unknown = said.contains("unsupported option features (10000)");

@@ -15,7 +15,7 @@ use rustix::process::Signal;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::filesystem::HELD;
-use crate::server::{BACKGROUND, Kind, Mount, SOURCE, can_mount, spawn, users};
+use crate::server::{BACKGROUND, Kind, Mount, SOURCE, SPAWNING, can_mount, spawn, users};
 
 fn use_it(top: &Path) {
     fs::create_dir(top.join("dir")).unwrap();
@@ -222,7 +222,10 @@ fn a_mount_that_nobody_waits_for_is_taken_off() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let said = rustix::io::ioctl_fionread(&command).unwrap();
+        // Nor has a child that another test has just forked.
+        let nobody_starts = SPAWNING.write();
         drop(command);
+        drop(nobody_starts);
         rustix::process::kill_process(pid, Signal::CONT).unwrap();
         if said == 0 {
             assert!(!child.wait().unwrap().success());

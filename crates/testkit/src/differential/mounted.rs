@@ -20,6 +20,8 @@ use crate::oracle::KernelMount;
 
 /// The options of both: reading changes nothing, all subvolumes show.
 const OPTIONS: &str = "noatime,subvolid=5";
+/// Linux commits by itself after so many seconds: later than anybody copies what it has not committed.
+const LATE: &str = ",commit=3600";
 /// Set for the process that serves: the image.
 const SERVE_IMAGE: &str = "BUTTRESS_DIFFERENTIAL_IMAGE";
 /// Set for the process that serves: where to mount it.
@@ -132,7 +134,10 @@ impl Mounted {
     /// Mounts; ours on `dir`, which is made if it is not there. Its block groups are emptied with rests of so many milliseconds, if that is asked for.
     pub fn new(who: Who, image: &Path, dir: &Path, rest: Option<u64>) -> Result<Mounted> {
         match who {
-            Who::Kernel => Ok(Mounted::Kernel(asked("mount", KernelMount::new(image, OPTIONS))?)),
+            Who::Kernel => Ok(Mounted::Kernel(asked(
+                "mount",
+                KernelMount::new(image, &[OPTIONS, LATE].concat()),
+            )?)),
             Who::Ours => Ok(Mounted::Ours(Server::start(image, dir, rest)?)),
         }
     }

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use buttress::device::MemoryDevice;
 use buttress::ondisk::block::ChildPtr;
 use buttress::ondisk::item::{
-    DirItem, ExtentItem, FileExtent, FreeSpaceHeader, InodeRef, RootItem,
+    BlockGroupItem, DirItem, ExtentItem, FileExtent, FreeSpaceHeader, FreeSpaceInfo, InodeRef,
+    RootItem,
 };
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Allocate, Filesystem, New, Node, OpenMode, Options, Owner, Rename};
@@ -16,6 +17,8 @@ use buttress_testkit::damage::{Patient, TOP};
 use buttress_testkit::oracle::root_or_skip;
 
 const EXTENTS: u64 = objectid::EXTENT_TREE;
+const GROUPS: u64 = objectid::BLOCK_GROUP_TREE;
+const SPACE: u64 = objectid::FREE_SPACE_TREE;
 /// Where the tree stands in the first reference of an extent item, when that is one by tree.
 const INLINE_ROOT: usize = size_of::<ExtentItem>() + 1;
 
@@ -273,6 +276,62 @@ fn a_free_space_cache_that_leads_elsewhere_is_left_alone() {
     assert!(fs.core().root_view().get(&dir).unwrap().is_some());
     let warnings = fs.warnings();
     assert!(warnings.iter().any(|it| it.contains("cache")), "{warnings:?}");
+}
+
+/// A block group's item that says something else than its extents is mended where the free space tree says what the extents
+/// say, as Linux leaves such items; else nothing is written.
+#[test]
+fn used_bytes_that_are_wrong_are_counted_anew_where_two_agree() {
+    let filled = |fs: &Filesystem| {
+        fs.write(file(fs, Node::ROOT, "old"), 0, &[7; 5 << 20]).unwrap();
+    };
+    let groups = made(filled).all(GROUPS, |key, _| key.kind == kind::BLOCK_GROUP_ITEM).unwrap();
+    assert!(groups.len() >= 3, "data, metadata, system");
+    for (group, lie) in groups.iter().flat_map(|group| [0, 4096, group.0.offset].map(|lie| (group.0, lie)))
+    {
+        let lied = |device: &MemoryDevice| {
+            let patient = Patient::of(device).unwrap();
+            let edit = |item: &mut BlockGroupItem| item.used = lie.into();
+            patient.edit(GROUPS, group, edit).unwrap();
+            assert!(!is_clean(patient.device()), "{group} {lie}");
+            patient
+        };
+        let patient = lied(made(filled).device());
+        let options = Options::read_only().background(false);
+        Filesystem::open_device(patient.device().clone(), options).unwrap().usage();
+        let fs = open(patient.device());
+        let (at, warnings) = (group.objectid.to_string(), fs.warnings());
+        assert!(warnings.iter().any(|it| it.contains(&at) && it.contains("agree")), "{warnings:?}");
+        fs.write(file(&fs, Node::ROOT, "new"), 0, &[8; 5 << 20]).unwrap();
+        fs.close().unwrap();
+        assert!(is_clean(patient.device()), "{group} {lie}");
+        assert!(open(patient.device()).warnings().is_empty());
+        // A free space tree that says a third thing is no witness.
+        let patient = lied(patient.device());
+        let inside = group.objectid..group.objectid + group.offset;
+        let run = |key: &Key, _: &[u8]| {
+            key.kind == kind::FREE_SPACE_EXTENT && inside.contains(&key.objectid)
+        };
+        let (run, _) = patient.find(SPACE, run).unwrap();
+        patient.remove(SPACE, run).unwrap();
+        let info = Key::new(group.objectid, kind::FREE_SPACE_INFO, group.offset);
+        let fewer =
+            |item: &mut FreeSpaceInfo| item.extent_count = (item.extent_count.get() - 1).into();
+        patient.edit(SPACE, info, fewer).unwrap();
+        let options = Options::read_write().background(false);
+        let why =
+            Filesystem::open_device(patient.device().clone(), options).unwrap_err().to_string();
+        assert!(why.contains("used bytes") && why.contains(&at), "{why}");
+    }
+}
+
+fn is_clean(device: &Arc<MemoryDevice>) -> bool {
+    let report = buttress_check::check_devices(
+        vec![device.clone()],
+        &buttress_check::Options::default(),
+        &buttress_check::Progress::default(),
+    );
+    report.unwrap().is_clean()
 }
 
 /// An image with a subvolume of some leaves and a snapshot of it, and the address of a leaf that both have.

@@ -222,8 +222,9 @@ fn delete_some(image: &Image, seed: u64) {
     wait();
     btrfs_sync(mount.path());
     let before = data_used(&mount);
+    // Linux may commit whenever it likes.
+    mount.finish().unwrap();
     let (all, free, chosen) = {
-        // Read beside the kernel, which has nothing to write.
         let fs = copy.copy().open_read_only();
         let costs = fs.subvolume_costs(|_| true).unwrap();
         let mut numbers = Numbers::new(seed);
@@ -232,6 +233,8 @@ fn delete_some(image: &Image, seed: u64) {
         let ids: Vec<u64> = chosen.iter().map(|it| it.id).collect();
         (costs.total(), costs.freed_by(&ids), chosen)
     };
+    let mount = KernelMount::new(&copy.path(), DROPPING).unwrap();
+    let wait = || btrfs(&["subvolume", "sync"], mount.path());
     for volume in &chosen {
         let path = mount.path().join(std::str::from_utf8(&volume.name).unwrap());
         btrfs(&["-q", "subvolume", "delete"], &path);
