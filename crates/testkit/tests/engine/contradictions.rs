@@ -287,7 +287,8 @@ fn used_bytes_that_are_wrong_are_counted_anew_where_two_agree() {
     };
     let groups = made(filled).all(GROUPS, |key, _| key.kind == kind::BLOCK_GROUP_ITEM).unwrap();
     assert!(groups.len() >= 3, "data, metadata, system");
-    for (group, lie) in groups.iter().flat_map(|group| [0, 4096, group.0.offset].map(|lie| (group.0, lie)))
+    for (group, lie) in
+        groups.iter().flat_map(|group| [0, 4096, group.0.offset - 4096].map(|lie| (group.0, lie)))
     {
         let lied = |device: &MemoryDevice| {
             let patient = Patient::of(device).unwrap();
