@@ -8,7 +8,7 @@
 //! the caller's final commit holds all that is acknowledged.
 //!
 //! Where the kernel offers io_uring, [`rings`] take the readers' place, and one reader stays for the little that comes by
-//! /dev/fuse then.
+//! /dev/fuse then. Their [`policy`] keeps programs on their processors.
 //!
 //! A request that waits long (an fsync waits for barriers, or for a whole commit) must not keep others from being read:
 //! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
@@ -23,6 +23,7 @@
 mod crew;
 mod parked;
 mod places;
+mod policy;
 mod prune;
 mod rings;
 
@@ -44,6 +45,7 @@ use crew::Crew;
 use parked::Parked;
 pub(crate) use parked::find_programs;
 use places::{Place, Places};
+use policy::Policy;
 use prune::Pruner;
 use rings::{Prepared, Queues};
 
@@ -204,6 +206,7 @@ struct Shared {
     pruner: Pruner,
     /// Who serves over io_uring, if that is used.
     queues: Queues,
+    policy: Policy,
     /// The DESTROY that is still to be answered.
     farewell: Farewell,
     /// Somebody may have used the mount: DESTROY has to wait for the last commit.
@@ -269,6 +272,7 @@ impl Session {
             parked: Parked::default(),
             places: Places::default(),
             queues,
+            policy: Policy::default(),
             farewell: Farewell::default(),
             used: AtomicBool::new(false),
             buffer_bytes: transfer as usize + HEADER_ROOM,
@@ -293,6 +297,9 @@ impl Session {
             waiting.begin(&shared);
         }
         shared.complete_queues();
+        if shared.queues.are_used() {
+            shared.look_after_policy();
+        }
         Ok(Self { shared, flags })
     }
 
@@ -575,6 +582,7 @@ impl Shared {
         self.crew.end();
         *self.ended.lock() = true;
         self.ended_changed.notify_all();
+        self.policy.wake();
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -35,13 +35,28 @@ pub(super) struct Place {
     /// The processor whose requests it receives; of a thread that reads /dev/fuse none.
     queue: Option<u16>,
     state: AtomicU64,
+    manner: Mutex<Manner>,
+    /// The same, for a look in passing.
+    is_idle: AtomicBool,
+}
+
+/// How the system schedules a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Usual,
+    /// `SCHED_IDLE`: see [`policy`](super::policy).
+    Idle,
+    /// It ends: its number may be another's soon.
+    Gone,
 }
 
 impl Places {
     /// The place of the calling thread.
     pub(super) fn take(&self, queue: Option<u16>) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let place = Arc::new(Place { thread, queue, state: AtomicU64::new(READING) });
+        let manner = Mutex::new(Manner::Usual);
+        let (state, is_idle) = (AtomicU64::new(READING), AtomicBool::new(false));
+        let place = Arc::new(Place { thread, queue, state, manner, is_idle });
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -49,6 +64,13 @@ impl Places {
     /// The thread ends.
     pub(super) fn leave(&self, place: &Arc<Place>) {
         self.all.lock().retain(|other| !Arc::ptr_eq(other, place));
+        *place.manner.lock() = Manner::Gone;
+    }
+
+    /// Those of threads with rings.
+    pub(super) fn with_rings(&self) -> Vec<Arc<Place>> {
+        let all = self.all.lock();
+        all.iter().filter(|place| place.queue.is_some()).cloned().collect()
     }
 
     /// A thread has received a request.
@@ -104,6 +126,44 @@ impl Places {
 }
 
 impl Place {
+    pub(super) fn thread(&self) -> i32 {
+        self.thread
+    }
+
+    /// How many requests it has answered.
+    pub(super) fn answered(&self) -> u64 {
+        // It says so when it has one, and again when it has answered.
+        self.state.load(Ordering::Relaxed) / (2 * (KIND + 1))
+    }
+
+    /// Whether it has been made SCHED_IDLE.
+    pub(super) fn is_idle(&self) -> bool {
+        self.is_idle.load(Ordering::Relaxed)
+    }
+
+    /// Has `set` make its thread SCHED_IDLE, which it is not; whether that went well. The thread does not end meanwhile.
+    pub(super) fn set_idle(&self, set: impl FnOnce(i32) -> bool) -> bool {
+        let mut manner = self.manner.lock();
+        let done = *manner == Manner::Usual && set(self.thread);
+        if done {
+            *manner = Manner::Idle;
+            self.is_idle.store(true, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Has `set` give it the usual policy back, if it was made SCHED_IDLE.
+    pub(super) fn set_usual(&self, set: impl FnOnce(i32) -> bool) {
+        if !self.is_idle() {
+            return;
+        }
+        let mut manner = self.manner.lock();
+        if *manner == Manner::Idle && set(self.thread) {
+            *manner = Manner::Usual;
+            self.is_idle.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// The request is answered.
     pub(super) fn done(&self) {
         self.enter(READING);

@@ -30,6 +30,7 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::places::Place;
+use super::policy::Pace;
 use super::{Shared, is_looking};
 use crate::protocol::abi::{ReadIn, opcode};
 use crate::protocol::channel::{Reply, Request};
@@ -435,6 +436,7 @@ impl Shared {
     ) {
         let _no_queue_without_threads = EndOnPanic(self);
         let place = Seated { shared: self, place: self.places.take(Some(queue.processor)) };
+        let mut pace = Pace::new();
         loop {
             let unsettled = queue.unsettled();
             let waited =
@@ -456,9 +458,10 @@ impl Shared {
             }
             let served = ring.serve(|request, tray| {
                 self.places.begin(&place.place, request);
+                pace.one_more(&self.policy);
                 seat.suit(reads_ahead(request));
                 let reply = Reply::gathered(&self.channel, request, tray);
-                self.serve_queued(queue, request, reply);
+                self.serve_queued(queue, &place.place, request, reply);
             });
             place.place.done();
             if let Err(error) = served {
@@ -469,7 +472,13 @@ impl Shared {
         self.farewell.is_over();
     }
 
-    fn serve_queued(self: &Arc<Self>, queue: &Arc<Queue>, request: &Request<'_>, reply: Reply<'_>) {
+    fn serve_queued(
+        self: &Arc<Self>,
+        queue: &Arc<Queue>,
+        place: &Place,
+        request: &Request<'_>,
+        reply: Reply<'_>,
+    ) {
         if !is_looking(request.opcode()) {
             self.is_used();
         }
@@ -482,6 +491,7 @@ impl Shared {
         let stopping = self.stopping.load(Ordering::SeqCst);
         let about_all = !stopping && self.handler.wants_all_written(request);
         if about_all || !stopping && self.handler.may_wait(request) {
+            self.as_usual(place);
             let refused = self.handler.refused_pages();
             let others = match queue.step_out(about_all) {
                 Others::Wanted if !self.start_another(queue) => Others::None,

@@ -1,0 +1,306 @@
+//! The scheduling policy of threads with rings: while requests come one right after the other, those who answer are `SCHED_IDLE`.
+//!
+//! Who asks and who answers take turns on one processor ([`rings`](super::rings)). When an answer wakes up who has asked, the thread that
+//! answers still runs, so Linux looks for another processor that is idle, and moves the program there; its next request goes to
+//! the queue of that processor, and so on, there and back. To wake an idle processor takes longer than the
+//! request (docs/performance.md, "Who asks is woken up where he was"). A processor on which nothing runs but what is `SCHED_IDLE` counts as idle
+//! (`sched_idle_cpu()` in `select_idle_sibling()`): then the program stays, and goes on at once.
+//!
+//! # Who is SCHED_IDLE waits for everybody else
+//!
+//! With another program busy on its processor such a thread would hardly ever run, and a mount would stand still. So a thread that looks
+//! after them, of the usual policy, sees every [`TICK`] how long each had to wait for its processor (`schedstat`, see proc(5)). Where
+//! that was too long, all are given back the usual policy, and keep it for a while, each time for longer ([`Trust`]). A request waits for two
+//! ticks more than it would have, at most. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual
+//! policy; so has one that is about to do something long ([`Shared::as_usual`]), as others may wait for that.
+//!
+//! What such a thread starts inherits its policy. So whatever is found to be `SCHED_IDLE` in this process, and is not a thread
+//! that was made so here, is given back the usual one (`sweep`).
+//!
+//! Nobody who cannot go back is made `SCHED_IDLE`: that takes `CAP_SYS_NICE`, or a limit of `RLIMIT_NICE` that allows nice 0
+//! (sched(7)); it is tried once, by a thread made for it.
+//!
+//! # Unsafe
+//!
+//! sched_setscheduler(2) and sched_getscheduler(2) are in no safe library. They take numbers and read one structure that lives as
+//! long as the call. Threads are named by their numbers, and the number of one that has ended may become that of another process's
+//! thread. So a thread with a ring is set under the lock of its [`Place`], where it says that it ends. What
+//! `sweep` finds has been seen to be SCHED_IDLE and one of this process's a moment ago; numbers are given again when all others have had
+//! their turn.
+#![allow(unsafe_code, reason = "system calls that no safe library has; see above")]
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::Shared;
+use super::places::Place;
+
+/// Between two looks.
+const TICK: Duration = Duration::from_millis(10);
+/// A thread that answers so many requests in a tick is made SCHED_IDLE: fewer gain nothing.
+const LIVELY: u64 = 16;
+/// One that answers none for so many ticks is not any more.
+const QUIET: u32 = 5;
+/// A thread that had to wait for its processor for so long within a tick is in somebody's way.
+const HELD_UP: Duration = Duration::from_millis(4);
+/// For how long nobody is SCHED_IDLE after that, the first time, and at most.
+const DISTRUST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// So many ticks after the last one that was SCHED_IDLE, threads may come to light that have inherited it.
+const SWEEPS: u32 = 3;
+
+/// Gives a thread (0: the calling one) a policy.
+fn set(thread: i32, policy: i32) -> io::Result<()> {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: see above.
+    match unsafe { libc::sched_setscheduler(thread, policy, &raw const param) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn is_idle(thread: i32) -> bool {
+    // SAFETY: see above.
+    unsafe { libc::sched_getscheduler(thread) == libc::SCHED_IDLE }
+}
+
+/// Whether threads of this process can be made SCHED_IDLE, and come back.
+fn may_come_back() -> bool {
+    let there_and_back = || set(0, libc::SCHED_IDLE).and_then(|()| set(0, libc::SCHED_OTHER));
+    // Who has started all of it with another policy has had a reason.
+    // SAFETY: see above.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return false;
+    }
+    let tried = std::thread::Builder::new().spawn(move || there_and_back().is_ok());
+    tried.is_ok_and(|tried| tried.join().unwrap_or(false))
+}
+
+/// Whether anybody looks, and how he is woken up.
+#[derive(Default)]
+pub(super) struct Policy {
+    /// Nobody is SCHED_IDLE, and who looks sleeps.
+    rests: AtomicBool,
+    lock: Mutex<()>,
+    woken: Condvar,
+}
+
+impl Policy {
+    /// Requests come quickly, or the session has ended.
+    pub(super) fn wake(&self) {
+        if self.rests.swap(false, Ordering::SeqCst) {
+            let _not_before_he_sleeps = self.lock.lock();
+            self.woken.notify_all();
+        }
+    }
+}
+
+/// Requests of one thread, counted by itself to know when it is worth looking.
+pub(super) struct Pace {
+    since: Instant,
+    requests: u64,
+}
+
+impl Pace {
+    pub(super) fn new() -> Pace {
+        Pace { since: Instant::now(), requests: 0 }
+    }
+
+    /// One more has come. Has somebody look, when many have and nobody does.
+    pub(super) fn one_more(&mut self, policy: &Policy) {
+        if !policy.rests.load(Ordering::Relaxed) {
+            return;
+        }
+        self.requests += 1;
+        if self.requests >= LIVELY {
+            let now = Instant::now();
+            if now - self.since < TICK {
+                policy.wake();
+            }
+            *self = Pace { since: now, requests: 0 };
+        }
+    }
+}
+
+/// Until when nobody is made SCHED_IDLE.
+struct Trust {
+    from: Instant,
+    /// Since the last disappointment.
+    pause: Duration,
+}
+
+impl Trust {
+    fn is_there(&self) -> bool {
+        Instant::now() >= self.from
+    }
+
+    /// Somebody was held up.
+    fn disappoint(&mut self) {
+        let now = Instant::now();
+        let is_new = now.saturating_duration_since(self.from) > DISTRUST.1;
+        self.pause = if is_new { DISTRUST.0 } else { DISTRUST.1.min(self.pause * 2) };
+        self.from = now + self.pause;
+    }
+}
+
+/// A thread with a ring, as it was at the last look.
+struct Seen {
+    place: Arc<Place>,
+    /// What it had answered.
+    answered: u64,
+    quiet: u32,
+    /// Of one that is SCHED_IDLE: its `schedstat`, and how long it had waited for its processor.
+    idle: Option<(File, Duration)>,
+}
+
+impl Seen {
+    /// How long a thread has waited for a processor so far.
+    fn delay(schedstat: &File) -> Option<Duration> {
+        let mut text = [0; 96];
+        let len = schedstat.read_at(&mut text, 0).ok()?;
+        let text = std::str::from_utf8(text.get(..len)?).ok()?;
+        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+    }
+
+    /// Makes it SCHED_IDLE, if it can be seen how it fares then.
+    fn step_back(&mut self) {
+        let path = format!("/proc/self/task/{}/schedstat", self.place.thread());
+        let file = File::open(path).ok();
+        let seen = file.and_then(|file| Seen::delay(&file).map(|delay| (file, delay)));
+        if seen.is_some() && self.place.set_idle(|thread| set(thread, libc::SCHED_IDLE).is_ok()) {
+            self.idle = seen;
+        }
+    }
+
+    fn as_usual(&mut self) {
+        if self.idle.take().is_some() {
+            self.place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
+        }
+    }
+
+    /// How long it had to wait since the last look.
+    fn held_up(&mut self) -> Duration {
+        let Some((file, before)) = &mut self.idle else { return Duration::ZERO };
+        match Seen::delay(file) {
+            Some(now) => now.saturating_sub(std::mem::replace(before, now)),
+            // It has ended.
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Requests answered since the last look.
+    fn news(&mut self) -> u64 {
+        let now = self.place.answered();
+        let news = now.wrapping_sub(std::mem::replace(&mut self.answered, now));
+        self.quiet = if news == 0 { self.quiet.saturating_add(1) } else { 0 };
+        news
+    }
+}
+
+impl Shared {
+    /// Starts who looks after the policy of threads, where that can be had; who cannot be started is done without.
+    pub(super) fn look_after_policy(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let look = move || {
+            if may_come_back() {
+                shared.look_until_the_end();
+            }
+        };
+        let thread = std::thread::Builder::new().name("buttress-policy".to_owned());
+        let _slower_without = thread.spawn(look);
+    }
+
+    /// The calling thread, which has this place, is about to do something that may take long.
+    pub(super) fn as_usual(&self, place: &Place) {
+        place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
+    }
+
+    fn look_until_the_end(&self) {
+        let mut trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
+        while self.is_woken_up() {
+            let mut all = BTreeMap::new();
+            // Only who is lively goes on being looked at.
+            let (mut quiet, mut sweeps) = (0, 0);
+            while quiet < QUIET || sweeps > 0 {
+                let is_over = self.ends_within(TICK);
+                let lively = self.look(&mut all, &mut trust);
+                quiet = if lively { 0 } else { quiet + 1 };
+                let are_idle = all.values().any(|seen| seen.idle.is_some());
+                sweeps = if are_idle { SWEEPS } else { sweeps };
+                if sweeps > 0 {
+                    sweeps -= 1;
+                    self.sweep();
+                }
+                if is_over || quiet >= QUIET {
+                    all.values_mut().for_each(Seen::as_usual);
+                    self.sweep();
+                }
+                if is_over {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Sleeps until requests come quickly; `false`: the session has ended.
+    fn is_woken_up(&self) -> bool {
+        let policy = &self.policy;
+        let mut sleeping = policy.lock.lock();
+        policy.rests.store(true, Ordering::SeqCst);
+        // Whoever ends it sets this first, and then wakes.
+        while !*self.ended.lock() && policy.rests.load(Ordering::SeqCst) {
+            policy.woken.wait(&mut sleeping);
+        }
+        !*self.ended.lock()
+    }
+
+    /// Sees how all threads fare, and makes them SCHED_IDLE or not; whether any of them has much to do.
+    fn look(&self, all: &mut BTreeMap<i32, Seen>, trust: &mut Trust) -> bool {
+        let places = self.places.with_rings();
+        all.retain(|_, seen| places.iter().any(|place| Arc::ptr_eq(place, &seen.place)));
+        for place in places {
+            let (thread, answered) = (place.thread(), place.answered());
+            all.entry(thread).or_insert(Seen { place, answered, quiet: 0, idle: None });
+        }
+        // All are asked: each tells what was since the last look.
+        let held_up = all.values_mut().map(Seen::held_up).max();
+        if held_up.is_some_and(|most| most >= HELD_UP) {
+            all.values_mut().for_each(Seen::as_usual);
+            trust.disappoint();
+        }
+        let is_trusted = trust.is_there();
+        let mut any = false;
+        for seen in all.values_mut() {
+            let is_lively = seen.news() >= LIVELY;
+            any |= is_lively;
+            // One that has gone to do something long has come back as usual.
+            if seen.idle.is_some() && !seen.place.is_idle() {
+                seen.idle = None;
+            }
+            if seen.idle.is_some() && seen.quiet >= QUIET {
+                seen.as_usual();
+            } else if seen.idle.is_none() && is_lively && is_trusted {
+                seen.step_back();
+            }
+        }
+        any
+    }
+
+    /// Gives back the usual policy to what threads have started that were SCHED_IDLE.
+    fn sweep(&self) {
+        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+        let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+        let idle: Vec<i32> = numbers.filter(|&thread| is_idle(thread)).collect();
+        let places = self.places.with_rings();
+        let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.is_idle());
+        for thread in idle.into_iter().filter(|&thread| !is_ours(thread)) {
+            let _may_have_ended = set(thread, libc::SCHED_OTHER);
+        }
+    }
+}
