@@ -40,7 +40,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::Shared;
-use super::places::Place;
+use super::places::{Place, Places};
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(10);
@@ -235,11 +235,11 @@ impl Shared {
                 sweeps = if are_idle { SWEEPS } else { sweeps };
                 if sweeps > 0 {
                     sweeps -= 1;
-                    self.sweep();
+                    sweep(&self.places);
                 }
                 if is_over || quiet >= QUIET {
                     all.values_mut().for_each(Seen::as_usual);
-                    self.sweep();
+                    sweep(&self.places);
                 }
                 if is_over {
                     return;
@@ -291,16 +291,108 @@ impl Shared {
         }
         any
     }
+}
 
-    /// Gives back the usual policy to what threads have started that were SCHED_IDLE.
-    fn sweep(&self) {
-        let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
-        let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-        let idle: Vec<i32> = numbers.filter(|&thread| is_idle(thread)).collect();
-        let places = self.places.with_rings();
-        let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.is_idle());
-        for thread in idle.into_iter().filter(|&thread| !is_ours(thread)) {
-            let _may_have_ended = set(thread, libc::SCHED_OTHER);
+/// Gives back the usual policy to what threads have started that were SCHED_IDLE.
+fn sweep(places: &Places) {
+    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
+    let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
+    let idle: Vec<i32> = numbers.filter(|&thread| is_idle(thread)).collect();
+    let places = places.with_rings();
+    let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.is_idle());
+    for thread in idle.into_iter().filter(|&thread| !is_ours(thread)) {
+        let _may_have_ended = set(thread, libc::SCHED_OTHER);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_disappointed_waits_longer_each_time() {
+        let mut trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
+        assert!(trust.is_there());
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            trust.disappoint();
+            pauses.push(trust.pause.as_secs());
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
+        assert!(!trust.is_there());
+        let Some(long_ago) = Instant::now().checked_sub(DISTRUST.1 * 2) else { return };
+        trust.from = long_ago;
+        assert!(trust.is_there());
+        trust.disappoint();
+        assert_eq!(trust.pause, DISTRUST.0);
+    }
+
+    /// Policies are the whole process's: one test at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+
+    /// What somebody has started with another policy keeps it.
+    #[test]
+    fn another_policy_is_left_alone() {
+        let _alone = ALONE.lock();
+        let other = std::thread::spawn(|| {
+            set(0, libc::SCHED_BATCH).unwrap();
+            assert!(!may_come_back());
+            set(0, libc::SCHED_IDLE).unwrap();
+            assert!(!may_come_back() && is_idle(0));
+        });
+        other.join().unwrap();
+    }
+
+    #[test]
+    fn what_has_inherited_it_is_swept_and_no_more() {
+        let _alone = ALONE.lock();
+        if !may_come_back() {
+            println!("skipped: no CAP_SYS_NICE");
+            return;
+        }
+        let places = Places::default();
+        std::thread::scope(|scope| {
+            let ours = scope.spawn(|| {
+                let place = places.take(Some(0));
+                assert!(place.set_idle(|thread| set(thread, libc::SCHED_IDLE).is_ok()));
+                let heirs: Vec<_> = (0..3)
+                    .map(|_| {
+                        scope.spawn(|| {
+                            let pause = Duration::from_millis(1);
+                            let until = Instant::now() + Duration::from_secs(60);
+                            while is_idle(0) && Instant::now() < until {
+                                std::thread::sleep(pause);
+                            }
+                            is_idle(0)
+                        })
+                    })
+                    .collect();
+                sweep(&places);
+                assert!(heirs.into_iter().all(|heir| !heir.join().unwrap()));
+                assert!(is_idle(0));
+                place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
+                assert!(!is_idle(0) && !place.is_idle());
+                places.leave(&place);
+                assert!(!place.set_idle(|_| unreachable!("it may be another's thread")));
+            });
+            ours.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn many_requests_wake_who_looks() {
+        let policy = Policy::default();
+        let mut pace = Pace::new();
+        // He looks already.
+        (0..1000).for_each(|_| pace.one_more(&policy));
+        assert_eq!(pace.requests, 0);
+        policy.rests.store(true, Ordering::SeqCst);
+        let slow = Instant::now().checked_sub(TICK * 2).unwrap_or_else(Instant::now);
+        let mut pace = Pace { since: slow, requests: LIVELY - 1 };
+        pace.one_more(&policy);
+        assert!(policy.rests.load(Ordering::SeqCst), "that took them long");
+        while policy.rests.load(Ordering::SeqCst) {
+            pace.one_more(&policy);
         }
     }
 }

@@ -9,6 +9,7 @@ mod mapped;
 mod model;
 mod opens;
 mod options;
+mod policy;
 mod requests;
 mod rights;
 mod server;
