@@ -36,8 +36,10 @@ pub(super) struct Place {
     queue: Option<u16>,
     state: AtomicU64,
     manner: Mutex<Manner>,
-    /// The same, for a look in passing.
-    is_idle: AtomicBool,
+    /// It is `Idle` or `Away`: for a look in passing.
+    gives_way: AtomicBool,
+    /// How often it has been `Away`.
+    absences: AtomicU64,
 }
 
 /// How the system schedules a thread.
@@ -46,6 +48,8 @@ enum Manner {
     Usual,
     /// `SCHED_IDLE`: see [`policy`](super::policy).
     Idle,
+    /// As usual, and `Idle` again when what takes long is done.
+    Away,
     /// It ends: its number may be another's soon.
     Gone,
 }
@@ -55,8 +59,9 @@ impl Places {
     pub(super) fn take(&self, queue: Option<u16>) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let manner = Mutex::new(Manner::Usual);
-        let (state, is_idle) = (AtomicU64::new(READING), AtomicBool::new(false));
-        let place = Arc::new(Place { thread, queue, state, manner, is_idle });
+        let (state, absences) = (AtomicU64::new(READING), AtomicU64::new(0));
+        let gives_way = AtomicBool::new(false);
+        let place = Arc::new(Place { thread, queue, state, manner, gives_way, absences });
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -136,9 +141,14 @@ impl Place {
         self.state.load(Ordering::Relaxed) / (2 * (KIND + 1))
     }
 
-    /// Whether it has been made SCHED_IDLE.
-    pub(super) fn is_idle(&self) -> bool {
-        self.is_idle.load(Ordering::Relaxed)
+    /// Whether it has been made SCHED_IDLE, but for what takes long.
+    pub(super) fn gives_way(&self) -> bool {
+        self.gives_way.load(Ordering::Relaxed)
+    }
+
+    /// How often it has done something that takes long.
+    pub(super) fn absences(&self) -> u64 {
+        self.absences.load(Ordering::Relaxed)
     }
 
     /// Has `set` make its thread SCHED_IDLE, which it is not; whether that went well. The thread does not end meanwhile.
@@ -147,21 +157,38 @@ impl Place {
         let done = *manner == Manner::Usual && set(self.thread);
         if done {
             *manner = Manner::Idle;
-            self.is_idle.store(true, Ordering::Relaxed);
+            self.gives_way.store(true, Ordering::Relaxed);
         }
         done
     }
 
     /// Has `set` give it the usual policy back, if it was made SCHED_IDLE.
     pub(super) fn set_usual(&self, set: impl FnOnce(i32) -> bool) {
-        if !self.is_idle() {
-            return;
-        }
         let mut manner = self.manner.lock();
-        if *manner == Manner::Idle && set(self.thread) {
+        if *manner == Manner::Away || *manner == Manner::Idle && set(self.thread) {
             *manner = Manner::Usual;
-            self.is_idle.store(false, Ordering::Relaxed);
+            self.gives_way.store(false, Ordering::Relaxed);
         }
+    }
+
+    /// Does something long as usual. `set` gives the calling thread, whose place this is, the usual policy, or (true) makes it SCHED_IDLE
+    /// again.
+    pub(super) fn away<T>(&self, set: impl Fn(bool) -> bool, work: impl FnOnce() -> T) -> T {
+        if !self.gives_way() {
+            return work();
+        }
+        let change = |from, to, idle| {
+            let mut manner = self.manner.lock();
+            if *manner == from && set(idle) {
+                *manner = to;
+            }
+        };
+        change(Manner::Idle, Manner::Away, false);
+        self.absences.fetch_add(1, Ordering::Relaxed);
+        let done = work();
+        // Unless it was told not to meanwhile.
+        change(Manner::Away, Manner::Idle, true);
+        done
     }
 
     /// The request is answered.

@@ -12,7 +12,7 @@
 //! after them, of the usual policy, sees every [`TICK`] how long each had to wait for its processor (`schedstat`, see proc(5)). Where
 //! that was too long, all are given back the usual policy, and keep it for a while, each time for longer ([`Trust`]). A request waits for two
 //! ticks more than it would have, at most. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual
-//! policy; so has one that is about to do something long ([`Shared::as_usual`]), as others may wait for that.
+//! policy; so has one that does something long ([`as_usual`]), as others may wait for that.
 //!
 //! What such a thread starts inherits its policy. So whatever is found to be `SCHED_IDLE` in this process, and is not a thread
 //! that was made so here, is given back the usual one (`sweep`).
@@ -44,6 +44,8 @@ use super::places::{Place, Places};
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(10);
+/// Before the first look after it was quiet.
+const FIRST_TICK: Duration = Duration::from_millis(2);
 /// A thread that answers so many requests in a tick is made SCHED_IDLE: fewer gain nothing.
 const LIVELY: u64 = 16;
 /// One that answers none for so many ticks is not any more.
@@ -152,14 +154,20 @@ impl Trust {
 /// A thread with a ring, as it was at the last look.
 struct Seen {
     place: Arc<Place>,
-    /// What it had answered.
+    /// What it had answered, and how often it had been away.
     answered: u64,
+    absences: u64,
     quiet: u32,
-    /// Of one that is SCHED_IDLE: its `schedstat`, and how long it had waited for its processor.
-    idle: Option<(File, Duration)>,
+    /// Of one that gives way: its `schedstat`, and how long it had waited for its processor.
+    waited: Option<(File, Duration)>,
 }
 
 impl Seen {
+    fn first(place: Arc<Place>) -> Seen {
+        let (answered, absences) = (place.answered(), place.absences());
+        Seen { place, answered, absences, quiet: 0, waited: None }
+    }
+
     /// How long a thread has waited for a processor so far.
     fn delay(schedstat: &File) -> Option<Duration> {
         let mut text = [0; 96];
@@ -174,21 +182,26 @@ impl Seen {
         let file = File::open(path).ok();
         let seen = file.and_then(|file| Seen::delay(&file).map(|delay| (file, delay)));
         if seen.is_some() && self.place.set_idle(|thread| set(thread, libc::SCHED_IDLE).is_ok()) {
-            self.idle = seen;
+            self.waited = seen;
         }
     }
 
     fn as_usual(&mut self) {
-        if self.idle.take().is_some() {
+        if self.waited.take().is_some() {
             self.place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
         }
     }
 
-    /// How long it had to wait since the last look.
+    /// How long it had to wait since the last look. What it waited for while it did something long is no sign of anything.
     fn held_up(&mut self) -> Duration {
-        let Some((file, before)) = &mut self.idle else { return Duration::ZERO };
+        let absences = self.place.absences();
+        let was_away = std::mem::replace(&mut self.absences, absences) != absences;
+        let Some((file, before)) = &mut self.waited else { return Duration::ZERO };
         match Seen::delay(file) {
-            Some(now) => now.saturating_sub(std::mem::replace(before, now)),
+            Some(now) => {
+                let waited = now.saturating_sub(std::mem::replace(before, now));
+                if was_away { Duration::ZERO } else { waited }
+            }
             // It has ended.
             None => Duration::ZERO,
         }
@@ -216,29 +229,24 @@ impl Shared {
         let _slower_without = thread.spawn(look);
     }
 
-    /// The calling thread, which has this place, is about to do something that may take long.
-    pub(super) fn as_usual(&self, place: &Place) {
-        place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
-    }
-
     fn look_until_the_end(&self) {
         let mut trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
         while self.is_woken_up() {
             let mut all = BTreeMap::new();
-            // Only who is lively goes on being looked at.
-            let (mut quiet, mut sweeps) = (0, 0);
+            self.look(&mut all, &mut trust);
+            let (mut tick, mut quiet, mut sweeps) = (FIRST_TICK, 0, 0);
             while quiet < QUIET || sweeps > 0 {
-                let is_over = self.ends_within(TICK);
-                let lively = self.look(&mut all, &mut trust);
-                quiet = if lively { 0 } else { quiet + 1 };
-                let are_idle = all.values().any(|seen| seen.idle.is_some());
-                sweeps = if are_idle { SWEEPS } else { sweeps };
-                if sweeps > 0 {
-                    sweeps -= 1;
-                    sweep(&self.places);
-                }
+                let is_over = self.ends_within(tick);
+                tick = TICK;
+                let is_lively = self.look(&mut all, &mut trust);
+                quiet = if is_lively { 0 } else { quiet + 1 };
                 if is_over || quiet >= QUIET {
                     all.values_mut().for_each(Seen::as_usual);
+                }
+                let give_way = all.values().any(|seen| seen.waited.is_some());
+                sweeps = if give_way { SWEEPS } else { sweeps };
+                if sweeps > 0 {
+                    sweeps -= 1;
                     sweep(&self.places);
                 }
                 if is_over {
@@ -265,8 +273,7 @@ impl Shared {
         let places = self.places.with_rings();
         all.retain(|_, seen| places.iter().any(|place| Arc::ptr_eq(place, &seen.place)));
         for place in places {
-            let (thread, answered) = (place.thread(), place.answered());
-            all.entry(thread).or_insert(Seen { place, answered, quiet: 0, idle: None });
+            all.entry(place.thread()).or_insert_with(|| Seen::first(place));
         }
         // All are asked: each tells what was since the last look.
         let held_up = all.values_mut().map(Seen::held_up).max();
@@ -279,18 +286,20 @@ impl Shared {
         for seen in all.values_mut() {
             let is_lively = seen.news() >= LIVELY;
             any |= is_lively;
-            // One that has gone to do something long has come back as usual.
-            if seen.idle.is_some() && !seen.place.is_idle() {
-                seen.idle = None;
-            }
-            if seen.idle.is_some() && seen.quiet >= QUIET {
+            if seen.waited.is_some() && seen.quiet >= QUIET {
                 seen.as_usual();
-            } else if seen.idle.is_none() && is_lively && is_trusted {
+            } else if seen.waited.is_none() && is_lively && is_trusted {
                 seen.step_back();
             }
         }
         any
     }
+}
+
+/// Does something that may take long in the calling thread, which has this place.
+pub(super) fn as_usual<T>(place: &Place, work: impl FnOnce() -> T) -> T {
+    let policy = |idle| if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
+    place.away(|idle| set(0, policy(idle)).is_ok(), work)
 }
 
 /// Gives back the usual policy to what threads have started that were SCHED_IDLE.
@@ -299,7 +308,7 @@ fn sweep(places: &Places) {
     let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
     let idle: Vec<i32> = numbers.filter(|&thread| is_idle(thread)).collect();
     let places = places.with_rings();
-    let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.is_idle());
+    let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.gives_way());
     for thread in idle.into_iter().filter(|&thread| !is_ours(thread)) {
         let _may_have_ended = set(thread, libc::SCHED_OTHER);
     }
@@ -371,7 +380,7 @@ mod tests {
                 assert!(heirs.into_iter().all(|heir| !heir.join().unwrap()));
                 assert!(is_idle(0));
                 place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
-                assert!(!is_idle(0) && !place.is_idle());
+                assert!(!is_idle(0) && !place.gives_way());
                 places.leave(&place);
                 assert!(!place.set_idle(|_| unreachable!("it may be another's thread")));
             });

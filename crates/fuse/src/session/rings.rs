@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use super::places::Place;
-use super::policy::Pace;
+use super::policy::{self, Pace};
 use super::{Shared, is_looking};
 use crate::protocol::abi::{ReadIn, opcode};
 use crate::protocol::channel::{Reply, Request};
@@ -491,24 +491,34 @@ impl Shared {
         let stopping = self.stopping.load(Ordering::SeqCst);
         let about_all = !stopping && self.handler.wants_all_written(request);
         if about_all || !stopping && self.handler.may_wait(request) {
-            self.as_usual(place);
-            let refused = self.handler.refused_pages();
-            let others = match queue.step_out(about_all) {
-                Others::Wanted if !self.start_another(queue) => Others::None,
-                others => others,
-            };
-            if others != Others::None && queue.unsettled().is_some() {
-                self.stir(queue.processor);
-            }
-            let written = about_all.then(|| self.write_back_beside(&others));
-            match written.map(|written| self.unless_refused_since(refused, written)) {
-                Some(Err(errno)) => reply.refuse(errno),
-                Some(Ok(())) | None => self.serve(request, reply),
-            }
-            queue.step_in();
+            policy::as_usual(place, || self.serve_long(queue, about_all, request, reply));
         } else {
             self.serve(request, reply);
         }
+    }
+
+    /// Handles a request that may wait, while others are free for the next ones.
+    fn serve_long(
+        self: &Arc<Self>,
+        queue: &Arc<Queue>,
+        about_all: bool,
+        request: &Request<'_>,
+        reply: Reply<'_>,
+    ) {
+        let refused = self.handler.refused_pages();
+        let others = match queue.step_out(about_all) {
+            Others::Wanted if !self.start_another(queue) => Others::None,
+            others => others,
+        };
+        if others != Others::None && queue.unsettled().is_some() {
+            self.stir(queue.processor);
+        }
+        let written = about_all.then(|| self.write_back_beside(&others));
+        match written.map(|written| self.unless_refused_since(refused, written)) {
+            Some(Err(errno)) => reply.refuse(errno),
+            Some(Ok(())) | None => self.serve(request, reply),
+        }
+        queue.step_in();
     }
 
     /// Has another process ask for something by a queue: who is free there answers, and gets what came before. Where there is no
