@@ -52,8 +52,11 @@ const LIVELY: u64 = 16;
 const QUIET: u32 = 5;
 /// A thread that had to wait for its processor for so long within a tick is in somebody's way.
 const HELD_UP: Duration = Duration::from_millis(4);
-/// For how long nobody is SCHED_IDLE after that, the first time, and at most.
-const DISTRUST: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(64));
+/// For how long nobody is SCHED_IDLE after that, the first time, and at most: so a program that is always in the way costs a
+/// thousandth. A commit of our own is in the way for a moment.
+const DISTRUST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
+/// When that went well for so long, it was the first time.
+const FORGOTTEN: Duration = Duration::from_secs(1);
 /// So many ticks after the last one that was SCHED_IDLE, threads may come to light that have inherited it.
 const SWEEPS: u32 = 3;
 
@@ -145,7 +148,7 @@ impl Trust {
     /// Somebody was held up.
     fn disappoint(&mut self) {
         let now = Instant::now();
-        let is_new = now.saturating_duration_since(self.from) > DISTRUST.1;
+        let is_new = now.saturating_duration_since(self.from) > FORGOTTEN;
         self.pause = if is_new { DISTRUST.0 } else { DISTRUST.1.min(self.pause * 2) };
         self.from = now + self.pause;
     }
@@ -325,11 +328,11 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..8 {
             trust.disappoint();
-            pauses.push(trust.pause.as_secs());
+            pauses.push(trust.pause.as_millis());
         }
-        assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 64, 64]);
+        assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000]);
         assert!(!trust.is_there());
-        let Some(long_ago) = Instant::now().checked_sub(DISTRUST.1 * 2) else { return };
+        let Some(long_ago) = Instant::now().checked_sub(FORGOTTEN * 2) else { return };
         trust.from = long_ago;
         assert!(trust.is_there());
         trust.disappoint();
