@@ -36,9 +36,9 @@ pub(super) struct Place {
     queue: Option<u16>,
     state: AtomicU64,
     manner: Mutex<Manner>,
-    /// It is `Idle` or `Away`: for a look in passing.
+    /// It is `Idle`, or will be after what takes long: for a look in passing.
     gives_way: AtomicBool,
-    /// How often it has been `Away`.
+    /// How often it has begun or ended what takes long.
     absences: AtomicU64,
 }
 
@@ -48,8 +48,10 @@ enum Manner {
     Usual,
     /// `SCHED_IDLE`: see [`policy`](super::policy).
     Idle,
-    /// As usual, and `Idle` again when what takes long is done.
-    Away,
+    /// As usual, as it does what takes long; then perhaps `Idle` again.
+    Long {
+        idle_again: bool,
+    },
     /// It ends: its number may be another's soon.
     Gone,
 }
@@ -146,14 +148,15 @@ impl Place {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// How often it has done something that takes long.
+    /// How often it has begun or ended what takes long.
     pub(super) fn absences(&self) -> u64 {
         self.absences.load(Ordering::Relaxed)
     }
 
-    /// Has `set` make its thread SCHED_IDLE, which it is not; whether that went well. The thread does not end meanwhile.
+    /// Has `set` make its thread SCHED_IDLE, unless it is, or does what takes long; whether that went well. The thread does not end
+    /// meanwhile, nor is it waited for: it may be one that hardly runs.
     pub(super) fn set_idle(&self, set: impl FnOnce(i32) -> bool) -> bool {
-        let mut manner = self.manner.lock();
+        let Some(mut manner) = self.manner.try_lock() else { return false };
         let done = *manner == Manner::Usual && set(self.thread);
         if done {
             *manner = Manner::Idle;
@@ -162,32 +165,41 @@ impl Place {
         done
     }
 
-    /// Has `set` give it the usual policy back, if it was made SCHED_IDLE.
-    pub(super) fn set_usual(&self, set: impl FnOnce(i32) -> bool) {
-        let mut manner = self.manner.lock();
-        if *manner == Manner::Away || *manner == Manner::Idle && set(self.thread) {
-            *manner = Manner::Usual;
-            self.gives_way.store(false, Ordering::Relaxed);
-        }
+    /// Has `set` give it the usual policy back, if it was made SCHED_IDLE; `false`: that is to be tried again.
+    pub(super) fn set_usual(&self, set: impl FnOnce(i32) -> bool) -> bool {
+        let Some(mut manner) = self.manner.try_lock() else { return false };
+        *manner = match *manner {
+            Manner::Idle if !set(self.thread) => return false,
+            Manner::Idle | Manner::Usual => Manner::Usual,
+            Manner::Long { .. } => Manner::Long { idle_again: false },
+            Manner::Gone => Manner::Gone,
+        };
+        self.gives_way.store(false, Ordering::Relaxed);
+        true
     }
 
-    /// Does something long as usual. `set` gives the calling thread, whose place this is, the usual policy, or (true) makes it SCHED_IDLE
-    /// again.
+    /// Does what takes long as usual. `set` gives the calling thread, whose place this is, the usual policy, or (true) makes it
+    /// SCHED_IDLE again.
     pub(super) fn away<T>(&self, set: impl Fn(bool) -> bool, work: impl FnOnce() -> T) -> T {
-        if !self.gives_way() {
-            return work();
-        }
-        let change = |from, to, idle| {
-            let mut manner = self.manner.lock();
-            if *manner == from && set(idle) {
-                *manner = to;
-            }
+        let mut manner = self.manner.lock();
+        *manner = match *manner {
+            Manner::Idle if set(false) => Manner::Long { idle_again: true },
+            Manner::Usual => Manner::Long { idle_again: false },
+            other => other,
         };
-        change(Manner::Idle, Manner::Away, false);
+        drop(manner);
         self.absences.fetch_add(1, Ordering::Relaxed);
         let done = work();
-        // Unless it was told not to meanwhile.
-        change(Manner::Away, Manner::Idle, true);
+        self.absences.fetch_add(1, Ordering::Relaxed);
+        let mut manner = self.manner.lock();
+        *manner = match *manner {
+            Manner::Long { idle_again: true } if set(true) => Manner::Idle,
+            Manner::Long { .. } => {
+                self.gives_way.store(false, Ordering::Relaxed);
+                Manner::Usual
+            }
+            other => other,
+        };
         done
     }
 

@@ -9,10 +9,12 @@
 //! # Who is SCHED_IDLE waits for everybody else
 //!
 //! With another program busy on its processor such a thread would hardly ever run, and a mount would stand still. So a thread that looks
-//! after them, of the usual policy, sees every [`TICK`] how long each had to wait for its processor (`schedstat`, see proc(5)). Where
-//! that was too long, all are given back the usual policy, and keep it for a while, each time for longer ([`Trust`]). A request waits for two
-//! ticks more than it would have, at most. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual
-//! policy; so has one that does something long ([`as_usual`]), as others may wait for that.
+//! after them, of the usual policy, sees every [`TICK`] whether one waits for its processor, and how long each had to (`schedstat`, which counts a
+//! wait when it is over; proc(5)). Where that was too long, all are given back the usual policy, and keep it for a while, each time for longer
+//! ([`Trust`]). So a request waits for a tick or two more than it would have. Who looks waits for no lock that such a thread may hold for long, nor for
+//! memory. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual policy; so has one
+//! that does something long ([`as_usual`]), as others may wait for that. (A commit that a write has to make for want of room is not known to be long: it
+//! is found out at the next tick. A process that is killed may die later by the time that such a thread waits.)
 //!
 //! What such a thread starts inherits its policy. So whatever is found to be `SCHED_IDLE` in this process, and is not a thread
 //! that was made so here, is given back the usual one (`sweep`).
@@ -31,13 +33,13 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt;
+use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rustix::fs::{Mode, OFlags, RawDir};
 
 use super::Shared;
 use super::places::{Place, Places};
@@ -57,6 +59,12 @@ const HELD_UP: Duration = Duration::from_millis(4);
 const DISTRUST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// When that went well for so long, it was the first time.
 const FORGOTTEN: Duration = Duration::from_secs(1);
+/// So many threads are looked at within a tick; of more, all that there are in the process every few ticks only.
+const MANY: u64 = 64;
+/// Bytes for a part of the list of threads.
+const ROOM: usize = 8 << 10;
+/// How often a thread that is busy with its own policy is asked before it is let go of.
+const TRIES: u32 = 50;
 /// So many ticks after the last one that was SCHED_IDLE, threads may come to light that have inherited it.
 const SWEEPS: u32 = 3;
 
@@ -70,17 +78,24 @@ fn set(thread: i32, policy: i32) -> io::Result<()> {
     }
 }
 
-fn is_idle(thread: i32) -> bool {
+fn policy_of(thread: i32) -> i32 {
     // SAFETY: see above.
-    unsafe { libc::sched_getscheduler(thread) == libc::SCHED_IDLE }
+    unsafe { libc::sched_getscheduler(thread) }
+}
+
+fn is_idle(thread: i32) -> bool {
+    policy_of(thread) == libc::SCHED_IDLE
+}
+
+fn is_usual(thread: i32) -> bool {
+    policy_of(thread) == libc::SCHED_OTHER
 }
 
 /// Whether threads of this process can be made SCHED_IDLE, and come back.
 fn may_come_back() -> bool {
     let there_and_back = || set(0, libc::SCHED_IDLE).and_then(|()| set(0, libc::SCHED_OTHER));
     // Who has started all of it with another policy has had a reason.
-    // SAFETY: see above.
-    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+    if !is_usual(0) {
         return false;
     }
     let tried = std::thread::Builder::new().spawn(move || there_and_back().is_ok());
@@ -154,60 +169,85 @@ impl Trust {
     }
 }
 
+/// What `schedstat` tells of a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Fate {
+    ran: u64,
+    waited: Duration,
+    turns: u64,
+}
+
+impl Fate {
+    /// `None`: the thread has ended, or the system does not tell.
+    fn of(thread: i32) -> Option<Fate> {
+        let mut text = [0; 96];
+        let mut file = File::open(format!("/proc/self/task/{thread}/schedstat")).ok()?;
+        let len = file.read(&mut text).ok()?;
+        let mut numbers = std::str::from_utf8(text.get(..len)?).ok()?.split_whitespace();
+        let mut number = || numbers.next()?.parse().ok();
+        let (ran, waited, turns) = (number()?, number()?, number()?);
+        Some(Fate { ran, waited: Duration::from_nanos(waited), turns })
+    }
+}
+
+/// Whether a thread could run and does not sleep.
+fn is_ready(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+    // The name, in parentheses, may have any characters.
+    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
+}
+
 /// A thread with a ring, as it was at the last look.
 struct Seen {
     place: Arc<Place>,
-    /// What it had answered, and how often it had been away.
+    /// The number of that look.
+    look: u64,
     answered: u64,
     absences: u64,
     quiet: u32,
-    /// Of one that gives way: its `schedstat`, and how long it had waited for its processor.
-    waited: Option<(File, Duration)>,
+    /// Of one that gives way.
+    fate: Option<Fate>,
 }
 
 impl Seen {
     fn first(place: Arc<Place>) -> Seen {
         let (answered, absences) = (place.answered(), place.absences());
-        Seen { place, answered, absences, quiet: 0, waited: None }
-    }
-
-    /// How long a thread has waited for a processor so far.
-    fn delay(schedstat: &File) -> Option<Duration> {
-        let mut text = [0; 96];
-        let len = schedstat.read_at(&mut text, 0).ok()?;
-        let text = std::str::from_utf8(text.get(..len)?).ok()?;
-        text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+        Seen { place, look: 0, answered, absences, quiet: 0, fate: None }
     }
 
     /// Makes it SCHED_IDLE, if it can be seen how it fares then.
     fn step_back(&mut self) {
-        let path = format!("/proc/self/task/{}/schedstat", self.place.thread());
-        let file = File::open(path).ok();
-        let seen = file.and_then(|file| Seen::delay(&file).map(|delay| (file, delay)));
-        if seen.is_some() && self.place.set_idle(|thread| set(thread, libc::SCHED_IDLE).is_ok()) {
-            self.waited = seen;
+        let fate = Fate::of(self.place.thread());
+        let to_idle = |thread| is_usual(thread) && set(thread, libc::SCHED_IDLE).is_ok();
+        if fate.is_some() && self.place.set_idle(to_idle) {
+            self.fate = fate;
         }
     }
 
+    /// Gives it back the usual policy, now or at the next look.
     fn as_usual(&mut self) {
-        if self.waited.take().is_some() {
-            self.place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
+        // Somebody may have given it another one meanwhile.
+        let back = |thread| !is_idle(thread) || set(thread, libc::SCHED_OTHER).is_ok();
+        if self.fate.is_some() && self.place.set_usual(back) {
+            self.fate = None;
         }
     }
 
     /// How long it had to wait since the last look. What it waited for while it did something long is no sign of anything.
     fn held_up(&mut self) -> Duration {
         let absences = self.place.absences();
-        let was_away = std::mem::replace(&mut self.absences, absences) != absences;
-        let Some((file, before)) = &mut self.waited else { return Duration::ZERO };
-        match Seen::delay(file) {
-            Some(now) => {
-                let waited = now.saturating_sub(std::mem::replace(before, now));
-                if was_away { Duration::ZERO } else { waited }
-            }
-            // It has ended.
-            None => Duration::ZERO,
+        let before = std::mem::replace(&mut self.absences, absences);
+        let was_away = before != absences || !absences.is_multiple_of(2);
+        let thread = self.place.thread();
+        let Some(before) = self.fate else { return Duration::ZERO };
+        let Some(now) = Fate::of(thread) else { return Duration::ZERO };
+        self.fate = Some(now);
+        if was_away {
+            return Duration::ZERO;
         }
+        // Who waits has it counted when it is over.
+        let waits = now == before && is_ready(thread);
+        if waits { TICK } else { now.waited.saturating_sub(before.waited) }
     }
 
     /// Requests answered since the last look.
@@ -216,6 +256,65 @@ impl Seen {
         let news = now.wrapping_sub(std::mem::replace(&mut self.answered, now));
         self.quiet = if news == 0 { self.quiet.saturating_add(1) } else { 0 };
         news
+    }
+}
+
+impl Drop for Seen {
+    fn drop(&mut self) {
+        for _ in 0..TRIES {
+            self.as_usual();
+            if self.fate.is_none() {
+                break;
+            }
+            std::thread::sleep(FIRST_TICK);
+        }
+    }
+}
+
+/// Who looks.
+struct Look {
+    trust: Trust,
+    number: u64,
+    all: BTreeMap<i32, Seen>,
+    /// Room for what a directory lists: allocating some might wait for a thread that hardly runs.
+    room: Vec<u8>,
+}
+
+impl Look {
+    /// Sees how all threads fare, and makes them SCHED_IDLE or not; whether any of them has much to do.
+    fn look(&mut self, places: &Places) -> bool {
+        self.number += 1;
+        for place in places.with_rings() {
+            let seen = self.all.entry(place.thread()).or_insert_with(|| Seen::first(place.clone()));
+            if !Arc::ptr_eq(&seen.place, &place) {
+                *seen = Seen::first(place);
+            }
+            seen.look = self.number;
+        }
+        self.all.retain(|_, seen| seen.look == self.number);
+        // All are asked: each tells what was since the last look.
+        let held_up = self.all.values_mut().map(Seen::held_up).max();
+        if held_up.is_some_and(|most| most >= HELD_UP) {
+            self.all.values_mut().for_each(Seen::as_usual);
+            self.trust.disappoint();
+        }
+        let is_trusted = self.trust.is_there();
+        let mut any = false;
+        for seen in self.all.values_mut() {
+            let is_lively = seen.news() >= LIVELY;
+            any |= is_lively;
+            if seen.fate.is_some() && (seen.quiet >= QUIET || !is_trusted) {
+                seen.as_usual();
+            } else if seen.fate.is_none() && is_lively && is_trusted {
+                seen.step_back();
+            }
+        }
+        any
+    }
+
+    /// Whether it is time for a look at all threads there are: at each tick, unless they are very many.
+    fn sweeps_now(&self) -> bool {
+        self.number.is_multiple_of(1 + self.all.len() as u64 / MANY)
     }
 }
 
@@ -233,29 +332,33 @@ impl Shared {
     }
 
     fn look_until_the_end(&self) {
-        let mut trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
+        let trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
+        let mut look =
+            Look { trust, number: 0, all: BTreeMap::new(), room: Vec::with_capacity(ROOM) };
         while self.is_woken_up() {
-            let mut all = BTreeMap::new();
-            self.look(&mut all, &mut trust);
+            look.look(&self.places);
             let (mut tick, mut quiet, mut sweeps) = (FIRST_TICK, 0, 0);
             while quiet < QUIET || sweeps > 0 {
                 let is_over = self.ends_within(tick);
                 tick = TICK;
-                let is_lively = self.look(&mut all, &mut trust);
+                let is_lively = look.look(&self.places);
                 quiet = if is_lively { 0 } else { quiet + 1 };
-                if is_over || quiet >= QUIET {
-                    all.values_mut().for_each(Seen::as_usual);
-                }
-                let give_way = all.values().any(|seen| seen.waited.is_some());
-                sweeps = if give_way { SWEEPS } else { sweeps };
-                if sweeps > 0 {
-                    sweeps -= 1;
-                    sweep(&self.places);
+                if quiet >= QUIET {
+                    look.all.values_mut().for_each(Seen::as_usual);
                 }
                 if is_over {
+                    look.all.clear();
+                    sweep(&self.places, &mut look.room);
                     return;
                 }
+                let give_way = look.all.values().any(|seen| seen.fate.is_some());
+                sweeps = if give_way { SWEEPS } else { sweeps };
+                if sweeps > 0 && (!give_way || look.sweeps_now()) {
+                    sweeps -= 1;
+                    sweep(&self.places, &mut look.room);
+                }
             }
+            look.all.clear();
         }
     }
 
@@ -270,55 +373,39 @@ impl Shared {
         }
         !*self.ended.lock()
     }
-
-    /// Sees how all threads fare, and makes them SCHED_IDLE or not; whether any of them has much to do.
-    fn look(&self, all: &mut BTreeMap<i32, Seen>, trust: &mut Trust) -> bool {
-        let places = self.places.with_rings();
-        all.retain(|_, seen| places.iter().any(|place| Arc::ptr_eq(place, &seen.place)));
-        for place in places {
-            all.entry(place.thread()).or_insert_with(|| Seen::first(place));
-        }
-        // All are asked: each tells what was since the last look.
-        let held_up = all.values_mut().map(Seen::held_up).max();
-        if held_up.is_some_and(|most| most >= HELD_UP) {
-            all.values_mut().for_each(Seen::as_usual);
-            trust.disappoint();
-        }
-        let is_trusted = trust.is_there();
-        let mut any = false;
-        for seen in all.values_mut() {
-            let is_lively = seen.news() >= LIVELY;
-            any |= is_lively;
-            if seen.waited.is_some() && seen.quiet >= QUIET {
-                seen.as_usual();
-            } else if seen.waited.is_none() && is_lively && is_trusted {
-                seen.step_back();
-            }
-        }
-        any
-    }
 }
 
 /// Does something that may take long in the calling thread, which has this place.
 pub(super) fn as_usual<T>(place: &Place, work: impl FnOnce() -> T) -> T {
-    let policy = |idle| if idle { libc::SCHED_IDLE } else { libc::SCHED_OTHER };
-    place.away(|idle| set(0, policy(idle)).is_ok(), work)
+    let change = |to_idle| match to_idle {
+        true => is_usual(0) && set(0, libc::SCHED_IDLE).is_ok(),
+        false => !is_idle(0) || set(0, libc::SCHED_OTHER).is_ok(),
+    };
+    place.away(change, work)
 }
 
-/// Gives back the usual policy to what threads have started that were SCHED_IDLE.
-fn sweep(places: &Places) {
-    let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
-    let numbers = tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok());
-    let idle: Vec<i32> = numbers.filter(|&thread| is_idle(thread)).collect();
+/// Gives back the usual policy to what threads have started that were SCHED_IDLE, unless somebody has given all another one.
+fn sweep(places: &Places, room: &mut Vec<u8>) {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(tasks) = rustix::fs::open("/proc/self/task", flags, Mode::empty()) else { return };
+    if !is_usual(0) {
+        return;
+    }
     let places = places.with_rings();
     let is_ours = |thread| places.iter().any(|it| it.thread() == thread && it.gives_way());
-    for thread in idle.into_iter().filter(|&thread| !is_ours(thread)) {
-        let _may_have_ended = set(thread, libc::SCHED_OTHER);
+    let mut listed = RawDir::new(tasks, room.spare_capacity_mut());
+    while let Some(Ok(task)) = listed.next() {
+        let thread = task.file_name().to_str().ok().and_then(|name| name.parse().ok());
+        if let Some(thread) = thread.filter(|&thread| is_idle(thread) && !is_ours(thread)) {
+            let _may_have_ended = set(thread, libc::SCHED_OTHER);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+
     use super::*;
 
     #[test]
@@ -362,7 +449,7 @@ mod tests {
             println!("skipped: no CAP_SYS_NICE");
             return;
         }
-        let places = Places::default();
+        let (places, meet) = (Places::default(), Barrier::new(2));
         std::thread::scope(|scope| {
             let ours = scope.spawn(|| {
                 let place = places.take(Some(0));
@@ -379,7 +466,9 @@ mod tests {
                         })
                     })
                     .collect();
-                sweep(&places);
+                // Once they are there, and once somebody who is as usual has looked.
+                meet.wait();
+                meet.wait();
                 assert!(heirs.into_iter().all(|heir| !heir.join().unwrap()));
                 assert!(is_idle(0));
                 place.set_usual(|thread| set(thread, libc::SCHED_OTHER).is_ok());
@@ -387,6 +476,9 @@ mod tests {
                 places.leave(&place);
                 assert!(!place.set_idle(|_| unreachable!("it may be another's thread")));
             });
+            meet.wait();
+            sweep(&places, &mut Vec::with_capacity(256));
+            meet.wait();
             ours.join().unwrap();
         });
     }
