@@ -10,7 +10,7 @@
 //!
 //! With another program busy on its processor such a thread would hardly ever run, and a mount would stand still. So a thread that looks
 //! after them, of the usual policy, sees every [`TICK`] whether one waits for its processor, and how long each had to (`schedstat`, which counts a
-//! wait when it is over; proc(5)). Where that was too long, all are given back the usual policy, and keep it for a while, each time for longer
+//! wait when it is over; proc(5)). One that is found waiting is given back the usual policy. Where that was too long, or one that was found had a request, all are given back the usual policy, and keep it for a while, each time for longer
 //! ([`Trust`]). So a request waits for a tick or two more than it would have. Who looks waits for no lock that such a thread may hold for long, nor for
 //! memory. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual policy; so has one
 //! that does something long ([`as_usual`]), as others may wait for that. (A commit that a write has to make for want of room is not known to be long: it
@@ -46,19 +46,18 @@ use super::places::{Place, Places};
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(10);
-/// Before the first look after it was quiet.
-const FIRST_TICK: Duration = Duration::from_millis(2);
+/// Before a look that cannot wait so long: the first one after it was quiet, and one at a thread that was found waiting.
+const SOON: Duration = Duration::from_millis(2);
 /// A thread that answers so many requests in a tick is made SCHED_IDLE: fewer gain nothing.
 const LIVELY: u64 = 16;
 /// One that answers none for so many ticks is not any more.
 const QUIET: u32 = 5;
-/// A thread that had to wait for its processor for so long within a tick is in somebody's way.
-const HELD_UP: Duration = Duration::from_millis(4);
+/// A thread that had to wait for its processor for so long within a tick keeps others waiting. It waits a little wherever a program
+/// computes for some time after it was answered.
+const HELD_UP: Duration = Duration::from_millis(8);
 /// For how long nobody is SCHED_IDLE after that, the first time, and at most: so a program that is always in the way costs a
 /// thousandth. A commit of our own is in the way for a moment.
 const DISTRUST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
-/// When that went well for so long, it was the first time.
-const FORGOTTEN: Duration = Duration::from_secs(1);
 /// So many threads are looked at within a tick; of more, all that there are in the process every few ticks only.
 const MANY: u64 = 64;
 /// Bytes for a part of the list of threads.
@@ -160,10 +159,10 @@ impl Trust {
         Instant::now() >= self.from
     }
 
-    /// Somebody was held up.
+    /// Somebody was held up. When all went well for longer than the last pause was, that is forgotten.
     fn disappoint(&mut self) {
         let now = Instant::now();
-        let is_new = now.saturating_duration_since(self.from) > FORGOTTEN;
+        let is_new = now.saturating_duration_since(self.from) > self.pause;
         self.pause = if is_new { DISTRUST.0 } else { DISTRUST.1.min(self.pause * 2) };
         self.from = now + self.pause;
     }
@@ -207,12 +206,15 @@ struct Seen {
     quiet: u32,
     /// Of one that gives way.
     fate: Option<Fate>,
+    /// Of one that was found waiting for its processor: its turns and answers until then. It may have had a request, or only not come
+    /// to sleep after the last one.
+    found: Option<(u64, u64)>,
 }
 
 impl Seen {
     fn first(place: Arc<Place>) -> Seen {
         let (answered, absences) = (place.answered(), place.absences());
-        Seen { place, look: 0, answered, absences, quiet: 0, fate: None }
+        Seen { place, look: 0, answered, absences, quiet: 0, fate: None, found: None }
     }
 
     /// Makes it SCHED_IDLE, if it can be seen how it fares then.
@@ -233,6 +235,17 @@ impl Seen {
         }
     }
 
+    /// Whether it was found waiting, has run since, and the first thing that it did was to answer.
+    fn had_a_request(&mut self) -> bool {
+        let Some((turns, answered)) = self.found else { return false };
+        let now = Fate::of(self.place.thread());
+        if now.is_some_and(|now| now.turns == turns) {
+            return false;
+        }
+        self.found = None;
+        now.is_some() && self.place.answered() != answered
+    }
+
     /// How long it had to wait since the last look. What it waited for while it did something long is no sign of anything.
     fn held_up(&mut self) -> Duration {
         let absences = self.place.absences();
@@ -246,8 +259,11 @@ impl Seen {
             return Duration::ZERO;
         }
         // Who waits has it counted when it is over.
-        let waits = now == before && is_ready(thread);
-        if waits { TICK } else { now.waited.saturating_sub(before.waited) }
+        if now == before && is_ready(thread) {
+            self.found = Some((now.turns, self.place.answered()));
+            self.as_usual();
+        }
+        now.waited.saturating_sub(before.waited)
     }
 
     /// Requests answered since the last look.
@@ -266,7 +282,7 @@ impl Drop for Seen {
             if self.fate.is_none() {
                 break;
             }
-            std::thread::sleep(FIRST_TICK);
+            std::thread::sleep(SOON);
         }
     }
 }
@@ -292,9 +308,12 @@ impl Look {
             seen.look = self.number;
         }
         self.all.retain(|_, seen| seen.look == self.number);
-        // All are asked: each tells what was since the last look.
-        let held_up = self.all.values_mut().map(Seen::held_up).max();
-        if held_up.is_some_and(|most| most >= HELD_UP) {
+        let mut held_up = false;
+        for seen in self.all.values_mut() {
+            held_up |= seen.had_a_request();
+            held_up |= seen.held_up() >= HELD_UP;
+        }
+        if held_up {
             self.all.values_mut().for_each(Seen::as_usual);
             self.trust.disappoint();
         }
@@ -305,7 +324,7 @@ impl Look {
             any |= is_lively;
             if seen.fate.is_some() && (seen.quiet >= QUIET || !is_trusted) {
                 seen.as_usual();
-            } else if seen.fate.is_none() && is_lively && is_trusted {
+            } else if seen.fate.is_none() && seen.found.is_none() && is_lively && is_trusted {
                 seen.step_back();
             }
         }
@@ -337,11 +356,12 @@ impl Shared {
             Look { trust, number: 0, all: BTreeMap::new(), room: Vec::with_capacity(ROOM) };
         while self.is_woken_up() {
             look.look(&self.places);
-            let (mut tick, mut quiet, mut sweeps) = (FIRST_TICK, 0, 0);
+            let (mut tick, mut quiet, mut sweeps) = (SOON, 0, 0);
             while quiet < QUIET || sweeps > 0 {
                 let is_over = self.ends_within(tick);
-                tick = TICK;
                 let is_lively = look.look(&self.places);
+                let is_found = look.all.values().any(|seen| seen.found.is_some());
+                tick = if is_found { SOON } else { TICK };
                 quiet = if is_lively { 0 } else { quiet + 1 };
                 if quiet >= QUIET {
                     look.all.values_mut().for_each(Seen::as_usual);
@@ -419,7 +439,7 @@ mod tests {
         }
         assert_eq!(pauses, [100, 200, 400, 800, 1600, 3200, 6400, 10_000]);
         assert!(!trust.is_there());
-        let Some(long_ago) = Instant::now().checked_sub(FORGOTTEN * 2) else { return };
+        let Some(long_ago) = Instant::now().checked_sub(DISTRUST.1 * 2) else { return };
         trust.from = long_ago;
         assert!(trust.is_there());
         trust.disappoint();
