@@ -10,8 +10,8 @@
 //!
 //! With another program busy on its processor such a thread would hardly ever run, and a mount would stand still. So a thread that looks
 //! after them, of the usual policy, sees every [`TICK`] whether one waits for its processor, and how long each had to (`schedstat`, which counts a
-//! wait when it is over; proc(5)). One that is found waiting is given back the usual policy. Where that was too long, or one that was found had a request, all are given back the usual policy, and keep it for a while, each time for longer
-//! ([`Trust`]). So a request waits for a tick or two more than it would have. Who looks waits for no lock that such a thread may hold for long, nor for
+//! wait when it is over; proc(5)). One that is found waiting is given back the usual policy. Where that was too long, or one that was
+//! found had a request, it keeps that for a while, each time for longer ([`Trust`]). So a request waits for a tick or two more than it would have. Who looks waits for no lock that such a thread may hold for long, nor for
 //! memory. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual policy; so has one
 //! that does something long ([`as_usual`]), as others may wait for that. (A commit that a write has to make for want of room is not known to be long: it
 //! is found out at the next tick. A process that is killed may die later by the time that such a thread waits.)
@@ -55,7 +55,7 @@ const QUIET: u32 = 5;
 /// A thread that had to wait for its processor for so long within a tick keeps others waiting. It waits a little wherever a program
 /// computes for some time after it was answered.
 const HELD_UP: Duration = Duration::from_millis(8);
-/// For how long nobody is SCHED_IDLE after that, the first time, and at most: so a program that is always in the way costs a
+/// For how long it is not SCHED_IDLE after that, the first time, and at most: so a program that is always in the way costs a
 /// thousandth. A commit of our own is in the way for a moment.
 const DISTRUST: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(10));
 /// So many threads are looked at within a tick; of more, all that there are in the process every few ticks only.
@@ -147,7 +147,7 @@ impl Pace {
     }
 }
 
-/// Until when nobody is made SCHED_IDLE.
+/// Until when a thread is not made SCHED_IDLE.
 struct Trust {
     from: Instant,
     /// Since the last disappointment.
@@ -204,6 +204,8 @@ struct Seen {
     answered: u64,
     absences: u64,
     quiet: u32,
+    /// Whether its processor is one on which to give way. Others may be: who asks comes there, if this one is busy.
+    trust: Trust,
     /// Of one that gives way.
     fate: Option<Fate>,
     /// Of one that was found waiting for its processor: its turns and answers until then. It may have had a request, or only not come
@@ -214,7 +216,8 @@ struct Seen {
 impl Seen {
     fn first(place: Arc<Place>) -> Seen {
         let (answered, absences) = (place.answered(), place.absences());
-        Seen { place, look: 0, answered, absences, quiet: 0, fate: None, found: None }
+        let trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
+        Seen { place, look: 0, answered, absences, quiet: 0, trust, fate: None, found: None }
     }
 
     /// Makes it SCHED_IDLE, if it can be seen how it fares then.
@@ -289,7 +292,6 @@ impl Drop for Seen {
 
 /// Who looks.
 struct Look {
-    trust: Trust,
     number: u64,
     all: BTreeMap<i32, Seen>,
     /// Room for what a directory lists: allocating some might wait for a thread that hardly runs.
@@ -308,18 +310,12 @@ impl Look {
             seen.look = self.number;
         }
         self.all.retain(|_, seen| seen.look == self.number);
-        let mut held_up = false;
-        for seen in self.all.values_mut() {
-            held_up |= seen.had_a_request();
-            held_up |= seen.held_up() >= HELD_UP;
-        }
-        if held_up {
-            self.all.values_mut().for_each(Seen::as_usual);
-            self.trust.disappoint();
-        }
-        let is_trusted = self.trust.is_there();
         let mut any = false;
         for seen in self.all.values_mut() {
+            if seen.had_a_request() | (seen.held_up() >= HELD_UP) {
+                seen.trust.disappoint();
+            }
+            let is_trusted = seen.trust.is_there();
             let is_lively = seen.news() >= LIVELY;
             any |= is_lively;
             if seen.fate.is_some() && (seen.quiet >= QUIET || !is_trusted) {
@@ -351,10 +347,12 @@ impl Shared {
     }
 
     fn look_until_the_end(&self) {
-        let trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
-        let mut look =
-            Look { trust, number: 0, all: BTreeMap::new(), room: Vec::with_capacity(ROOM) };
+        let mut look = Look { number: 0, all: BTreeMap::new(), room: Vec::with_capacity(ROOM) };
         while self.is_woken_up() {
+            // What was before has been long ago.
+            for seen in look.all.values_mut() {
+                seen.news();
+            }
             look.look(&self.places);
             let (mut tick, mut quiet, mut sweeps) = (SOON, 0, 0);
             while quiet < QUIET || sweeps > 0 {
@@ -378,7 +376,6 @@ impl Shared {
                     sweep(&self.places, &mut look.room);
                 }
             }
-            look.all.clear();
         }
     }
 
