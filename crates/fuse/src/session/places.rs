@@ -38,8 +38,6 @@ pub(super) struct Place {
     manner: Mutex<Manner>,
     /// It is `Idle`, or will be after what takes long: for a look in passing.
     gives_way: AtomicBool,
-    /// How often it has begun or ended what takes long.
-    absences: AtomicU64,
 }
 
 /// How the system schedules a thread.
@@ -61,9 +59,8 @@ impl Places {
     pub(super) fn take(&self, queue: Option<u16>) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let manner = Mutex::new(Manner::Usual);
-        let (state, absences) = (AtomicU64::new(READING), AtomicU64::new(0));
-        let gives_way = AtomicBool::new(false);
-        let place = Arc::new(Place { thread, queue, state, manner, gives_way, absences });
+        let (state, gives_way) = (AtomicU64::new(READING), AtomicBool::new(false));
+        let place = Arc::new(Place { thread, queue, state, manner, gives_way });
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -148,11 +145,6 @@ impl Place {
         self.gives_way.load(Ordering::Relaxed)
     }
 
-    /// How often it has begun or ended what takes long.
-    pub(super) fn absences(&self) -> u64 {
-        self.absences.load(Ordering::Relaxed)
-    }
-
     /// Has `set` make its thread SCHED_IDLE, unless it is, or does what takes long; whether that went well. The thread does not end
     /// meanwhile, nor is it waited for: it may be one that hardly runs.
     pub(super) fn set_idle(&self, set: impl FnOnce(i32) -> bool) -> bool {
@@ -165,9 +157,13 @@ impl Place {
         done
     }
 
-    /// Has `set` give it the usual policy back, if it was made SCHED_IDLE; `false`: that is to be tried again.
+    /// Has `set` give it the usual policy back, if it was made SCHED_IDLE; `false`: that is to be tried again. A thread that has its own lock
+    /// is given the policy all the same, as it may not run otherwise.
     pub(super) fn set_usual(&self, set: impl FnOnce(i32) -> bool) -> bool {
-        let Some(mut manner) = self.manner.try_lock() else { return false };
+        let Some(mut manner) = self.manner.try_lock() else {
+            set(self.thread);
+            return false;
+        };
         *manner = match *manner {
             Manner::Idle if !set(self.thread) => return false,
             Manner::Idle | Manner::Usual => Manner::Usual,
@@ -179,8 +175,11 @@ impl Place {
     }
 
     /// Does what takes long as usual. `set` gives the calling thread, whose place this is, the usual policy, or (true) makes it
-    /// SCHED_IDLE again.
+    /// SCHED_IDLE again: never while it has the lock, if that can be helped.
     pub(super) fn away<T>(&self, set: impl Fn(bool) -> bool, work: impl FnOnce() -> T) -> T {
+        if self.gives_way() {
+            set(false);
+        }
         let mut manner = self.manner.lock();
         *manner = match *manner {
             Manner::Idle if set(false) => Manner::Long { idle_again: true },
@@ -188,18 +187,22 @@ impl Place {
             other => other,
         };
         drop(manner);
-        self.absences.fetch_add(1, Ordering::Relaxed);
         let done = work();
-        self.absences.fetch_add(1, Ordering::Relaxed);
         let mut manner = self.manner.lock();
+        let idle_again = *manner == Manner::Long { idle_again: true };
         *manner = match *manner {
-            Manner::Long { idle_again: true } if set(true) => Manner::Idle,
-            Manner::Long { .. } => {
-                self.gives_way.store(false, Ordering::Relaxed);
-                Manner::Usual
-            }
+            Manner::Long { idle_again: true } => Manner::Idle,
+            Manner::Long { idle_again: false } => Manner::Usual,
             other => other,
         };
+        drop(manner);
+        if idle_again {
+            set(true);
+            // It was told not to in between.
+            if !self.gives_way() {
+                set(false);
+            }
+        }
         done
     }
 

@@ -26,8 +26,8 @@
 //!
 //! sched_setscheduler(2) and sched_getscheduler(2) are in no safe library. They take numbers and read one structure that lives as
 //! long as the call. Threads are named by their numbers, and the number of one that has ended may become that of another process's
-//! thread. So a thread with a ring is set under the lock of its [`Place`], where it says that it ends. What
-//! `sweep` finds has been seen to be SCHED_IDLE and one of this process's a moment ago; numbers are given again when all others have had
+//! thread. So a thread with a ring is set under the lock of its [`Place`], where it says that it ends. One that has this lock itself, and what
+//! `sweep` finds, has been seen to be SCHED_IDLE and one of this process's a moment ago; numbers are given again when all others have had
 //! their turn.
 #![allow(unsafe_code, reason = "system calls that no safe library has; see above")]
 
@@ -192,8 +192,8 @@ impl Fate {
 /// Whether a thread could run and does not sleep.
 fn is_ready(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
-    // The name, in parentheses, may have any characters.
-    stat.is_ok_and(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
+    // The name, in parentheses, may have any characters. Where it cannot be seen, that is no reason to wait.
+    stat.map_or(true, |stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('R')))
 }
 
 /// A thread with a ring, as it was at the last look.
@@ -202,22 +202,21 @@ struct Seen {
     /// The number of that look.
     look: u64,
     answered: u64,
-    absences: u64,
     quiet: u32,
     /// Whether its processor is one on which to give way. Others may be: who asks comes there, if this one is busy.
     trust: Trust,
     /// Of one that gives way.
     fate: Option<Fate>,
-    /// Of one that was found waiting for its processor: its turns and answers until then. It may have had a request, or only not come
+    /// Of one that was found waiting for its processor: how it had fared until then, and its answers. It may have had a request, or only not come
     /// to sleep after the last one.
-    found: Option<(u64, u64)>,
+    found: Option<(Fate, u64)>,
 }
 
 impl Seen {
     fn first(place: Arc<Place>) -> Seen {
-        let (answered, absences) = (place.answered(), place.absences());
+        let answered = place.answered();
         let trust = Trust { from: Instant::now(), pause: DISTRUST.0 / 2 };
-        Seen { place, look: 0, answered, absences, quiet: 0, trust, fate: None, found: None }
+        Seen { place, look: 0, answered, quiet: 0, trust, fate: None, found: None }
     }
 
     /// Makes it SCHED_IDLE, if it can be seen how it fares then.
@@ -238,32 +237,30 @@ impl Seen {
         }
     }
 
-    /// Whether it was found waiting, has run since, and the first thing that it did was to answer.
+    /// Whether it was found waiting, has had its turn since, and the first thing that it did was to answer.
     fn had_a_request(&mut self) -> bool {
-        let Some((turns, answered)) = self.found else { return false };
+        let Some((fate, answered)) = self.found else { return false };
         let now = Fate::of(self.place.thread());
-        if now.is_some_and(|now| now.turns == turns) {
+        if now == Some(fate) {
             return false;
         }
         self.found = None;
-        now.is_some() && self.place.answered() != answered
+        now.is_some_and(|now| now.turns != fate.turns) && self.place.answered() != answered
     }
 
-    /// How long it had to wait since the last look. What it waited for while it did something long is no sign of anything.
+    /// How long it had to wait since the last look.
     fn held_up(&mut self) -> Duration {
-        let absences = self.place.absences();
-        let before = std::mem::replace(&mut self.absences, absences);
-        let was_away = before != absences || !absences.is_multiple_of(2);
         let thread = self.place.thread();
         let Some(before) = self.fate else { return Duration::ZERO };
-        let Some(now) = Fate::of(thread) else { return Duration::ZERO };
-        self.fate = Some(now);
-        if was_away {
+        let Some(now) = Fate::of(thread) else {
+            // It has ended, or there is nothing left to look at it with.
+            self.as_usual();
             return Duration::ZERO;
-        }
+        };
+        self.fate = Some(now);
         // Who waits has it counted when it is over.
         if now == before && is_ready(thread) {
-            self.found = Some((now.turns, self.place.answered()));
+            self.found = Some((now, self.place.answered()));
             self.as_usual();
         }
         now.waited.saturating_sub(before.waited)
@@ -352,6 +349,7 @@ impl Shared {
             // What was before has been long ago.
             for seen in look.all.values_mut() {
                 seen.news();
+                seen.found = None;
             }
             look.look(&self.places);
             let (mut tick, mut quiet, mut sweeps) = (SOON, 0, 0);
@@ -366,7 +364,10 @@ impl Shared {
                 }
                 if is_over {
                     look.all.clear();
-                    sweep(&self.places, &mut look.room);
+                    for _ in 0..SWEEPS {
+                        sweep(&self.places, &mut look.room);
+                        std::thread::sleep(TICK);
+                    }
                     return;
                 }
                 let give_way = look.all.values().any(|seen| seen.fate.is_some());
