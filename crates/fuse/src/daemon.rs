@@ -83,9 +83,9 @@ pub enum MountError {
         /// Where it is mounted.
         at: PathBuf,
     },
-    /// It is mounted there.
+    /// On that directory it is mounted.
     #[error("it is mounted there already")]
-    Already(PathBuf),
+    Already,
     /// The mount is gone, but what it had not yet committed is lost.
     #[error("the last changes are lost: {said}")]
     LastCommit {

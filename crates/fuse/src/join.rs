@@ -192,7 +192,7 @@ impl Running {
         let failed = |reason| ConnectError::Mount { path: place.mountpoint.clone(), reason };
         let device = device_of(&self.top).map_err(failed)?;
         if mounts::at(&place.mountpoint)?.is_some_and(|there| there.device == device) {
-            return Err(MountError::Already(place.mountpoint.clone()));
+            return Err(MountError::Already);
         }
         Ok(Joined { number: put(self.top, place, options)?, device })
     }

@@ -11,8 +11,8 @@
 //! With another program busy on its processor such a thread would hardly ever run, and a mount would stand still. So a thread that looks
 //! after them, of the usual policy, sees every [`TICK`] whether one waits for its processor, and how long each had to (`schedstat`, which counts a
 //! wait when it is over; proc(5)). One that is found waiting is given back the usual policy. Where that was too long, or one that was
-//! found had a request, it keeps that for a while, each time for longer ([`Trust`]). So a request waits for a tick or two more than it would have. Who looks waits for no lock that such a thread may hold for long, nor for
-//! memory. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual policy; so has one
+//! found had a request, it keeps that for a while, each time for longer ([`Trust`]). So a request waits for a tick or two more than it
+//! would have. Who looks waits for no lock that such a thread may hold for long, nor for memory. Threads that have nothing to do, and all before the one who looks goes to sleep, have the usual policy; so has one
 //! that does something long ([`as_usual`]), as others may wait for that. (A commit that a write has to make for want of room is not known to be long: it
 //! is found out at the next tick. A process that is killed may die later by the time that such a thread waits.)
 //!
@@ -26,8 +26,8 @@
 //!
 //! sched_setscheduler(2) and sched_getscheduler(2) are in no safe library. They take numbers and read one structure that lives as
 //! long as the call. Threads are named by their numbers, and the number of one that has ended may become that of another process's
-//! thread. So a thread with a ring is set under the lock of its [`Place`], where it says that it ends. One that has this lock itself, and what
-//! `sweep` finds, has been seen to be SCHED_IDLE and one of this process's a moment ago; numbers are given again when all others have had
+//! thread. So a thread with a ring is set under the lock of its [`Place`], where it says that it ends. One that has this lock itself,
+//! and what `sweep` finds, has been seen to be SCHED_IDLE and one of this process's a moment ago; numbers are given again when all others have had
 //! their turn.
 #![allow(unsafe_code, reason = "system calls that no safe library has; see above")]
 
@@ -207,8 +207,8 @@ struct Seen {
     trust: Trust,
     /// Of one that gives way.
     fate: Option<Fate>,
-    /// Of one that was found waiting for its processor: how it had fared until then, and its answers. It may have had a request, or only not come
-    /// to sleep after the last one.
+    /// Of one that was found waiting for its processor: how it had fared until then, and its answers. It may have had a request, or
+    /// only not come to sleep after the last one.
     found: Option<(Fate, u64)>,
 }
 

@@ -97,38 +97,37 @@ impl Drop for Busy {
     }
 }
 
-#[test]
-fn who_answers_gives_way_to_who_asks_and_not_to_others() {
+/// Does something with a mount, its top and the process that serves it, after which all threads are as usual.
+fn on_a_mount(options: &'static str, work: impl FnOnce(&Path, u32)) {
     if !can_mount() {
         return;
     }
-    let mount = Mount::foreground(Kind::Engine, None, "");
+    let mount = Mount::foreground(Kind::Engine, None, options);
     let process = mount.server.as_ref().unwrap().id();
     if is_possible(process) {
-        let top = mount.path();
-        // Other tests may be busy here, too: for some time.
-        ask_until(&top, "nobody gives way", || !idle(process).is_empty());
-        assert!(idle(process).iter().all(|name| name == "buttress-ring"));
-        let busy = Busy::begin();
-        ask_until(&top, "others are in the way", || idle(process).is_empty());
-        drop(busy);
-        ask_until(&top, "nobody gives way again", || !idle(process).is_empty());
+        work(&mount.path(), process);
         wait_until("when it is quiet, all are as usual", || idle(process).is_empty());
     }
     mount.end();
 }
 
+#[test]
+fn who_answers_gives_way_to_who_asks_and_not_to_others() {
+    on_a_mount("", |top, process| {
+        // Other tests may be busy here, too: for some time.
+        ask_until(top, "nobody gives way", || !idle(process).is_empty());
+        assert!(idle(process).iter().all(|name| name == "buttress-ring"));
+        let busy = Busy::begin();
+        ask_until(top, "others are in the way", || idle(process).is_empty());
+        drop(busy);
+        ask_until(top, "nobody gives way again", || !idle(process).is_empty());
+    });
+}
+
 /// What such a thread starts, as for a commit, is not left to wait for everybody.
 #[test]
 fn what_it_starts_is_as_usual() {
-    if !can_mount() {
-        return;
-    }
-    let mount = Mount::foreground(Kind::Engine, None, "memory=32M");
-    let process = mount.server.as_ref().unwrap().id();
-    if is_possible(process) {
-        let top = mount.path();
-        let is_ring = |name: &String| name == "buttress-ring";
+    on_a_mount("memory=32M", |top, process| {
         for round in 0..10 {
             for number in 0..1000 {
                 File::create(top.join(format!("{round} {number}"))).unwrap();
@@ -136,10 +135,10 @@ fn what_it_starts_is_as_usual() {
             let mut file = File::create(top.join(format!("{round}"))).unwrap();
             file.write_all(&vec![round; 1 << 20]).unwrap();
             file.sync_all().unwrap();
-            ask_until(&top, "nobody gives way", || !idle(process).is_empty());
-            wait_until("others stay behind", || idle(process).iter().all(is_ring));
+            ask_until(top, "nobody gives way", || !idle(process).is_empty());
+            wait_until("others stay behind", || {
+                idle(process).iter().all(|name| name == "buttress-ring")
+            });
         }
-        wait_until("when it is quiet, all are as usual", || idle(process).is_empty());
-    }
-    mount.end();
+    });
 }

@@ -14,7 +14,7 @@ use buttress::{Allocate, Filesystem, New, Node, OpenMode, Options, Owner, Rename
 use buttress_testkit::corpus::build;
 use buttress_testkit::damage::bytes::child;
 use buttress_testkit::damage::{Patient, TOP};
-use buttress_testkit::oracle::root_or_skip;
+use buttress_testkit::oracle::{check, root_or_skip, temp_dir};
 
 const EXTENTS: u64 = objectid::EXTENT_TREE;
 const GROUPS: u64 = objectid::BLOCK_GROUP_TREE;
@@ -306,6 +306,10 @@ fn used_bytes_that_are_wrong_are_counted_anew_where_two_agree() {
         fs.write(file(&fs, Node::ROOT, "new"), 0, &[8; 5 << 20]).unwrap();
         fs.close().unwrap();
         assert!(is_clean(patient.device()), "{group} {lie}");
+        let dir = temp_dir().unwrap();
+        let image = dir.path().join("image");
+        patient.device().store(&image).unwrap();
+        check(&image, true).unwrap();
         assert!(open(patient.device()).warnings().is_empty());
         // A free space tree that says a third thing is no witness.
         let patient = lied(patient.device());
