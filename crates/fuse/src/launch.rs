@@ -21,16 +21,6 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use crate::cause::Cause;
 use crate::daemon::MountError;
 
-/// What glibc's allocator is told. One heap: data are taken in by one thread and let go of by another, and with a heap for
-/// each thread the memory of a mount under mixed load was 224 MiB instead of 133 MiB, at the same speed. And what is large
-/// goes back to the system at once, instead of leaving holes in the heap. The end of the heap does so from a megabyte on, not from 128 KiB:
-/// each small commit would take that again, page by page.
-const ALLOCATOR: [(&str, &str); 3] = [
-    ("MALLOC_ARENA_MAX", "1"),
-    ("MALLOC_MMAP_THRESHOLD_", "524288"),
-    ("MALLOC_TRIM_THRESHOLD_", "1048576"),
-];
-
 /// Marks the child.
 const MARK: &str = "BUTTRESS_MOUNT_DAEMON";
 /// Marks the child that puts a mount where it belongs.
@@ -132,7 +122,7 @@ pub fn split() -> Role {
     }
 }
 
-/// This program with the same arguments, and the allocator told what to do unless the user has.
+/// This program with the same arguments.
 fn again() -> Command {
     let mut arguments = env::args_os();
     let zeroth = arguments.next().unwrap_or_default();
@@ -141,21 +131,7 @@ fn again() -> Command {
     let program = env::current_exe().ok().filter(|path| path.exists());
     let mut command = Command::new(program.unwrap_or_else(|| "/proc/self/exe".into()));
     command.arg0(zeroth).args(arguments);
-    for (name, value) in ALLOCATOR {
-        if env::var_os(name).is_none() {
-            command.env(name, value);
-        }
-    }
     command
-}
-
-/// For a mount in the foreground: starts the program again in the place of this process, unless the allocator is told
-/// already what it has to know. To be called before anything is done.
-pub fn tell_allocator() {
-    if ALLOCATOR.iter().any(|(name, _)| env::var_os(name).is_none()) {
-        // It does not return, or the mount works all the same.
-        let _needs_more_memory = again().exec();
-    }
 }
 
 fn start_child() -> Result<(), LaunchError> {

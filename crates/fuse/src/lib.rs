@@ -1,6 +1,6 @@
 //! The FUSE front end: inode numbers, requests, ioctls; no filesystem logic.
 //!
-//! Downward: [`options`] (the `-o` words) and [`launch`] (the background process) stand beside
+//! Downward: [`options`] (the `-o` words), [`launch`] (the background process) and [`heap`] (its memory) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
 //! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
 //! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`join`] mounts once more what is
@@ -21,6 +21,7 @@ pub mod budget;
 mod cause;
 pub mod client;
 pub mod daemon;
+pub mod heap;
 pub mod holder;
 mod join;
 mod last_word;

@@ -37,6 +37,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
+use crate::heap;
 use crate::protocol::abi::{self, InitIn, InitOut, init, opcode};
 use crate::protocol::channel::{Channel, Reply, Request};
 use crate::protocol::connect::{self, ConnectError};
@@ -567,6 +568,7 @@ impl Shared {
 
     /// A panic in the handler costs its request an EIO, not the mount its thread.
     fn handle(&self, request: &Request<'_>, reply: Reply<'_>) {
+        heap::look();
         let _reported_by_the_hook =
             catch_unwind(AssertUnwindSafe(|| self.handler.handle(request, reply)));
         self.prune_after(request.opcode());

@@ -70,8 +70,8 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
             failure(device, 0, directory, &error)
         })?;
     }
-    if args.foreground {
-        buttress_fuse::launch::tell_allocator();
+    if args.foreground || buttress_fuse::launch::is_background() {
+        buttress_fuse::heap::set_up();
     }
     if !idle.is_empty() && !buttress_fuse::launch::is_background() {
         device::warn(globals, device, &format!("mount options without effect: {}", idle.join(",")));

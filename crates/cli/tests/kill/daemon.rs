@@ -175,6 +175,26 @@ impl Daemon<'_> {
         line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
     }
 
+    /// Bytes of its heap, and how many of them may be in huge pages.
+    pub fn heap(&self) -> (u64, u64) {
+        let maps = std::fs::read_to_string(format!("/proc/{}/smaps", self.child.id())).unwrap();
+        let (mut heap, mut huge, mut is_heap, mut size) = (0, 0, false, 0);
+        for line in maps.lines() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words[0] {
+                "Size:" => size = words[1].parse::<u64>().unwrap() << 10,
+                "VmFlags:" if is_heap => {
+                    heap += size;
+                    huge += if words.contains(&"hg") { size } else { 0 };
+                }
+                // Its addresses, and last what it is.
+                first if first.contains('-') => is_heap = line.ends_with("[heap]"),
+                _ => {}
+            }
+        }
+        (heap, huge)
+    }
+
     /// What it wrote on standard error.
     pub fn said(&self) -> String {
         std::fs::read_to_string(self.place.directory.path().join("said")).unwrap()

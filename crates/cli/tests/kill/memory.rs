@@ -49,3 +49,21 @@ fn the_least_memory_is_enough_and_is_kept_to() {
     daemon.unmount();
     oracle::check(&place.image(), true).unwrap();
 }
+
+/// What waits for a commit is in the heap, and that may have huge pages, but for what it began with.
+#[test]
+fn the_heap_may_have_huge_pages() {
+    let setting = "/sys/kernel/mm/transparent_hugepage/enabled";
+    if !fs::read_to_string(setting).is_ok_and(|modes| !modes.contains("[never]")) {
+        eprintln!("skipped: {setting} allows none");
+        return;
+    }
+    let Some(place) = Place::new() else { return };
+    let daemon = place.mount("memory=128M");
+    for file in 0..2_000 {
+        fs::write(place.mountpoint().join(file.to_string()), vec![1; 12_000]).unwrap();
+    }
+    let (heap, huge) = daemon.heap();
+    assert!(heap > 16 << 20 && heap - huge < 2 << 20, "{huge} of {heap} bytes");
+    daemon.unmount();
+}
