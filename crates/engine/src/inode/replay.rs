@@ -14,7 +14,7 @@ use buttress_ondisk::{Key, kind};
 
 use super::attributes::{Attributes, mode};
 use super::directory::{FIRST_INDEX, INDEX_MAX};
-use super::file::{FILE_END, LoggedData, span_of};
+use super::file::{FILE_END, LoggedData, prepare, span_of};
 use super::link::{Locked, entry_index};
 use super::name::Hashed;
 use super::state::State;
@@ -393,8 +393,8 @@ impl FileTree {
                 continue;
             }
             let (file, layers) = state.file_layers(inode.ino, self.view(core));
-            let prepared = file.prepare(core, layers)?;
-            state.attributes.nbytes = prepared.nbytes(state.attributes.nbytes);
+            let prepared = prepare(core, &mut [(file, layers)])?;
+            state.attributes.nbytes = prepared[0].nbytes(state.attributes.nbytes);
         }
         Ok(())
     }

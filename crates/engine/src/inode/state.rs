@@ -239,6 +239,12 @@ impl State {
         self.frozen = Some(Arc::new(Frozen { attributes: self.attributes, changes, file }));
     }
 
+    /// Bytes of the frozen layer that are to get a place.
+    pub fn bytes_to_place(&self) -> u64 {
+        let file = self.frozen.as_ref().and_then(|frozen| frozen.file.as_ref());
+        file.map_or(0, |file| file.dirty_bytes())
+    }
+
     /// What a log has to take away, to be changed.
     pub fn gone(&mut self) -> &mut Gone {
         self.gone.get_or_insert_default()

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use buttress_ondisk::item::InodeItem;
 use buttress_ondisk::{Key, kind, objectid};
 use crossbeam_utils::CachePadded;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::attributes::Attributes;
-use super::file::{Cache, Layers};
+use super::file::{Cache, Layers, prepare};
 use super::holds::Holds;
 use super::link::Link;
-use super::state::{State, Stored};
+use super::state::{Frozen, State, Stored};
 use super::steps::Leaving;
 use super::strays::{Stray, Strays};
 use super::{Inode, TOP};
@@ -27,6 +27,9 @@ use crate::txn::{Core, Op};
 pub(super) const SHARDS: usize = 64;
 /// Changed inodes that a thread takes at a time.
 const AT_A_TIME: usize = 4096;
+/// Inodes whose data are placed at a time, and bytes of which no more are added to them: they are locked meanwhile.
+const PLACED_AT_A_TIME: usize = 64;
+const PLACED_BYTES: u64 = 512 << 10;
 
 #[derive(Debug)]
 struct Shard {
@@ -480,31 +483,65 @@ impl FileTree {
                 committing.large.extend(found.large);
             }
         }
-        threads::for_each_alike_unless(core.sequential, &with_data, |inode| self.place(core, inode))
+        let some: Vec<_> = with_data.chunks(PLACED_AT_A_TIME).collect();
+        threads::for_each_alike_unless(core.sequential, &some, |inodes| self.place(core, inodes))
     }
 
-    /// Gives the data of a frozen layer their places. The inode is locked meanwhile: layers buffer little.
-    fn place(&self, core: &Core, inode: &Inode) -> Result<()> {
-        let mut state = inode.write();
-        let State { frozen: Some(frozen), attributes: now, on_disk, .. } = &mut *state else {
-            return Ok(());
-        };
-        // Whoever looks at the layer does so under the lock. A commit without these data would lose them.
-        let in_use = || Error::inconsistent(self.id, "a frozen layer is in use", inode.ino);
-        let frozen = Arc::get_mut(frozen).ok_or_else(in_use)?;
-        let Attributes { size, flags, .. } = frozen.attributes;
-        let Some(file) = &mut frozen.file else { return Ok(()) };
-        let file = Arc::get_mut(file).ok_or_else(in_use)?;
-        if frozen.changes.deleted {
-            return file.abandon(core);
+    /// Gives the data of frozen layers their places. The inodes are locked meanwhile: layers buffer little.
+    fn place(&self, core: &Core, inodes: &[Arc<Inode>]) -> Result<()> {
+        let mut rest = inodes;
+        while let Some((first, others)) = rest.split_first() {
+            // Who has one of them may wait for another: only the first is waited for.
+            let mut states = vec![first.write()];
+            let mut bytes = states[0].bytes_to_place();
+            for inode in others {
+                if bytes >= PLACED_BYTES {
+                    break;
+                }
+                let Some(state) = inode.state.try_write() else { break };
+                bytes += state.bytes_to_place();
+                states.push(state);
+            }
+            let (now, later) = rest.split_at(states.len());
+            self.place_locked(core, now, &mut states)?;
+            rest = later;
         }
-        let view = self.view(core);
-        let (ino, in_tree) = (inode.ino, *on_disk);
-        let layers = Layers { ino, size, in_tree, frozen: None, view, flags, last_snapshot: None };
-        let prepared = file.prepare(core, layers)?;
+        Ok(())
+    }
+
+    fn place_locked(
+        &self,
+        core: &Core,
+        inodes: &[Arc<Inode>],
+        states: &mut [RwLockWriteGuard<'_, State>],
+    ) -> Result<()> {
+        let (mut files, mut counts) = (Vec::new(), Vec::new());
+        for (inode, state) in inodes.iter().zip(states) {
+            let State { frozen: Some(frozen), attributes: now, on_disk, .. } = &mut **state else {
+                continue;
+            };
+            // Whoever looks at the layer does so under the lock. A commit without these data would lose them.
+            let in_use = || Error::inconsistent(self.id, "a frozen layer is in use", inode.ino);
+            let Frozen { attributes, changes, file } = Arc::get_mut(frozen).ok_or_else(in_use)?;
+            let Some(file) = file else { continue };
+            let file = Arc::get_mut(file).ok_or_else(in_use)?;
+            if changes.deleted {
+                file.abandon(core)?;
+                continue;
+            }
+            let Attributes { size, flags, .. } = *attributes;
+            let (ino, in_tree, view) = (inode.ino, *on_disk, self.view(core));
+            let layers =
+                Layers { ino, size, in_tree, frozen: None, view, flags, last_snapshot: None };
+            files.push((file, layers));
+            counts.push((&mut attributes.nbytes, &mut now.nbytes));
+        }
+        let prepared = prepare(core, &mut files)?;
         core.env.step("data without their count");
-        frozen.attributes.nbytes = prepared.nbytes(frozen.attributes.nbytes);
-        now.nbytes = prepared.nbytes(now.nbytes);
+        for (prepared, (nbytes, now)) in prepared.iter().zip(counts) {
+            *nbytes = prepared.nbytes(*nbytes);
+            *now = prepared.nbytes(*now);
+        }
         Ok(())
     }
 

@@ -15,7 +15,7 @@
 //!
 //! Space that this transaction has allocated is in exactly one place, so that it is neither lost nor given back twice:
 //! behind a `Piece::New`, a `Prealloc::Own` or a shared extent that is new; `ahead` of a sequential writer; or `dropped`: not
-//! used any more, and given back by [`FileChanges::prepare`]. It is not given back before, as somebody who has looked it up
+//! used any more, and given back by [`prepare()`](super::prepare::prepare). It is not given back before, as somebody who has looked it up
 //! may be reading it until the freeze.
 //!
 //! Three numbers are kept beside the maps: `buffered`, `prealloc_bytes` and `mapped`. A prepared layer has no buffers and

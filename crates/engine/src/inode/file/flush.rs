@@ -11,13 +11,12 @@ use super::layers::Layers;
 use super::piece::{Extent, Piece, Prealloc};
 use super::prealloc::{part_of, written};
 use super::ranges::{Span, len};
-use super::write::DIRECT_MIN;
 use crate::error::{Error, Result};
 use crate::space::{Need, Range};
 use crate::stats;
 use crate::txn::Core;
 
-/// Small buffered runs are gathered into writes of this many bytes.
+/// Buffers are gathered into writes of this many bytes, unless one is larger.
 const GATHER: usize = 1 << 20;
 
 /// Buffered data and where it is going to be.
@@ -30,25 +29,95 @@ struct Placed {
     sums: Vec<u8>,
 }
 
+/// A layer, and what lies below it.
+pub type Layered<'f, 'l> = (&'f mut FileChanges, Layers<'l>);
+
+/// Writes what several layers buffer, neighbours on the disk in one write whichever of them they belong to. New extents may continue those
+/// before only while nobody else can know those (`join`).
+pub(super) fn flush_all(core: &Core, files: &mut [Layered<'_, '_>], join: bool) -> Result<()> {
+    let mut ranges = Vec::with_capacity(files.len());
+    let done = take_space(core, files, &mut ranges);
+    let placed = done.and_then(|()| write_buffers(core, files, &ranges, !join));
+    let placed = match placed {
+        Ok(placed) => placed,
+        Err(error) => {
+            for ((file, _), ranges) in files.iter().zip(ranges) {
+                file.take_back(core, ranges)?;
+            }
+            return Err(error);
+        }
+    };
+    core.env.step("buffers are on the disk");
+    for ((file, layers), placed) in files.iter_mut().zip(placed) {
+        file.is_placed(core, *layers, placed, join);
+    }
+    Ok(())
+}
+
+/// Space for what each layer buffers: one run for all of them, where there is such a run.
+fn take_space(
+    core: &Core,
+    files: &mut [Layered<'_, '_>],
+    taken: &mut Vec<Vec<Range>>,
+) -> Result<()> {
+    let total = files.iter().map(|(file, _)| file.dirty_bytes()).sum();
+    let is_alike = files.len() > 1 && files.iter().all(|(file, _)| file.ahead.is_none());
+    let mut common = match is_alike && total > 0 && total <= EXTENT_LEN_MAX {
+        true => core.space.allocate_data(total, total),
+        false => None,
+    };
+    for (file, _) in files {
+        let need = file.dirty_bytes();
+        match &mut common {
+            Some(run) => {
+                taken.push(Vec::from_iter((need > 0).then_some(Range { len: need, ..*run })));
+                *run = Range { start: run.start + need, len: run.len - need };
+            }
+            None => taken.push(file.take_space(core, need, 0)?),
+        }
+    }
+    Ok(())
+}
+
+/// Writes all buffers of some layers: to the space that a file has for them, the others one after the other to its ranges.
+fn write_buffers(
+    core: &Core,
+    files: &[Layered<'_, '_>],
+    ranges: &[Vec<Range>],
+    commits: bool,
+) -> Result<Vec<Vec<Placed>>> {
+    let mut gather = Gather { core, commits, start: 0, len: 0, parts: Vec::new() };
+    let files = files.iter().zip(ranges);
+    let placed = files.map(|((file, layers), ranges)| file.gather(*layers, ranges, &mut gather));
+    let placed = placed.collect::<Result<_>>()?;
+    gather.flush()?;
+    Ok(placed)
+}
+
 impl FileChanges {
-    /// Writes what is buffered. New extents may continue those before only while nobody else can know those (`join`).
+    /// The same for one layer.
     pub(super) fn flush(&mut self, core: &Core, layers: Layers<'_>, join: bool) -> Result<()> {
         if self.buffers.is_empty() {
             return Ok(());
         }
-        let ranges = self.take_space(core, self.dirty_bytes(), 0)?;
-        let placed = match self.write_buffers(core, layers, &ranges, !join) {
-            Ok(placed) => placed,
-            Err(error) => {
-                give_up(core, &ranges);
-                // Nobody has looked them up. What is buffered still needs as much, and was promised it.
-                ranges.into_iter().try_for_each(|range| core.space.give_back(range))?;
-                let data = Need { data: self.dirty_bytes(), ..Need::default() };
-                let _gone_meanwhile = core.space.reserve(data);
-                return Err(error);
-            }
-        };
-        core.env.step("buffers are on the disk");
+        flush_all(core, &mut [(self, layers)], join)
+    }
+
+    /// The space for what is buffered is not used.
+    fn take_back(&self, core: &Core, ranges: Vec<Range>) -> Result<()> {
+        give_up(core, &ranges);
+        // Nobody has looked them up. What is buffered still needs as much, and was promised it.
+        let bytes = ranges.iter().map(|range| range.len).sum();
+        ranges.into_iter().try_for_each(|range| core.space.give_back(range))?;
+        let _gone_meanwhile = core.space.reserve(Need { data: bytes, ..Need::default() });
+        Ok(())
+    }
+
+    /// What was buffered is on the disk.
+    fn is_placed(&mut self, core: &Core, layers: Layers<'_>, placed: Vec<Placed>, join: bool) {
+        if placed.is_empty() {
+            return;
+        }
         (self.buffers, self.prealloc) = Default::default();
         (self.buffered, self.prealloc_bytes) = (0, 0);
         let size = core.features.csum.size();
@@ -65,23 +134,21 @@ impl FileChanges {
                 self.put_digests(bytenr, sectors, sums, size);
             }
         }
-        Ok(())
     }
 
-    /// Writes all buffers: to the space that the file has for them, the others one after the other to `ranges`.
-    fn write_buffers(
-        &self,
-        core: &Core,
+    /// Finds the place of each buffer, and hands it over to be written there.
+    fn gather<'a>(
+        &'a self,
         layers: Layers<'_>,
         ranges: &[Range],
-        commits: bool,
+        gather: &mut Gather<'a>,
     ) -> Result<Vec<Placed>> {
+        let csum = gather.core.features.csum;
         let summed = |bytes: &[u8]| match layers.sums() {
-            true => digests(core.features.csum, bytes),
+            true => digests(csum, bytes),
             false => Vec::new(),
         };
         let mut placed = Vec::new();
-        let mut gather = Gather { core, commits, start: 0, bytes: Vec::new() };
         let mut ranges = ranges.iter().copied();
         let mut range = Range { start: 0, len: 0 };
         for (span, buffer) in self.buffers.iter() {
@@ -106,13 +173,11 @@ impl FileChanges {
                 };
                 let from = (pos - span.start) as usize;
                 let bytes = &buffer.0[from..from + take as usize];
+                placed.push(Placed { span: pos..pos + take, bytenr, part, sums: summed(bytes) });
                 gather.write(bytenr, bytes)?;
-                let (at, sums) = (pos..pos + take, summed(bytes));
-                placed.push(Placed { span: at, bytenr, part, sums });
                 pos += take;
             }
         }
-        gather.flush()?;
         Ok(placed)
     }
 }
@@ -138,46 +203,42 @@ fn merge_placed(placed: Vec<Placed>, same_group: impl Fn(u64, u64) -> bool) -> V
     merged
 }
 
-/// Gathers small writes to consecutive addresses.
+/// Gathers writes to consecutive addresses, from where the bytes are.
 struct Gather<'a> {
     core: &'a Core,
     /// For a commit.
     commits: bool,
     start: u64,
-    bytes: Vec<u8>,
+    len: usize,
+    parts: Vec<&'a [u8]>,
 }
 
-impl Gather<'_> {
-    fn write(&mut self, bytenr: u64, bytes: &[u8]) -> Result<()> {
-        let follows = self.start + self.bytes.len() as u64 == bytenr;
-        if !follows || self.bytes.len() + bytes.len() > GATHER {
+impl<'a> Gather<'a> {
+    fn write(&mut self, bytenr: u64, bytes: &'a [u8]) -> Result<()> {
+        let follows = self.start + self.len as u64 == bytenr;
+        if !follows || self.len + bytes.len() > GATHER {
             self.flush()?;
         }
-        if self.bytes.is_empty() && bytes.len() as u64 >= DIRECT_MIN {
-            return self.store(bytenr, bytes);
-        }
-        if self.bytes.is_empty() {
+        if self.parts.is_empty() {
             self.start = bytenr;
         }
-        self.bytes.extend_from_slice(bytes);
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        if !self.bytes.is_empty() {
-            self.store(self.start, &self.bytes)?;
-            self.bytes.clear();
-        }
+        self.len += bytes.len();
+        self.parts.push(bytes);
         Ok(())
     }
 
     /// An operation holds the gate, and must not wait.
-    fn store(&self, bytenr: u64, bytes: &[u8]) -> Result<()> {
-        match self.commits {
-            true => self.core.write_for_commit(bytenr, &[bytes])?,
-            false => self.core.volume.write(bytenr, bytes)?,
+    fn flush(&mut self) -> Result<()> {
+        let parts = std::mem::take(&mut self.parts);
+        let len = std::mem::take(&mut self.len);
+        if parts.is_empty() {
+            return Ok(());
         }
-        stats::add(&self.core.counters.data_bytes, bytes.len() as u64);
+        match self.commits {
+            true => self.core.write_for_commit(self.start, &parts)?,
+            false => self.core.volume.write_parts(self.start, &parts)?,
+        }
+        stats::add(&self.core.counters.data_bytes, len as u64);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@
 //! not count. So a reader gets the same answer whether it sees the tree before or after the commit under a frozen layer.
 //!
 //! Small writes are buffered; large ones get an extent and go to the disk at once, with their checksums computed on the
-//! way. A commit takes the layer through two steps. [`FileChanges::prepare`] writes what is buffered, decides whether a
+//! way. A commit takes the layer through two steps. [`prepare()`] writes what is buffered, decides whether a
 //! small file is kept in its item, and settles `nbytes`; [`FileChanges::emit`] turns the layer into items, references and
 //! checksums. Data is always written to free space, or to space that the file has reserved and that reads as zeros whatever
 //! is in it; never over what the last commit knows. So a crash leaves the file of the last commit.
@@ -44,10 +44,11 @@ mod tests;
 mod write;
 
 pub use changes::{FILE_END, FileChanges, space_needed};
+pub use flush::Layered;
 pub use layers::Layers;
 pub use log::Logged;
 pub use map::{Content, ItemAt, Segment, committed};
-pub use prepare::{INLINE_MAX, Prepared};
+pub use prepare::{INLINE_MAX, Prepared, prepare};
 pub use read::{Cache, ReadPlan};
 pub use replay::{LoggedData, span_of};
 pub use seek::{Mapping, Place, Seek};

@@ -5,6 +5,7 @@ use buttress_ondisk::SECTOR;
 use buttress_ondisk::view::FileExtentItem;
 
 use super::changes::{FILE_END, FileChanges};
+use super::flush::{Layered, flush_all};
 use super::layers::{Found, Layers, Segments, TreeWalk};
 use super::piece::Piece;
 use super::ranges::{Span, len, overlap};
@@ -30,20 +31,27 @@ impl Prepared {
     }
 }
 
-impl FileChanges {
-    /// Prepares the layer, which is the lowest above the tree (`layers.frozen` is none). A second call changes nothing.
-    pub fn prepare(&mut self, core: &Core, layers: Layers<'_>) -> Result<Prepared> {
-        let layers = Layers { frozen: None, ..layers };
+/// Prepares layers, each the lowest above its tree (`layers.frozen` is none). A second call changes nothing.
+pub fn prepare(core: &Core, files: &mut [Layered<'_, '_>]) -> Result<Vec<Prepared>> {
+    for (file, layers) in &mut *files {
+        layers.frozen = None;
         let digest = layers.digest_size(core);
-        let either = |first| self.check_prepared(digest).map_err(|_| first);
-        debug_assert_eq!(self.check(digest).or_else(either), Ok(()));
-        self.try_inline(layers)?;
-        self.flush(core, layers, false)?;
+        let either = |first| file.check_prepared(digest).map_err(|_| first);
+        debug_assert_eq!(file.check(digest).or_else(either), Ok(()));
+        file.try_inline(*layers)?;
+    }
+    flush_all(core, files, false)?;
+    files.iter_mut().map(|(file, layers)| file.settle(core, *layers)).collect()
+}
+
+impl FileChanges {
+    /// Everything has its place.
+    fn settle(&mut self, core: &Core, layers: Layers<'_>) -> Result<Prepared> {
         self.give_back(core)?;
         let added = self.pieces.iter().map(|(span, piece)| piece.nbytes(&span)).sum();
         let removed = self.count_replaced(layers)?;
         self.mapped = 0;
-        debug_assert_eq!(self.check_prepared(digest), Ok(()));
+        debug_assert_eq!(self.check_prepared(layers.digest_size(core)), Ok(()));
         Ok(Prepared { added, removed })
     }
 

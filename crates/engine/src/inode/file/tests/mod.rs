@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layers::Layers;
-use super::{FileChanges, Prepared};
+use super::{FileChanges, prepare};
 use crate::env::Env;
 use crate::error::Result;
 use crate::refs::RefLog;
@@ -358,19 +358,11 @@ impl Participant for Fixture {
             let (ino, in_tree, flags) = (file.ino, file.on_disk, file.flags);
             let Some((frozen, size)) = &mut file.frozen else { continue };
             let view = View::new(&core.blocks, TREE, root);
-            let prepared: Prepared = frozen.prepare(
-                core,
-                Layers {
-                    ino,
-                    size: *size,
-                    in_tree,
-                    frozen: None,
-                    view,
-                    flags,
-                    last_snapshot: None,
-                },
-            )?;
-            file.nbytes = prepared.nbytes(file.nbytes);
+            let size = *size;
+            let layers =
+                Layers { ino, size, in_tree, frozen: None, view, flags, last_snapshot: None };
+            let prepared = prepare(core, &mut [(frozen, layers)])?;
+            file.nbytes = prepared[0].nbytes(file.nbytes);
         }
         self.interrupt();
         Ok(())
