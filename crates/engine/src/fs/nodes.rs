@@ -290,7 +290,10 @@ impl Inner {
         let len = len + born.xattrs_len();
         self.change_at(dir, need(6, len), |op, subvolume, parent| {
             let made = match name {
-                Some(name) => subvolume.tree.create(op, parent, name, &new.inode(born.mode)?)?,
+                Some(name) => {
+                    may_gain_names(subvolume, dir)?;
+                    subvolume.tree.create(op, parent, name, &new.inode(born.mode)?)?
+                }
                 None => subvolume.tree.create_unnamed(op, parent, &new.inode(born.mode)?)?,
             };
             for (name, value) in &born.xattrs {
@@ -426,6 +429,7 @@ impl Filesystem {
             return Err(Error::User(Errno::XDEV));
         }
         self.inner().change_at(dir, need(5, 260 + 3 * name.len()), |op, subvolume, parent| {
+            may_gain_names(subvolume, dir)?;
             let inode = subvolume.tree.get(op, node.ino)?;
             subvolume.tree.link(op, &inode, parent, name)?;
             Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))
@@ -587,4 +591,9 @@ impl Filesystem {
         inner.let_go(node.subvolume);
         Ok(())
     }
+}
+
+/// As in Linux, the top directory of a deleted subvolume, which somebody may have open, gains no names.
+pub(super) fn may_gain_names(subvolume: &Subvolume, dir: Node) -> Result<()> {
+    if dir.is_top() && subvolume.is_dead() { Err(Error::User(Errno::NOENT)) } else { Ok(()) }
 }

@@ -1,5 +1,6 @@
 //! Moving names: files within a subvolume, and subvolumes anywhere.
 
+use super::nodes::may_gain_names;
 use super::run::{need, plus};
 use super::types::{Entry, Node};
 use super::{Filesystem, Inner};
@@ -33,6 +34,7 @@ impl Filesystem {
         }
         let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
         let done = inner.change_at(from, need, |op, subvolume, source| {
+            may_gain_names(subvolume, to)?;
             let target = subvolume.tree.get(op, to.ino)?;
             subvolume.tree.rename(op, (source, name), (&target, new_name), how)
         });

@@ -116,7 +116,7 @@ impl Space {
                 return Ok(start);
             }
             if !self.grow(class, seen) {
-                return Err(Error::NoSpace);
+                return Err(self.cold.no_space());
             }
         }
     }

@@ -50,6 +50,8 @@ pub(crate) struct Cold {
     share: u64,
     /// Of groups that are out of use, or were not found as they should be: what nobody has been told of.
     warnings: Mutex<Vec<String>>,
+    /// Why the first group came out of use.
+    lost: OnceLock<Error>,
     /// How often the free space of a group was read again.
     reads: AtomicU64,
 }
@@ -83,6 +85,12 @@ impl Cold {
     fn warn(&self, away: &Group, error: &Error) {
         let start = away.range.start;
         self.warnings.lock().push(format!("nothing is written to block group {start}: {error}"));
+        let _the_first_says_enough = self.lost.set(error.clone());
+    }
+
+    /// Why a commit has no room: a group that came out of use would have had it.
+    pub fn no_space(&self) -> Error {
+        self.lost.get().cloned().unwrap_or(Error::NoSpace)
     }
 }
 

@@ -366,6 +366,12 @@ fn held_files_of_a_deleted_subvolume_go_on() {
     assert_eq!(refused(fs.subvolume_info(one)), Errno::NOENT);
     assert_eq!(refused(fs.snapshot(one, Node::ROOT, b"two", false)), Errno::NOENT);
     assert_eq!(refused(fs.create_subvolume(Node::top(one), b"in", Owner::default())), Errno::NOENT);
+    // Nor does its top directory gain names, which would be lost. Another one below it may, and nothing is said of what is there.
+    let top = Node::top(one);
+    assert_eq!(refused(fs.create(top, b"new", &New::file(0o644))), Errno::NOENT);
+    assert_eq!(refused(fs.link(file, top, b"new")), Errno::NOENT);
+    assert_eq!(refused(fs.rename(top, b"8", top, b"new", Rename::Replace)), Errno::NOENT);
+    assert!(fs.create_unnamed(top, &New::file(0o644)).is_ok());
     // Nothing waits for those who hold it.
     fs.clean().unwrap();
     for round in 0..3 {

@@ -26,6 +26,7 @@ use super::promise::{Rules, Span, Synced};
 use super::record::{Expected, Recording, promises, record_alone};
 use super::run::guarded;
 use super::workloads::Workload;
+use crate::model::Model;
 use crate::ops::Op;
 use crate::ops::rng::Rng;
 use crate::ops::run::{Clock, Failure, PANIC, Result, Runner, fail};
@@ -286,6 +287,8 @@ struct Run<'r> {
     commits: Vec<(u64, usize)>,
     /// Operations that have made something durable, and what.
     synced: Vec<(usize, Node)>,
+    /// What this run has at its end, where that may not be what the recording has.
+    own: Vec<Model>,
 }
 
 impl<'r> Run<'r> {
@@ -311,7 +314,7 @@ impl<'r> Run<'r> {
             }),
         }
         let promised = recording.promised(0);
-        let (number, commits, synced) = (0, vec![(promised, 0)], Vec::new());
+        let (number, commits) = (0, vec![(promised, 0)]);
         Ok(Run {
             workload,
             recording,
@@ -322,7 +325,8 @@ impl<'r> Run<'r> {
             promised,
             number,
             commits,
-            synced,
+            synced: Vec::new(),
+            own: Vec::new(),
         })
     }
 
@@ -367,15 +371,17 @@ impl<'r> Run<'r> {
         }
         // Dropping it commits.
         self.number += 1;
+        // What cannot be read is not written to, so with less room more may have been refused than in the recording.
+        if self.fault.op == READ && self.device.failed() > 0 {
+            self.own = vec![runner.model().clone()];
+        }
         let dropped = guarded(|| {
             drop(runner);
             Ok(())
         });
         self.device.heal();
         match dropped {
-            Ok(()) if self.goes_another_way() && !self.workload.config.tree_log => {
-                self.judge_now()?
-            }
+            Ok(()) if !self.own.is_empty() => self.judge_now()?,
             Ok(()) => self.judge_versions()?,
             Err(failure) => {
                 self.is_clean(failure)?;
@@ -477,9 +483,11 @@ impl<'r> Run<'r> {
         (self.fault.op == READ || self.workload.config.tree_log) && self.device.failed() > 0
     }
 
-    /// The disk holds what is there at this operation, whichever transaction it is.
+    /// The disk holds what this run has at its end, whichever transaction that is.
     fn judge_now(&self) -> Result<()> {
-        let expected = |_| Ok(self.recording.around(self.number));
+        let expected = |_| {
+            Ok(Expected { models: &self.own, stepped: None, ..self.recording.around(self.number) })
+        };
         examine(&self.workload.config, &self.memory.snapshot(), expected).map(drop)
     }
 
