@@ -76,6 +76,16 @@ pub trait Handler: Send + Sync + 'static {
         0
     }
 
+    /// Whether the kernel may show pages that were refused when it sent them.
+    fn shows_refused(&self) -> bool {
+        false
+    }
+
+    /// The nodes of which it may.
+    fn refused_nodes(&self) -> Vec<u64> {
+        Vec::new()
+    }
+
     /// Subvolumes to which no name leads any more, and of which the kernel keeps nodes. In ascending order.
     fn lingering(&self) -> Vec<u64> {
         Vec::new()

@@ -27,8 +27,8 @@ pub struct Mount {
     /// Mount options, separated by commas: ro, subvol=PATH, subvolid=ID, noatime, allow_other, fakeroot (no permission checks, and what is made is
     /// root's; with uid=UID,gid=GID, your own numbers, files are shown as yours, which install, cp -p and setfacl want), memory=BYTES (most
     /// that the mount's process may use, 32M or more; without it an eighth of what the machine has, from 64M (or half of what there is) to 2G; each file
-    /// that the kernel remembers takes some 20 bytes of it), strictopen (immutable and append-only files cannot be opened for
-    /// writing; without it each write to them is refused, and opening is faster), noio_uring (requests come by /dev/fuse
+    /// that the kernel remembers takes some 20 bytes of it), strictopen (immutable and append-only files, and those of read-only
+    /// subvolumes, cannot be opened for writing; without it each write to them is refused, and opening is faster), noio_uring (requests come by /dev/fuse
     /// only), notreelog (each fsync is a whole commit), skip_balance (a balance that was paused or interrupted does not go on),
     /// bg_reclaim_threshold=PERCENT (block groups of which less is used are emptied when space gets short; 30 without it, 0:
     /// never), discard or discard=async (what has become free is given back to the disk that the image is on: after commits, or from time to time;

@@ -2,13 +2,13 @@
 //! straight to the filesystem. There are as many buffers as there are reads at a time.
 
 use buttress::ondisk::item::mode::SET_IDS;
-use std::sync::atomic::Ordering;
 
 use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
 use super::caller::{Caller, Capability};
+use super::control::Control;
 use super::store::{Allocate, Answer, Seek, Store};
 use crate::options::AccessTimes;
 use crate::protocol::abi;
@@ -22,18 +22,6 @@ const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 impl<S: Store> Mount<S> {
-    /// There are no handles: an open is only allowed or refused.
-    pub(super) fn open(&self, request: &Request<'_>) -> Answer<abi::OpenOut> {
-        let wish: abi::OpenIn = request.body().read()?;
-        self.may_open(&self.node(request.nodeid())?, OFlags::from_bits_retain(wish.flags))?;
-        // With `strictatime`, what is read after it is asked for, and moves the access time.
-        let open_flags = match self.policy.access_times {
-            AccessTimes::Strict => 0,
-            _ => abi::fopen::KEEP_CACHE,
-        };
-        Ok(abi::OpenOut { open_flags, ..abi::OpenOut::default() })
-    }
-
     pub(super) fn read(&self, request: &Request<'_>, mut reply: Reply<'_>) {
         let wish: abi::ReadIn = match request.body().read() {
             Ok(wish) => wish,
@@ -74,12 +62,10 @@ impl<S: Store> Mount<S> {
         let mut body = request.body();
         let wish: abi::WriteIn = body.read()?;
         let written = self.write_as(request, &wish, body);
-        // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
-        if written.as_ref().is_err_and(|errno| *errno == Errno::NOSPC)
+        if let Err(errno) = &written
             && wish.write_flags & abi::WRITE_CACHE != 0
         {
-            // Before it is answered: who has the kernel send what it keeps looks at this then.
-            self.refused_pages.fetch_add(1, Ordering::SeqCst);
+            self.refused.add(request.nodeid(), *errno);
         }
         written
     }
@@ -167,6 +153,20 @@ impl<S: Store> Mount<S> {
         let length = wish.len.min(COPY_BYTES_MAX);
         let copied = self.store.copy((&from, wish.off_in), (&to, wish.off_out), length)?;
         self.file_changed(copied)
+    }
+}
+
+impl<S: Control> Mount<S> {
+    /// There are no handles: an open is only allowed or refused.
+    pub(super) fn open(&self, request: &Request<'_>) -> Answer<abi::OpenOut> {
+        let wish: abi::OpenIn = request.body().read()?;
+        self.may_open(&self.node(request.nodeid())?, OFlags::from_bits_retain(wish.flags))?;
+        // With `strictatime`, what is read after it is asked for, and moves the access time.
+        let open_flags = match self.policy.access_times {
+            AccessTimes::Strict => 0,
+            _ => abi::fopen::KEEP_CACHE,
+        };
+        Ok(abi::OpenOut { open_flags, ..abi::OpenOut::default() })
     }
 }
 

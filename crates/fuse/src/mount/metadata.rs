@@ -49,11 +49,31 @@ impl<S: Store> Mount<S> {
             let kept = (!directory).then(|| self.without_set_ids(request, mode, &before));
             change.mode = Some(kept.flatten().unwrap_or(mode & PERMISSIONS));
         }
+        self.keep_times(&node, &wish, &mut change)?;
         let after = self.store.set_attributes(&node, &change)?;
         if let Some(mode) = change.mode.filter(|_| wish.valid & fattr::MODE != 0) {
             self.chmod_acl(&node, mode)?;
         }
         self.file_changed(self.policy.shown.attr_out(request.nodeid(), &after))
+    }
+
+    /// truncate(2) to the length that a file has changes no time; ftruncate(2) and open(2), which come with a handle, do.
+    fn keep_times(
+        &self,
+        node: &S::Node,
+        wish: &abi::SetattrIn,
+        change: &mut SetAttributes,
+    ) -> Answer<()> {
+        let about = wish.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
+        if about == fattr::SIZE {
+            let before = self.store.attributes(node)?;
+            if before.size == wish.size {
+                let same = change.mode.is_none_or(|mode| mode == before.mode & PERMISSIONS);
+                change.mtime = Some(SetTime::To(before.mtime));
+                change.ctime = same.then_some(before.ctime);
+            }
+        }
+        Ok(())
     }
 
     /// Takes set-id bits away before the contents are changed by somebody without the right to keep them.

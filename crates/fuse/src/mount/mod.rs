@@ -27,6 +27,7 @@ mod metadata;
 mod names;
 mod permission;
 mod protect;
+mod refused;
 pub mod store;
 pub mod task;
 
@@ -65,8 +66,7 @@ pub struct Mount<S: Store> {
     buffers: Mutex<Vec<Vec<u8>>>,
     /// Requests so far, by /dev/fuse and by io_uring.
     requests: [AtomicU64; 2],
-    /// Requests with pages that the kernel kept and that found no room.
-    refused_pages: AtomicU64,
+    refused: refused::Refused,
 }
 
 /// Something that the kernel remembers and that has changed without its doing.
@@ -162,7 +162,7 @@ impl<S: Store> Mount<S> {
         let told_held = Mutex::new(0);
         let options = options.shared_words().join(",");
         let requests = Default::default();
-        let refused_pages = AtomicU64::new(0);
+        let refused = refused::Refused::default();
         Ok(Self {
             store,
             nodes,
@@ -173,7 +173,7 @@ impl<S: Store> Mount<S> {
             notices,
             buffers,
             requests,
-            refused_pages,
+            refused,
         })
     }
 
@@ -344,7 +344,11 @@ impl<S: Control> Handler for Mount<S> {
     }
 
     fn refused_pages(&self) -> u64 {
-        self.refused_pages.load(Ordering::SeqCst)
+        self.refused.no_room()
+    }
+
+    fn shows_refused(&self) -> bool {
+        self.refused.any()
     }
 
     fn may_wait(&self, request: &Request<'_>) -> bool {
@@ -360,6 +364,10 @@ impl<S: Control> Handler for Mount<S> {
 
     fn kept_of(&self, subvolumes: &[u64]) -> Vec<u64> {
         self.nodes.held_of(subvolumes)
+    }
+
+    fn refused_nodes(&self) -> Vec<u64> {
+        self.refused.nodes()
     }
 
     fn ends(&self) {

@@ -46,6 +46,7 @@ impl<S: Store> Mount<S> {
     fn forget_one(&self, id: u64, count: u64) {
         // The top stays: nothing looks it up.
         if id != abi::ROOT_ID && self.nodes.forget(id, count) {
+            self.refused.forgotten(id);
             self.release_node(id);
             self.tell_held();
         }

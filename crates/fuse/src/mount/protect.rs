@@ -11,6 +11,7 @@ use rustix::fs::{IFlags, OFlags};
 use rustix::io::Errno;
 
 use super::Mount;
+use super::control::Control;
 use super::store::{Answer, Store};
 use crate::nodes::STUB;
 use crate::protocol::abi::fattr;
@@ -26,15 +27,6 @@ impl<S: Store> Mount<S> {
     /// Refuses an inode with one of the flags.
     fn without(&self, node: &S::Node, flags: u32) -> Answer<()> {
         if self.store.attributes(node)?.flags & flags == 0 { Ok(()) } else { Err(Errno::PERM) }
-    }
-
-    /// Refuses to open a protected file for writing; one that is append-only may be opened for writing at its end. That it is not
-    /// cut the SETATTR sees to that follows where open(2) is to cut it.
-    pub(super) fn may_open(&self, node: &S::Node, flags: OFlags) -> Answer<()> {
-        if !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
-            return Ok(());
-        }
-        self.without(node, if flags.contains(OFlags::APPEND) { IMMUTABLE } else { PROTECTING })
     }
 
     /// Refuses to change names, modes or extended attributes of a protected inode.
@@ -111,5 +103,20 @@ impl<S: Store> Mount<S> {
             }
             None => self.may_add(directory),
         }
+    }
+}
+
+impl<S: Control> Mount<S> {
+    /// Refuses to open a file for writing that is protected or in a read-only subvolume; one that is append-only may be opened for writing
+    /// at its end. That it is not cut the SETATTR sees to that follows where open(2) is to cut it.
+    pub(super) fn may_open(&self, node: &S::Node, flags: OFlags) -> Answer<()> {
+        if !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
+            return Ok(());
+        }
+        // Of one that is deleted nothing is known any more.
+        if self.store.subvolume(self.store.identity(node).subvolume).is_ok_and(|it| it.read_only) {
+            return Err(Errno::ROFS);
+        }
+        self.without(node, if flags.contains(OFlags::APPEND) { IMMUTABLE } else { PROTECTING })
     }
 }

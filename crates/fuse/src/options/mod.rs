@@ -93,8 +93,8 @@ pub struct MountOptions {
     pub async_dio: bool,
     /// `io_uring`, `noio_uring`: requests come by io_uring where the kernel offers it.
     pub io_uring: bool,
-    /// `strictopen`: immutable and append-only files cannot even be opened for writing, instead of refusing each write. The
-    /// kernel has to ask for each open then.
+    /// `strictopen`: immutable and append-only files, and those of read-only subvolumes, cannot even be opened for writing, instead of
+    /// refusing each write. The kernel has to ask for each open then.
     pub strict_open: bool,
     /// `memory=`: bytes that the process may use, all in all; `None`: as [`crate::budget::by_default`] says.
     pub memory: Option<u64>,

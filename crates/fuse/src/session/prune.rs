@@ -2,6 +2,7 @@
 //! when that was deleted. The kernel says when it forgets a node, and mostly not when one is closed (opens are answered ENOSYS). Until
 //! it forgets them all the subvolume stays, and its space with it. So as long as there are such nodes, it is asked every now and then to
 //! prune those that are unused (`FUSE_NOTIFY_PRUNE`, since Linux 6.18). Older kernels refuse that, and forget when memory is short.
+//! So it is with nodes of which pages were refused when the kernel sent them (`mount/refused.rs`): it goes on to show what nobody has written.
 //!
 //! **Crash argument.** To prune an inode the kernel waits for the pages of it that are being read ahead. This process answers those
 //! reads, and killed meanwhile it could neither answer nor end. (Where memory is short the kernel may make any server wait so.) So
@@ -21,12 +22,33 @@ use crate::protocol::abi::opcode;
 
 /// From a deletion to the first time that is asked: mostly the kernel has forgotten all by then.
 const FIRST: Duration = Duration::from_millis(500);
+/// The same where pages were refused: who stored to them lets go of them in a moment.
+const AT_ONCE: Duration = Duration::from_millis(20);
 /// Longest pause. Whoever works in a deleted subvolume loses what the kernel remembers of it each time.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Nodes of one notification. Linux takes so many at a time in any case.
 const NODES_MAX: usize = 512;
 /// How often it is looked, where the threads of a mount have more to do than they can, whether they have received all.
 const LOOKS: usize = 100;
+
+/// What the kernel should let go of.
+#[derive(Default, PartialEq, Eq)]
+struct Lingers {
+    /// Deleted subvolumes of which it keeps nodes.
+    subvolumes: Vec<u64>,
+    /// Nodes of which it may show pages that were refused.
+    refused: Vec<u64>,
+}
+
+impl Lingers {
+    fn is_empty(&self) -> bool {
+        self.subvolumes.is_empty() && self.refused.is_empty()
+    }
+
+    fn pause(&self) -> Duration {
+        if self.refused.is_empty() { FIRST } else { AT_ONCE }
+    }
+}
 
 /// Who asks, while there is somebody to ask for.
 pub(super) struct Pruner {
@@ -46,9 +68,14 @@ impl Shared {
     /// again.
     pub(super) fn prune_after(&self, opcode: u32) {
         let runs = &self.pruner.runs;
-        if !matches!(opcode, opcode::SETXATTR | opcode::IOCTL | opcode::RMDIR)
+        let may_matter = match opcode {
+            opcode::SETXATTR | opcode::IOCTL | opcode::RMDIR => true,
+            opcode::WRITE => self.handler.shows_refused(),
+            _ => false,
+        };
+        if !may_matter
             || runs.load(Ordering::SeqCst)
-            || self.handler.lingering().is_empty()
+            || self.lingers().is_empty()
             || runs.swap(true, Ordering::SeqCst)
         {
             return;
@@ -62,24 +89,32 @@ impl Shared {
 
     fn prune_what_lingers(&self) {
         let runs = &self.pruner.runs;
-        let (mut pause, mut before) = (FIRST, Vec::new());
+        let mut before = Lingers::default();
+        let mut pause = self.lingers().pause();
         while !self.ends_within(pause) {
-            let mut subvolumes = self.handler.lingering();
-            if subvolumes.is_empty() {
+            let mut lingers = self.lingers();
+            if lingers.is_empty() {
                 runs.store(false, Ordering::SeqCst);
                 // One may have been deleted before that was to be seen.
-                subvolumes = self.handler.lingering();
-                if subvolumes.is_empty() || runs.swap(true, Ordering::SeqCst) {
+                lingers = self.lingers();
+                if lingers.is_empty() || runs.swap(true, Ordering::SeqCst) {
                     return;
                 }
             }
+            let mut nodes = self.handler.kept_of(&lingers.subvolumes);
+            nodes.extend(&lingers.refused);
             // It stays set: that will not change.
-            if self.prune(&self.handler.kept_of(&subvolumes)) == Err(Errno::INVAL) {
+            if self.prune(&nodes) == Err(Errno::INVAL) {
                 return;
             }
-            pause = if subvolumes == before { LONGEST.min(pause * 3 / 2) } else { FIRST };
-            before = subvolumes;
+            pause = if lingers == before { LONGEST.min(pause * 3 / 2) } else { lingers.pause() };
+            before = lingers;
         }
+    }
+
+    fn lingers(&self) -> Lingers {
+        let (subvolumes, refused) = (self.handler.lingering(), self.handler.refused_nodes());
+        Lingers { subvolumes, refused }
     }
 
     /// Asks for these nodes.

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use buttress_fuse::client;
 
@@ -34,6 +35,12 @@ fn has_python() -> bool {
         println!("skipped: needs python3");
     }
     found
+}
+
+fn linux_prunes() -> bool {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split(['.', '-']).map_while(|number| number.parse::<u32>().ok());
+    (numbers.next(), numbers.next()) >= (Some(6), Some(18))
 }
 
 /// A program in the top directory, at its first `wait()` or its end.
@@ -176,6 +183,46 @@ wait()";
             let copy = fs::read(top.join(format!("{name}-copy/file"))).unwrap();
             assert_eq!(right(&copy, first), 250, "{name}");
         }
+    });
+}
+
+/// Nobody is asked before something is stored to a mapped page, so what may not be written is refused when the kernel sends it. Then
+/// it goes: whoever reads the file has what the disk has, once nobody has it open.
+#[test]
+fn what_is_stored_where_nobody_may_write_goes_again() {
+    on_both(|mount| {
+        let top = mount.path();
+        client::create_subvolume(&top.join("sub")).unwrap();
+        let all = [top.join("sub/file"), top.join("fixed"), top.join("grows")];
+        for path in &all {
+            fs::write(path, "what is there").unwrap();
+        }
+        client::snapshot(&top.join("sub"), &top.join("still"), true).unwrap();
+        let body = "
+def flag(path, value): fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40086602, bytearray(struct.pack('<I4x', value)))
+flag('fixed', 0x10); flag('grows', 0x20)
+def lie(path):
+    m = mmap.mmap(os.open(path, os.O_RDWR), 4); m[0:4] = b'lies'; return m
+all = [lie(path) for path in ('still/file', 'fixed', 'grows')]
+print([os.pread(os.open(path, os.O_RDONLY), 4, 0) for path in ('still/file', 'fixed', 'grows')])
+";
+        assert_eq!(run(&top, body), format!("[{}]", ["b'lies'"; 3].join(", ")));
+        let all = [top.join("still/file"), top.join("fixed"), top.join("grows")];
+        let until = Instant::now() + Duration::from_secs(10);
+        let is_right = |path| fs::read(path).unwrap() == b"what is there";
+        while !all.iter().all(is_right) {
+            if !linux_prunes() {
+                println!("skipped: before 6.18 Linux cannot be asked to forget what nobody uses");
+                break;
+            }
+            assert!(Instant::now() < until, "{:?}", all.iter().map(is_right).collect::<Vec<_>>());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        run(
+            &top,
+            "
+for path in ('fixed', 'grows'): fcntl.ioctl(os.open(path, os.O_RDONLY), 0x40086602, bytearray(8))",
+        );
     });
 }
 

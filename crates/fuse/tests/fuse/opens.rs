@@ -1,4 +1,4 @@
-//! Opening immutable and append-only files: with `strictopen` it is refused as Linux refuses it, each answer beside btrfs of the
+//! Opening immutable and append-only files, and those of read-only subvolumes: with `strictopen` it is refused as Linux refuses it, each answer beside btrfs of the
 //! kernel.
 
 use std::fs;
@@ -24,11 +24,15 @@ def closed(f):
     os.close(f)
     return 'opened'
 if os.geteuid() == 0:
+    fcntl.ioctl(os.open('.', os.O_RDONLY), 0x5000940e, bytearray(struct.pack('<q4088s', 0, b'still')))
+    with open('still/file', 'wb') as f: f.write(b'content')
+    os.chmod('still/file', 0o666)
+    fcntl.ioctl(os.open('still', os.O_RDONLY), 0x4008941a, bytearray(struct.pack('<Q', 2)))
     for name, flags in FLAGS.items():
         with open(name, 'wb') as f: f.write(b'content')
         os.chmod(name, 0o666)
         flag(name, flags)
-for name in FLAGS:
+for name in [*FLAGS, 'still/file']:
     for way, access in WAYS.items():
         for count in range(3):
             for more in itertools.combinations(MORE, count):

@@ -1,0 +1,58 @@
+//! Pages that were refused when the kernel sent them: what was stored to a shared mapping of a file in a read-only subvolume, of an
+//! immutable file, or where there is no room. The kernel asks nobody before such a store and keeps the page after it was refused, so all who
+//! read the file see what the disk does not have, until the page is dropped. So the nodes are listed here, and the kernel is asked
+//! to let go of them ([`session::prune`](crate::session)) until it forgets them, which it does once nobody has them open or mapped.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+/// What was refused.
+#[derive(Debug, Default)]
+pub(super) struct Refused {
+    /// Requests with pages that found no room.
+    no_room: AtomicU64,
+    /// Nodes of which the kernel may have such pages.
+    nodes: Mutex<BTreeSet<u64>>,
+    /// Whether there are any.
+    any: AtomicBool,
+}
+
+impl Refused {
+    /// Pages of `node` are refused. To be called before that is answered: who has the kernel send what it keeps looks at this then.
+    pub fn add(&self, node: u64, errno: Errno) {
+        // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
+        if errno == Errno::NOSPC {
+            self.no_room.fetch_add(1, Ordering::SeqCst);
+        }
+        let mut nodes = self.nodes.lock();
+        nodes.insert(node);
+        self.any.store(true, Ordering::SeqCst);
+    }
+
+    /// How many requests found no room so far.
+    pub fn no_room(&self) -> u64 {
+        self.no_room.load(Ordering::SeqCst)
+    }
+
+    /// Whether the kernel may show such pages of any node.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Those of which it may, in order.
+    pub fn nodes(&self) -> Vec<u64> {
+        self.nodes.lock().iter().copied().collect()
+    }
+
+    /// The kernel has forgotten a node, and its pages.
+    pub fn forgotten(&self, node: u64) {
+        if self.any() {
+            let mut nodes = self.nodes.lock();
+            nodes.remove(&node);
+            self.any.store(!nodes.is_empty(), Ordering::SeqCst);
+        }
+    }
+}
