@@ -20,6 +20,9 @@ const RESERVED: u64 = 1 << 20;
 /// Commits until what a removed chunk had is free.
 const COMMITS_MAX: usize = 4;
 
+/// Sizes that are proposed are multiples of so many bytes.
+const GRAIN: u64 = 1 << 20;
+
 impl Filesystem {
     /// Bytes of the device that the filesystem has.
     pub fn device_size(&self) -> u64 {
@@ -147,7 +150,7 @@ impl Filesystem {
     }
 
     /// How small the device can become, in bytes: [`Filesystem::resize`] to that works. What is used of each class has room there when it is brought together
-    /// in as large groups as there are now, with one to move to and one for what holes are too short for.
+    /// in as large groups as there are now, with one to move to and one for what holes are too short for. Or nothing has to move.
     pub fn device_size_min(&self) -> u64 {
         let groups = self.block_groups();
         let of_device = |group: &GroupInfo| -> u64 {
@@ -167,7 +170,24 @@ impl Filesystem {
         };
         let together: u64 = Class::ALL.into_iter().map(together).sum();
         let least = RESERVED + together.min(as_it_is + 2 * largest);
-        least.next_multiple_of(1 << 20).max(SIZE_MIN).min(self.device_size())
+        let least = least.next_multiple_of(GRAIN).max(SIZE_MIN).min(self.device_size());
+        self.least_unmoved(least).unwrap_or(least)
+    }
+
+    /// How small it can become without moving anything, if that is less than `least`.
+    fn least_unmoved(&self, least: u64) -> Option<u64> {
+        let space = &self.core().space;
+        let fits = |grains: &u64| space.may_end(grains * GRAIN);
+        let (mut too_small, mut enough) =
+            (space.device_end().max(SIZE_MIN - 1) / GRAIN, (least / GRAIN).checked_sub(1)?);
+        if self.core().read_only || too_small >= enough || !fits(&enough) {
+            return None;
+        }
+        while enough - too_small > 1 {
+            let middle = too_small.midpoint(enough);
+            if fits(&middle) { enough = middle } else { too_small = middle }
+        }
+        Some(enough * GRAIN)
     }
 }
 

@@ -55,6 +55,11 @@ impl Device {
         self.limit = end;
     }
 
+    /// Whether [`Self::limit`] says so of any.
+    pub fn is_limited(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Where the last range that is taken ends.
     pub fn end(&self) -> u64 {
         self.taken.iter().last().map_or(0, |range| range.end())

@@ -34,6 +34,20 @@ impl Space {
         fits
     }
 
+    /// Whether [`Space::limit_device`] would do so for a byte behind which nothing lies. (Out of the question while another limit holds.)
+    pub fn may_end(&self, end: u64) -> bool {
+        let _taken_back = self.take_back();
+        let mut pool = self.pool.lock();
+        if pool.device.is_limited() || pool.device.end() > end {
+            return false;
+        }
+        pool.device.limit(Some(end));
+        let fits = self.outlook(&pool, true).fits_promises(pool.promises);
+        pool.device.limit(None);
+        pool.credit = Default::default();
+        fits
+    }
+
     /// New chunks may lie anywhere on the device.
     pub fn unlimit_device(&self) {
         let mut pool = self.pool.lock();

@@ -58,6 +58,27 @@ fn a_device_shrinks_and_grows() {
     judge(&image, &expected);
 }
 
+/// What is full to the brim where it lies loses what nobody has behind that.
+#[test]
+fn the_least_is_no_more_than_what_needs_nothing_moved() {
+    let image = Image::by_us(1 << 30);
+    let fs = image.open();
+    let large = fs.create(Node::ROOT, b"large", &New::file(0o600)).unwrap().node;
+    (0..700).for_each(|number| _ = fs.write(large, number * MIB, &[number as u8; MIB as usize]));
+    fs.commit().unwrap();
+    let expected = contents(&fs);
+    let least = fs.device_size_min();
+    assert!(least < 900 * MIB, "{least}");
+    assert_eq!(fs.resize(least - 8 * MIB, |_| true).unwrap_err().errno(), Errno::NOSPC);
+    fs.resize(least, |_| true).unwrap();
+    assert_eq!((fs.device_size(), fs.device_size_min()), (least, least));
+    fs.create(Node::ROOT, b"another", &New::file(0o600)).unwrap();
+    fs.unlink(Node::ROOT, b"another").unwrap();
+    fs.close().unwrap();
+    cut(&image);
+    judge(&image, &expected);
+}
+
 /// All of what the device is to keep is in data chunks that are half free, and metadata has little: one of them is emptied first.
 #[test]
 fn metadata_has_room_before_the_new_end() {
