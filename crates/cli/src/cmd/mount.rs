@@ -16,6 +16,8 @@ use crate::device;
 use crate::error::{self, Failure};
 use crate::output::{self, Format};
 
+mod remount;
+
 /// Arguments of `mount`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Mount {
@@ -59,6 +61,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     let (Some(device), Some(directory)) = (&args.device, &args.directory) else {
         return list(globals, out);
     };
+    if remount::is_wanted(&args.options) {
+        return remount::remount(globals, directory, &args.options);
+    }
     let (options, idle) = options(args, globals)?;
     if let Some(note) = take_off_dead(directory) {
         device::warn(globals, directory, &note);
@@ -77,8 +82,13 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         device::warn(globals, device, &format!("mount options without effect: {}", idle.join(",")));
     }
     let ground = if args.foreground { Ground::Foreground } else { Ground::Background };
-    buttress_fuse::mount(device, directory, &options, ground)
-        .map_err(|error| failure(device, options.offset, directory, &error))
+    buttress_fuse::mount(device, directory, &options, ground).map_err(|error| {
+        // A process that died at once may have mounted it before.
+        if !buttress_fuse::launch::is_background() {
+            let _it_is_said_anyway = take_off_dead(directory);
+        }
+        failure(device, options.offset, directory, &error)
+    })
 }
 
 /// A mount whose process was killed is still there, of no use, and in the way.

@@ -271,6 +271,22 @@ fn as_the_helpers_of_mount_and_umount() {
     }
     assert_eq!((said.code, said.err.as_str()), (0, ""));
     assert_eq!(place.ok("ls mnt"), "inside\n");
+    if rustix::process::geteuid().is_root() {
+        // As `mount -o remount,ro mnt` has it, which leaves that to the helper.
+        let remount = |line| {
+            let words = ["disk.img", "mnt", "-o", line];
+            run_as("/sbin/mount.fuse.buttress", place.path(), &words)
+        };
+        let said = remount("rw,allow_other,remount,ro");
+        assert_eq!((said.code, said.err.as_str()), (0, ""));
+        assert!(place.fails("mkdir mnt/refused").contains("Read-only file system"));
+        let said = remount("remount,rw,memory=1G");
+        assert!(
+            said.code == 0 && said.err.contains("does not change by memory=1G"),
+            "{}",
+            said.err
+        );
+    }
     let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
     let at = place.join("mnt").display().to_string();
     let mount = mounts.lines().find(|line| line.split(' ').nth(1) == Some(&at)).unwrap();

@@ -1,0 +1,65 @@
+//! `-o remount`: mount(8) leaves it to its helper, but it is the kernel that changes a mount which is there. So it is mount(8) that is
+//! asked, without a helper, for what the kernel has a flag for. All else the process that serves the mount has from its beginning.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::args::Globals;
+use crate::device;
+use crate::error::Failure;
+
+/// What the kernel has flags for.
+const FLAGS: [&str; 16] = [
+    "remount",
+    "bind",
+    "ro",
+    "rw",
+    "suid",
+    "nosuid",
+    "dev",
+    "nodev",
+    "exec",
+    "noexec",
+    "sync",
+    "async",
+    "dirsync",
+    "symfollow",
+    "nosymfollow",
+    "defaults",
+];
+
+/// Whether it is no mount that is asked for, but that one changes.
+pub(super) fn is_wanted(options: &[String]) -> bool {
+    words(options).any(|word| word == "remount")
+}
+
+fn words(options: &[String]) -> impl Iterator<Item = &str> {
+    options.iter().flat_map(|some| some.split(',')).filter(|word| !word.is_empty())
+}
+
+/// Has mount(8) change the mount on `directory`.
+pub(super) fn remount(
+    globals: &Globals,
+    directory: &Path,
+    options: &[String],
+) -> Result<(), Failure> {
+    let (flags, others): (Vec<&str>, Vec<&str>) =
+        words(options).partition(|word| FLAGS.contains(word));
+    // It is this program that adds it for mount(8).
+    let others: Vec<&str> = others.into_iter().filter(|word| *word != "allow_other").collect();
+    if !others.is_empty() {
+        let what = format!(
+            "a mount that is there does not change by {}; unmount it and mount it anew",
+            others.join(",")
+        );
+        device::warn(globals, directory, &what);
+    }
+    let mut command = Command::new("mount");
+    command.args(["-i", "-o", &flags.join(",")]).arg(directory);
+    let failed = |why: String| Failure::new("cannot remount", directory.display(), why);
+    let output = command.output().map_err(|error| failed(format!("mount(8): {error}")))?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned())),
+    }
+}
