@@ -219,6 +219,9 @@ impl NodeTable {
     /// What is held of these subvolumes, which are in ascending order; the last numbers first, as what a directory has is mostly
     /// younger than it is. Looks at all that is held.
     pub fn held_of(&self, subvolumes: &[u64]) -> Vec<u64> {
+        if subvolumes.is_empty() {
+            return Vec::new();
+        }
         let is_of = |id: u64| {
             self.identity(id)
                 .is_some_and(|found| subvolumes.binary_search(&found.subvolume).is_ok())

@@ -62,7 +62,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         return list(globals, out);
     };
     if remount::is_wanted(&args.options) {
-        return remount::remount(globals, directory, &args.options);
+        let read_only = args.read_only.then(|| "ro".to_owned());
+        let options: Vec<String> = args.options.iter().cloned().chain(read_only).collect();
+        return remount::remount(globals, directory, &options);
     }
     let (options, idle) = options(args, globals)?;
     if let Some(note) = take_off_dead(directory) {

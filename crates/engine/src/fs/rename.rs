@@ -35,6 +35,9 @@ impl Filesystem {
         let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
         let done = inner.change_at(from, need, |op, subvolume, source| {
             may_gain_names(subvolume, to)?;
+            if matches!(how, Rename::Exchange | Rename::Whiteout { .. }) {
+                may_gain_names(subvolume, from)?;
+            }
             let target = subvolume.tree.get(op, to.ino)?;
             subvolume.tree.rename(op, (source, name), (&target, new_name), how)
         });

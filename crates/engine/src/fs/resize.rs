@@ -22,6 +22,8 @@ const COMMITS_MAX: usize = 4;
 
 /// Sizes that are proposed are multiples of so many bytes.
 const GRAIN: u64 = 1 << 20;
+/// What fits is proposed with so many of them more.
+const SLACK: u64 = 4;
 
 impl Filesystem {
     /// Bytes of the device that the filesystem has.
@@ -187,7 +189,8 @@ impl Filesystem {
             let middle = too_small.midpoint(enough);
             if fits(&middle) { enough = middle } else { too_small = middle }
         }
-        Some(enough * GRAIN)
+        // What a resize itself is promised has to fit, too.
+        Some(((enough + SLACK) * GRAIN).min(least))
     }
 }
 

@@ -239,10 +239,10 @@ impl State {
         self.frozen = Some(Arc::new(Frozen { attributes: self.attributes, changes, file }));
     }
 
-    /// Bytes of the frozen layer that are to get a place.
-    pub fn bytes_to_place(&self) -> u64 {
+    /// How much work it is to give the data of the frozen layer their places, in bytes that are written.
+    pub fn work_to_place(&self) -> u64 {
         let file = self.frozen.as_ref().and_then(|frozen| frozen.file.as_ref());
-        file.map_or(0, |file| file.dirty_bytes())
+        file.map_or(0, |file| file.work_to_place())
     }
 
     /// What a log has to take away, to be changed.

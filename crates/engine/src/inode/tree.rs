@@ -483,7 +483,12 @@ impl FileTree {
                 committing.large.extend(found.large);
             }
         }
-        let some: Vec<_> = with_data.chunks(PLACED_AT_A_TIME).collect();
+        // Few are spread over all threads, unless what goes where must not depend on how many these are.
+        let at_a_time = match core.sequential {
+            true => PLACED_AT_A_TIME,
+            false => (with_data.len() / (4 * threads::count())).clamp(1, PLACED_AT_A_TIME),
+        };
+        let some: Vec<_> = with_data.chunks(at_a_time).collect();
         threads::for_each_alike_unless(core.sequential, &some, |inodes| self.place(core, inodes))
     }
 
@@ -493,13 +498,13 @@ impl FileTree {
         while let Some((first, others)) = rest.split_first() {
             // Who has one of them may wait for another: only the first is waited for.
             let mut states = vec![first.write()];
-            let mut bytes = states[0].bytes_to_place();
+            let mut work = states[0].work_to_place();
             for inode in others {
-                if bytes >= PLACED_BYTES {
+                if work >= PLACED_BYTES {
                     break;
                 }
                 let Some(state) = inode.state.try_write() else { break };
-                bytes += state.bytes_to_place();
+                work = work.saturating_add(state.work_to_place());
                 states.push(state);
             }
             let (now, later) = rest.split_at(states.len());

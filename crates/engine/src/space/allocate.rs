@@ -116,7 +116,7 @@ impl Space {
                 return Ok(start);
             }
             if !self.grow(class, seen) {
-                return Err(self.cold.no_space());
+                return Err(self.cold.no_space(class));
             }
         }
     }

@@ -33,7 +33,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::group::Group;
 use super::reserve::Credit;
 use super::set::{Counters, Set};
-use super::{Class, Items, Slot, Space, free_space_tree};
+use super::{CLASSES, Class, Items, Slot, Space, free_space_tree};
 use crate::error::{Error, Result};
 
 /// One of so many parts of what groups may keep is made free when they keep more: not one group leaves for each that comes.
@@ -50,8 +50,8 @@ pub(crate) struct Cold {
     share: u64,
     /// Of groups that are out of use, or were not found as they should be: what nobody has been told of.
     warnings: Mutex<Vec<String>>,
-    /// Why the first group came out of use.
-    lost: OnceLock<Error>,
+    /// Why the first group of each class came out of use.
+    lost: [OnceLock<Error>; CLASSES],
     /// How often the free space of a group was read again.
     reads: AtomicU64,
 }
@@ -85,12 +85,14 @@ impl Cold {
     fn warn(&self, away: &Group, error: &Error) {
         let start = away.range.start;
         self.warnings.lock().push(format!("nothing is written to block group {start}: {error}"));
-        let _the_first_says_enough = self.lost.set(error.clone());
+        let lost = self.lost.get(Class::of(away.flags).slot());
+        let _the_first_says_enough = lost.map(|lost| lost.set(error.clone()));
     }
 
-    /// Why a commit has no room: a group that came out of use would have had it.
-    pub fn no_space(&self) -> Error {
-        self.lost.get().cloned().unwrap_or(Error::NoSpace)
+    /// Why a commit has no room for blocks of a class: a group that came out of use would have had it.
+    pub fn no_space(&self, class: Class) -> Error {
+        let lost = self.lost.get(class.slot()).and_then(OnceLock::get);
+        lost.cloned().unwrap_or(Error::NoSpace)
     }
 }
 

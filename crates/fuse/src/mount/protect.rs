@@ -113,10 +113,12 @@ impl<S: Control> Mount<S> {
         if !flags.intersects(OFlags::WRONLY | OFlags::RDWR) {
             return Ok(());
         }
+        // In the order of Linux.
+        self.without(node, IMMUTABLE)?;
         // Of one that is deleted nothing is known any more.
         if self.store.subvolume(self.store.identity(node).subvolume).is_ok_and(|it| it.read_only) {
             return Err(Errno::ROFS);
         }
-        self.without(node, if flags.contains(OFlags::APPEND) { IMMUTABLE } else { PROTECTING })
+        if flags.contains(OFlags::APPEND) { Ok(()) } else { self.without(node, APPEND) }
     }
 }

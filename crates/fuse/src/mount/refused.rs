@@ -1,7 +1,10 @@
-//! Pages that were refused when the kernel sent them: what was stored to a shared mapping of a file in a read-only subvolume, of an
-//! immutable file, or where there is no room. The kernel asks nobody before such a store and keeps the page after it was refused, so all who
+//! Pages that were refused when the kernel sent them: what was stored to a shared mapping of a file in a read-only subvolume, or of an
+//! immutable file. The kernel asks nobody before such a store and keeps the page after it was refused, so all who
 //! read the file see what the disk does not have, until the page is dropped. So the nodes are listed here, and the kernel is asked
-//! to let go of them ([`session::prune`](crate::session)) until it forgets them, which it does once nobody has them open or mapped.
+//! to let go of them (`session/prune.rs`) until it forgets them, which it does once nobody has them open or mapped.
+//!
+//! What there was no room for, or no way to the disk, is only counted: with the file the kernel would forget that nobody was told of that yet, which
+//! whoever opens and fsyncs it next is told.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -23,13 +26,16 @@ pub(super) struct Refused {
 impl Refused {
     /// Pages of `node` are refused. To be called before that is answered: who has the kernel send what it keeps looks at this then.
     pub fn add(&self, node: u64, errno: Errno) {
-        // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
-        if errno == Errno::NOSPC {
-            self.no_room.fetch_add(1, Ordering::SeqCst);
+        match errno {
+            // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
+            Errno::NOSPC => _ = self.no_room.fetch_add(1, Ordering::SeqCst),
+            Errno::ROFS | Errno::PERM => {
+                let mut nodes = self.nodes.lock();
+                nodes.insert(node);
+                self.any.store(true, Ordering::SeqCst);
+            }
+            _ => {}
         }
-        let mut nodes = self.nodes.lock();
-        nodes.insert(node);
-        self.any.store(true, Ordering::SeqCst);
     }
 
     /// How many requests found no room so far.

@@ -8,7 +8,7 @@
 //! reads, and killed meanwhile it could neither answer nor end. (Where memory is short the kernel may make any server wait so.) So
 //! it asks, for some nodes at a time, right after all reads are answered that had been queued before, as far as [`super::places`]
 //! shows: to be in the way, an inode that nobody uses would have to be opened, read ahead and closed just then, by somebody whose
-//! working directory is in the deleted subvolume. Of writing nothing is left once a file is neither open nor mapped. Pruning takes no
+//! working directory is in the deleted subvolume, or, of a file of which pages were refused, by anybody just at the end of a pause. Of writing nothing is left once a file is neither open nor mapped. Pruning takes no
 //! lock of a directory. No other process asks for us, as in [`super::parked`]: while it did, nobody could unmount.
 
 use std::sync::Weak;
@@ -23,8 +23,10 @@ use crate::protocol::abi::opcode;
 /// From a deletion to the first time that is asked: mostly the kernel has forgotten all by then.
 const FIRST: Duration = Duration::from_millis(500);
 /// The same where pages were refused: who stored to them lets go of them in a moment.
-const AT_ONCE: Duration = Duration::from_millis(20);
-/// Longest pause. Whoever works in a deleted subvolume loses what the kernel remembers of it each time.
+const SOON: Duration = Duration::from_millis(100);
+/// Longest pause where pages were refused: they are shown so long.
+const LONGEST_SHOWN: Duration = Duration::from_secs(1);
+/// Longest pause otherwise. Whoever works in a deleted subvolume loses what the kernel remembers of it each time.
 const LONGEST: Duration = Duration::from_secs(10);
 /// Nodes of one notification. Linux takes so many at a time in any case.
 const NODES_MAX: usize = 512;
@@ -46,7 +48,11 @@ impl Lingers {
     }
 
     fn pause(&self) -> Duration {
-        if self.refused.is_empty() { FIRST } else { AT_ONCE }
+        if self.refused.is_empty() { FIRST } else { SOON }
+    }
+
+    fn longest(&self) -> Duration {
+        if self.refused.is_empty() { LONGEST } else { LONGEST_SHOWN }
     }
 }
 
@@ -107,7 +113,11 @@ impl Shared {
             if self.prune(&nodes) == Err(Errno::INVAL) {
                 return;
             }
-            pause = if lingers == before { LONGEST.min(pause * 3 / 2) } else { lingers.pause() };
+            pause = if lingers == before {
+                lingers.longest().min(pause * 3 / 2)
+            } else {
+                lingers.pause()
+            };
             before = lingers;
         }
     }

@@ -11,6 +11,7 @@ use crate::rights::{Kernel, as_root, as_user, ours};
 const OPENS: &str = r"
 import fcntl, itertools, os, struct
 FLAGS = {'plain': 0, 'fixed': 0x10, 'log': 0x20, 'both': 0x30}
+STILL = {'still/file': 0, 'still/fixed': 0x10}
 WAYS = {'r': os.O_RDONLY, 'w': os.O_WRONLY, 'rw': os.O_RDWR, 'neither': 3}
 MORE = {'append': os.O_APPEND, 'truncate': os.O_TRUNC, 'create': os.O_CREAT, 'path': os.O_PATH, 'direct': os.O_DIRECT}
 def said(what):
@@ -25,14 +26,16 @@ def closed(f):
     return 'opened'
 if os.geteuid() == 0:
     fcntl.ioctl(os.open('.', os.O_RDONLY), 0x5000940e, bytearray(struct.pack('<q4088s', 0, b'still')))
-    with open('still/file', 'wb') as f: f.write(b'content')
-    os.chmod('still/file', 0o666)
+    for name, flags in STILL.items():
+        with open(name, 'wb') as f: f.write(b'content')
+        os.chmod(name, 0o666)
+        flag(name, flags)
     fcntl.ioctl(os.open('still', os.O_RDONLY), 0x4008941a, bytearray(struct.pack('<Q', 2)))
     for name, flags in FLAGS.items():
         with open(name, 'wb') as f: f.write(b'content')
         os.chmod(name, 0o666)
         flag(name, flags)
-for name in [*FLAGS, 'still/file']:
+for name in [*FLAGS, *STILL]:
     for way, access in WAYS.items():
         for count in range(3):
             for more in itertools.combinations(MORE, count):

@@ -28,6 +28,9 @@ const FLAGS: [&str; 16] = [
     "defaults",
 ];
 
+/// What mount(8) has from the table of mounts, or this program has added for it.
+const KNOWN: [&str; 5] = ["allow_other", "default_permissions", "user_id", "group_id", "relatime"];
+
 /// Whether it is no mount that is asked for, but that one changes.
 pub(super) fn is_wanted(options: &[String]) -> bool {
     words(options).any(|word| word == "remount")
@@ -45,8 +48,9 @@ pub(super) fn remount(
 ) -> Result<(), Failure> {
     let (flags, others): (Vec<&str>, Vec<&str>) =
         words(options).partition(|word| FLAGS.contains(word));
-    // It is this program that adds it for mount(8).
-    let others: Vec<&str> = others.into_iter().filter(|word| *word != "allow_other").collect();
+    let name = |word: &str| word.split_once('=').map_or(word, |(name, _)| name).to_owned();
+    let others: Vec<&str> =
+        others.into_iter().filter(|word| !KNOWN.contains(&&*name(word))).collect();
     if !others.is_empty() {
         let what = format!(
             "a mount that is there does not change by {}; unmount it and mount it anew",
@@ -55,7 +59,7 @@ pub(super) fn remount(
         device::warn(globals, directory, &what);
     }
     let mut command = Command::new("mount");
-    command.args(["-i", "-o", &flags.join(",")]).arg(directory);
+    command.args(["-i", "-o", &flags.join(","), "--"]).arg(directory);
     let failed = |why: String| Failure::new("cannot remount", directory.display(), why);
     let output = command.output().map_err(|error| failed(format!("mount(8): {error}")))?;
     match output.status.success() {

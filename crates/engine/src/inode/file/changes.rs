@@ -116,6 +116,12 @@ impl FileChanges {
         self.buffered.saturating_sub(self.prealloc_bytes)
     }
 
+    /// How much work it is to prepare the layer, in bytes that are written: a piece that is written already takes a look at the tree.
+    pub fn work_to_place(&self) -> u64 {
+        const LOOK: u64 = 512;
+        self.buffered.saturating_add(self.pieces.count() as u64 * LOOK)
+    }
+
     /// Bytes of content in this layer that the inode's `nbytes` does not count yet: for `st_blocks`.
     pub fn unsettled_bytes(&self) -> u64 {
         self.buffered.saturating_add(self.mapped)

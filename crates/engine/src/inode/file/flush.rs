@@ -54,7 +54,8 @@ pub(super) fn flush_all(core: &Core, files: &mut [Layered<'_, '_>], join: bool) 
     Ok(())
 }
 
-/// Space for what each layer buffers: one run for all of them, where there is such a run.
+/// Space for what each layer buffers: one run for all of them, where there is such a run. No chunk is made for that: what has holes
+/// enough for each is filled first.
 fn take_space(
     core: &Core,
     files: &mut [Layered<'_, '_>],
@@ -63,7 +64,7 @@ fn take_space(
     let total = files.iter().map(|(file, _)| file.dirty_bytes()).sum();
     let is_alike = files.len() > 1 && files.iter().all(|(file, _)| file.ahead.is_none());
     let mut common = match is_alike && total > 0 && total <= EXTENT_LEN_MAX {
-        true => core.space.allocate_data(total, total),
+        true => core.space.allocate_extent(total, false),
         false => None,
     };
     for (file, _) in files {

@@ -40,6 +40,11 @@ impl<T: Split> RangeMap<T> {
         self.0.is_empty()
     }
 
+    /// How many ranges there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// Every range, in order.
     pub fn iter(&self) -> impl Iterator<Item = (Span, &T)> {
         self.0.iter().map(|(start, (end, value))| (*start..*end, value))
