@@ -57,7 +57,8 @@ impl<S: Store> Mount<S> {
         self.file_changed(self.policy.shown.attr_out(request.nodeid(), &after))
     }
 
-    /// truncate(2) to the length that a file has changes no time; ftruncate(2) and open(2), which come with a handle, do.
+    /// truncate(2) to the length that a file has changes no time; ftruncate(2), which comes with a handle, does, and so does open(2) with
+    /// `O_TRUNC`, which comes without one.
     fn keep_times(
         &self,
         node: &S::Node,
@@ -65,7 +66,7 @@ impl<S: Store> Mount<S> {
         change: &mut SetAttributes,
     ) -> Answer<()> {
         let about = wish.valid & !(fattr::LOCKOWNER | fattr::KILL_SUIDGID);
-        if about == fattr::SIZE {
+        if about == fattr::SIZE && wish.size > 0 {
             let before = self.store.attributes(node)?;
             if before.size == wish.size {
                 let same = change.mode.is_none_or(|mode| mode == before.mode & PERMISSIONS);

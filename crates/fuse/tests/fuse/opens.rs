@@ -35,6 +35,9 @@ if os.geteuid() == 0:
         with open(name, 'wb') as f: f.write(b'content')
         os.chmod(name, 0o666)
         flag(name, flags)
+    for size in (7, 9, 9):
+        os.utime('plain', (1, 1)); os.truncate('plain', size); print('truncate', os.stat('plain').st_mtime > 1)
+        os.utime('plain', (1, 1)); os.ftruncate(os.open('plain', os.O_RDWR), size); print('ftruncate', os.stat('plain').st_mtime > 1)
 for name in [*FLAGS, *STILL]:
     for way, access in WAYS.items():
         for count in range(3):

@@ -17,7 +17,6 @@ const FILES: &[Row] = &[
     ("append", "create f 644; write f abc", "append f abc", "f", "mc"),
     ("truncate-longer", "create f 644", "truncate f 100", "f", "mc"),
     ("truncate-shorter", "create f 644; write f abc", "truncate f 1", "f", "mc"),
-    ("truncate-to-the-same", "create f 644; write f abc", "truncate f 3", "f", ""),
     ("open-trunc", "create f 644; write f abc", "open f w,trunc", "f", "mc"),
     ("open-trunc-of-an-empty-file", "create f 644", "open f w,trunc", "f", "mc"),
     ("open-for-writing", "create f 644", "open f w", "f", ""),
