@@ -1,7 +1,8 @@
 //! Spreading independent work over a few threads, for the length of one call.
 //!
 //! A thread begins on the processors on which its starter may run. Whoever calls may be bound to one of them for its own
-//! reasons (a mount's threads are), and then all helpers would be: so they go back to where the process could run at first.
+//! reasons (a mount's threads are), and then all helpers would be, and would first have to wait there until their starter is made to
+//! pause: so he starts them unbound, for Linux to give them a processor that has nothing to do.
 
 use std::io;
 use std::sync::OnceLock;
@@ -44,10 +45,17 @@ pub fn count() -> usize {
     processors().count
 }
 
-/// Where helpers of the calling thread have to be sent, if they would not be there by themselves.
-fn elsewhere() -> Option<CpuSet> {
-    let all = processors().set?;
-    (sched_getaffinity(None).ok()? != all).then_some(all)
+/// Calls `start` with the calling thread free to run wherever the process could at first. Where that fails, it is slower, and that is all.
+fn unbound(start: impl FnOnce()) {
+    let all = processors().set;
+    let mine = sched_getaffinity(None).ok();
+    let (Some(all), Some(mine)) = (all, mine) else { return start() };
+    if all == mine {
+        return start();
+    }
+    let _freed = sched_setaffinity(None, &all);
+    start();
+    let _bound_again = sched_setaffinity(None, &mine);
 }
 
 /// What the caller does of work that may be little before it asks others for help. To start a thread and to wait for its end takes as long,
@@ -98,19 +106,9 @@ pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) ->
             }
         }
     };
-    let elsewhere = elsewhere();
-    let help = || {
-        // Where that fails, it is slower, and that is all.
-        let _moved = elsewhere.map(|all| sched_setaffinity(None, &all));
-        run();
-    };
     std::thread::scope(|scope| {
-        for _ in 1..threads {
-            // A system that has no thread to give makes it slower, and that is all.
-            if spawn(scope, help).is_err() {
-                break;
-            }
-        }
+        // A system that has no thread to give makes it slower, and that is all.
+        unbound(|| _ = (1..threads).try_for_each(|_| spawn(scope, run)));
         run();
     });
     failed.into_inner().map_or(Ok(()), Err)
@@ -128,13 +126,40 @@ fn spawn<'scope>(
 
 /// The answers of `work` for each item, in their order; on several threads where that pays. The first error ends it.
 pub fn map<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> Result<U> + Sync) -> Result<Vec<U>> {
-    let answers: Vec<Mutex<Option<U>>> = items.iter().map(|_| Mutex::new(None)).collect();
-    let numbered: Vec<(&T, &Mutex<Option<U>>)> = items.iter().zip(&answers).collect();
-    for_each(&numbered, |(item, answer)| {
-        *answer.lock() = Some(work(item)?);
+    let slots = slots(items);
+    for_each(&slots, |slot| slot.fill(&work))?;
+    Ok(answers(slots))
+}
+
+/// The same for items that are alike, and may be little work, as [`for_each_alike_unless`] does it.
+pub fn map_alike<T: Sync, U: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<U> + Sync,
+) -> Result<Vec<U>> {
+    let slots = slots(items);
+    for_each_alike_unless(false, &slots, |slot| slot.fill(&work))?;
+    Ok(answers(slots))
+}
+
+/// An item and its answer.
+struct Slot<'i, T, U> {
+    item: &'i T,
+    answer: Mutex<Option<U>>,
+}
+
+impl<T, U> Slot<'_, T, U> {
+    fn fill(&self, work: impl Fn(&T) -> Result<U>) -> Result<()> {
+        *self.answer.lock() = Some(work(self.item)?);
         Ok(())
-    })?;
-    Ok(answers.into_iter().filter_map(Mutex::into_inner).collect())
+    }
+}
+
+fn slots<T, U>(items: &[T]) -> Vec<Slot<'_, T, U>> {
+    items.iter().map(|item| Slot { item, answer: Mutex::new(None) }).collect()
+}
+
+fn answers<T, U>(slots: Vec<Slot<'_, T, U>>) -> Vec<U> {
+    slots.into_iter().filter_map(|slot| slot.answer.into_inner()).collect()
 }
 
 /// The same, by this thread alone and in order when `sequential`.

@@ -78,7 +78,7 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         })?;
     }
     if args.foreground || buttress_fuse::launch::is_background() {
-        buttress_fuse::heap::set_up();
+        buttress_fuse::heap::set_up(&options);
     }
     if !idle.is_empty() && !buttress_fuse::launch::is_background() {
         device::warn(globals, device, &format!("mount options without effect: {}", idle.join(",")));

@@ -22,8 +22,8 @@ use crate::threads;
 use crate::tree::{Draft, Merge, Remade, Stretch, View, Wanted};
 use crate::txn::{Core, CsumLog, Emit};
 
-/// New inodes in a part: a hundred leaves or more. Few in tests, so that they have parts.
-const INODES: usize = if cfg!(test) { 4 } else { 8192 };
+/// New inodes in a part: some thirty leaves or more. Few in tests, so that they have parts.
+const INODES: usize = if cfg!(test) { 4 } else { 2048 };
 /// Fewer new inodes than this are not worth a draft.
 const INODES_MIN: usize = if cfg!(test) { 3 } else { 1024 };
 /// Leaves in a stretch. Fewer in tests.

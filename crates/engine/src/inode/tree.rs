@@ -26,7 +26,7 @@ use crate::txn::{Core, Op};
 
 pub(super) const SHARDS: usize = 64;
 /// Changed inodes that a thread takes at a time.
-const AT_A_TIME: usize = 4096;
+const AT_A_TIME: usize = 512;
 /// Inodes whose data are placed at a time, and bytes of which no more are added to them: they are locked meanwhile.
 const PLACED_AT_A_TIME: usize = 64;
 const PLACED_BYTES: u64 = 512 << 10;
@@ -477,7 +477,7 @@ impl FileTree {
             let rotate = |&(number, part): &(usize, &[Listed])| {
                 Ok(rotate_all(part, number * AT_A_TIME, transid))
             };
-            for found in threads::map(&parts, rotate)? {
+            for found in threads::map_alike(&parts, rotate)? {
                 with_data.extend(found.with_data);
                 committing.new_from = committing.new_from.max(found.old_to);
                 committing.large.extend(found.large);
@@ -570,7 +570,7 @@ impl FileTree {
             parts.push(Mutex::new(inodes.split_off(inodes.len().saturating_sub(AT_A_TIME))));
         }
         // Each is let go of while it is at hand, before the shards look who still uses it.
-        let done = threads::for_each(&parts, |part| {
+        let done = threads::for_each_alike_unless(false, &parts, |part| {
             std::mem::take(&mut *part.lock()).iter().for_each(|(_, inode)| self.settled(inode));
             Ok(())
         });

@@ -18,6 +18,7 @@ const PAUSE: Duration = Duration::from_millis(1);
 /// The low bits of a place's state, below a count that makes each state another one.
 const KIND: u64 = 3;
 const READING: u64 = 0;
+/// A request of those of which the kernel lets so many wait at once, and keeps the others back.
 const DATA: u64 = 1;
 const OTHER: u64 = 2;
 
@@ -34,6 +35,8 @@ pub(super) struct Place {
     thread: i32,
     /// The processor whose requests it receives; of a thread that reads /dev/fuse none.
     queue: Option<u16>,
+    /// It was there before there were requests.
+    is_first: bool,
     state: AtomicU64,
     manner: Mutex<Manner>,
     /// It is `Idle`, or will be after what takes long: for a look in passing.
@@ -57,10 +60,19 @@ enum Manner {
 impl Places {
     /// The place of the calling thread.
     pub(super) fn take(&self, queue: Option<u16>) -> Arc<Place> {
+        self.take_as(queue, false)
+    }
+
+    /// The same for a thread that was there before the kernel could queue any request.
+    pub(super) fn take_first(&self, queue: u16) -> Arc<Place> {
+        self.take_as(Some(queue), true)
+    }
+
+    fn take_as(&self, queue: Option<u16>, is_first: bool) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let manner = Mutex::new(Manner::Usual);
         let (state, gives_way) = (AtomicU64::new(READING), AtomicBool::new(false));
-        let place = Arc::new(Place { thread, queue, state, manner, gives_way });
+        let place = Arc::new(Place { thread, queue, is_first, state, manner, gives_way });
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -80,7 +92,7 @@ impl Places {
     /// A thread has received a request.
     pub(super) fn begin(&self, place: &Place, request: &Request<'_>) {
         let kind = match request.opcode() {
-            opcode::READ | opcode::WRITE => DATA,
+            opcode::READ | opcode::WRITE | opcode::RELEASE | opcode::RELEASEDIR => DATA,
             _ => OTHER,
         };
         let kept = request.opcode() == opcode::WRITE
@@ -107,9 +119,35 @@ impl Places {
         }
     }
 
+    /// Whether there was a moment during the call in which nobody had data in hand and none were on their way: what the kernel had sent
+    /// before is counted in [`Places::kept`] then. `false` says nothing.
+    ///
+    /// Data that wait in a queue, or that the kernel keeps back, have others before them that somebody has in hand or that are
+    /// on their way to a thread, which is awake then. So the moment is one between two looks at all threads that find the same: whoever
+    /// waits for requests sleeps, in each queue one who is given what was queued before him, and has got none in between.
+    pub(super) fn were_at_rest(&self) -> bool {
+        self.look().is_some_and(|seen| self.look() == Some(seen))
+    }
+
+    /// The states of all threads, unless one may have data in hand, or a queue have some for which nobody has come.
+    fn look(&self) -> Option<Vec<(i32, u64)>> {
+        let all = self.all.lock().clone();
+        let (mut seen, mut empty) = (Vec::with_capacity(all.len()), BTreeSet::new());
+        for place in &all {
+            let state = place.state.load(Ordering::SeqCst);
+            match state & KIND {
+                DATA => return None,
+                READING if !place.sleeps() => return None,
+                READING if place.gets_what_is_queued(state) => _ = empty.insert(place.queue),
+                _ => {}
+            }
+            seen.push((place.thread, state));
+        }
+        all.iter().all(|place| empty.contains(&place.queue)).then_some(seen)
+    }
+
     /// Waits until all that was queued before the call has been received, and reads and writes of data among it are answered; `false` if
-    /// somewhere requests are queued at each of so many `looks`. (One that waits in a queue whose threads all wait for something
-    /// but one who has just come is not seen.)
+    /// somewhere requests are queued at each of so many `looks`.
     pub(super) fn wait_for_queued(&self, looks: usize) -> bool {
         let mut empty = BTreeSet::new();
         for _ in 0..looks {
@@ -238,10 +276,18 @@ impl Place {
         }
     }
 
+    /// Whether the thread is given what was queued before it began to wait. One with a ring that has just come is not.
+    fn gets_what_is_queued(&self, state: u64) -> bool {
+        self.queue.is_none() || self.is_first || state > KIND
+    }
+
     /// Whether the thread waits for a request: then none is queued.
     fn finds_none(&self) -> bool {
         let seen = self.state.load(Ordering::SeqCst);
-        seen & KIND == READING && self.sleeps() && self.state.load(Ordering::SeqCst) == seen
+        seen & KIND == READING
+            && self.gets_what_is_queued(seen)
+            && self.sleeps()
+            && self.state.load(Ordering::SeqCst) == seen
     }
 
     fn sleeps(&self) -> bool {
@@ -287,7 +333,7 @@ mod tests {
             let places = &places;
             // As a reader that waits for requests.
             scope.spawn(move || {
-                placed.send(places.take(Some(1))).unwrap();
+                placed.send(places.take_first(1)).unwrap();
                 let _ended = ended.recv();
             });
             let waits = is_placed.recv().unwrap();
@@ -307,6 +353,63 @@ mod tests {
             assert!(!places.wait_for_queued(3), "nobody waits in that queue");
             places.leave(&other);
             while !places.wait_for_queued(1) {}
+            drop(end);
+        });
+    }
+
+    #[test]
+    fn at_rest_is_who_sleeps_and_is_given_what_was_queued() {
+        let places = Places::default();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let (placed, is_placed) = std::sync::mpsc::channel();
+            let places = &places;
+            // As a reader that waits for its first request.
+            scope.spawn(move || {
+                placed.send(places.take(Some(1))).unwrap();
+                let _ended = ended.recv();
+            });
+            let waits = is_placed.recv().unwrap();
+            let at_rest = || (0..1000).any(|_| places.were_at_rest());
+            assert!(!at_rest(), "what was queued before it came is not given to it");
+            waits.enter(OTHER);
+            assert!(!at_rest(), "nobody waits in that queue");
+            waits.done();
+            // It may not sleep yet, this time.
+            while !places.were_at_rest() {}
+            let mine = places.take(Some(1));
+            assert!(!at_rest(), "this thread runs, and may have received a request");
+            mine.enter(DATA);
+            assert!(!at_rest(), "it has data in hand");
+            mine.enter(OTHER);
+            while !places.were_at_rest() {}
+            let other = places.take(Some(2));
+            other.enter(OTHER);
+            assert!(!at_rest(), "nobody waits in the other queue");
+            drop(end);
+        });
+    }
+
+    #[test]
+    fn who_answers_in_between_was_not_at_rest() {
+        let places = Places::default();
+        let (end, ended) = std::sync::mpsc::channel::<()>();
+        std::thread::scope(|scope| {
+            let (placed, is_placed) = std::sync::mpsc::channel();
+            let places = &places;
+            scope.spawn(move || {
+                placed.send(places.take_first(1)).unwrap();
+                let _ended = ended.recv();
+            });
+            let waits = is_placed.recv().unwrap();
+            let first = loop {
+                if let Some(seen) = places.look() {
+                    break seen;
+                }
+            };
+            waits.enter(DATA);
+            waits.done();
+            assert!(places.look().is_some_and(|seen| seen != first));
             drop(end);
         });
     }

@@ -336,6 +336,16 @@ struct Seated<'s> {
     place: Arc<Place>,
 }
 
+impl<'s> Seated<'s> {
+    /// The calling thread is one of them: to be called before the kernel can give it anything. `is_first` of its queue?
+    fn take(shared: &'s Shared, queue: &Queue, is_first: bool) -> Self {
+        let (places, processor) = (&shared.places, queue.processor);
+        let place =
+            if is_first { places.take_first(processor) } else { places.take(Some(processor)) };
+        Seated { shared, place }
+    }
+}
+
 impl Drop for Seated<'_> {
     fn drop(&mut self) {
         self.place.done();
@@ -392,6 +402,7 @@ impl Shared {
         let (shared, own) = (Arc::clone(self), Arc::clone(queue));
         let body = move || {
             let seat = Seat::take(own.processor, shared.queues.anywhere);
+            let place = Seated::take(&shared, &own, false);
             let ring = Ring::new(shared.queues.payload_bytes).ok().and_then(|mut ring| {
                 let registered = ring.register(shared.channel.as_fd(), own.processor);
                 registered.ok().map(|()| ring)
@@ -401,7 +412,7 @@ impl Shared {
             }
             let _somebody_waits = has_begun.send(ring.is_some());
             if let Some(ring) = ring {
-                shared.serve_queue(&own, seat, ring, lean);
+                shared.serve_queue(&own, place, seat, ring, lean);
             }
         };
         let started = std::thread::Builder::new().name("buttress-ring".to_owned()).spawn(body);
@@ -414,11 +425,12 @@ impl Shared {
 
     /// Body of the first thread of a queue.
     fn serve_first(self: &Arc<Self>, queue: &Arc<Queue>, mut ring: Ring) {
+        let place = Seated::take(self, queue, true);
         match ring.register(self.channel.as_fd(), queue.processor) {
             Ok(()) => {
                 queue.join();
                 let seat = Seat::take(queue.processor, self.queues.anywhere);
-                self.serve_queue(queue, seat, ring, self.queues.lean);
+                self.serve_queue(queue, place, seat, ring, self.queues.lean);
                 self.end();
             }
             // The kernel does without rings then, as nothing has come by one.
@@ -430,12 +442,12 @@ impl Shared {
     fn serve_queue(
         self: &Arc<Self>,
         queue: &Arc<Queue>,
+        place: Seated<'_>,
         mut seat: Seat,
         mut ring: Ring,
         lean: bool,
     ) {
         let _no_queue_without_threads = EndOnPanic(self);
-        let place = Seated { shared: self, place: self.places.take(Some(queue.processor)) };
         let mut pace = Pace::new();
         loop {
             let unsettled = queue.unsettled();
