@@ -9,6 +9,7 @@ use buttress_fuse::protocol::mounts;
 use buttress_fuse::{Cause, Ground, MountError, MountOptions, Unmounted};
 use clap::Args;
 use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::{Value, json};
 
 use crate::args::Globals;
@@ -77,6 +78,9 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
             failure(device, 0, directory, &error)
         })?;
     }
+    if !options.read_only {
+        reaches_its_end(device, directory)?;
+    }
     if args.foreground || buttress_fuse::launch::is_background() {
         buttress_fuse::heap::set_up(&options);
     }
@@ -91,6 +95,24 @@ pub fn run(args: &Mount, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         }
         failure(device, options.offset, directory, &error)
     })
+}
+
+/// Refuses an image file that is larger than files may be that this process writes to (`ulimit -f`): the mount would turn read-only some
+/// day.
+fn reaches_its_end(device: &Path, directory: &Path) -> Result<(), Failure> {
+    let limit = getrlimit(Resource::Fsize);
+    // What one has set for oneself one can take back.
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _it_is_as_before_then = setrlimit(Resource::Fsize, raised);
+    let bytes = device.metadata().ok().filter(|it| it.is_file()).map_or(0, |it| it.len());
+    let Some(most) = getrlimit(Resource::Fsize).current.filter(|most| *most < bytes) else {
+        return Ok(());
+    };
+    let what = format!("cannot mount {} on", device.display());
+    let why =
+        format!("this process may write to files of {most} bytes at most, and it has {bytes}");
+    let failure = Failure::new(what, directory.display(), why);
+    Err(failure.hint("Raise the limit (ulimit -f unlimited), or mount it read-only: -o ro"))
 }
 
 /// A mount whose process was killed is still there, of no use, and in the way.

@@ -624,3 +624,16 @@ fn an_image_that_was_moved_is_known() {
     assert!(!place.ok("mount").contains("moved.img"));
     drop(live);
 }
+
+/// The kernel would say yes, and each write no.
+#[test]
+fn what_was_mounted_read_only_does_not_become_writable() {
+    let place = Place::new();
+    place.ok("mkfs -q -f --size 200M disk.img");
+    let Some(live) = Live::of(&place, "-o ro") else { return };
+    let words = ["disk.img", "mnt", "-o", "remount,rw"];
+    let said = run_as("/sbin/mount.fuse.buttress", place.path(), &words);
+    assert!(said.code != 0 && said.err.contains("mounted read-only"), "{}", said.err);
+    assert!(said.err.contains("mount it anew"), "{}", said.err);
+    live.end();
+}

@@ -196,6 +196,42 @@ fn a_balance_that_gets_no_thread_stays_paused() {
 }
 
 #[test]
+fn a_limit_on_files_is_told_before_the_mount_meets_it() {
+    let place = Place::new();
+    let tool = Command::new("prlimit").arg("--version").output();
+    if !Path::new("/dev/fuse").exists() || tool.is_err() {
+        println!("skipped: needs /dev/fuse and prlimit");
+        return;
+    }
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    place.ok("mkfs -q -f --size 200M disk.img");
+    let mount = |limit: &str, line: &str| {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--fsize={limit}")).args(ours(line));
+        command.current_dir(place.path()).output().unwrap()
+    };
+    let refused = mount("1048576:1048576", "mount disk.img mnt");
+    let text = said(&refused);
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("files of 1048576 bytes at most, and it has 209715200"), "{text}");
+    // To read nothing is written, and what one has set for oneself one can take back.
+    for (limit, line) in [
+        ("1048576:1048576", "mount -o ro disk.img mnt"),
+        ("1048576:unlimited", "mount disk.img mnt"),
+    ] {
+        let mounted = mount(limit, line);
+        assert!(mounted.status.success(), "{limit}: {}", said(&mounted));
+        if !line.contains("ro") {
+            std::fs::write(place.join("mnt/file"), vec![1; 8 << 20]).unwrap();
+            place.ok("filesystem sync mnt");
+        }
+        let said = place.umount("mnt");
+        assert_eq!(said.code, 0, "{}", said.err);
+    }
+    assert_eq!(place.ok("cat disk.img:/file").len(), 8 << 20);
+}
+
+#[test]
 fn mounts_are_served_with_few_descriptors_or_not_at_all() {
     let place = Place::new();
     let tool = Command::new("prlimit").arg("--version").output();

@@ -53,7 +53,7 @@ pub struct MountOptions {
     pub subvolume_id: Option<u64>,
     /// `offset=`: where the filesystem begins in the image, in bytes.
     pub offset: u64,
-    /// `commit=`: seconds that a change waits at most for its commit, 1 to 300; `None`: 5.
+    /// `commit=`: seconds that a change waits at most for its commit, 1 or more; `None`: 5.
     pub commit_seconds: Option<u32>,
     /// `relatime`, `noatime`, `strictatime`.
     pub access_times: AccessTimes,

@@ -125,7 +125,7 @@ pub(super) const ROWS: &[Row] = &[
     // btrfs(5).
     row("subvol", Value(set_subvol, "expects a path from the top-level subvolume")),
     row("subvolid", Value(set_subvolid, "expects a subvolume id")),
-    row("commit", Value(set_commit, "expects seconds, 1 to 300")),
+    row("commit", Value(set_commit, "expects seconds, or 0 for the default")),
     row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
     row("norecovery", Switch(|o| o.no_log_replay = true)),
     row("nologreplay", Switch(|o| o.no_log_replay = true)),
@@ -299,7 +299,7 @@ fn set_subvolid(options: &mut MountOptions, value: &str) -> Option<()> {
 }
 
 fn set_commit(options: &mut MountOptions, value: &str) -> Option<()> {
-    let seconds = value.parse().ok().filter(|seconds| (1..=300).contains(seconds))?;
-    options.commit_seconds = Some(seconds);
+    let seconds = value.parse().ok()?;
+    options.commit_seconds = Some(seconds).filter(|&seconds| seconds > 0);
     Some(())
 }

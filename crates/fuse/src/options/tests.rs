@@ -54,7 +54,9 @@ fn values_are_checked() {
     assert_eq!(parsed("subvolid=0").subvolume, SubvolumeChoice::Id(5));
     assert_eq!(parsed("uid=1000,gid=7").gid, Some(7));
     assert_eq!(parsed("memory=32M").memory, Some(32 << 20));
-    for wrong in ["commit=0", "commit=301", "commit", "offset=x", "uid=-1", "subvol=", "ro=1"] {
+    assert_eq!(parsed("commit=600").commit_seconds, Some(600));
+    assert_eq!(parsed("commit=600,commit=0").commit_seconds, None);
+    for wrong in ["commit=-1", "commit=5s", "commit", "offset=x", "uid=-1", "subvol=", "ro=1"] {
         assert!(matches!(refused(wrong), OptionError::Value { .. }), "{wrong}");
     }
     assert_eq!(parsed("bg_reclaim_threshold=75").bg_reclaim_threshold, Some(75));

@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use buttress_fuse::client;
+
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
@@ -58,9 +60,15 @@ pub(super) fn remount(
         );
         device::warn(globals, directory, &what);
     }
+    let failed = |why: String| Failure::new("cannot remount", directory.display(), why);
+    let writes = flags.iter().rev().find(|word| ["ro", "rw"].contains(*word)) == Some(&"rw");
+    if writes && client::options(directory).is_ok_and(|options| options.iter().any(|it| it == "ro"))
+    {
+        let why = "it was mounted read-only, and its process has the filesystem so".to_owned();
+        return Err(failed(why).hint("Unmount it, and mount it anew"));
+    }
     let mut command = Command::new("mount");
     command.args(["-i", "-o", &flags.join(","), "--"]).arg(directory);
-    let failed = |why: String| Failure::new("cannot remount", directory.display(), why);
     let output = command.output().map_err(|error| failed(format!("mount(8): {error}")))?;
     match output.status.success() {
         true => Ok(()),
