@@ -137,7 +137,7 @@ impl Places {
             let state = place.state.load(Ordering::SeqCst);
             match state & KIND {
                 DATA => return None,
-                READING if !place.sleeps() => return None,
+                READING if place.how_it_is() != Some('S') => return None,
                 READING if place.gets_what_is_queued(state) => _ = empty.insert(place.queue),
                 _ => {}
             }
@@ -290,11 +290,16 @@ impl Place {
             && self.state.load(Ordering::SeqCst) == seen
     }
 
+    /// Whether the thread sleeps, or has ended.
     fn sleeps(&self) -> bool {
+        self.how_it_is().is_none_or(|state| state == 'S')
+    }
+
+    /// What the system says of it, if it is there.
+    fn how_it_is(&self) -> Option<char> {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread));
         // The name, in parentheses, may have any characters.
-        let state = stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next());
-        state.is_none_or(|state| state == 'S')
+        stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next())
     }
 }
 
