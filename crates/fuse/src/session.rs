@@ -71,10 +71,13 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// How many requests with pages that the kernel kept found no room.
-    fn refused_pages(&self) -> u64 {
-        0
+    /// Requests with pages that the kernel kept, and that were refused.
+    fn refused_pages(&self) -> RefusedPages {
+        RefusedPages::default()
     }
+
+    /// Who asked for all to be written is told of so many that found no room.
+    fn told_of_no_room(&self, _count: u64) {}
 
     /// Whether the kernel may show pages that were refused when it sent them.
     fn shows_refused(&self) -> bool {
@@ -104,6 +107,19 @@ pub trait Handler: Send + Sync + 'static {
     fn may_wait(&self, request: &Request<'_>) -> bool {
         waits_by_nature(request.opcode())
     }
+}
+
+/// How many requests with pages that the kernel had kept were refused so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RefusedPages {
+    /// They found no room.
+    pub no_room: u64,
+    /// Those of them of which somebody who asked for all to be written was told.
+    pub told: u64,
+    /// Nobody may write there, or somebody is at a limit of his own.
+    pub by_rule: u64,
+    /// Something else.
+    pub otherwise: u64,
 }
 
 /// Whether requests of this kind usually wait.

@@ -41,7 +41,7 @@ use crate::nodes::{Identity, NodeTable, Numbers, SUBVOLUME_TOP};
 use crate::options::{AccessTimes, MountOptions};
 use crate::protocol::abi::{self, EntryOut, ROOT_ID, init, opcode};
 use crate::protocol::channel::{Reply, Request};
-use crate::session::{self, BASE_FLAGS, Handler};
+use crate::session::{self, BASE_FLAGS, Handler, RefusedPages};
 use attributes::Shown;
 use control::{Control, words};
 use store::{Answer, Attributes, NewInode, Store};
@@ -343,8 +343,12 @@ impl<S: Control> Handler for Mount<S> {
         }
     }
 
-    fn refused_pages(&self) -> u64 {
-        self.refused.no_room()
+    fn refused_pages(&self) -> RefusedPages {
+        self.refused.so_far()
+    }
+
+    fn told_of_no_room(&self, count: u64) {
+        self.refused.told(count);
     }
 
     fn shows_refused(&self) -> bool {

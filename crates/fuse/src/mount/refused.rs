@@ -4,7 +4,7 @@
 //! to let go of them (`session/prune.rs`) until it forgets them, which it does once nobody has them open or mapped.
 //!
 //! What there was no room for, or no way to the disk, is only counted: with the file the kernel would forget that nobody was told of that yet, which
-//! whoever opens and fsyncs it next is told.
+//! whoever opens and fsyncs it next is told. Of what found no room whoever asks for all to be written is told, too, once.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,11 +12,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
+use crate::session::RefusedPages;
+
 /// What was refused.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
-    /// Requests with pages that found no room.
+    /// As [`RefusedPages`] has them.
     no_room: AtomicU64,
+    told: AtomicU64,
+    by_rule: AtomicU64,
+    otherwise: AtomicU64,
     /// Nodes of which the kernel may have such pages.
     nodes: Mutex<BTreeSet<u64>>,
     /// Whether there are any.
@@ -26,21 +31,33 @@ pub(super) struct Refused {
 impl Refused {
     /// Pages of `node` are refused. To be called before that is answered: who has the kernel send what it keeps looks at this then.
     pub fn add(&self, node: u64, errno: Errno) {
-        match errno {
-            // What is full is so for all; who is at a limit of his own is told by msync(2), and is in nobody's way.
-            Errno::NOSPC => _ = self.no_room.fetch_add(1, Ordering::SeqCst),
-            Errno::ROFS | Errno::PERM => {
-                let mut nodes = self.nodes.lock();
-                nodes.insert(node);
-                self.any.store(true, Ordering::SeqCst);
-            }
-            _ => {}
+        let count = match errno {
+            Errno::NOSPC => &self.no_room,
+            // Who is at a limit of his own is told by msync(2), and is in nobody's way.
+            Errno::ROFS | Errno::PERM | Errno::DQUOT => &self.by_rule,
+            _ => &self.otherwise,
+        };
+        count.fetch_add(1, Ordering::SeqCst);
+        if matches!(errno, Errno::ROFS | Errno::PERM) {
+            let mut nodes = self.nodes.lock();
+            nodes.insert(node);
+            self.any.store(true, Ordering::SeqCst);
         }
     }
 
-    /// How many requests found no room so far.
-    pub fn no_room(&self) -> u64 {
-        self.no_room.load(Ordering::SeqCst)
+    /// How many requests were refused so far.
+    pub fn so_far(&self) -> RefusedPages {
+        RefusedPages {
+            no_room: self.no_room.load(Ordering::SeqCst),
+            told: self.told.load(Ordering::SeqCst),
+            by_rule: self.by_rule.load(Ordering::SeqCst),
+            otherwise: self.otherwise.load(Ordering::SeqCst),
+        }
+    }
+
+    /// Somebody is told of so many that found no room.
+    pub fn told(&self, count: u64) {
+        self.told.fetch_max(count, Ordering::SeqCst);
     }
 
     /// Whether the kernel may show such pages of any node.

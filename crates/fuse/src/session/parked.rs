@@ -19,8 +19,8 @@
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
-//! Pages that find no room while the request waits are lost, as the kernel keeps none that were refused: then it is refused, too, with `ENOSPC`. What was refused before it came,
-//! or by a limit, is said by msync(2) and fsync(2) alone.
+//! Pages that find no room are lost, as the kernel keeps none that were refused: the next such request is refused, too, with `ENOSPC`, and all that wait at the same
+//! time. (The kernel may have sent them long before: the end of a child that a program had forked is enough.) What was refused by a rule or a limit is said by msync(2) and fsync(2) alone.
 //!
 //! Where the kernel cannot be asked (no program, no process to be had, no path to the mount) or does not come to an end, the
 //! request is refused with `EIO`: it promises what is not known. (`EAGAIN` would come out of setxattr(2) as `EOPNOTSUPP`.)
@@ -67,7 +67,7 @@ pub(super) struct Parked {
 
 #[derive(Default)]
 struct State {
-    /// Requests, their bodies, and how many pages had found no room when they came.
+    /// Requests, their bodies, and of how many that had found no room somebody was told when they came.
     waiting: Vec<(Request<'static>, Vec<u8>, u64)>,
     /// A thread sees to them.
     seen_to: bool,
@@ -78,8 +78,8 @@ impl Shared {
     /// too many now.
     pub(super) fn park(self: &Arc<Self>, request: &Request<'_>) -> bool {
         let mut state = self.parked.state.lock();
-        let refused = self.handler.refused_pages();
-        state.waiting.push((request.over(&[]), request.body().rest().to_vec(), refused));
+        let told = self.handler.refused_pages().told;
+        state.waiting.push((request.over(&[]), request.body().rest().to_vec(), told));
         if std::mem::replace(&mut state.seen_to, true) {
             return true;
         }
@@ -118,8 +118,8 @@ impl Shared {
     fn finish_parked(&self, write_back: impl Fn() -> Result<(), Errno>) {
         while let Some(requests) = self.take_parked() {
             let written = write_back();
-            for (request, body, refused) in requests {
-                match self.unless_refused_since(refused, written) {
+            for (request, body, told) in requests {
+                match self.unless_refused(told, written) {
                     Ok(()) => {
                         let request = request.over(&body);
                         self.serve(&request, Reply::new(&self.channel, &request));
@@ -131,13 +131,18 @@ impl Shared {
         }
     }
 
-    /// What has come of writing what the kernel keeps, for a request that came when so many pages had found no room.
-    pub(super) fn unless_refused_since(
+    /// What has come of writing what the kernel keeps, for a request that came when so many refused for want of room were `told` of.
+    pub(super) fn unless_refused(
         &self,
-        refused: u64,
+        told: u64,
         written: Result<(), Errno>,
     ) -> Result<(), Errno> {
-        if self.handler.refused_pages() > refused { Err(Errno::NOSPC) } else { written }
+        let no_room = self.handler.refused_pages().no_room;
+        if no_room <= told {
+            return written;
+        }
+        self.handler.told_of_no_room(no_room);
+        Err(Errno::NOSPC)
     }
 
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
@@ -163,9 +168,9 @@ impl Shared {
     fn sync_once(&self, place: &Path) -> Result<(), String> {
         let kept = || self.places.kept();
         let before = kept();
-        let mut sync = SYNC.run(place);
+        let mut sync = self.run_sync(place);
         for _ in 1..TRIES {
-            sync = sync.or_else(|_| SYNC.run(place));
+            sync = sync.or_else(|_| self.run_sync(place));
         }
         sync?;
         // Mostly nothing was kept, and nobody does anything.
@@ -178,6 +183,16 @@ impl Shared {
             Ok(())
         };
         pass_until_all_came(pages_on_their_way(), kept, pass)
+    }
+
+    /// Runs sync(1), which fails where pages are refused meanwhile. If that is by a rule, all others are on their way nevertheless: who goes
+    /// on to store where he may not is told by msync(2), and stops nobody else. That the mount can be reached another process shows.
+    fn run_sync(&self, place: &Path) -> Result<(), String> {
+        let before = self.handler.refused_pages();
+        let Err(why) = SYNC.run(place) else { return Ok(()) };
+        let now = self.handler.refused_pages();
+        let by_rule = now.by_rule > before.by_rule && now.otherwise == before.otherwise;
+        if by_rule && STAT.run(place).is_ok() { Ok(()) } else { Err(why) }
     }
 
     /// Where the mount can be reached.

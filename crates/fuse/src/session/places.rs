@@ -146,6 +146,20 @@ impl Places {
         all.iter().all(|place| empty.contains(&place.queue)).then_some(seen)
     }
 
+    /// Waits until all that was queued for a processor before the call has been received; `false` if something is queued there at each
+    /// of so many `looks`.
+    pub(super) fn wait_for_queue(&self, processor: usize, looks: usize) -> bool {
+        let its = |place: &Place| place.queue.is_some_and(|queue| usize::from(queue) == processor);
+        for _ in 0..looks {
+            let all = self.all.lock().clone();
+            if all.iter().any(|place| its(place) && place.finds_none()) {
+                return true;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        false
+    }
+
     /// Waits until all that was queued before the call has been received, and reads and writes of data among it are answered; `false` if
     /// somewhere requests are queued at each of so many `looks`.
     pub(super) fn wait_for_queued(&self, looks: usize) -> bool {
@@ -358,6 +372,10 @@ mod tests {
             assert!(!places.wait_for_queued(3), "nobody waits in that queue");
             places.leave(&other);
             while !places.wait_for_queued(1) {}
+            while !places.wait_for_queue(1, 1) {}
+            assert!(!places.wait_for_queue(2, 3), "there is no such queue");
+            waits.enter(OTHER);
+            assert!(!places.wait_for_queue(1, 3), "nobody waits in it");
             drop(end);
         });
     }

@@ -45,6 +45,8 @@ const SPARE_DESCRIPTORS: usize = 16;
 /// Threads that a queue has from the start, at least.
 const THREADS_MIN: usize = 2;
 
+/// How often it is looked whether a queue is empty that this process cannot ask by.
+const LOOKS: usize = 1000;
 /// How long a request waits for the process that stirs its queue.
 const STIRRING: Duration = Duration::from_millis(100);
 
@@ -517,7 +519,7 @@ impl Shared {
         request: &Request<'_>,
         reply: Reply<'_>,
     ) {
-        let refused = self.handler.refused_pages();
+        let told = self.handler.refused_pages().told;
         let others = match queue.step_out(about_all) {
             Others::Wanted if !self.start_another(queue) => Others::None,
             others => others,
@@ -526,7 +528,7 @@ impl Shared {
             self.stir(queue.processor);
         }
         let written = about_all.then(|| self.write_back_beside(&others));
-        match written.map(|written| self.unless_refused_since(refused, written)) {
+        match written.map(|written| self.unless_refused(told, written)) {
             Some(Err(errno)) => reply.refuse(errno),
             Some(Ok(())) | None => self.serve(request, reply),
         }
@@ -584,6 +586,8 @@ impl Shared {
                     Ok(()) => ask()?,
                     // What has gone away since has no requests.
                     Err(_) if processors_online().is_some_and(|all| !all.contains(&processor)) => {}
+                    // This process may not run there any more (a control group). Who asks is not needed where all was received.
+                    Err(_) if self.places.wait_for_queue(processor, LOOKS) => {}
                     Err(error) => return Err(format!("processor {processor}: {error}")),
                 }
             }

@@ -290,6 +290,70 @@ wait()"
     });
 }
 
+/// The kernel sends pages when it wants to, at the end of a child with the same mapping, say: that they found no room then is said once, too.
+#[test]
+fn who_asks_is_told_of_pages_that_found_no_room_before() {
+    on_both(|mount| {
+        let body = format!(
+            "{SNAPSHOT}
+import errno
+def said(do, *args):
+    try: do(*args); print('done')
+    except OSError as error: print(errno.errorcode[error.errno])
+a = mapped('file'); os.fsync(os.open('file', os.O_RDWR))
+f = os.open('full', os.O_RDWR | os.O_CREAT); at = 0; step = 1 << 26
+while step >= 4096:
+    try: os.posix_fallocate(f, at, step); at += step
+    except OSError: step //= 2
+for do in [(snapshot, b's', 2), (os.setxattr, '.', 'buttress.commit', b'')]:
+    dirty(a, 1)
+    child = os.fork()
+    if child == 0: os._exit(0)
+    os.waitpid(child, 0)
+    said(*do); said(os.setxattr, '.', 'buttress.commit', b'')
+print(sorted(os.listdir('.')))"
+        );
+        let all = "ENOSPC\ndone\n".repeat(2) + "['file', 'full']";
+        assert_eq!(run(&mount.path(), &body), all);
+    });
+}
+
+/// Whoever goes on to store where nobody may write is in nobody's way.
+#[test]
+fn who_stores_where_he_may_not_stops_nobody_else() {
+    on_both(|mount| {
+        let top = mount.path();
+        client::create_subvolume(&top.join("sub")).unwrap();
+        fs::write(top.join("sub/file"), "what is there").unwrap();
+        client::snapshot(&top.join("sub"), &top.join("still"), true).unwrap();
+        let body = "
+import signal
+m = mmap.mmap(os.open('still/file', os.O_RDWR), 4)
+child = os.fork()
+if child == 0:
+    os.close(1)
+    while os.getppid() != 1:
+        m[0:4] = b'lies'
+        try: m.flush()
+        except OSError: pass
+wait()
+os.kill(child, signal.SIGKILL)";
+        let program = start(&top, body);
+        let body = format!(
+            "{SNAPSHOT}
+for i in range(3):
+    a = mapped('new'); dirty(a, i)
+    os.setxattr('.', 'buttress.commit', b'')
+    snapshot(b's%d' % i, 2)
+    os.setxattr('sub', 'buttress.readonly', b'%d' % (i % 2))
+    print(right(content('s%d/new' % i), i))"
+        );
+        assert_eq!(run(&top, &body), ["250"; 3].join("\n"));
+        assert_eq!(program.finish(), "ready");
+        assert_eq!(fs::read(top.join("sub/file")).unwrap(), b"what is there");
+    });
+}
+
 #[test]
 fn a_snapshot_has_more_pages_than_requests_may_wait() {
     on_both(|mount| {
