@@ -49,7 +49,7 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::error::{Error, Result};
 use crate::hash::Spread;
-use crate::inode::{Inode, Reason};
+use crate::inode::{Flush, Inode, Reason};
 use crate::log::{Log, Synced};
 use crate::refs::owners::Known;
 use crate::stats;
@@ -176,6 +176,11 @@ impl Inner {
         self.core.waiting.live_bytes().map(|bytes| (self.core.txn.running(), bytes))
     }
 
+    /// Flushes files that have changed some time ago; what fails is the commit's to try again, and to tell.
+    fn flush_older(&self, go_on: impl Fn() -> bool) {
+        let _tried = self.forest.flush_delalloc(&self.core, Flush::Older, &go_on);
+    }
+
     /// Commits whether or not anything has changed: what commits have let go of is free then. Answers the transaction.
     fn commit_for_space(&self, upkeep: Upkeep) -> Result<u64> {
         txn::commit_for_space(&self.core, &self.forest, upkeep)
@@ -197,6 +202,14 @@ impl Filesystem {
             inner.wake.wake();
         }
         Ok(transid)
+    }
+
+    /// Writes what files buffer to the disk, and answers how many bytes that were. Nothing is durable by that, but the next commit has
+    /// less to write. Files that others are just using, and those that fit into their items, wait for it.
+    pub fn flush_delalloc(&self) -> Result<u64> {
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        inner.forest.flush_delalloc(&inner.core, Flush::All, &|| true)
     }
 
     /// Makes what was done to a file or directory before durable, and what it needs to be found: of a file its names, of a directory its

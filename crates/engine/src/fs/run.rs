@@ -292,8 +292,9 @@ impl Inner {
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();
         match urgency {
-            Urgency::None if first => self.wake.begun(),
+            Urgency::None | Urgency::Flush if first => self.wake.begun(),
             Urgency::None => {}
+            Urgency::Flush => self.wake.flush(),
             Urgency::Soon if self.options.background && self.wake.wake() => {}
             Urgency::Soon | Urgency::Now => drop(self.commit()?),
         }

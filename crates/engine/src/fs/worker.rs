@@ -9,12 +9,13 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Inner;
 use super::quotas::Repair;
 use super::trim::Discarding;
 use crate::error::{Error, Result};
+use crate::threads;
 use crate::txn::Upkeep;
 
 /// How often the worker looks in the time without changes that makes it commit.
@@ -30,6 +31,8 @@ pub(super) struct Wake {
 #[derive(Debug, Default)]
 struct State {
     wanted: bool,
+    /// Files should be flushed.
+    flush: bool,
     /// When the worker looked last, there was no change: it wants to hear of the first one.
     idle: bool,
     /// That has come.
@@ -75,17 +78,30 @@ impl Wake {
         }
     }
 
-    /// Waits until a commit is wanted or due; `false` when the worker is to stop.
-    fn wait(&self, pace: Pace, extent: impl Fn() -> Extent) -> bool {
+    /// Asks for files to be flushed.
+    pub fn flush(&self) {
+        // Without another processor it would only be done at another time.
+        if threads::count() > 1 {
+            self.state.lock().flush = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits until a commit is wanted or due; `false` when the worker is to stop. Has files flushed meanwhile.
+    fn wait(&self, pace: Pace, extent: impl Fn() -> Extent, flush: impl Fn()) -> bool {
         let mut due = Due::new(pace, Instant::now());
         let mut state = self.state.lock();
         while let Some(until) = due.next(extent(), Instant::now())
             && !state.wanted
             && !state.stop
         {
+            if std::mem::take(&mut state.flush) {
+                MutexGuard::unlocked(&mut state, &flush);
+                continue;
+            }
             // Whoever makes the first change from here on waits for the lock to say so.
             (state.idle, state.begun) = (due.seen.is_none(), false);
-            while !state.wanted && !state.stop && !state.begun {
+            while !state.wanted && !state.stop && !state.begun && !state.flush {
                 if self.changed.wait_until(&mut state, until).timed_out() {
                     break;
                 }
@@ -197,11 +213,16 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
         wake.wake();
     }
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
+    let flush = || {
+        if let Some(inner) = inner.upgrade() {
+            inner.flush_older(|| !wake.is_called());
+        }
+    };
     let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());
     let mut quotas = QuotaRepair::new();
     let mut discarding = Discarding::new();
     let are_wrong = || inner.upgrade().is_some_and(|inner| inner.has_wrong_quotas());
-    while wake.wait(quotas.pace(pace, are_wrong()), extent) {
+    while wake.wait(quotas.pace(pace, are_wrong()), extent, flush) {
         let Some(inner) = inner.upgrade() else { return };
         if commit_and_drop(&inner, wake, &mut tried).is_err() {
             // A failed commit turns the filesystem read-only: everyone who changes something hears of it.

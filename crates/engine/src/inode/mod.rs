@@ -38,6 +38,7 @@ use self::state::State;
 
 mod attributes;
 mod create;
+mod delalloc;
 mod directory;
 mod emit;
 mod entries;
@@ -64,6 +65,7 @@ mod xattrs;
 
 pub use attributes::{Attributes, SetAttributes, mode};
 pub use create::{NewInode, NewKind};
+pub use delalloc::Flush;
 pub use directory::DirectoryEntry;
 pub use io::Source;
 pub use log::{Entry as LogEntry, Extent as LogExtent, Logged, Need as LogNeed, Reason};

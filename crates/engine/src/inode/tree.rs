@@ -10,6 +10,7 @@ use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 
 use super::attributes::Attributes;
+use super::delalloc::Dirty;
 use super::file::{Cache, Layers, prepare};
 use super::holds::Holds;
 use super::link::Link;
@@ -28,8 +29,8 @@ pub(super) const SHARDS: usize = 64;
 /// Changed inodes that a thread takes at a time.
 const AT_A_TIME: usize = 512;
 /// Inodes whose data are placed at a time, and bytes of which no more are added to them: they are locked meanwhile.
-const PLACED_AT_A_TIME: usize = 64;
-const PLACED_BYTES: u64 = 512 << 10;
+pub(super) const PLACED_AT_A_TIME: usize = 64;
+pub(super) const PLACED_BYTES: u64 = 512 << 10;
 
 #[derive(Debug)]
 struct Shard {
@@ -86,7 +87,7 @@ pub struct FileTree {
     shards: Vec<RwLock<Shard>>,
     next_ino: CachePadded<AtomicU64>,
     /// Inodes that the running transaction has changed.
-    dirty: Striped<Mutex<Vec<Listed>>>,
+    pub(super) dirty: Striped<Mutex<Dirty>>,
     /// Those of them that are in the log and have changed since.
     pub(super) relog: Mutex<Vec<Arc<Inode>>>,
     pub(super) strays: Mutex<Strays>,
@@ -300,7 +301,7 @@ impl FileTree {
     pub fn asleep(&mut self) -> Option<Asleep> {
         let idle = *self.resting.get_mut() && !*self.used.get_mut();
         let committing = self.committing.get_mut();
-        let clean = self.dirty.all_mut().all(|dirty| dirty.get_mut().is_empty())
+        let clean = self.dirty.all_mut().all(|dirty| dirty.get_mut().inodes.is_empty())
             && committing.inodes.is_empty()
             && self.stale_orphans.get_mut().iter().all(BTreeSet::is_empty)
             && self.leaving.get_mut().is_empty()
@@ -355,8 +356,8 @@ impl FileTree {
 
     /// Those that the running transaction has changed.
     pub(super) fn changed_inodes(&self) -> Vec<Arc<Inode>> {
-        let of_stripe = |dirty: &Mutex<Vec<Listed>>| -> Vec<_> {
-            dirty.lock().iter().map(|(_, inode)| inode.clone()).collect()
+        let of_stripe = |dirty: &Mutex<Dirty>| -> Vec<_> {
+            dirty.lock().inodes.iter().map(|(_, inode)| inode.clone()).collect()
         };
         self.dirty.all().flat_map(of_stripe).collect()
     }
@@ -370,7 +371,7 @@ impl FileTree {
 
     pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
         self.changed.fetch_add(1, Ordering::Relaxed);
-        self.dirty.mine().lock().push((inode.ino, inode.clone()));
+        self.dirty.mine().lock().inodes.push((inode.ino, inode.clone()));
     }
 
     /// An inode that is in the log has changed since.
@@ -439,7 +440,7 @@ impl FileTree {
 
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
-        let any = || self.dirty.all().any(|dirty| !dirty.lock().is_empty());
+        let any = || self.dirty.all().any(|dirty| !dirty.lock().inodes.is_empty());
         self.changed.load(Ordering::Relaxed) > 0 && any()
             || !self.stale_orphans.lock()[0].is_empty()
     }
@@ -450,7 +451,7 @@ impl FileTree {
         let mut frozen = Vec::new();
         // There may be thousands of trees of which nothing has.
         if self.changed.load(Ordering::Relaxed) > 0 {
-            let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()));
+            let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()).inodes);
             frozen = stripes.next().unwrap_or_default();
             stripes.for_each(|mut stripe| frozen.append(&mut stripe));
         }

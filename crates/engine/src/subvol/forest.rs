@@ -19,7 +19,7 @@ use super::pending::Pending;
 use super::relocation_trees::Doomed;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
-use crate::inode::{Asleep, FileTree};
+use crate::inode::{Asleep, FileTree, Flush};
 use crate::refs::RefLog;
 use crate::tree::Root;
 use crate::txn::{Commit, Core, CsumLog, Emit, Participant, TreeCommit, Upkeep};
@@ -311,6 +311,18 @@ impl Forest {
     /// Those in memory.
     pub fn loaded(&self) -> Vec<Arc<Subvolume>> {
         self.subvolumes.all()
+    }
+
+    /// See [`FileTree::flush_delalloc`].
+    pub fn flush_delalloc(
+        &self,
+        core: &Core,
+        which: Flush,
+        go_on: &dyn Fn() -> bool,
+    ) -> Result<u64> {
+        let trees = self.loaded();
+        let mut all = trees.iter().map(|subvolume| &subvolume.tree);
+        all.try_fold(0, |bytes, tree| Ok(bytes + tree.flush_delalloc(core, which, go_on)?))
     }
 
     /// The key and root item of subvolume `id`, as they will be.

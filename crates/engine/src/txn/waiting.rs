@@ -33,6 +33,8 @@ pub struct WaitingMax {
 pub enum Urgency {
     /// There is room.
     None,
+    /// There is, and data that could be flushed.
+    Flush,
     /// One should be made soon.
     Soon,
     /// No more may wait before one is made.
@@ -65,6 +67,9 @@ const UNTOLD_PARTS: u64 = 16;
 /// A processor tells no less than all that so many operations leave; more hardly saves anything.
 const TOLD_AFTER: u64 = 64 * CHANGE_BYTES;
 
+/// Data after which flushing is asked for: enough to be worth waking a thread for, and little of what a commit would have to write.
+const FLUSHED_AFTER: u64 = 1 << 20;
+
 /// What waits.
 #[derive(Debug)]
 pub struct Waiting {
@@ -77,6 +82,8 @@ pub struct Waiting {
     /// How much may.
     pub max: WaitingMax,
     elsewhere: AtomicU64,
+    /// Data of the running transaction that came since flushing was asked for.
+    fresh: AtomicU64,
 }
 
 impl Waiting {
@@ -84,7 +91,8 @@ impl Waiting {
     pub fn new(max: WaitingMax) -> Waiting {
         let (live, frozen) = (Amount::default(), Amount::default());
         let (untold, begun) = (Striped::default(), AtomicBool::new(false));
-        Waiting { live, untold, begun, frozen, max, elsewhere: AtomicU64::new(0) }
+        let (elsewhere, fresh) = Default::default();
+        Waiting { live, untold, begun, frozen, max, elsewhere, fresh }
     }
 
     /// Bytes of the memory are used for something else.
@@ -122,7 +130,9 @@ impl Waiting {
         if untold + untold_others < self.told_after() {
             return Urgency::None;
         }
-        self.live.data.fetch_add(mine.data.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        let told = mine.data.swap(0, Ordering::Relaxed);
+        self.live.data.fetch_add(told, Ordering::Relaxed);
+        let fresh = self.fresh.fetch_add(told, Ordering::Relaxed) + told;
         self.live.others.fetch_add(mine.others.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         let (data, all) = (self.live.data(), self.live.all());
         let both = (data.saturating_add(self.frozen.data()), self.bytes());
@@ -131,9 +141,18 @@ impl Waiting {
             Urgency::Now
         } else if data >= self.max.data || all >= all_max / 2 {
             Urgency::Soon
+        } else if fresh >= FLUSHED_AFTER {
+            self.fresh.store(0, Ordering::Relaxed);
+            Urgency::Flush
         } else {
             Urgency::None
         }
+    }
+
+    /// So many bytes of data of the running transaction are on the disk.
+    pub fn flushed(&self, bytes: u64) {
+        let less = |data: u64| Some(data.saturating_sub(bytes));
+        let _always = self.live.data.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
     /// What the running transaction has, in bytes, about; `None` when it has nothing.
@@ -156,6 +175,7 @@ impl Waiting {
     fn forget_live(&self) {
         self.untold.all().for_each(|untold| untold.set(0, 0));
         self.live.set(0, 0);
+        self.fresh.store(0, Ordering::Relaxed);
         self.begun.store(false, Ordering::Relaxed);
     }
 

@@ -137,6 +137,7 @@ fn changes(op: &Op) -> bool {
             | Op::List { .. }
             | Op::Look { .. }
             | Op::Fsync { .. }
+            | Op::Flush
             | Op::Commit
             | Op::Beside
             | Op::Await

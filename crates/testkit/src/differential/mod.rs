@@ -190,7 +190,7 @@ impl Pair {
             Op::Reopen => self.swap(),
             Op::Check => self.check(),
             Op::Commit | Op::Beside | Op::Clean => self.sync(),
-            Op::Await | Op::Drain | Op::Empty { .. } | Op::Trim => Ok(()),
+            Op::Flush | Op::Await | Op::Drain | Op::Empty { .. } | Op::Trim => Ok(()),
             // No call on a file shows them, and what Linux counts of a subvolume that is dropped half way `btrfs check` calls wrong.
             Op::Quotas { .. } => Ok(()),
             op => self.both(op),

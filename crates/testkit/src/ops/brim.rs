@@ -291,7 +291,8 @@ impl Run {
                 Op::Allocate { at: "/big".into(), mode, offset, len: 1 << 20 }
             }
             93..97 => Op::Commit,
-            97 => Op::Clean,
+            97 if self.rng.one_in(2) => Op::Clean,
+            97 => Op::Flush,
             _ if self.rng.one_in(40) => Op::Reopen,
             _ => Op::List { at: "/".into() },
         };

@@ -137,7 +137,8 @@ impl Generator {
             0..270 => self.name_op(model),
             270..700 => self.data_op(model),
             700..860 => self.attribute_op(model),
-            860..960 => self.look_op(model),
+            860..945 => self.look_op(model),
+            945..960 => Op::Flush,
             960..984 => self.volume_op(model),
             _ => self.whole_op(),
         }

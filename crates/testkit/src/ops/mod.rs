@@ -153,6 +153,8 @@ pub enum Op {
     },
     Commit,
     /// A commit that goes on beside the operations that follow, up to `await`.
+    /// What files buffer goes to the disk.
+    Flush,
     Beside,
     Await,
     Clean,
@@ -252,6 +254,7 @@ impl fmt::Display for Op {
             Op::Look { at } => write!(f, "look {at}"),
             Op::Fsync { at } => write!(f, "fsync {at}"),
             Op::Commit => f.write_str("commit"),
+            Op::Flush => f.write_str("flush"),
             Op::Beside => f.write_str("beside"),
             Op::Await => f.write_str("await"),
             Op::Clean => f.write_str("clean"),

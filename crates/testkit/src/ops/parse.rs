@@ -50,6 +50,7 @@ impl Words<'_> {
             "write" | "read" | "truncate" | "allocate" | "clone" => self.data(word)?,
             "fsync" => Op::Fsync { at: self.text()? },
             "commit" => Op::Commit,
+            "flush" => Op::Flush,
             "beside" => Op::Beside,
             "await" => Op::Await,
             "clean" => Op::Clean,

@@ -400,6 +400,7 @@ impl Runner {
                 self.check_quotas()?;
                 self.change_groups()
             }
+            Op::Flush => engine("flush", self.fs().flush_delalloc()).map(drop),
             Op::Await => Ok(()),
             Op::Clean => engine("clean", self.fs().clean()),
             Op::Empty { number } => self.empty(*number),

@@ -34,7 +34,7 @@ pub type Layered<'f, 'l> = (&'f mut FileChanges, Layers<'l>);
 
 /// Writes what several layers buffer, neighbours on the disk in one write whichever of them they belong to. New extents may continue those
 /// before only while nobody else can know those (`join`).
-pub(super) fn flush_all(core: &Core, files: &mut [Layered<'_, '_>], join: bool) -> Result<()> {
+pub fn flush_all(core: &Core, files: &mut [Layered<'_, '_>], join: bool) -> Result<()> {
     let mut ranges = Vec::with_capacity(files.len());
     let done = take_space(core, files, &mut ranges);
     let placed = done.and_then(|()| write_buffers(core, files, &ranges, !join));

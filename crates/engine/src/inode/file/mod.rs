@@ -48,6 +48,7 @@ pub use flush::Layered;
 pub use layers::Layers;
 pub use log::Logged;
 pub use map::{Content, ItemAt, Segment, committed};
+pub(super) use flush::flush_all;
 pub use prepare::{INLINE_MAX, Prepared, prepare};
 pub use read::{Cache, ReadPlan};
 pub use replay::{LoggedData, span_of};
