@@ -1,8 +1,8 @@
 //! Spreading independent work over a few threads, for the length of one call.
 //!
 //! A thread begins on the processors on which its starter may run. Whoever calls may be bound to one of them for its own
-//! reasons (a mount's threads are), and then all helpers would be, and would first have to wait there until their starter is made to
-//! pause: so he starts them unbound, for Linux to give them a processor that has nothing to do.
+//! reasons (a mount's threads are), and then all helpers would be: so those of a caller bound to a single one go back to where the process
+//! could run at first. They begin on his, though, and may have to wait there until he is made to pause: who commits had better not be bound.
 
 use std::io;
 use std::sync::OnceLock;
@@ -45,17 +45,10 @@ pub fn count() -> usize {
     processors().count
 }
 
-/// Calls `start` with the calling thread free to run wherever the process could at first. Where that fails, it is slower, and that is all.
-fn unbound(start: impl FnOnce()) {
-    let all = processors().set;
-    let mine = sched_getaffinity(None).ok();
-    let (Some(all), Some(mine)) = (all, mine) else { return start() };
-    if all == mine {
-        return start();
-    }
-    let _freed = sched_setaffinity(None, &all);
-    start();
-    let _bound_again = sched_setaffinity(None, &mine);
+/// Where helpers of the calling thread have to be sent, if they would all be on the one processor to which it is bound.
+fn elsewhere() -> Option<CpuSet> {
+    let all = processors().set?;
+    (sched_getaffinity(None).ok()?.count() == 1 && all.count() > 1).then_some(all)
 }
 
 /// What the caller does of work that may be little before it asks others for help. To start a thread and to wait for its end takes as long,
@@ -106,9 +99,15 @@ pub fn for_each<T: Sync>(items: &[T], work: impl Fn(&T) -> Result<()> + Sync) ->
             }
         }
     };
+    let elsewhere = elsewhere();
+    let help = || {
+        // Where that fails, it is slower, and that is all.
+        let _moved = elsewhere.map(|all| sched_setaffinity(None, &all));
+        run();
+    };
     std::thread::scope(|scope| {
         // A system that has no thread to give makes it slower, and that is all.
-        unbound(|| _ = (1..threads).try_for_each(|_| spawn(scope, run)));
+        let _started = (1..threads).try_for_each(|_| spawn(scope, help));
         run();
     });
     failed.into_inner().map_or(Ok(()), Err)

@@ -76,8 +76,13 @@ pub trait Handler: Send + Sync + 'static {
         RefusedPages::default()
     }
 
-    /// Who asked for all to be written is told of so many that found no room.
-    fn told_of_no_room(&self, _count: u64) {}
+    /// Of which of them somebody was told who asked for all to be written.
+    fn pages_told_of(&self) -> RefusedPages {
+        RefusedPages::default()
+    }
+
+    /// Somebody is told of these, in place of what he asked for: what is not refused is made durable all the same.
+    fn tell_of_pages(&self, _refused: RefusedPages) {}
 
     /// Whether the kernel may show pages that were refused when it sent them.
     fn shows_refused(&self) -> bool {
@@ -114,11 +119,9 @@ pub trait Handler: Send + Sync + 'static {
 pub struct RefusedPages {
     /// They found no room.
     pub no_room: u64,
-    /// Those of them of which somebody who asked for all to be written was told.
-    pub told: u64,
     /// Nobody may write there, or somebody is at a limit of his own.
     pub by_rule: u64,
-    /// Something else.
+    /// They could not be written for another reason.
     pub otherwise: u64,
 }
 
@@ -506,13 +509,13 @@ impl Shared {
 
     /// Body of a reader thread.
     fn read_requests(self: &Arc<Self>) {
+        let buffer = self.take_buffer();
         let place = self.places.take(None);
-        self.read_requests_at(&place);
+        self.read_requests_at(&place, buffer);
         self.places.leave(&place);
     }
 
-    fn read_requests_at(self: &Arc<Self>, place: &Place) {
-        let mut buffer = self.take_buffer();
+    fn read_requests_at(self: &Arc<Self>, place: &Place, mut buffer: Vec<u8>) {
         while let Ok(Some(request)) = self.channel.receive(&mut buffer) {
             self.places.begin(place, &request);
             self.active.fetch_add(1, Ordering::SeqCst);
@@ -541,11 +544,11 @@ impl Shared {
             let stay = self.serve_apart(&request);
             drop(body);
             self.active.fetch_sub(1, Ordering::SeqCst);
-            place.done();
             if !stay && !place.rest(|| self.crew.rest()) {
                 return;
             }
-            buffer = self.take_buffer();
+            // Who takes one may have to wait for memory, and does not wait for requests then.
+            place.rest(|| buffer = self.take_buffer());
         }
         self.end();
     }

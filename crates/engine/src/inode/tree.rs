@@ -451,7 +451,8 @@ impl FileTree {
         let mut frozen = Vec::new();
         // There may be thousands of trees of which nothing has.
         if self.changed.load(Ordering::Relaxed) > 0 {
-            let mut stripes = self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()).inodes);
+            let mut stripes =
+                self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()).inodes);
             frozen = stripes.next().unwrap_or_default();
             stripes.for_each(|mut stripe| frozen.append(&mut stripe));
         }

@@ -347,8 +347,14 @@ impl<S: Control> Handler for Mount<S> {
         self.refused.so_far()
     }
 
-    fn told_of_no_room(&self, count: u64) {
-        self.refused.told(count);
+    fn pages_told_of(&self) -> RefusedPages {
+        self.refused.told()
+    }
+
+    fn tell_of_pages(&self, refused: RefusedPages) {
+        self.refused.tell(refused);
+        // Whoever is told of what there was no room for may be about to make some: what he deleted must count.
+        let _he_is_told_of_that_already = self.store.commit();
     }
 
     fn shows_refused(&self) -> bool {

@@ -108,6 +108,13 @@ pub fn of_device(device: (u32, u32)) -> std::io::Result<(Vec<MountEntry>, bool)>
     Ok((reachable.into_iter().cloned().collect(), !covered.is_empty()))
 }
 
+/// The newest mount of the filesystem with this `st_dev` to which its path leads, if there is one: none that another one covers, or a directory before it.
+pub fn reachable(device: (u32, u32)) -> std::io::Result<Option<MountEntry>> {
+    let all = all()?;
+    let is_it = |entry: &&MountEntry| entry.device == device && !is_covered(&all, entry);
+    Ok(all.iter().rev().find(is_it).cloned())
+}
+
 /// The directories of the filesystem with this `st_dev` that are the tops of mounts among `all`, from the filesystem's own top on.
 /// Without those that are deleted, and those that no path leads to, as another mount covers them.
 pub fn tops(all: &[MountEntry], device: (u32, u32)) -> Vec<&Path> {

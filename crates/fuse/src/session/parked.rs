@@ -19,8 +19,12 @@
 //! * **No lock is needed.** The caller of setxattr(2) holds the lock of the inode that he named. Writing pages takes none, nor does
 //!   opening the top directory. Looking for the program might: it is opened before there is a mount.
 //!
-//! Pages that find no room are lost, as the kernel keeps none that were refused: the next such request is refused, too, with `ENOSPC`, and all that wait at the same
-//! time. (The kernel may have sent them long before: the end of a child that a program had forked is enough.) What was refused by a rule or a limit is said by msync(2) and fsync(2) alone.
+//! Pages that find no room or no way to the disk are lost, as the kernel keeps none that were refused: the next such request is refused, too, with `ENOSPC` or `EIO`, and
+//! all that wait at the same time; what else there was is committed all the same. (The kernel may have sent them long before: the end of a child that a program had forked is
+//! enough.) What was refused by a rule or a limit is said by msync(2) and fsync(2) alone.
+//!
+//! What stays open: a page that the kernel is about to queue when sync(1) comes by, in the hands of a program that waits for a processor. One that was in fsync(2),
+//! or cut that very file, keeps back what others store there until it runs again (`fuse_set_nowrite`).
 //!
 //! Where the kernel cannot be asked (no program, no process to be had, no path to the mount) or does not come to an end, the
 //! request is refused with `EIO`: it promises what is not known. (`EAGAIN` would come out of setxattr(2) as `EOPNOTSUPP`.)
@@ -39,8 +43,8 @@ use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::Shared;
 use super::rings::processors_online;
+use super::{RefusedPages, Shared};
 use crate::protocol::channel::{Reply, Request};
 use crate::protocol::mounts;
 
@@ -49,7 +53,7 @@ const ROUNDS_MAX: u32 = 10_000;
 /// Passes in a row in which nothing comes: where the kernel holds requests back, the next one comes only after one has been
 /// answered, which may be at the end of a pass.
 const QUIET: u32 = 2;
-/// How often it is looked whether nothing came, before processes are started to find that out: a thread goes on for a moment after it has answered.
+/// How often it is looked whether nothing came, before processes are started to find that out.
 const LOOKS: u32 = 4;
 /// Pages by which the kernel's count is too low at most for each processor, which counts for itself first.
 const UNCOUNTED: u64 = 125;
@@ -59,6 +63,9 @@ const SYNCS_MAX: u32 = 4;
 /// How often sync(1) may fail. Pages that were refused earlier make it fail once: whoever wrote those is told by msync(2).
 const TRIES: u32 = 3;
 
+/// A request, its body, and of which refused pages somebody had been told when it came.
+type Waiting = (Request<'static>, Vec<u8>, RefusedPages);
+
 /// What waits.
 #[derive(Default)]
 pub(super) struct Parked {
@@ -67,8 +74,7 @@ pub(super) struct Parked {
 
 #[derive(Default)]
 struct State {
-    /// Requests, their bodies, and of how many that had found no room somebody was told when they came.
-    waiting: Vec<(Request<'static>, Vec<u8>, u64)>,
+    waiting: Vec<Waiting>,
     /// A thread sees to them.
     seen_to: bool,
 }
@@ -78,7 +84,7 @@ impl Shared {
     /// too many now.
     pub(super) fn park(self: &Arc<Self>, request: &Request<'_>) -> bool {
         let mut state = self.parked.state.lock();
-        let told = self.handler.refused_pages().told;
+        let told = self.handler.pages_told_of();
         state.waiting.push((request.over(&[]), request.body().rest().to_vec(), told));
         if std::mem::replace(&mut state.seen_to, true) {
             return true;
@@ -104,7 +110,7 @@ impl Shared {
     }
 
     /// What waits now; when nothing does, nobody sees to it any more.
-    fn take_parked(&self) -> Option<Vec<(Request<'static>, Vec<u8>, u64)>> {
+    fn take_parked(&self) -> Option<Vec<Waiting>> {
         let mut state = self.parked.state.lock();
         state.seen_to = !state.waiting.is_empty();
         state.seen_to.then(|| std::mem::take(&mut state.waiting))
@@ -131,18 +137,20 @@ impl Shared {
         }
     }
 
-    /// What has come of writing what the kernel keeps, for a request that came when so many refused for want of room were `told` of.
+    /// What has come of writing what the kernel keeps, for a request that came when so many refused pages were `told` of.
     pub(super) fn unless_refused(
         &self,
-        told: u64,
+        told: RefusedPages,
         written: Result<(), Errno>,
     ) -> Result<(), Errno> {
-        let no_room = self.handler.refused_pages().no_room;
-        if no_room <= told {
-            return written;
-        }
-        self.handler.told_of_no_room(no_room);
-        Err(Errno::NOSPC)
+        let refused = self.handler.refused_pages();
+        let errno = match refused.otherwise > told.otherwise {
+            true => Errno::IO,
+            false if refused.no_room > told.no_room => Errno::NOSPC,
+            false => return written,
+        };
+        self.handler.tell_of_pages(refused);
+        Err(errno)
     }
 
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
@@ -167,44 +175,43 @@ impl Shared {
 
     fn sync_once(&self, place: &Path) -> Result<(), String> {
         let kept = || self.places.kept();
-        let before = kept();
+        let (before, in_hand) = (kept(), self.places.has_kept_in_hand());
         let mut sync = self.run_sync(place);
         for _ in 1..TRIES {
             sync = sync.or_else(|_| self.run_sync(place));
         }
         sync?;
         // Mostly nothing was kept, and nobody does anything.
-        if (0..LOOKS).any(|_| self.places.were_at_rest()) && kept() == before {
+        if !in_hand && self.places.are_seen_at_rest(LOOKS) && kept() == before {
             return Ok(());
         }
         let pass = || {
-            self.on_all_queues(|| STAT.run(place))?;
+            self.on_all_queues(|| Ok(STAT.run(place)?))?;
             self.places.wait_for_data();
             Ok(())
         };
         pass_until_all_came(pages_on_their_way(), kept, pass)
     }
 
-    /// Runs sync(1), which fails where pages are refused meanwhile. If that is by a rule, all others are on their way nevertheless: who goes
-    /// on to store where he may not is told by msync(2), and stops nobody else. That the mount can be reached another process shows.
-    fn run_sync(&self, place: &Path) -> Result<(), String> {
-        let before = self.handler.refused_pages();
-        let Err(why) = SYNC.run(place) else { return Ok(()) };
-        let now = self.handler.refused_pages();
-        let by_rule = now.by_rule > before.by_rule && now.otherwise == before.otherwise;
-        if by_rule && STAT.run(place).is_ok() { Ok(()) } else { Err(why) }
+    /// Runs sync(1), which fails where pages are refused meanwhile. If that is by a rule, all others are on their way nevertheless, as it says so
+    /// at its end: who goes on to store where he may not is told by msync(2), and stops nobody else. That the mount can be reached another process
+    /// shows.
+    fn run_sync(&self, place: &Path) -> Result<(), Failed> {
+        let before = self.handler.refused_pages().by_rule;
+        let Err(failed) = SYNC.run(place) else { return Ok(()) };
+        let is_by_rule = failed.by_itself && self.handler.refused_pages().by_rule > before;
+        if is_by_rule && STAT.run(place).is_ok() { Ok(()) } else { Err(failed) }
     }
 
     /// Where the mount can be reached.
     fn place(&self) -> Result<PathBuf, String> {
-        let found = self.device.and_then(|device| mounts::of_device(device).ok());
-        let place = found.and_then(|(places, _covered)| places.into_iter().next());
-        Ok(place.ok_or("not to be reached")?.mountpoint)
+        let found = self.device.and_then(|device| mounts::reachable(device).ok()?);
+        Ok(found.ok_or("not to be reached")?.mountpoint)
     }
 
     /// Has another process ask how much space there is, by statfs(2), and waits for it.
     pub(super) fn ask_for_space(&self) -> Result<(), String> {
-        STAT.run(&self.place()?)
+        Ok(STAT.run(&self.place()?)?)
     }
 }
 
@@ -256,6 +263,19 @@ pub(crate) fn find_programs() {
     }
 }
 
+/// Why a program did not do what it was asked for.
+struct Failed {
+    why: String,
+    /// It has run to its end, and said so. Otherwise it may have done nothing.
+    by_itself: bool,
+}
+
+impl From<Failed> for String {
+    fn from(failed: Failed) -> String {
+        failed.why
+    }
+}
+
 impl Program {
     fn file(&self) -> Option<&File> {
         let find = || {
@@ -266,16 +286,19 @@ impl Program {
     }
 
     /// Runs it for the filesystem that a path leads to. This process may be killed meanwhile, and the mount with it.
-    fn run(&self, path: &Path) -> Result<(), String> {
+    fn run(&self, path: &Path) -> Result<(), Failed> {
         let name = self.name;
-        let file = self.file().ok_or(format!("no program {name}"))?;
+        let not_run = |why| Failed { why: format!("{name}: {why}"), by_itself: false };
+        let file = self.file().ok_or_else(|| not_run("no such program".to_owned()))?;
         let mut command = Command::new(format!("/proc/self/fd/{}", file.as_raw_fd()));
         command.arg0(name).arg("-f").arg(path);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match command.status() {
             Ok(status) if status.success() => Ok(()),
-            Ok(status) => Err(format!("{name}: {status}")),
-            Err(error) => Err(format!("{name}: {error}")),
+            Ok(status) => {
+                Err(Failed { by_itself: status.code() == Some(1), ..not_run(status.to_string()) })
+            }
+            Err(error) => Err(not_run(error.to_string())),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What each reader thread is doing, for one that has to know that all which was received before is done.
 //!
 //! A thread says so after read(2) has given it a request, and again when it has answered. In between lies a moment in which it has
-//! a request and has not said so yet. It cannot sleep there, so a thread that has said nothing and sleeps has no request.
+//! a request and has not said so yet. It does not sleep there, so a thread that has said nothing and sleeps has no request.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
-use crate::protocol::abi::{self, WriteIn, opcode};
+use crate::protocol::abi::{self, SetattrIn, WriteIn, fattr, opcode};
 use crate::protocol::channel::Request;
 
 /// Between two looks at a thread that is not done.
@@ -21,6 +22,10 @@ const READING: u64 = 0;
 /// A request of those of which the kernel lets so many wait at once, and keeps the others back.
 const DATA: u64 = 1;
 const OTHER: u64 = 2;
+/// Data that the kernel had kept, or a cut: until the program that waits for it goes on, the kernel keeps back what others store to that file.
+const HOLDS: u64 = 3;
+/// Between two looks whether all sleep: a thread goes on for a moment after it has answered.
+const MOMENT: Duration = Duration::from_micros(50);
 
 /// All reader threads of a session.
 #[derive(Default)]
@@ -38,6 +43,8 @@ pub(super) struct Place {
     /// It was there before there were requests.
     is_first: bool,
     state: AtomicU64,
+    /// It has a request, but has not looked at it yet.
+    has_received: AtomicBool,
     manner: Mutex<Manner>,
     /// It is `Idle`, or will be after what takes long: for a look in passing.
     gives_way: AtomicBool,
@@ -71,8 +78,17 @@ impl Places {
     fn take_as(&self, queue: Option<u16>, is_first: bool) -> Arc<Place> {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
         let manner = Mutex::new(Manner::Usual);
-        let (state, gives_way) = (AtomicU64::new(READING), AtomicBool::new(false));
-        let place = Arc::new(Place { thread, queue, is_first, state, manner, gives_way });
+        let (state, has_received) = (AtomicU64::new(READING), AtomicBool::new(false));
+        let place = Place {
+            thread,
+            queue,
+            is_first,
+            state,
+            has_received,
+            manner,
+            gives_way: AtomicBool::new(false),
+        };
+        let place = Arc::new(place);
         self.all.lock().push(Arc::clone(&place));
         place
     }
@@ -91,13 +107,15 @@ impl Places {
 
     /// A thread has received a request.
     pub(super) fn begin(&self, place: &Place, request: &Request<'_>) {
-        let kind = match request.opcode() {
-            opcode::READ | opcode::WRITE | opcode::RELEASE | opcode::RELEASEDIR => DATA,
-            _ => OTHER,
-        };
         let kept = request.opcode() == opcode::WRITE
             && (request.body().read::<WriteIn>())
                 .is_ok_and(|wish| wish.write_flags & abi::WRITE_CACHE != 0);
+        let kind = match request.opcode() {
+            opcode::WRITE if kept => HOLDS,
+            opcode::SETATTR if cuts(request) => HOLDS,
+            opcode::READ | opcode::WRITE | opcode::RELEASE | opcode::RELEASEDIR => DATA,
+            _ => OTHER,
+        };
         // Counted before it is known that the thread is past what it had before.
         self.kept.fetch_add(kept.into(), Ordering::SeqCst);
         place.enter(kind);
@@ -106,6 +124,12 @@ impl Places {
     /// So many requests with what the kernel kept have been received.
     pub(super) fn kept(&self) -> u64 {
         self.kept.load(Ordering::SeqCst)
+    }
+
+    /// Whether somebody answers what makes the kernel keep back pages, which it sends some time after that.
+    pub(super) fn has_kept_in_hand(&self) -> bool {
+        let holds = |place: &Arc<Place>| place.state.load(Ordering::SeqCst) & KIND == HOLDS;
+        self.all.lock().iter().any(holds)
     }
 
     /// Returns when all reads and writes of data are answered that had been received before the call.
@@ -125,8 +149,18 @@ impl Places {
     /// Data that wait in a queue, or that the kernel keeps back, have others before them that somebody has in hand or that are
     /// on their way to a thread, which is awake then. So the moment is one between two looks at all threads that find the same: whoever
     /// waits for requests sleeps, in each queue one who is given what was queued before him, and has got none in between.
-    pub(super) fn were_at_rest(&self) -> bool {
+    fn were_at_rest(&self) -> bool {
         self.look().is_some_and(|seen| self.look() == Some(seen))
+    }
+
+    /// The same, looked for so often.
+    pub(super) fn are_seen_at_rest(&self, looks: u32) -> bool {
+        (0..looks).any(|look| {
+            if look > 0 {
+                std::thread::sleep(MOMENT);
+            }
+            self.were_at_rest()
+        })
     }
 
     /// The states of all threads, unless one may have data in hand, or a queue have some for which nobody has come.
@@ -136,14 +170,16 @@ impl Places {
         for place in &all {
             let state = place.state.load(Ordering::SeqCst);
             match state & KIND {
-                DATA => return None,
-                READING if place.how_it_is() != Some('S') => return None,
+                DATA | HOLDS => return None,
+                READING if place.has_received.load(Ordering::SeqCst) => return None,
+                READING if place.how_it_is() != Look::Sleeps => return None,
                 READING if place.gets_what_is_queued(state) => _ = empty.insert(place.queue),
                 _ => {}
             }
             seen.push((place.thread, state));
         }
-        all.iter().all(|place| empty.contains(&place.queue)).then_some(seen)
+        let all_are_empty = all.iter().all(|place| empty.contains(&place.queue));
+        (all_are_empty && !all.is_empty()).then_some(seen)
     }
 
     /// Waits until all that was queued for a processor before the call has been received; `false` if something is queued there at each
@@ -258,8 +294,15 @@ impl Place {
         done
     }
 
+    /// A request has come, which may take a moment to look at.
+    pub(super) fn receives(&self) {
+        // Seen before the thread sleeps, as that takes a barrier.
+        self.has_received.store(true, Ordering::Release);
+    }
+
     /// The request is answered.
     pub(super) fn done(&self) {
+        self.has_received.store(false, Ordering::Release);
         self.enter(READING);
     }
 
@@ -279,14 +322,14 @@ impl Place {
     /// Whether the thread has no data in hand that it had when its state was `seen`, nor is about to get what waited for those.
     fn is_past(&self, seen: u64) -> bool {
         let now = self.state.load(Ordering::SeqCst);
-        if seen & KIND == OTHER || now > seen + 2 * KIND + 1 {
-            return true;
-        }
+        let steps = now / (KIND + 1) - seen / (KIND + 1);
         match (seen & KIND, now & KIND) {
-            // It has got another request since, which is counted.
-            (READING, DATA | OTHER) => true,
+            (OTHER, _) => true,
+            _ if steps > 2 => true,
             (_, READING) => self.sleeps(),
-            _ => false,
+            // It has got another request since, which is counted.
+            (READING, _) => steps > 0,
+            _ => steps > 1,
         }
     }
 
@@ -304,17 +347,43 @@ impl Place {
             && self.state.load(Ordering::SeqCst) == seen
     }
 
-    /// Whether the thread sleeps, or has ended.
+    /// Whether the thread sleeps without a request, or has ended.
     fn sleeps(&self) -> bool {
-        self.how_it_is().is_none_or(|state| state == 'S')
+        !self.has_received.load(Ordering::SeqCst)
+            && matches!(self.how_it_is(), Look::Sleeps | Look::Ended)
     }
 
-    /// What the system says of it, if it is there.
-    fn how_it_is(&self) -> Option<char> {
+    /// What the system says of it.
+    fn how_it_is(&self) -> Look {
         let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", self.thread));
-        // The name, in parentheses, may have any characters.
-        stat.ok().and_then(|stat| stat.rsplit_once(") ")?.1.chars().next())
+        match stat {
+            // The name, in parentheses, may have any characters.
+            Ok(stat) if stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S')) => {
+                Look::Sleeps
+            }
+            Err(error)
+                if matches!(Errno::from_io_error(&error), Some(Errno::NOENT | Errno::SRCH)) =>
+            {
+                Look::Ended
+            }
+            _ => Look::Unknown,
+        }
     }
+}
+
+/// What can be seen of a thread.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Look {
+    Sleeps,
+    Ended,
+    /// It runs, or waits for a disk, or there is nothing to look at it with.
+    Unknown,
+}
+
+/// Whether a request gives a file a size.
+fn cuts(request: &Request<'_>) -> bool {
+    let wish = request.body().read::<SetattrIn>();
+    wish.is_ok_and(|wish| wish.valid & fattr::SIZE != 0)
 }
 
 #[cfg(test)]

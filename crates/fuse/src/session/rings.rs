@@ -308,11 +308,26 @@ impl Seat {
 
     fn move_to(&mut self, stays: bool) {
         (self.stays, self.against) = (stays, 0);
-        let mut here = CpuSet::new();
-        here.set(usize::from(self.processor));
-        let place = if stays { Some(here) } else { self.anywhere };
+        self.go(stays);
+    }
+
+    fn go(&self, here: bool) {
+        let mut one = CpuSet::new();
+        one.set(usize::from(self.processor));
+        let place = if here { Some(one) } else { self.anywhere };
         // A processor that is not there has no requests; elsewhere it is slower, and no less right.
         let _moved = place.map(|place| sched_setaffinity(None, &place));
+    }
+
+    /// Does what takes long wherever there is room: a thread that it starts begins where its starter may run, and would have to wait for him.
+    fn leave<T>(&self, work: impl FnOnce() -> T) -> T {
+        if !self.stays {
+            return work();
+        }
+        self.go(false);
+        let done = work();
+        self.go(true);
+        done
     }
 }
 
@@ -459,7 +474,7 @@ impl Shared {
                 queue.settled.fetch_max(joined, Ordering::SeqCst);
             }
             match waited {
-                Ok(Waited::Request) => {}
+                Ok(Waited::Request) => place.place.receives(),
                 Ok(Waited::Ended) => break self.end(),
                 Err(error) => {
                     self.tell(&format!("io_uring, processor {}: {error}", queue.processor));
@@ -475,7 +490,7 @@ impl Shared {
                 pace.one_more(&self.policy);
                 seat.suit(reads_ahead(request));
                 let reply = Reply::gathered(&self.channel, request, tray);
-                self.serve_queued(queue, &place.place, request, reply);
+                self.serve_queued(queue, (&place.place, &seat), request, reply);
             });
             place.place.done();
             if let Err(error) = served {
@@ -489,7 +504,7 @@ impl Shared {
     fn serve_queued(
         self: &Arc<Self>,
         queue: &Arc<Queue>,
-        place: &Place,
+        (place, seat): (&Place, &Seat),
         request: &Request<'_>,
         reply: Reply<'_>,
     ) {
@@ -505,7 +520,8 @@ impl Shared {
         let stopping = self.stopping.load(Ordering::SeqCst);
         let about_all = !stopping && self.handler.wants_all_written(request);
         if about_all || !stopping && self.handler.may_wait(request) {
-            policy::as_usual(place, || self.serve_long(queue, about_all, request, reply));
+            let serve = || self.serve_long(queue, about_all, request, reply);
+            policy::as_usual(place, || if about_all { seat.leave(serve) } else { serve() });
         } else {
             self.serve(request, reply);
         }
@@ -519,7 +535,7 @@ impl Shared {
         request: &Request<'_>,
         reply: Reply<'_>,
     ) {
-        let told = self.handler.refused_pages().told;
+        let told = self.handler.pages_told_of();
         let others = match queue.step_out(about_all) {
             Others::Wanted if !self.start_another(queue) => Others::None,
             others => others,

@@ -301,6 +301,9 @@ def said(do, *args):
     try: do(*args); print('done')
     except OSError as error: print(errno.errorcode[error.errno])
 a = mapped('file'); os.fsync(os.open('file', os.O_RDWR))
+def generation():
+    with open('../mnt.img', 'rb') as image:
+        image.seek(0x10048); return struct.unpack('<Q', image.read(8))[0]
 f = os.open('full', os.O_RDWR | os.O_CREAT); at = 0; step = 1 << 26
 while step >= 4096:
     try: os.posix_fallocate(f, at, step); at += step
@@ -310,23 +313,39 @@ for do in [(snapshot, b's', 2), (os.setxattr, '.', 'buttress.commit', b'')]:
     child = os.fork()
     if child == 0: os._exit(0)
     os.waitpid(child, 0)
-    said(*do); said(os.setxattr, '.', 'buttress.commit', b'')
+    before = generation(); os.utime('full')
+    said(*do); print(generation() > before); said(os.setxattr, '.', 'buttress.commit', b'')
 print(sorted(os.listdir('.')))"
         );
-        let all = "ENOSPC\ndone\n".repeat(2) + "['file', 'full']";
+        let all = "ENOSPC\nTrue\ndone\n".repeat(2) + "['file', 'full']";
         assert_eq!(run(&mount.path(), &body), all);
     });
 }
 
-/// Whoever goes on to store where nobody may write is in nobody's way.
+/// Where sync(1) has not run nothing is known, whoever stores where he may not in the same moment.
 #[test]
-fn who_stores_where_he_may_not_stops_nobody_else() {
-    on_both(|mount| {
-        let top = mount.path();
-        client::create_subvolume(&top.join("sub")).unwrap();
-        fs::write(top.join("sub/file"), "what is there").unwrap();
-        client::snapshot(&top.join("sub"), &top.join("still"), true).unwrap();
-        let body = "
+fn a_sync_that_did_not_run_promises_nothing() {
+    if !can_mount() || !has_python() {
+        return;
+    }
+    let mount = Mount::foreground(Kind::Engine, None, "commit=300");
+    let top = mount.path();
+    client::create_subvolume(&top.join("sub")).unwrap();
+    fs::write(top.join("sub/file"), "what is there").unwrap();
+    client::snapshot(&top.join("sub"), &top.join("still"), true).unwrap();
+    let mount = mount.again_with_broken_sync();
+    let program = start(&top, STORING_WHERE_NOBODY_MAY);
+    let body = "
+import errno
+for i in range(20):
+    try: os.setxattr('.', 'buttress.commit', b''); print('done')
+    except OSError as error: print(errno.errorcode[error.errno])";
+    assert_eq!(run(&top, body), ["EIO"; 20].join("\n"));
+    assert_eq!(program.finish(), "ready");
+    mount.end();
+}
+
+const STORING_WHERE_NOBODY_MAY: &str = "
 import signal
 m = mmap.mmap(os.open('still/file', os.O_RDWR), 4)
 child = os.fork()
@@ -338,7 +357,16 @@ if child == 0:
         except OSError: pass
 wait()
 os.kill(child, signal.SIGKILL)";
-        let program = start(&top, body);
+
+/// Whoever goes on to store where nobody may write is in nobody's way.
+#[test]
+fn who_stores_where_he_may_not_stops_nobody_else() {
+    on_both(|mount| {
+        let top = mount.path();
+        client::create_subvolume(&top.join("sub")).unwrap();
+        fs::write(top.join("sub/file"), "what is there").unwrap();
+        client::snapshot(&top.join("sub"), &top.join("still"), true).unwrap();
+        let program = start(&top, STORING_WHERE_NOBODY_MAY);
         let body = format!(
             "{SNAPSHOT}
 for i in range(3):

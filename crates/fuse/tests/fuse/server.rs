@@ -1,6 +1,7 @@
 //! Servers for the tests, in processes of their own, so that a mistake cannot make a test wait for
 //! itself: this program starts itself again with [`SERVE`] set, as the user in question.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -212,10 +213,29 @@ impl Mount {
     /// Of a server that looks for programs on its own mount, and finds none.
     pub fn without_programs(kind: Kind, options: &'static str) -> Self {
         let mut mount = Self::prepare(kind, None, options);
-        let mut command = mount.command(None);
-        command.env("PATH", mount.path());
-        mount.start(command);
+        let path = mount.path().into_os_string();
+        mount.start_with_path(path);
         mount
+    }
+
+    /// Unmounts and mounts the same image again, by a server whose sync(1) is a file that cannot be run.
+    pub fn again_with_broken_sync(self) -> Self {
+        self.leave();
+        let mut mount = self.finish();
+        let programs = mount.path().with_extension("programs");
+        fs::create_dir(&programs).unwrap();
+        fs::write(programs.join("sync"), "no program").unwrap();
+        fs::set_permissions(programs.join("sync"), fs::Permissions::from_mode(0o755)).unwrap();
+        let usual = std::env::var_os("PATH").unwrap();
+        let all = std::iter::once(programs).chain(std::env::split_paths(&usual));
+        mount.start_with_path(std::env::join_paths(all).unwrap());
+        mount
+    }
+
+    fn start_with_path(&mut self, path: OsString) {
+        let mut command = self.command(None);
+        command.env("PATH", path);
+        self.start(command);
     }
 
     /// Unmounts and mounts the same image again.

@@ -45,10 +45,10 @@ mod write;
 
 pub use changes::{FILE_END, FileChanges, space_needed};
 pub use flush::Layered;
+pub(super) use flush::flush_all;
 pub use layers::Layers;
 pub use log::Logged;
 pub use map::{Content, ItemAt, Segment, committed};
-pub(super) use flush::flush_all;
 pub use prepare::{INLINE_MAX, Prepared, prepare};
 pub use read::{Cache, ReadPlan};
 pub use replay::{LoggedData, span_of};
