@@ -1,16 +1,16 @@
 //! What shows where limits are made small.
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buttress_device::{BlockDevice, MemoryDevice};
 use buttress_mkfs::{Environment, Profile};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, SECTOR, kind, objectid};
 use buttress_testkit::damage::Patient;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use super::{Filesystem, New, Node, Options, Owner};
+use super::{Change, Filesystem, New, Node, Options, Owner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::inode::SetXattr;
@@ -73,6 +73,79 @@ fn a_commit_goes_through_the_extent_tree_and_comes_to_its_end() {
         }
         fs.commit().unwrap();
     }
+}
+
+/// Files of so many bytes each.
+fn write_files(fs: &Filesystem, name: &str, count: u8, len: usize) -> Vec<Node> {
+    let write = |number: u8| {
+        let name = format!("{name}{number}");
+        let node = fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        assert_eq!(fs.write(node, 0, &vec![number; len]).unwrap(), len);
+        node
+    };
+    (0..count).map(write).collect()
+}
+
+fn are_right(fs: &Filesystem, files: &[Node], len: usize) {
+    for (number, node) in (0u8..).zip(files) {
+        let mut content = vec![!number; len + 1];
+        assert_eq!(fs.read(*node, 0, &mut content).unwrap(), len);
+        assert!(content[..len].iter().all(|byte| *byte == number));
+    }
+}
+
+/// What files buffer goes to the disk once, and not with the commit again. Small files wait for it: they get no extents.
+#[test]
+fn delalloc_is_flushed_before_the_commit() {
+    let device = Arc::new(MemoryDevice::new(128 << 20));
+    let fs = make_on(device.clone());
+    let data = |fs: &Filesystem| fs.stats().data_bytes;
+    let (large, small) =
+        (write_files(&fs, "large", 100, 20_000), write_files(&fs, "small", 9, 900));
+    let committed = fs.stats().commits;
+    assert_eq!(data(&fs), 0);
+    assert_eq!(fs.flush_delalloc().unwrap(), 100 * 20_480);
+    assert_eq!((data(&fs), fs.flush_delalloc().unwrap()), (100 * 20_480, 0));
+    are_right(&fs, &large, 20_000);
+    // What has been flushed can be written to and cut.
+    fs.write(large[7], 19_999, &[7; 5]).unwrap();
+    let cut = Change { size: Some(900), ..Change::default() };
+    fs.set_attributes(large[8], &cut).unwrap();
+    assert_eq!(fs.flush_delalloc().unwrap(), SECTOR);
+    let no_commit = fs.stats().commits == committed;
+    assert!(no_commit);
+    fs.commit().unwrap();
+    assert_eq!(data(&fs), 101 * 20_480 - 4 * SECTOR);
+    fs.close().unwrap();
+    let fs = Filesystem::open_device(device, Options::read_only()).unwrap();
+    are_right(&fs, &large[..7], 20_000);
+    are_right(&fs, &small, 900);
+    assert_eq!(fs.attributes(large[7]).unwrap().size, 20_004);
+    assert_eq!(fs.attributes(large[8]).unwrap().size, 900);
+}
+
+/// A thread flushes what has been left alone for a while, where there is a processor for it.
+#[test]
+fn who_writes_much_has_it_flushed_by_a_thread() {
+    if crate::threads::count() < 2 {
+        println!("skipped: needs two processors");
+        return;
+    }
+    let device = Arc::new(MemoryDevice::new(256 << 20));
+    drop(make_on(device.clone()));
+    let hour = Duration::from_secs(3600);
+    let options = Options::read_write().commit_interval(hour);
+    let fs = Filesystem::open_device(device, options).unwrap();
+    let committed = fs.stats().commits;
+    let files = write_files(&fs, "file", 200, 50_000);
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while fs.stats().data_bytes == 0 && Instant::now() < deadline {
+        write_files(&fs, "more", 1, 50_000);
+        fs.unlink(Node::ROOT, b"more0").unwrap();
+    }
+    assert_ne!(fs.stats().data_bytes, 0);
+    assert_eq!(fs.stats().commits, committed);
+    are_right(&fs, &files, 50_000);
 }
 
 /// While a commit is under way, somebody else changes something. Who wants the file durable that the commit has waits for it, and

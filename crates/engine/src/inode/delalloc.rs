@@ -123,3 +123,41 @@ impl FileTree {
         Ok(work)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use buttress_ondisk::item::InodeItem;
+    use zerocopy::FromZeros;
+
+    use super::*;
+    use crate::inode::attributes::Attributes;
+
+    #[test]
+    fn older_ones_are_those_that_were_seen_before() {
+        let mut dirty = Dirty::default();
+        let add = |dirty: &mut Dirty, count: u64| {
+            let attributes = Attributes::read(&InodeItem::new_zeroed());
+            let inode = |ino| (ino, Inode::new(ino, State::created(attributes, 7)));
+            let from = dirty.inodes.len() as u64;
+            dirty.inodes.extend((from..from + count).map(inode));
+        };
+        let taken = |dirty: &mut Dirty, which| {
+            dirty.look(which);
+            std::iter::from_fn(|| Some(dirty.take().len()).filter(|len| *len > 0)).sum::<usize>()
+        };
+        add(&mut dirty, 100);
+        assert_eq!(taken(&mut dirty, Flush::Older), 0);
+        add(&mut dirty, 50);
+        assert_eq!(taken(&mut dirty, Flush::Older), 100);
+        assert_eq!(taken(&mut dirty, Flush::Older), 50);
+        assert_eq!(taken(&mut dirty, Flush::Older), 0);
+        add(&mut dirty, 1);
+        assert_eq!(taken(&mut dirty, Flush::All), 151);
+        assert_eq!(taken(&mut dirty, Flush::Older), 0);
+        // A commit takes them away in between.
+        dirty.look(Flush::All);
+        assert_eq!(dirty.take().len(), PLACED_AT_A_TIME);
+        drop(std::mem::take(&mut dirty));
+        assert!(dirty.take().is_empty());
+    }
+}

@@ -211,6 +211,23 @@ mod tests {
     }
 
     #[test]
+    fn flushing_is_asked_for_after_so_many_data() {
+        let waiting = Waiting::new(WaitingMax { data: 64 << 20, all: 1 << 30 });
+        let urgency = |data| (0..1024).map(|_| waiting.add(data / 1024, 0)).max().unwrap();
+        assert_eq!(
+            (urgency(FLUSHED_AFTER / 2), urgency(FLUSHED_AFTER)),
+            (Urgency::None, Urgency::Flush)
+        );
+        assert_eq!((urgency(FLUSHED_AFTER / 4), urgency(0)), (Urgency::None, Urgency::None));
+        waiting.flushed(u64::MAX);
+        assert_eq!(urgency(63 << 20), Urgency::Flush);
+        assert_eq!(urgency(2 << 20), Urgency::Soon);
+        waiting.freeze();
+        waiting.settled();
+        assert_eq!(urgency(FLUSHED_AFTER / 2), Urgency::None);
+    }
+
+    #[test]
     fn less_may_wait_while_memory_is_used_elsewhere() {
         let waiting = Waiting::new(WaitingMax { data: 600, all: 600 });
         waiting.use_elsewhere(100);
