@@ -24,7 +24,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -58,6 +58,8 @@ pub struct NodeTable {
     shards: Vec<Mutex<Shard>>,
     held: AtomicUsize,
     pages: AtomicUsize,
+    /// How often xattrs of any node were changed, or were going to be.
+    xattr_changes: AtomicU64,
     /// Of directories that were listed: the last index that listings show.
     limits: Mutex<HashMap<u64, u64, BuildHasherDefault<Mixer>>>,
     made_up: Mutex<MadeUp>,
@@ -69,7 +71,9 @@ const PAGE: u64 = 8;
 const PAGE_BYTES: u64 = 132;
 /// What [`NodeTable::mark`] remembers; the bits above it count.
 const MARK: u32 = 1;
-const ONCE: u32 = 2;
+/// It has no xattrs.
+const PLAIN: u32 = 2;
+const ONCE: u32 = 4;
 
 type Page = [u32; PAGE as usize];
 /// By page; one has at least one node that is held.
@@ -88,7 +92,8 @@ impl NodeTable {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         let (limits, made_up) = (Mutex::default(), Mutex::default());
         let (held, pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Self { mounted, shards, held, pages, limits, made_up }
+        let xattr_changes = AtomicU64::new(0);
+        Self { mounted, shards, held, pages, xattr_changes, limits, made_up }
     }
 
     /// The subvolume that is mounted.
@@ -179,6 +184,42 @@ impl NodeTable {
     /// What [`Self::mark`] remembered; false at first.
     pub fn is_marked(&self, id: u64) -> bool {
         self.look(id) & MARK != 0
+    }
+
+    /// Whether a node is known to have no xattrs: who asks for one need not look at the inode. Linux asks for `security.capability` and
+    /// ACLs again and again, and `ls -l` for a label of each file.
+    pub fn is_plain(&self, id: u64) -> bool {
+        self.look(id) & PLAIN != 0
+    }
+
+    /// To be asked before it is looked whether a node has xattrs: see [`Self::found_plain`].
+    pub fn xattr_changes(&self) -> u64 {
+        self.xattr_changes.load(Ordering::SeqCst)
+    }
+
+    /// A node was found without xattrs by who began to look when they had been changed so often. Nothing is remembered if they were
+    /// changed since: who changes them counts before and after that, and then forgets what was remembered in between.
+    pub fn found_plain(&self, id: u64, changes: u64) {
+        let (page, at) = place(id);
+        let mut shard = self.shard(page).lock();
+        let held = shard.get_mut(&page).and_then(|counts| counts.get_mut(at));
+        if let Some(held) = held.filter(|held| **held >= ONCE)
+            && self.xattr_changes() == changes
+        {
+            *held |= PLAIN;
+        }
+    }
+
+    /// Lets `change` change xattrs of a node that there was before.
+    pub fn change_xattrs<T>(&self, id: u64, change: impl FnOnce() -> T) -> T {
+        self.xattr_changes.fetch_add(1, Ordering::SeqCst);
+        let done = change();
+        self.xattr_changes.fetch_add(1, Ordering::SeqCst);
+        let (page, at) = place(id);
+        if let Some(held) = self.shard(page).lock().get_mut(&page).and_then(|it| it.get_mut(at)) {
+            *held &= !PLAIN;
+        }
+        done
     }
 
     /// Remembers the last index that listings of a directory show.
@@ -396,6 +437,35 @@ mod tests {
         assert_eq!(table.held(), 0);
         assert!(!table.is_held(300));
         assert!(!table.forget(300, 1));
+    }
+
+    #[test]
+    fn a_node_is_plain_until_somebody_changes_its_xattrs() {
+        let table = NodeTable::new(5);
+        let held = || Ok::<_, ()>(());
+        table.hold(300, held).unwrap();
+        let changes = table.xattr_changes();
+        table.found_plain(301, changes);
+        table.found_plain(300, changes);
+        assert!(table.is_plain(300) && !table.is_plain(301) && !table.is_marked(300));
+        // Somebody has looked before, another one looks in between and remembers too late.
+        let in_between = table.change_xattrs(300, || {
+            table.found_plain(300, changes);
+            table.xattr_changes()
+        });
+        assert!(!table.is_plain(300));
+        table.found_plain(300, changes);
+        table.found_plain(300, in_between);
+        assert!(!table.is_plain(300));
+        table.found_plain(300, table.xattr_changes());
+        table.hold(300, held).unwrap();
+        assert!(table.is_plain(300) && !table.forget(300, 1) && table.is_plain(300));
+        table.change_xattrs(300, || table.found_plain(300, table.xattr_changes()));
+        assert!(!table.is_plain(300));
+        table.found_plain(300, table.xattr_changes());
+        assert!(table.forget(300, 1));
+        table.hold(300, held).unwrap();
+        assert!(!table.is_plain(300), "what is remembered ends with the last hold");
     }
 
     #[test]

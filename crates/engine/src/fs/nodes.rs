@@ -522,6 +522,16 @@ impl Filesystem {
         })
     }
 
+    /// Whether a file is known to have no xattrs; nothing is read to find that out.
+    pub fn is_without_xattrs(&self, node: Node) -> bool {
+        let inner = self.inner();
+        let look = |op: &Op<'_>| {
+            let (subvolume, inode) = inner.find(op, node)?;
+            Ok(subvolume.tree.is_without_xattrs(&inode))
+        };
+        !node.is_stub() && inner.read(look).unwrap_or(false)
+    }
+
     /// The names of all xattrs, sorted.
     pub fn list_xattrs(&self, node: Node) -> Result<Vec<Vec<u8>>> {
         let inner = self.inner();

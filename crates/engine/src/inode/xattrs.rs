@@ -13,7 +13,7 @@ use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
 use super::Inode;
 use super::log::{StoredXattr, StoredXattrs};
 use super::name::{Hashed, Name};
-use super::state::State;
+use super::state::{State, Stored};
 use super::tree::FileTree;
 use crate::error::{Errno, Error, Result};
 use crate::tree::View;
@@ -86,8 +86,14 @@ impl State {
                 return Ok(known.map(<[u8]>::to_vec));
             }
         }
-        if !self.on_disk {
-            return Ok(None);
+        match &self.stored {
+            Stored::Nothing => return Ok(None),
+            Stored::These(stored) => {
+                let found = stored.iter().find(|(other, _)| other.as_bytes() == name.bytes);
+                return Ok(found.map(|(_, value)| value.to_vec()));
+            }
+            Stored::Unknown if !self.on_disk => return Ok(None),
+            Stored::Unknown => {}
         }
         let Some(item) = view.get(&Key::new(ino, kind::XATTR_ITEM, name.hash.into()))? else {
             return Ok(None);
@@ -152,6 +158,13 @@ impl FileTree {
         state.alive()?;
         let found = state.find_xattr(inode.ino, &self.view(op.core), name)?;
         found.ok_or(Error::User(Errno::NODATA))
+    }
+
+    /// Whether an inode is known to have no xattrs.
+    pub fn is_without_xattrs(&self, inode: &Inode) -> bool {
+        let state = inode.read();
+        let stored_none = !state.on_disk || matches!(state.stored, Stored::Nothing);
+        stored_none && state.layers_of_xattrs().next().is_none()
     }
 
     /// The names of all xattrs, sorted.

@@ -142,7 +142,7 @@ impl<S: Store> Mount<S> {
     /// Whether a directory has a default ACL. That it has none is remembered while the kernel holds
     /// it.
     pub(super) fn has_default_acl(&self, id: u64, directory: &S::Node) -> Answer<bool> {
-        if self.nodes.is_marked(id) {
+        if self.nodes.is_marked(id) || self.nodes.is_plain(id) {
             return Ok(false);
         }
         let has = self.store.xattr(directory, OsStr::new(DEFAULT))?.is_some();
@@ -169,12 +169,17 @@ impl<S: Store> Mount<S> {
     }
 
     /// Makes the access ACL follow a new mode.
-    pub(super) fn chmod_acl(&self, node: &S::Node, mode: u32) -> Answer<()> {
+    pub(super) fn chmod_acl(&self, id: u64, node: &S::Node, mode: u32) -> Answer<()> {
+        if self.nodes.is_plain(id) {
+            return Ok(());
+        }
         let name = OsStr::new(ACCESS);
         let Some(value) = self.store.xattr(node, name)? else { return Ok(()) };
         let mut acl = Acl::parse(&value)?;
         acl.chmod(mode);
-        self.store.set_xattr(node, name, &acl.value(), SetXattr::Any)
+        // Whoever has taken it away since finds it again.
+        let set = || self.store.set_xattr(node, name, &acl.value(), SetXattr::Any);
+        self.nodes.change_xattrs(id, set)
     }
 }
 

@@ -23,7 +23,7 @@ use super::control::{
 use super::countings::Countings;
 use super::store::{
     Allocate, Answer, Attributes, ListEntry, NewInode, RenameFlags, Seek, SetAttributes, SetTime,
-    SetXattr, SpaceNumbers, Store, Time,
+    SpaceNumbers, Store, Time,
 };
 use super::task::Tasks;
 use crate::nodes::Identity;
@@ -404,6 +404,10 @@ impl Store for Engine {
         self.fs.get_xattr(*node, name.as_bytes()).map_err(errno)
     }
 
+    fn is_plain(&self, node: &Self::Node) -> bool {
+        self.fs.is_without_xattrs(*node)
+    }
+
     fn xattrs(&self, node: &Self::Node) -> Answer<Vec<Vec<u8>>> {
         self.fs.list_xattrs(*node).map_err(errno)
     }
@@ -413,13 +417,8 @@ impl Store for Engine {
         node: &Self::Node,
         name: &OsStr,
         value: &[u8],
-        how: SetXattr,
+        how: buttress::SetXattr,
     ) -> Answer<()> {
-        let how = match how {
-            SetXattr::Any => buttress::SetXattr::Any,
-            SetXattr::Create => buttress::SetXattr::Create,
-            SetXattr::Replace => buttress::SetXattr::Replace,
-        };
         self.fs.set_xattr(*node, name.as_bytes(), value, how).map_err(errno)
     }
 

@@ -52,7 +52,7 @@ impl<S: Store> Mount<S> {
         self.keep_times(&node, &wish, &mut change)?;
         let after = self.store.set_attributes(&node, &change)?;
         if let Some(mode) = change.mode.filter(|_| wish.valid & fattr::MODE != 0) {
-            self.chmod_acl(&node, mode)?;
+            self.chmod_acl(request.nodeid(), &node, mode)?;
         }
         self.file_changed(self.policy.shown.attr_out(request.nodeid(), &after))
     }
@@ -176,12 +176,25 @@ impl<S: Control> Mount<S> {
             }
             None => {
                 check_namespace(name)?;
-                let node = self.node(request.nodeid())?;
-                self.has_xattrs(&node)?;
-                self.store.xattr(&node, name)?.ok_or(Errno::NODATA)
+                self.find_xattr(request.nodeid(), name)?.ok_or(Errno::NODATA)
             }
         });
         reply_sized(reply, wish.size, value);
+    }
+
+    /// The value of an xattr that the filesystem has. Properties are more than what is stored.
+    fn find_xattr(&self, id: u64, name: &OsStr) -> Answer<Option<Vec<u8>>> {
+        if self.nodes.is_plain(id) && !name.as_encoded_bytes().starts_with(b"btrfs.") {
+            return Ok(None);
+        }
+        let changes = self.nodes.xattr_changes();
+        let node = self.node(id)?;
+        self.has_xattrs(&node)?;
+        let found = self.store.xattr(&node, name)?;
+        if found.is_none() && self.store.is_plain(&node) {
+            self.nodes.found_plain(id, changes);
+        }
+        Ok(found)
     }
 
     pub(super) fn setxattr(&self, request: &Request<'_>, reply: Reply<'_>) {
@@ -199,6 +212,17 @@ impl<S: Control> Mount<S> {
             return self.set_word(request, word, value);
         }
         check_namespace(name)?;
+        self.nodes.change_xattrs(request.nodeid(), || {
+            self.set_stored_xattr(request, &wish, (name, value))
+        })
+    }
+
+    fn set_stored_xattr(
+        &self,
+        request: &Request<'_>,
+        wish: &abi::SetxattrIn,
+        (name, value): (&OsStr, &[u8]),
+    ) -> Answer<()> {
         let node = self.node(request.nodeid())?;
         self.has_xattrs(&node)?;
         self.may_touch(&node)?;

@@ -3,6 +3,7 @@
 
 use std::ffi::OsStr;
 
+pub use buttress::SetXattr;
 use rustix::io::Errno;
 
 use crate::nodes::Identity;
@@ -160,17 +161,6 @@ pub enum Seek {
     Hole,
 }
 
-/// How setxattr(2) treats an attribute that exists or does not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetXattr {
-    /// Creates or replaces.
-    Any,
-    /// Only creates.
-    Create,
-    /// Only replaces.
-    Replace,
-}
-
 /// A filesystem that can be mounted. Permission checks are not its business: the kernel makes them.
 pub trait Store: Send + Sync + 'static {
     /// What names an inode.
@@ -266,6 +256,8 @@ pub trait Store: Send + Sync + 'static {
 
     /// The value of an extended attribute.
     fn xattr(&self, node: &Self::Node, name: &OsStr) -> Answer<Option<Vec<u8>>>;
+    /// Whether it is known that there are no extended attributes.
+    fn is_plain(&self, node: &Self::Node) -> bool;
     /// The names of all extended attributes.
     fn xattrs(&self, node: &Self::Node) -> Answer<Vec<Vec<u8>>>;
     /// Sets an extended attribute.

@@ -31,6 +31,47 @@ fn on_each(test: impl Fn(&Mount)) {
     }
 }
 
+/// What is remembered of a file without xattrs ends with the first one, whoever looks for it at the same time.
+#[test]
+fn an_xattr_is_there_once_it_is_set() {
+    on_each(|mount| {
+        let file = open(&mount.path().join("file"));
+        let get = |name| {
+            let mut value = [0; 8];
+            rustix::fs::fgetxattr(&file, name, &mut value).map(|_| u64::from_le_bytes(value))
+        };
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let look = || {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let _whatever_there_is = get("security.a").or_else(|_| get("security.b"));
+                }
+            };
+            (0..2).for_each(|_| _ = scope.spawn(look));
+            let is_wrong = |round: &u64| {
+                let name = ["security.a", "user.a"][*round as usize % 2];
+                rustix::fs::fsetxattr(&file, name, &round.to_le_bytes(), XattrFlags::empty())
+                    .unwrap();
+                let set = get(name);
+                rustix::fs::fremovexattr(&file, name).unwrap();
+                (set, get(name)) != (Ok(*round), Err(Errno::NODATA))
+            };
+            let wrong = (0..2000).find(is_wrong);
+            is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert_eq!(wrong, None);
+        });
+        // So it is with ACLs, and with the mode that they and chmod(2) share.
+        let script = "for i in 1 2 3; do ls -l file | cut -c1-11; setfacl -m u:9:r file; ls -l file | cut -c1-11; chmod 700 file;
+            getfacl -cn file | grep user:9; setfacl -b file; done";
+        let said = shell(&mount.path(), 0, script);
+        let rounds = [("-rw-r--r--", "-rw-r--r--+")].into_iter();
+        let rounds = rounds.chain([("-rwx------", "-rwxr-----+"); 2]);
+        let lines =
+            rounds.flat_map(|(without, with)| [without, with, "user:9:r--\t#effective:---"]);
+        assert!(said.lines().map(str::trim_end).eq(lines), "{said}");
+    });
+}
+
 /// Runs a shell script in `top` as `uid`; what it prints on both streams.
 fn shell(top: &Path, uid: u32, script: &str) -> String {
     let ids = [format!("--reuid={uid}"), format!("--regid={uid}")];

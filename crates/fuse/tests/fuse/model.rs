@@ -383,6 +383,10 @@ impl Store for Model {
         Ok(node.state.lock().xattrs.get(name.as_bytes()).cloned())
     }
 
+    fn is_plain(&self, node: &Node) -> bool {
+        node.state.lock().xattrs.is_empty()
+    }
+
     fn xattrs(&self, node: &Node) -> Answer<Vec<Vec<u8>>> {
         Ok(node.state.lock().xattrs.keys().cloned().collect())
     }
