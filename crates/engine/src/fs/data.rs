@@ -202,8 +202,11 @@ impl Filesystem {
             let (subvolume, inode) = inner.find(op, node)?;
             subvolume.tree.hole_bytes(op, &inode, offset, end)
         })?;
-        let need = Need { data, charged_to: node.subvolume, ..need(6, 4000) };
-        inner.change_at(node, need, |op, _, _| {
+        self.check_need(node, Need { data, charged_to: node.subvolume, ..need(6, 4000) })
+    }
+
+    fn check_need(&self, node: Node, need: Need) -> Result<()> {
+        self.inner().change_at(node, need, |op, _, _| {
             op.unreserve(need);
             Ok(())
         })
@@ -227,9 +230,10 @@ impl Filesystem {
                 })
             }
             Allocate::ZeroRange { keep_size } => {
-                // If there is much, that goes first, in steps.
+                // If there is much, that goes first, in steps; but nothing does where there is no room for what comes in its place.
                 let whole = offset.next_multiple_of(SECTOR)..(offset + len) / SECTOR * SECTOR;
                 if whole.start < whole.end {
+                    self.check_need(node, Need { charged_to: node.subvolume, ..need })?;
                     self.thin(node, whole.start, whole.end)?;
                 }
                 inner.change_at(node, plus(need, letting_go(FEW)), |op, subvolume, inode| {

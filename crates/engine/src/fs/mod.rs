@@ -204,8 +204,9 @@ impl Filesystem {
         Ok(transid)
     }
 
-    /// Writes what files buffer to the disk, and answers how many bytes that were. Nothing is durable by that, but the next commit has
-    /// less to write. Files that others are just using, and those that fit into their items, wait for it.
+    /// Writes what files buffer to the disk (what Linux calls delalloc), and answers how many bytes that were. Nothing is durable by that, but the next
+    /// commit has less to write. A background thread does so now and then. Files that others are just using wait for the commit, and those that fit into
+    /// their items, that the log has, or that have no name.
     pub fn flush_delalloc(&self) -> Result<u64> {
         let inner = self.inner();
         inner.core.check_writable()?;

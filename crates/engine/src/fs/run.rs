@@ -291,8 +291,10 @@ impl Inner {
         let first = self.core.waiting.begin();
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();
+        if first {
+            self.wake.begun();
+        }
         match urgency {
-            Urgency::None | Urgency::Flush if first => self.wake.begun(),
             Urgency::None => {}
             Urgency::Flush => self.wake.flush(),
             Urgency::Soon if self.options.background && self.wake.wake() => {}

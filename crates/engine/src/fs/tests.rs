@@ -10,7 +10,7 @@ use buttress_testkit::damage::Patient;
 use parking_lot::Mutex;
 use zerocopy::IntoBytes;
 
-use super::{Change, Filesystem, New, Node, Options, Owner};
+use super::{Allocate, Change, Filesystem, New, Node, Options, Owner};
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::inode::SetXattr;
@@ -122,6 +122,53 @@ fn delalloc_is_flushed_before_the_commit() {
     are_right(&fs, &small, 900);
     assert_eq!(fs.attributes(large[7]).unwrap().size, 20_004);
     assert_eq!(fs.attributes(large[8]).unwrap().size, 900);
+}
+
+/// What was flushed and is written over takes space twice until a commit: who finds no room makes one. So it is with what is written at once.
+#[test]
+fn what_is_written_over_finds_the_room_that_it_had() {
+    for piece in [20_000, 100_000] {
+        let fs = make(128 << 20);
+        let room = fs.usage().stat().available;
+        let large = fs.create(Node::ROOT, b"large", &New::file(0o644)).unwrap().node;
+        // Hardly more than all files once.
+        let rest = 205 * (piece as u64).next_multiple_of(SECTOR);
+        fs.fallocate(large, Allocate::Reserve { keep_size: false }, 0, room - rest).unwrap();
+        let files = write_files(&fs, "file", 200, piece);
+        fs.flush_delalloc().unwrap();
+        for node in files.iter().chain(&files) {
+            let content = vec![1; piece];
+            assert_eq!(fs.write(*node, 0, &content).unwrap(), content.len());
+        }
+        fs.close().unwrap();
+    }
+}
+
+/// Zeros for which there is no room change nothing, though old data would go first.
+#[test]
+fn a_range_that_finds_no_room_to_be_zeroed_stays() {
+    let fs = make(128 << 20);
+    // Of many extents, since the other one's lie in between.
+    let files = write_files(&fs, "file", 2, 1);
+    for at in 0..16 {
+        for file in &files {
+            fs.write(*file, at << 16, &[1; 1 << 16]).unwrap();
+        }
+    }
+    let file = files[1];
+    fs.commit().unwrap();
+    let large = fs.create(Node::ROOT, b"large", &New::file(0o644)).unwrap().node;
+    let most = fs.usage().stat().available - (4 << 20);
+    fs.fallocate(large, Allocate::Reserve { keep_size: false }, 0, most).unwrap();
+    let zeros = Allocate::ZeroRange { keep_size: true };
+    let refused = fs.fallocate(file, zeros, 4096, 16 << 20);
+    assert!(matches!(refused, Err(Error::NoSpace)), "{refused:?}");
+    let mut content = vec![0; 1 << 20];
+    assert_eq!(fs.read(file, 0, &mut content).unwrap(), 1 << 20);
+    assert!(content.iter().all(|byte| *byte == 1));
+    fs.fallocate(file, zeros, 4096, 1 << 20).unwrap();
+    fs.read(file, 0, &mut content).unwrap();
+    assert!(content[4096..].iter().all(|byte| *byte == 0));
 }
 
 /// A thread flushes what has been left alone for a while, where there is a processor for it.

@@ -1,5 +1,5 @@
-//! The worker: a thread that commits from time to time, earlier when it is asked to or when nothing changes any more, and
-//! drops deleted subvolumes.
+//! The worker: a thread that commits from time to time, earlier when it is asked to or when nothing changes any more, drops
+//! deleted subvolumes, and flushes what files buffer.
 //!
 //! What was changed and then left alone is worth a commit of its own: programs end, and people turn things off, when
 //! nothing happens any more. While changes wait, the worker looks a few times per pause whether there are more; without
@@ -88,7 +88,7 @@ impl Wake {
     }
 
     /// Waits until a commit is wanted or due; `false` when the worker is to stop. Has files flushed meanwhile.
-    fn wait(&self, pace: Pace, extent: impl Fn() -> Extent, flush: impl Fn()) -> bool {
+    fn wait(&self, pace: Pace, extent: impl Fn() -> Extent, flush: impl Fn(Instant)) -> bool {
         let mut due = Due::new(pace, Instant::now());
         let mut state = self.state.lock();
         while let Some(until) = due.next(extent(), Instant::now())
@@ -96,7 +96,7 @@ impl Wake {
             && !state.stop
         {
             if std::mem::take(&mut state.flush) {
-                MutexGuard::unlocked(&mut state, &flush);
+                MutexGuard::unlocked(&mut state, || flush(until));
                 continue;
             }
             // Whoever makes the first change from here on waits for the lock to say so.
@@ -150,9 +150,11 @@ impl Due {
         if extent.is_some() != self.seen.is_some() {
             self.since = now;
         }
-        if extent != self.seen {
-            (self.seen, self.grown) = (extent, now);
+        // Flushing makes it less.
+        if extent.is_none() || extent > self.seen {
+            self.grown = now;
         }
+        self.seen = extent;
         let end = self.since + self.pace.interval;
         let pause = self.pace.pause.filter(|_| extent.is_some());
         if now >= end || pause.is_some_and(|pause| now >= self.grown + pause) {
@@ -213,9 +215,9 @@ fn work(inner: &Weak<Inner>, wake: &Wake, pace: Pace) {
         wake.wake();
     }
     let extent = || inner.upgrade().and_then(|inner| inner.extent());
-    let flush = || {
+    let flush = |until| {
         if let Some(inner) = inner.upgrade() {
-            inner.flush_older(|| !wake.is_called());
+            inner.flush_older(|| !wake.is_called() && Instant::now() < until);
         }
     };
     let mut tried = inner.upgrade().map_or(0, |inner| inner.core.txn.committed());

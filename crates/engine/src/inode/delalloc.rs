@@ -1,8 +1,12 @@
 //! Flushing delalloc: data that files buffer go to the disk before the commit has to write them while somebody waits for it.
 //!
-//! A file is flushed once in a transaction, some time after it was first changed: by then most are as they stay. What is written to it
-//! after that waits for the commit, or for a buffer of its own that is full. Files that fit into their item are left alone, as they get
-//! no extent; so are those that the log has, and those without a name, which mostly go without ever needing one.
+//! A file is flushed once in a transaction, one or two megabytes of others' data after it was first changed: by then most are as they stay. What
+//! is written to it after that waits for the commit, or for a buffer of its own that is full; so does a file that somebody uses at that moment. Files that
+//! fit into their item are left alone, as they get no extent; so are those that the log has, and those without a name, which mostly go without ever
+//! needing one.
+//!
+//! What was flushed and is written over takes space twice until the commit, so who finds no room then commits before he is refused
+//! ([`crate::space::Space::reserve`]).
 //!
 //! # Crash argument
 //!
@@ -33,7 +37,7 @@ pub enum Flush {
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     pub inodes: Vec<Listed>,
-    /// Those before this position have been flushed. No more than `older`.
+    /// Those before this position have had their turn. No more than `older`.
     flushed: usize,
     /// Those before this position are to be. No more than `seen`.
     older: usize,
@@ -60,6 +64,10 @@ impl Dirty {
 }
 
 impl State {
+    fn delalloc_bytes(&self) -> u64 {
+        self.live.file.as_ref().map_or(0, |file| file.buffered_bytes())
+    }
+
     /// Whether it buffers what will go to extents of its own.
     fn has_delalloc(&self, op: &Op<'_>) -> bool {
         self.dirty
@@ -67,7 +75,7 @@ impl State {
             && self.logged != op.transid
             && self.attributes.nlink > 0
             && self.attributes.size > INLINE_MAX
-            && self.live.file.as_ref().is_some_and(|file| file.dirty_bytes() > 0)
+            && self.delalloc_bytes() > 0
     }
 }
 
@@ -81,14 +89,18 @@ impl FileTree {
         go_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
         let mut bytes = 0;
+        if !self.may_have_changed() {
+            return Ok(0);
+        }
         for stripe in self.dirty.all() {
             stripe.lock().look(which);
             let take = |stripe: &Mutex<Dirty>| stripe.lock().take();
             let mut inodes = take(stripe);
             while !inodes.is_empty() && go_on() {
                 let mut rest = &inodes[..];
-                while !rest.is_empty() {
+                while !rest.is_empty() && go_on() {
                     let op = core.txn.join(core)?;
+                    core.txn.check()?;
                     let flushed = self.flush_some(&op, &mut rest)?;
                     core.waiting.flushed(flushed);
                     bytes += flushed;
@@ -107,10 +119,10 @@ impl FileTree {
             && work < PLACED_BYTES
         {
             *inodes = rest;
-            // Who has it changes it, or waits for another one of these.
+            // Somebody uses it, or has it and waits for another one of these.
             let Some(state) = inode.state.try_write() else { continue };
             if state.has_delalloc(op) {
-                work += state.live.file.as_ref().map_or(0, |file| file.dirty_bytes());
+                work += state.delalloc_bytes();
                 states.push((inode.ino, state));
             }
         }

@@ -438,11 +438,15 @@ impl FileTree {
         self.stale_orphans.lock()[0].insert(ino);
     }
 
+    /// Whether it has changed anything since the last commit, or that is under way.
+    pub fn may_have_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether the running transaction has changed anything.
     pub fn is_dirty(&self) -> bool {
         let any = || self.dirty.all().any(|dirty| !dirty.lock().inodes.is_empty());
-        self.changed.load(Ordering::Relaxed) > 0 && any()
-            || !self.stale_orphans.lock()[0].is_empty()
+        self.may_have_changed() && any() || !self.stale_orphans.lock()[0].is_empty()
     }
 
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
@@ -450,7 +454,7 @@ impl FileTree {
     pub fn freeze(&self) -> bool {
         let mut frozen = Vec::new();
         // There may be thousands of trees of which nothing has.
-        if self.changed.load(Ordering::Relaxed) > 0 {
+        if self.may_have_changed() {
             let mut stripes =
                 self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()).inodes);
             frozen = stripes.next().unwrap_or_default();

@@ -208,6 +208,13 @@ impl Space {
         Ok(())
     }
 
+    /// The same of data that are not written after all: who needs as much is promised it again.
+    pub fn promise_again(&self, range: Range) -> Result<()> {
+        // First, so that nobody else is promised it.
+        self.pool.lock().promises.running.data += range.len;
+        self.give_back(range)
+    }
+
     /// Data that was allocated and not accounted for, but which a reader may still look at:
     /// allocatable after the next freeze.
     pub fn release(&self, range: Range) -> Result<()> {

@@ -140,6 +140,7 @@ impl Space {
             was_alone: AtomicBool::new(false),
             chosen: Mutex::default(),
             placed: AtomicU64::new(0),
+            has_written: AtomicBool::new(false),
             pack: AtomicBool::new(false),
             packed: AtomicU64::new(0),
             known: Default::default(),

@@ -168,6 +168,8 @@ pub struct Space {
     counted: AtomicBool,
     /// Tree blocks of metadata that were taken since the last freeze, and not given back.
     placed: AtomicU64,
+    /// Promised data were allocated since the last freeze.
+    has_written: AtomicBool,
     /// The deletion that was promised last comes alone.
     alone: AtomicBool,
     /// The last deletion came alone.

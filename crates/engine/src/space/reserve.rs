@@ -500,6 +500,7 @@ impl Space {
         let data = pool.promises.frozen_data();
         pool.start = Some(Start { outlook: self.outlook(pool, false), data });
         self.placed.store(0, Ordering::Relaxed);
+        self.has_written.store(false, Ordering::Relaxed);
     }
 
     /// Lets an operation in, before it changes anything. What it was promised counts until the
@@ -546,8 +547,9 @@ impl Space {
                 let alone = Promises { running: Total::default().plus(need), ..Default::default() };
                 outlook.room += pool.leaving();
                 // What was deleted and not committed yet is not counted anywhere: how much of it nobody else has is known
-                // after the commit only.
+                // after the commit only. Nor is what was written since the last commit and written over again.
                 let helps = pool.promises.all().deletions > 0
+                    || need.data > 0 && self.has_written.load(Ordering::Relaxed)
                     || outlook.after_commits().fits(alone, leave)
                     || need.deleting && self.ask(&pool);
                 return Err(if helps { Shortage::CommitFirst } else { Shortage::NoSpace });
@@ -744,6 +746,7 @@ impl Space {
         let mut pool = self.pool.lock();
         pool.promises.use_data(len);
         pool.credit.use_data(len);
+        self.has_written.store(true, Ordering::Relaxed);
         if piece {
             pool.promises.running = pool.promises.running.plus(PIECE);
         }

@@ -320,9 +320,10 @@ impl Forest {
         which: Flush,
         go_on: &dyn Fn() -> bool,
     ) -> Result<u64> {
-        let trees = self.loaded();
-        let mut all = trees.iter().map(|subvolume| &subvolume.tree);
-        all.try_fold(0, |bytes, tree| Ok(bytes + tree.flush_delalloc(core, which, go_on)?))
+        let changed = |it: &Subvolume| it.tree.may_have_changed() && !it.is_dead();
+        let trees = self.subvolumes.those(changed);
+        let mut trees = trees.iter().take_while(|_| go_on());
+        trees.try_fold(0, |bytes, it| Ok(bytes + it.tree.flush_delalloc(core, which, go_on)?))
     }
 
     /// The key and root item of subvolume `id`, as they will be.

@@ -161,6 +161,11 @@ impl Loaded {
         self.table.read().subvolumes.values().cloned().collect()
     }
 
+    /// Those of which this is so.
+    pub fn those(&self, is_one: impl Fn(&Subvolume) -> bool) -> Vec<Arc<Subvolume>> {
+        self.table.read().subvolumes.values().filter(|it| is_one(it)).cloned().collect()
+    }
+
     /// Whether there is one of which this is so.
     pub fn any(&self, what: impl FnMut(&Arc<Subvolume>) -> bool) -> bool {
         self.table.read().subvolumes.values().any(what)

@@ -152,9 +152,9 @@ pub enum Op {
         at: String,
     },
     Commit,
-    /// A commit that goes on beside the operations that follow, up to `await`.
     /// What files buffer goes to the disk.
     Flush,
+    /// A commit that goes on beside the operations that follow, up to `await`.
     Beside,
     Await,
     Clean,

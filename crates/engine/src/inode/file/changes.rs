@@ -116,6 +116,11 @@ impl FileChanges {
         self.buffered.saturating_sub(self.prealloc_bytes)
     }
 
+    /// All bytes of buffered data.
+    pub fn buffered_bytes(&self) -> u64 {
+        self.buffered
+    }
+
     /// How much work it is to prepare the layer, in bytes that are written: a piece that is written already takes a look at the tree.
     pub fn work_to_place(&self) -> u64 {
         const LOOK: u64 = 512;

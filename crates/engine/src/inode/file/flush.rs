@@ -12,7 +12,7 @@ use super::piece::{Extent, Piece, Prealloc};
 use super::prealloc::{part_of, written};
 use super::ranges::{Span, len};
 use crate::error::{Error, Result};
-use crate::space::{Need, Range};
+use crate::space::Range;
 use crate::stats;
 use crate::txn::Core;
 
@@ -108,10 +108,8 @@ impl FileChanges {
     fn take_back(&self, core: &Core, ranges: Vec<Range>) -> Result<()> {
         give_up(core, &ranges);
         // Nobody has looked them up. What is buffered still needs as much, and was promised it.
-        let bytes = ranges.iter().map(|range| range.len).sum();
-        ranges.into_iter().try_for_each(|range| core.space.give_back(range))?;
-        let _gone_meanwhile = core.space.reserve(Need { data: bytes, ..Need::default() });
-        Ok(())
+        let again = ranges.into_iter().map(|range| core.space.promise_again(range));
+        again.fold(Ok(()), Result::and)
     }
 
     /// What was buffered is on the disk.
