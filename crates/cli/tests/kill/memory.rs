@@ -60,8 +60,9 @@ fn the_heap_may_have_huge_pages() {
     }
     let Some(place) = Place::new() else { return };
     let daemon = place.mount("memory=128M");
-    for file in 0..2_000 {
-        fs::write(place.mountpoint().join(file.to_string()), vec![1; 12_000]).unwrap();
+    // So small that they wait for the commit.
+    for file in 0..6_000 {
+        fs::write(place.mountpoint().join(file.to_string()), vec![1; 2_000]).unwrap();
     }
     assert!(daemon.heap().0 > 16 << 20, "{:?}", daemon.heap());
     // Linux is told of it with the next request.

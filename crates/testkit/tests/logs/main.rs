@@ -43,8 +43,12 @@ const SIZE: u64 = 512 << 20;
 /// has an inode in memory since it was made.
 fn make(case: &Case<'_>, anew: bool, dir: &Path) -> Result<(), Failed> {
     // Now and then Linux (6.18) leaves a new block group with an item that says nothing is used of it, until it is written the next time: that is refused, rightly.
+    // And where it mounts that itself and gives the space away, it complains: all that is Linux alone so far.
     for _ in 1..TRIES {
-        make_once(case, anew, dir)?;
+        if let Err(error) = make_once(case, anew, dir) {
+            println!("{}: made again, as Linux could not: {error}", case.name);
+            continue;
+        }
         let (is_sound, report) = check_verdict(&dir.join("theirs"), false)?;
         if is_sound {
             return Ok(());
