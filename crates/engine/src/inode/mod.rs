@@ -20,7 +20,8 @@
 //! # Locks
 //!
 //! One lock per inode, taken in the order of inode numbers when an operation needs several; the tree-wide rename lock before
-//! them, the table's and the list's locks after them. Nothing waits for space or a commit while it holds one.
+//! them, the table's and the list's locks after them. Nothing waits for space or a commit while it holds one. Who writes the data of many files at
+//! once (a commit, or [`delalloc`]) does not wait for the second one.
 //!
 //! # Crash argument
 //!

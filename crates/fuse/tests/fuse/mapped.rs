@@ -257,13 +257,8 @@ dirty(a, 2); a.flush(); print(right(content('sub/file'), 2))"
     mount.end();
 }
 
-/// Pages that find no room when they are asked for are lost: who asked is told so, and with which errno.
-#[test]
-fn who_asks_for_pages_that_find_no_room_is_told() {
-    on_both(|mount| {
-        client::create_subvolume(&mount.path().join("sub")).unwrap();
-        let body = format!(
-            "{SNAPSHOT}
+/// A mapped file with holes only, and nothing left to fill them with. `said` tells what comes of a call.
+const FULL: &str = r"
 import errno
 def said(do, *args):
     try: do(*args); print('done')
@@ -273,6 +268,15 @@ f = os.open('full', os.O_RDWR | os.O_CREAT); at = 0; step = 1 << 26
 while step >= 4096:
     try: os.posix_fallocate(f, at, step); at += step
     except OSError: step //= 2
+";
+
+/// Pages that find no room when they are asked for are lost: who asked is told so, and with which errno.
+#[test]
+fn who_asks_for_pages_that_find_no_room_is_told() {
+    on_both(|mount| {
+        client::create_subvolume(&mount.path().join("sub")).unwrap();
+        let body = format!(
+            "{SNAPSHOT}{FULL}
 for do in [(snapshot, b's', 2), (os.setxattr, '.', 'buttress.snapshot', b'256 ro w'), (os.setxattr, '.', 'buttress.commit', b''),
            (os.setxattr, 'sub', 'buttress.readonly', b'1')]:
     dirty(a, 1); said(*do)
@@ -295,19 +299,10 @@ wait()"
 fn who_asks_is_told_of_pages_that_found_no_room_before() {
     on_both(|mount| {
         let body = format!(
-            "{SNAPSHOT}
-import errno
-def said(do, *args):
-    try: do(*args); print('done')
-    except OSError as error: print(errno.errorcode[error.errno])
-a = mapped('file'); os.fsync(os.open('file', os.O_RDWR))
+            "{SNAPSHOT}{FULL}
 def generation():
     with open('../mnt.img', 'rb') as image:
         image.seek(0x10048); return struct.unpack('<Q', image.read(8))[0]
-f = os.open('full', os.O_RDWR | os.O_CREAT); at = 0; step = 1 << 26
-while step >= 4096:
-    try: os.posix_fallocate(f, at, step); at += step
-    except OSError: step //= 2
 for do in [(snapshot, b's', 2), (os.setxattr, '.', 'buttress.commit', b'')]:
     dirty(a, 1)
     child = os.fork()

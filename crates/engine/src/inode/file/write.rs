@@ -1,7 +1,8 @@
 //! Writing: what is buffered, and what gets an extent at once.
 //!
 //! Whole sectors of large writes go to the disk at once (`direct`). The rest is buffered in whole sectors (`buffer`), and
-//! gets its extents when the layer is prepared for the commit, or when a file has buffered too much (`flush`).
+//! gets its extents when the layer is prepared for the commit, before that when it has been left alone for a while ([`crate::inode`], `delalloc`), or when a file
+//! has buffered too much (`flush`).
 
 use buttress_ondisk::SECTOR;
 
