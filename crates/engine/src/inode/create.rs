@@ -134,6 +134,7 @@ impl FileTree {
         let file_type = state.attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(name, entry, beneath);
+        parent.know_names(dir, &op.core.name_hashes);
         parent.attributes.modified(op.now);
         op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes, beneath);

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_ondisk::item::DirItem;
 use buttress_ondisk::view::{DirEntry, dir_entries, is_name, root_ref};
@@ -11,12 +12,13 @@ use super::attributes::must_be_directory;
 use super::entries::{Entries, Known};
 use super::link::Link;
 use super::name::Hashed;
+use super::name_hashes::{FROM, NameHashes};
 use super::state::State;
 use super::tree::FileTree;
 use super::{Entry, Inode, Location, TOP};
 use crate::error::{Errno, Error, Passed, Result};
 use crate::tree::{Cursor, Met, View};
-use crate::txn::Op;
+use crate::txn::{Op, Share};
 
 /// The index that a directory gives first: 0 and 1 stand for "." and "..".
 pub(super) const FIRST_INDEX: u64 = 2;
@@ -46,6 +48,41 @@ pub(super) struct Found {
 }
 
 impl State {
+    /// Whether no name has the hash of this one.
+    fn has_no_such_name(&self, ino: u64, view: &View<'_>, name: Hashed<'_>) -> bool {
+        let unknown = self.name_hashes.as_ref().is_some_and(|known| !known.has(name.hash));
+        if cfg!(test) && unknown && self.on_disk {
+            let found = matches!(view.get(&name.key(ino)), Ok(Some(_)));
+            assert!(!found, "the tree has a name that its directory does not know");
+        }
+        unknown
+    }
+
+    /// Begins to know the names of a directory that has some, if the tree has none of them yet.
+    pub(super) fn know_names(&mut self, inode: &Inode, share: &Arc<Share>) {
+        if let Some(known) = &self.name_hashes {
+            if known.are_many() && !inode.knows_many.load(Ordering::Relaxed) {
+                inode.knows_many.store(true, Ordering::Relaxed);
+            }
+            return;
+        }
+        if self.on_disk {
+            return;
+        }
+        let names = self.layers_of_entries().map(Entries::hashes_len).sum();
+        if names >= FROM {
+            let all = self.layers_of_entries().flat_map(Entries::all_hashes);
+            self.name_hashes = NameHashes::of(share, names, all).map(Box::new);
+        }
+    }
+
+    /// A name comes.
+    fn know_name(&mut self, name: Hashed<'_>) {
+        if self.name_hashes.as_mut().is_some_and(|known| !known.add(name.hash)) {
+            self.name_hashes = None;
+        }
+    }
+
     fn layers_of_entries(&self) -> impl Iterator<Item = &Entries> {
         let frozen = self.frozen_changes().and_then(|changes| changes.entries.as_deref());
         [self.live.entries.as_deref(), frozen].into_iter().flatten()
@@ -58,6 +95,9 @@ impl State {
         view: &View<'_>,
         name: Hashed<'_>,
     ) -> Result<Option<Found>> {
+        if self.has_no_such_name(ino, view, name) {
+            return Ok(None);
+        }
         for layer in self.layers_of_entries() {
             match layer.find(name) {
                 Known::Present(entry, index) => {
@@ -70,7 +110,7 @@ impl State {
         if !self.on_disk {
             return Ok(None);
         }
-        let key = Key::new(ino, kind::DIR_ITEM, name.hash.into());
+        let key = name.key(ino);
         let Some(item) = view.get(&key)? else { return Ok(None) };
         let is_it = |it: &DirEntry<'_>| it.name == name.bytes && is_name(it.name);
         let Some(found) = dir_entries(item.data()).find(is_it) else { return Ok(None) };
@@ -87,6 +127,9 @@ impl State {
         name: Hashed<'_>,
         taken_is_fine: bool,
     ) -> Result<bool> {
+        if self.has_no_such_name(ino, view, name) {
+            return Ok(false);
+        }
         let mut used = 0;
         let mut beneath = false;
         let mut decided = None;
@@ -99,7 +142,7 @@ impl State {
             used += layer.weight_of(name.hash);
         }
         if self.on_disk
-            && let Some(item) = view.get(&Key::new(ino, kind::DIR_ITEM, name.hash.into()))?
+            && let Some(item) = view.get(&name.key(ino))?
         {
             let there = dir_entries(item.data()).any(|it| it.name == name.bytes);
             beneath |= there;
@@ -142,6 +185,7 @@ impl State {
         debug_assert!(self.next_index >= FIRST_INDEX);
         let index = self.next_index;
         self.next_index = index.saturating_add(1);
+        self.know_name(name);
         self.entries().add(name, entry, index, beneath);
         self.attributes.size = self.attributes.size.saturating_add(name.weight());
         index
@@ -150,6 +194,9 @@ impl State {
     /// Removes an entry. Whether it had taken the place of one that the tree may have.
     pub(super) fn remove_entry(&mut self, name: Hashed<'_>, index: u64) -> bool {
         let uncovers = self.entries().remove(name, index);
+        if self.name_hashes.as_mut().is_some_and(|known| !known.lose()) {
+            self.name_hashes = None;
+        }
         if self.logged_whole.is_some() {
             self.gone().retracted.push(index);
         }
@@ -165,6 +212,7 @@ impl State {
         index: u64,
         beneath: bool,
     ) {
+        self.know_name(name);
         self.entries().add_at(name, entry, index, beneath);
         self.next_index = self.next_index.max(index.saturating_add(1));
         self.attributes.size = self.attributes.size.saturating_add(name.weight());

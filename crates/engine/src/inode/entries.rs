@@ -341,6 +341,16 @@ impl Entries {
         beneath
     }
 
+    /// How many hashes the names have of which it says something.
+    pub(super) fn hashes_len(&self) -> usize {
+        self.by_hash.len()
+    }
+
+    /// These hashes, in no order.
+    pub(super) fn all_hashes(&self) -> impl Iterator<Item = u32> {
+        self.by_hash.keys().copied()
+    }
+
     /// How many entries it adds and removes.
     pub(super) fn changes(&self) -> usize {
         self.added.len() + self.removed.len()

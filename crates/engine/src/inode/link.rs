@@ -78,6 +78,7 @@ impl FileTree {
         let parent = locked.of(dir);
         let entry = Entry { location: Location::Inode(inode.ino), file_type };
         let index = parent.add_entry(name, entry, beneath);
+        parent.know_names(dir, &op.core.name_hashes);
         parent.attributes.modified(op.now);
         op.step("an entry without its link");
         let state = locked.of(inode);

@@ -50,6 +50,7 @@ mod life;
 mod link;
 mod log;
 mod name;
+mod name_hashes;
 mod names;
 mod own;
 mod parts;
@@ -139,6 +140,8 @@ pub struct Inode {
     gone: AtomicBool,
     /// Looked up since the table was last swept.
     recent: AtomicBool,
+    /// Knows so many names ([`NameHashes`](name_hashes::NameHashes)) that it stays: read again it would know none of them.
+    knows_many: AtomicBool,
 }
 
 impl Inode {
@@ -155,6 +158,7 @@ impl Inode {
             holds: AtomicU32::new(0),
             gone: AtomicBool::new(false),
             recent: AtomicBool::new(true),
+            knows_many: AtomicBool::new(false),
         })
     }
 

@@ -7,8 +7,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use buttress_codec::crc32c::name_hash;
-use buttress_ondisk::NAME_LEN_MAX;
 use buttress_ondisk::view::has_separator;
+use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
 
 use crate::error::{Errno, Error, Result};
 
@@ -86,6 +86,11 @@ pub(super) struct Hashed<'a> {
 }
 
 impl<'a> Hashed<'a> {
+    /// The key of its item in a directory.
+    pub fn key(&self, dir: u64) -> Key {
+        Key::new(dir, kind::DIR_ITEM, self.hash.into())
+    }
+
     /// Any bytes, unchecked.
     pub fn of(bytes: &'a [u8]) -> Hashed<'a> {
         Hashed { bytes, hash: name_hash(bytes) as u32 }

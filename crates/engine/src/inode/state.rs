@@ -9,6 +9,7 @@ use super::attributes::Attributes;
 use super::entries::Entries;
 use super::file::{FileChanges, Layers};
 use super::log::StoredXattrs;
+use super::name_hashes::NameHashes;
 use super::names::Names;
 use super::tree::FileTree;
 use super::xattrs::Xattrs;
@@ -69,6 +70,8 @@ pub struct State {
     pub orphan: bool,
     /// The index that the directory gives next; 0 when it is not known yet.
     pub next_index: u64,
+    /// The hashes of all names of the directory, if they are known.
+    pub name_hashes: Option<Box<NameHashes>>,
     /// The transaction whose log has something of it; 0: none.
     pub logged: u64,
     /// That log has all of it as it was at this `sequence`.
@@ -140,6 +143,7 @@ impl State {
             dead: false,
             orphan: attributes.nlink == 0,
             next_index: 0,
+            name_hashes: None,
             logged: 0,
             logged_whole: None,
             owed: false,

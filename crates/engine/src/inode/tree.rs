@@ -571,6 +571,10 @@ impl FileTree {
         self.stale_orphans.lock()[1].clear();
         let mut inodes = std::mem::take(&mut self.committing.lock().inodes);
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
+        if !inodes.is_empty() {
+            // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
+            self.used.store(true, Ordering::Relaxed);
+        }
         let mut parts = Vec::with_capacity(inodes.len() / AT_A_TIME + 1);
         while !inodes.is_empty() {
             parts.push(Mutex::new(inodes.split_off(inodes.len().saturating_sub(AT_A_TIME))));
@@ -636,9 +640,10 @@ impl Shard {
     /// list, so they are used and stay, however many they are. How often an evicted one is held is kept for when it comes
     /// back.
     fn sweep(&mut self, changed: usize) {
-        self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed));
+        let knows_many = |inode: &Inode| inode.knows_many.load(Ordering::Relaxed);
+        self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed) || knows_many(inode));
         if self.inodes.len() > changed + self.keep / 2 {
-            self.evict(|_| false);
+            self.evict(knows_many);
         }
         // Where most are used all the same, the next sweep has to pay, too.
         let crowded = self.inodes.len() > changed + self.keep / 2;
@@ -651,8 +656,8 @@ impl Shard {
             return;
         }
         let mut left = self.keep / 2;
-        self.evict(|_| {
-            let stays = left > 0;
+        self.evict(|inode| {
+            let stays = left > 0 || inode.knows_many.load(Ordering::Relaxed);
             left = left.saturating_sub(1);
             stays
         });

@@ -24,6 +24,7 @@ mod log;
 mod schedules;
 mod settle;
 mod shape;
+mod share;
 mod superblock;
 mod waiting;
 
@@ -36,6 +37,7 @@ pub use self::csums::CsumLog;
 pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::settle::{Relocated, Relocation, TooSmall, new_root_item};
+pub use self::share::{Share, Taken};
 pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -360,3 +360,38 @@ fn inodes_that_nobody_uses_are_let_go() {
     assert!(lab.tree.loaded() < 75_000, "{}", lab.tree.loaded());
     Facts::of(&lab.view()).check();
 }
+
+/// Who makes so much that he has to wait for a commit has looked for nothing between it and the one before.
+#[test]
+fn what_a_commit_has_just_written_stays_for_who_waited_for_it() {
+    let lab = Lab::new(4096);
+    let top = lab.top();
+    let dir = lab.create(&top, b"directory", NewKind::Directory).unwrap();
+    drop((top, dir));
+    assert!(!lab.tree.rest(4096));
+    lab.commit();
+    assert!(!lab.tree.rest(4096));
+    assert_eq!(lab.tree.loaded(), 2);
+    assert!(lab.tree.rest(4096));
+    assert_eq!(lab.tree.loaded(), 0);
+}
+
+/// More inodes than are remembered: a directory that knows its names stays all the same.
+#[test]
+fn a_directory_that_knows_many_names_stays() {
+    let lab = Lab::new(4096);
+    let top = lab.top();
+    let dir = lab.create(&top, b"directory", NewKind::Directory).unwrap();
+    for at in 0..5000u32 {
+        lab.create(&dir, format!("{at}").as_bytes(), NewKind::File).unwrap();
+    }
+    let ino = dir.ino;
+    drop((top, dir));
+    lab.commit();
+    lab.tree.keep_about(64);
+    for ino in ino + 1..ino + 5000 {
+        lab.get(ino);
+    }
+    assert!(lab.tree.loaded() < 1000, "{}", lab.tree.loaded());
+    assert!(lab.get(ino).read().name_hashes.is_some());
+}
