@@ -126,9 +126,9 @@ impl Options {
 
     /// Bytes of memory to do with, all in all; 512 MiB when nothing is said, 12 MiB at least. Of what is left when 1.5 MiB are set aside
     /// for what does not shrink with it, three quarters are for tree blocks and for what waits for a commit: of these, what waits may
-    /// take three quarters, where free space lies a sixteenth, and the cache of blocks has the rest. A tenth keeps inodes; what remains
-    /// is for the work on a commit, and for what the allocator cannot use. Files that are held come on top, with some 30 bytes each:
-    /// who holds many says so with [`crate::Filesystem::use_elsewhere`].
+    /// take three quarters, where free space lies a sixteenth, the names that directories know a twelfth, and the cache of blocks has the
+    /// rest. A tenth keeps inodes; what remains is for the work on a commit, and for what the allocator cannot use. Files that are held
+    /// come on top, with some 30 bytes each: who holds many says so with [`crate::Filesystem::use_elsewhere`].
     pub fn memory(self, bytes: u64) -> Options {
         let bytes = bytes.max(MEMORY_MIN);
         let room = (bytes - MEMORY_FIXED) / 4 * 3;
