@@ -1,5 +1,6 @@
 //! Tables by number: inodes, blocks, checksums of names. The standard library's hash defends against keys that somebody
-//! chooses to collide, and costs more than the rest of a search. Here keys are counted up, or checked by their owner.
+//! chooses to collide, and costs more than the rest of a search. Here keys are counted up, or checked by their owner; of the hashes of names, no
+//! more than some 2^16 can be chosen to collide.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};

@@ -18,7 +18,7 @@ use crate::refs::owners::{Committed, Known, Owners};
 use crate::space::{Space, SpaceRoots};
 use crate::subvol::{Forest, is_half_merged};
 use crate::tree::{Blocks, View};
-use crate::txn::{Core, Features, Roots, Share};
+use crate::txn::{Core, Features, Roots, Waiting};
 
 /// What a filesystem with a log says that is only read.
 const SHOWN: &str = "a log tree waits for replay: the filesystem is shown as replay makes it, and nothing is written";
@@ -146,8 +146,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.sequential = options.reproducible;
     core.drop_blocks_max = options.drop_blocks_max;
     core.inodes_max = options.inodes_max;
-    core.name_hashes = Share::new(options.name_hashes_bytes);
-    core.waiting.max = options.waiting_max();
+    core.waiting = Waiting::new(options.waiting_max());
     core.room = options.room;
     (core.kept_max, core.patience) = (options.kept_max, options.patience);
     Ok(core)

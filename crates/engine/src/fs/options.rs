@@ -20,8 +20,6 @@ const DROPPED_BLOCK: u64 = 64 << 10;
 /// Where free space lies may take this part of what is for tree blocks and what waits: at 512 MiB, half a terabyte in which it is in
 /// many pieces.
 const FREE_SPACE_SHARE: u64 = 16;
-/// The names that directories know may take this part of the memory, of which the cache of tree blocks keeps less then: at 512 MiB, those of some millions of files.
-const NAME_HASHES_SHARE: u64 = 16;
 /// Who reaches what, as far as it was asked, may take this part of the memory.
 const OWNERS_SHARE: u64 = 64;
 /// Block groups are emptied when less than so much is used of them. A choice: what is moved for a byte that comes free is then less than half a byte.
@@ -50,7 +48,6 @@ pub struct Options {
     pub(super) patience: Duration,
     pub(super) kept_max: usize,
     pub(super) inodes_max: usize,
-    pub(super) name_hashes_bytes: u64,
     pub(super) owners_bytes: u64,
     pub(super) background: bool,
     pub(super) mark_quota_inconsistent: bool,
@@ -77,7 +74,6 @@ impl Options {
             patience: Duration::ZERO,
             kept_max: 0,
             inodes_max: 0,
-            name_hashes_bytes: 0,
             owners_bytes: 0,
             background: true,
             mark_quota_inconsistent: false,
@@ -140,7 +136,6 @@ impl Options {
             kept_max: ((bytes / KEPT_SHARE) as usize).clamp(4, 64),
             drop_blocks_max: ((bytes / DROPPED_BLOCK) as usize).clamp(16, 4096),
             inodes_max: usize::try_from(bytes / INODE_SHARE).unwrap_or(usize::MAX),
-            name_hashes_bytes: bytes / NAME_HASHES_SHARE,
             owners_bytes: bytes / OWNERS_SHARE,
             ..self
         }

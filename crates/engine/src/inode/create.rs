@@ -133,8 +133,7 @@ impl FileTree {
         parent.touch(dir, self, op)?;
         let file_type = state.attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
-        let index = parent.add_entry(name, entry, beneath);
-        parent.know_names(dir, &op.core.name_hashes);
+        let index = parent.add_entry(op, name, entry, beneath);
         parent.attributes.modified(op.now);
         op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes, beneath);

@@ -77,8 +77,7 @@ impl FileTree {
         let file_type = locked.of(inode).attributes.file_type();
         let parent = locked.of(dir);
         let entry = Entry { location: Location::Inode(inode.ino), file_type };
-        let index = parent.add_entry(name, entry, beneath);
-        parent.know_names(dir, &op.core.name_hashes);
+        let index = parent.add_entry(op, name, entry, beneath);
         parent.attributes.modified(op.now);
         op.step("an entry without its link");
         let state = locked.of(inode);
@@ -222,7 +221,7 @@ impl FileTree {
         op.step("an entry of nothing");
         let parent = locked.of(dir);
         parent.remove_entry(name, old);
-        let index = parent.add_entry(name, Entry::of_subvolume(id), true);
+        let index = parent.add_entry(op, name, Entry::of_subvolume(id), true);
         parent.attributes.modified(op.now);
         Ok(Some(index))
     }

@@ -140,7 +140,7 @@ pub struct Inode {
     gone: AtomicBool,
     /// Looked up since the table was last swept.
     recent: AtomicBool,
-    /// Knows so many names ([`NameHashes`](name_hashes::NameHashes)) that it stays: read again it would know none of them.
+    /// Knew so many names ([`NameHashes`](name_hashes::NameHashes)) at its last commit that it stays: read again it would know none of them.
     knows_many: AtomicBool,
 }
 

@@ -370,7 +370,7 @@ impl Moving<'_> {
         standing: &Standing,
         taken: bool,
     ) -> Option<u64> {
-        let index = locked.of(end.dir).add_entry(end.name, standing.entry, taken);
+        let index = locked.of(end.dir).add_entry(self.op, end.name, standing.entry, taken);
         self.op.step("an entry without its inode");
         let Some(inode) = &standing.inode else { return Some(index) };
         let state = locked.of(inode);
@@ -387,7 +387,7 @@ impl Moving<'_> {
         let mut state = State::created(attributes, self.op.transid);
         let file_type = attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
-        let index = parent.add_entry(name, entry, true);
+        let index = parent.add_entry(self.op, name, entry, true);
         self.op.step("an entry without its inode");
         state.live.names.gain(dir.ino, index, name.bytes, true);
         self.tree.adopt(ino, state);

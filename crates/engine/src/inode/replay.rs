@@ -255,7 +255,7 @@ impl FileTree {
         let beneath = state.free_for(dir.ino, &view, hashed, false)?;
         state.know_next_index(dir.ino, &view)?;
         self.change_quietly(op, dir, &mut state)?;
-        state.add_entry_at(hashed, entry, name.index, beneath);
+        state.add_entry_at(op, hashed, entry, name.index, beneath);
         op.step("an entry of a log");
         Ok(())
     }

@@ -70,6 +70,8 @@ pub struct State {
     pub orphan: bool,
     /// The index that the directory gives next; 0 when it is not known yet.
     pub next_index: u64,
+    /// Whether the tree may have names of the directory: of one that this mount has made, once it has been committed with some.
+    pub names_in_tree: bool,
     /// The hashes of all names of the directory, if they are known.
     pub name_hashes: Option<Box<NameHashes>>,
     /// The transaction whose log has something of it; 0: none.
@@ -143,6 +145,7 @@ impl State {
             dead: false,
             orphan: attributes.nlink == 0,
             next_index: 0,
+            names_in_tree: true,
             name_hashes: None,
             logged: 0,
             logged_whole: None,
@@ -167,6 +170,7 @@ impl State {
             transid,
             on_disk: false,
             orphan: false,
+            names_in_tree: false,
             next_index,
             ..State::loaded(attributes)
         }
@@ -212,6 +216,8 @@ impl State {
     pub fn settle(&mut self) -> bool {
         let stays = self.frozen.as_ref().is_some_and(|frozen| !frozen.changes.deleted);
         if stays {
+            self.names_in_tree |=
+                self.frozen_changes().is_some_and(|changes| changes.entries.is_some());
             (self.frozen, self.on_disk) = (None, true);
         }
         stays

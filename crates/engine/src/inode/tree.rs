@@ -110,7 +110,7 @@ pub struct FileTree {
     last_snapshot: AtomicU64,
     /// What files keep of the compressed extents that were read last, the oldest first.
     pub(super) kept: Mutex<VecDeque<Arc<Cache>>>,
-    /// An inode was looked for since [`FileTree::rest`] was called last.
+    /// An inode was looked for since [`FileTree::rest`] was called last, or a commit has written many.
     used: AtomicBool,
     /// Nothing is remembered of a tree that nobody uses.
     resting: AtomicBool,
@@ -571,7 +571,7 @@ impl FileTree {
         self.stale_orphans.lock()[1].clear();
         let mut inodes = std::mem::take(&mut self.committing.lock().inodes);
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
-        if !inodes.is_empty() {
+        if inodes.len() >= AT_A_TIME {
             // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
             self.used.store(true, Ordering::Relaxed);
         }
@@ -597,6 +597,8 @@ impl FileTree {
     /// The tree holds the frozen layer of an inode.
     fn settled(&self, inode: &Inode) {
         let mut state = inode.write();
+        let knows_many = state.name_hashes.as_ref().is_some_and(|known| known.are_many());
+        inode.knows_many.store(knows_many, Ordering::Relaxed);
         // A log that was faster has done so with one that stays.
         if state.settle() {
             return;
@@ -667,8 +669,9 @@ impl Shard {
         let Shard { inodes, holds, .. } = self;
         inodes.retain(|ino, inode| {
             // Whoever changes holds has an `Arc` that it got under the lock of this shard.
-            let stays = Arc::strong_count(inode) > 1 || keep(inode);
+            let used = Arc::strong_count(inode) > 1;
             fence(Ordering::Acquire);
+            let stays = used || keep(inode);
             let held = inode.holds.load(Ordering::Relaxed);
             if !stays {
                 holds.put(*ino, held);

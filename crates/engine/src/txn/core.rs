@@ -11,7 +11,7 @@ use buttress_volume::Volume;
 use parking_lot::{Mutex, RwLock};
 
 use super::settle::{Relocated, Relocation};
-use super::{LogSpace, Share, Transactions, Waiting, WaitingMax};
+use super::{LogSpace, Transactions, Waiting, WaitingMax};
 use crate::env::Env;
 use crate::error::{Error, Passed, Result};
 use crate::quota::{Charges, Counted, Quota, Remembered};
@@ -288,8 +288,6 @@ pub struct Core {
     pub chunks_stay: Option<Error>,
     /// Inodes that a tree of files keeps in memory, besides those in use.
     pub inodes_max: usize,
-    /// Memory for the hashes of names that directories know.
-    pub name_hashes: Arc<Share>,
     /// Decompressed extents that the files of a tree keep.
     pub kept_max: usize,
     /// Bytes for tree blocks and what waits for a commit, together.
@@ -346,7 +344,6 @@ impl Core {
             drop_blocks_max: 4096,
             chunks_stay: None,
             inodes_max: 65_536,
-            name_hashes: Share::new(32 << 20),
             kept_max: 64,
             room: u64::MAX,
             patience: Duration::ZERO,
@@ -381,11 +378,10 @@ impl Core {
         }
     }
 
-    /// Leaves the cache what does not wait for a commit, and neither free space takes nor names that are known, nor others.
+    /// Leaves the cache what does not wait for a commit, and neither free space takes nor others.
     pub fn share_memory(&self) {
         let others = self.waiting.bytes().saturating_add(self.waiting.elsewhere());
         let others = others.saturating_add(self.space.memory());
-        let others = others.saturating_add(self.name_hashes.used());
         self.blocks.keep_to(self.room.saturating_sub(others));
     }
 

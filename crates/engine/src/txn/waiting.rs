@@ -7,8 +7,10 @@
 //!
 //! Each processor counts for itself, and tells all now and then: a count that every operation of all adds to would be in the way of many.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use super::Share;
 use crate::stripes::Striped;
 
 /// Bytes that a change takes from the operation to the end of its commit: an inode with its layers, the list it is on, the
@@ -67,6 +69,9 @@ const UNTOLD_PARTS: u64 = 16;
 /// A processor tells no less than all that so many operations leave; more hardly saves anything.
 const TOLD_AFTER: u64 = 64 * CHANGE_BYTES;
 
+/// The names that directories know may take this part of what may wait: at 512 MiB, those of some millions of files.
+const NAME_HASHES_SHARE: u64 = 9;
+
 /// Data after which flushing is asked for: enough to be worth waking a thread for, and little of what a commit would have to write.
 const FLUSHED_AFTER: u64 = 1 << 20;
 
@@ -82,6 +87,8 @@ pub struct Waiting {
     /// How much may.
     pub max: WaitingMax,
     elsewhere: AtomicU64,
+    /// Memory for the hashes of names that directories know.
+    pub name_hashes: Arc<Share>,
     /// Data of the running transaction that came since flushing was asked for.
     fresh: AtomicU64,
 }
@@ -92,7 +99,8 @@ impl Waiting {
         let (live, frozen) = (Amount::default(), Amount::default());
         let (untold, begun) = (Striped::default(), AtomicBool::new(false));
         let (elsewhere, fresh) = Default::default();
-        Waiting { live, untold, begun, frozen, max, elsewhere, fresh }
+        let name_hashes = Share::new(max.all / NAME_HASHES_SHARE);
+        Waiting { live, untold, begun, frozen, max, elsewhere, name_hashes, fresh }
     }
 
     /// Bytes of the memory are used for something else.
@@ -100,9 +108,9 @@ impl Waiting {
         self.elsewhere.store(bytes, Ordering::Relaxed);
     }
 
-    /// How many they are.
+    /// How many they are, and what directories know.
     pub fn elsewhere(&self) -> u64 {
-        self.elsewhere.load(Ordering::Relaxed)
+        self.elsewhere.load(Ordering::Relaxed).saturating_add(self.name_hashes.used())
     }
 
     /// What may wait now: less where more is used elsewhere than the cache can give way to, but a quarter of it always.

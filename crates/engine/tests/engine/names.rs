@@ -1,6 +1,8 @@
 //! A directory knows the names that were made in it, and a name that it does not have is not searched for.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use buttress::{Errno, Filesystem, New, Node, Options, Rename};
 use buttress_testkit::corpus::colliding_names;
@@ -17,7 +19,10 @@ fn open(image: &Image, memory: u64) -> Filesystem {
 }
 
 fn make_directory(fs: &Filesystem) -> Node {
-    fs.create(Node::ROOT, b"many", &New::directory(0o755)).unwrap().node
+    let dir = fs.create(Node::ROOT, b"many", &New::directory(0o755)).unwrap().node;
+    // No matter whether the directory has been committed, as long as none of its names was.
+    fs.commit().unwrap();
+    dir
 }
 
 /// Why something was refused.
@@ -114,68 +119,90 @@ impl Random {
     }
 }
 
+/// What names lead to in each of the directories.
+type List = BTreeMap<(usize, Vec<u8>), u64>;
+
+/// One step of what names do, and what the list says of it.
+fn step(fs: &Filesystem, dirs: &[Node], names: &[Vec<u8>], list: &mut List, random: &mut Random) {
+    let mut at = || (random.below(dirs.len()), names[random.below(names.len())].clone());
+    let (here, there) = (at(), at());
+    let (dir, to) = (dirs[here.0], dirs[there.0]);
+    let found = fs.lookup(dir, &here.1).unwrap().map(|entry| entry.node.ino);
+    assert_eq!(found, list.get(&here).copied());
+    match random.below(18) {
+        0..9 => match (fs.create(dir, &here.1, &New::file(0o644)), found) {
+            (Ok(made), None) => drop(list.insert(here, made.node.ino)),
+            (made, _) => assert_eq!((why(made), found.is_some()), (Some(Errno::EXIST), true)),
+        },
+        9..13 => match fs.unlink(dir, &here.1) {
+            Ok(_) => assert_eq!(list.remove(&here), found),
+            error => assert_eq!((why(error), found), (Some(Errno::NOENT), None)),
+        },
+        13..16 if found.is_some() => {
+            fs.rename(dir, &here.1, to, &there.1, Rename::Replace).unwrap();
+            // Two names of one file stay as they are.
+            if list.get(&there) != list.get(&here) {
+                let ino = list.remove(&here).unwrap();
+                list.insert(there, ino);
+            }
+        }
+        16.. if found.is_some() => {
+            let node = Node { ino: found.unwrap(), ..dir };
+            match fs.link(node, to, &there.1) {
+                Ok(_) => drop(list.insert(there, node.ino)),
+                error => {
+                    let is_there = list.contains_key(&there);
+                    assert_eq!((why(error), is_there), (Some(Errno::EXIST), true));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
 /// Names come, go, are renamed and linked, some of one hash, in directories that are as old as their names and in older ones, with commits
-/// between and with few of them; a list says who is where.
-fn names_as_a_list_has_them(seed: u64, memory: u64) {
+/// between, or beside by another thread; a list says who is where.
+fn names_as_a_list_has_them(seed: u64, memory: u64, beside: bool) {
     let image = Image::by_us(1 << 30);
-    let mut fs = open(&image, memory);
     let mut names: Vec<Vec<u8>> = colliding_names(12);
     names.extend((0..30).map(name));
-    let dirs: Vec<Node> = (0..3u8)
-        .map(|number| fs.create(Node::ROOT, &[b'a' + number], &New::directory(0o755)).unwrap().node)
-        .collect();
-    let mut list = BTreeMap::<(usize, Vec<u8>), u64>::new();
     let mut random = Random(seed);
-    for step in 0..6000 {
-        let mut at = || (random.below(dirs.len()), names[random.below(names.len())].clone());
-        let (here, there) = (at(), at());
-        let (dir, to) = (dirs[here.0], dirs[there.0]);
-        let found = fs.lookup(dir, &here.1).unwrap().map(|entry| entry.node.ino);
-        assert_eq!(found, list.get(&here).copied(), "step {step} of seed {seed}");
-        match random.below(20) {
-            0..9 => match (fs.create(dir, &here.1, &New::file(0o644)), found) {
-                (Ok(made), None) => drop(list.insert(here, made.node.ino)),
-                (made, _) => assert_eq!((why(made), found.is_some()), (Some(Errno::EXIST), true)),
-            },
-            9..13 => match fs.unlink(dir, &here.1) {
-                Ok(_) => assert_eq!(list.remove(&here), found),
-                error => assert_eq!((why(error), found), (Some(Errno::NOENT), None)),
-            },
-            13..16 if found.is_some() => {
-                fs.rename(dir, &here.1, to, &there.1, Rename::Replace).unwrap();
-                // Two names of one file stay as they are.
-                if list.get(&there) != list.get(&here) {
-                    let ino = list.remove(&here).unwrap();
-                    list.insert(there, ino);
-                }
+    let mut list = List::new();
+    let mut dirs = Vec::new();
+    for round in 0..8u8 {
+        let fs = open(&image, memory);
+        if round % 2 == 0 {
+            let made = fs.create(Node::ROOT, &[b'a' + round], &New::directory(0o755));
+            dirs.push(made.unwrap().node);
+        }
+        let done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            if beside {
+                scope.spawn(|| {
+                    while !done.load(Ordering::Relaxed) {
+                        fs.commit().unwrap();
+                    }
+                });
             }
-            16..18 if found.is_some() => {
-                let node = Node { ino: found.unwrap(), ..dir };
-                match fs.link(node, to, &there.1) {
-                    Ok(_) => drop(list.insert(there, node.ino)),
-                    error => {
-                        assert_eq!(
-                            (why(error), list.contains_key(&there)),
-                            (Some(Errno::EXIST), true)
-                        )
+            let steps = catch_unwind(AssertUnwindSafe(|| {
+                for number in 0..800 {
+                    step(&fs, &dirs, &names, &mut list, &mut random);
+                    if !beside && number % 30 == 29 {
+                        fs.commit().unwrap();
                     }
                 }
-            }
-            18 => drop(fs.commit().unwrap()),
-            19 if step % 400 == 399 => {
-                fs.close().unwrap();
-                fs = open(&image, memory);
-            }
-            _ => {}
-        }
+            }));
+            done.store(true, Ordering::Relaxed);
+            assert!(steps.is_ok(), "round {round} of seed {seed}");
+        });
+        fs.close().unwrap();
     }
-    fs.close().unwrap();
     image.check();
 }
 
 #[test]
 fn names_are_as_a_list_has_them() {
     for seed in 0..6 {
-        names_as_a_list_has_them(seed, if seed % 2 == 0 { MUCH } else { LITTLE });
+        names_as_a_list_has_them(seed, if seed % 2 == 0 { MUCH } else { LITTLE }, seed >= 3);
     }
 }
