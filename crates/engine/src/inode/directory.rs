@@ -1,5 +1,6 @@
 //! A directory as operations see it: its layers over its tree.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use buttress_ondisk::view::{DirEntry, dir_entries, is_name, root_ref};
 use buttress_ondisk::{Key, kind};
 
 use super::attributes::must_be_directory;
-use super::entries::{Entries, Known};
+use super::entries::{Entries, Known, Said};
 use super::link::Link;
 use super::name::Hashed;
 use super::name_hashes::{FROM, NameHashes};
@@ -138,22 +139,38 @@ impl State {
             }
             used += layer.weight_of(name.hash);
         }
-        if self.on_disk
-            && let Some(item) = view.get(&name.key(ino))?
-        {
-            let there = dir_entries(item.data()).any(|it| it.name == name.bytes);
-            beneath |= there;
+        let item = if self.on_disk { view.get(&name.key(ino))? } else { None };
+        let stored = item.as_ref().map_or(&[][..], |item| item.data());
+        let there = dir_entries(stored).any(|it| it.name == name.bytes);
+        beneath |= there;
+        if item.is_some() {
             decided = decided.or(Some(there));
-            used += item.data().len();
         }
-        if decided == Some(true) && !taken_is_fine {
+        used += stored.len();
+        let taken = decided == Some(true);
+        if taken && !taken_is_fine {
             return Err(Error::User(Errno::EXIST));
         }
         let max = super::item_len_max(view.blocks().nodesize());
-        if used > 0 && used + ENTRY_LEN + name.bytes.len() > max {
+        let fits = |used: usize| used == 0 || used + ENTRY_LEN + name.bytes.len() <= max;
+        // A name that is there has its place. What others have left behind is in `used`, too.
+        if !taken && !fits(used) && !fits(self.item_len(name.hash, stored)) {
             return Err(Error::User(Errno::OVERFLOW));
         }
         Ok(beneath)
+    }
+
+    /// Bytes of the item of a hash as layers leave it, of which the tree has `stored`.
+    fn item_len(&self, hash: u32, stored: &[u8]) -> usize {
+        let mut names: BTreeSet<&[u8]> = dir_entries(stored).map(|it| it.name).collect();
+        let layers: Vec<&Entries> = self.layers_of_entries().collect();
+        for said in layers.iter().rev().flat_map(|layer| layer.of_hash(hash)) {
+            match said {
+                Said::Added(_) => drop(names.insert(said.name())),
+                Said::Hidden(name) => drop(names.remove(name)),
+            }
+        }
+        names.iter().map(|name| ENTRY_LEN + name.len()).sum()
     }
 
     /// Makes sure that `next_index` is known.

@@ -156,7 +156,7 @@ impl Entries {
     // ---- names of one hash ----
 
     /// What the layer says of the names with a hash.
-    fn of_hash(&self, hash: u32) -> impl Iterator<Item = Said<'_>> {
+    pub(super) fn of_hash(&self, hash: u32) -> impl Iterator<Item = Said<'_>> {
         self.from(self.by_hash.get(&hash).copied().unwrap_or_default())
     }
 

@@ -206,3 +206,53 @@ fn names_are_as_a_list_has_them() {
         names_as_a_list_has_them(seed, if seed % 2 == 0 { MUCH } else { LITTLE }, seed >= 3);
     }
 }
+
+/// Names of 255 bytes that share a hash.
+fn long_names_of_one_hash(count: usize) -> Vec<Vec<u8>> {
+    // What follows the same checksum leads to the same checksum.
+    colliding_names(count).into_iter().map(|name| [&name[..], &[b'x'; 239]].concat()).collect()
+}
+
+/// So many long names of one hash fill their item. What is there can be replaced and exchanged, and what has gone makes room at once, as on Linux.
+#[test]
+fn a_full_item_lets_names_be_replaced() {
+    let image = Image::of_nodes(1 << 30, 4096);
+    let fs = image.open();
+    let mut names = long_names_of_one_hash(15);
+    let spare = names.split_off(14);
+    let dir = make_directory(&fs);
+    let make = |name: &[u8]| fs.create(dir, name, &New::file(0o644));
+    let full = names.iter().take_while(|name| make(name).is_ok()).count();
+    assert!((5..14).contains(&full), "{full}");
+    let all = &names[..full];
+    for commit in [false, true] {
+        if commit {
+            fs.commit().unwrap();
+        }
+        assert_eq!(why(make(&spare[0])), Some(Errno::OVERFLOW));
+        let other = make(b"other").unwrap().node;
+        fs.rename(dir, b"other", dir, &all[0], Rename::Replace).unwrap();
+        assert_eq!(fs.lookup(dir, &all[0]).unwrap().unwrap().node, other);
+        make(b"other").unwrap();
+        fs.rename(dir, b"other", dir, &all[1], Rename::Exchange).unwrap();
+        fs.unlink(dir, b"other").unwrap();
+        fs.rename(dir, &all[2], dir, &all[3], Rename::Exchange).unwrap();
+        assert_eq!(
+            why(fs.rename(dir, &all[4], dir, &spare[0], Rename::Replace)),
+            Some(Errno::OVERFLOW)
+        );
+        fs.rename(dir, &all[4], dir, &all[3], Rename::Replace).unwrap();
+        make(&all[4]).unwrap();
+        fs.unlink(dir, &all[4]).unwrap();
+        make(&spare[0]).unwrap();
+        assert_eq!(why(make(&all[4])), Some(Errno::OVERFLOW));
+        fs.unlink(dir, &spare[0]).unwrap();
+        make(&all[4]).unwrap();
+    }
+    fs.close().unwrap();
+    image.check();
+    let fs = image.open();
+    assert!(all.iter().all(|name| fs.lookup(dir, name).unwrap().is_some()));
+    fs.close().unwrap();
+    image.mounted(|top| assert_eq!(top.join("many").read_dir().unwrap().count(), full));
+}

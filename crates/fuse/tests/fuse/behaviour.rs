@@ -481,6 +481,8 @@ call(0x5000940e, '<q4088s', 0, b'made')
 print(os.path.isdir('made'))
 call(0x50009417, '<qQQ32x4040s', d, 0, 2, b'snap')
 print(os.path.isdir('snap'))
+call(0x50009401, '<q4088s', d, b'first')
+print(os.path.isdir('first'), os.access('first', os.W_OK))
 call(0x5000940f, '<q4088s', 0, b'made')
 print(os.path.exists('made'))
 for number in (0x5000940f, 0x9499):
@@ -493,7 +495,7 @@ for number in (0x5000940f, 0x9499):
             println!("skipped: needs python3");
             return;
         }
-        let want = "16384\nTrue\nTrue\nFalse\n2\n25";
+        let want = "16384\nTrue\nTrue\nTrue True\nFalse\n2\n25";
         assert_eq!(said, want);
         let refused = shell(&mount.path(), USER, "python3 ../mnt.py");
         assert!(refused.contains("PermissionError"), "{refused}");

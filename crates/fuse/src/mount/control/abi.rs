@@ -271,6 +271,7 @@ pub(super) const SEARCH_BYTES: usize = 4096;
 
 pub(super) const RESIZE: u32 = number::<VolArgs>(WRITE, BTRFS, 3);
 pub(super) const SYNC: u32 = BTRFS << 8 | 8;
+pub(super) const SNAP_CREATE: u32 = number::<VolArgs>(WRITE, BTRFS, 1);
 pub(super) const SUBVOL_CREATE: u32 = number::<VolArgs>(WRITE, BTRFS, 14);
 pub(super) const SNAP_DESTROY: u32 = number::<VolArgs>(WRITE, BTRFS, 15);
 pub(super) const TREE_SEARCH: u32 = number::<[u8; SEARCH_BYTES]>(READ | WRITE, BTRFS, 17);
@@ -314,6 +315,7 @@ mod tests {
     #[test]
     fn numbers_as_the_headers_make_them() {
         // From a C program over linux/btrfs.h and linux/fs.h.
+        assert_eq!(SNAP_CREATE, 0x5000_9401);
         assert_eq!(SUBVOL_CREATE, 0x5000_940e);
         assert_eq!(SNAP_CREATE_V2, 0x5000_9417);
         assert_eq!(TREE_SEARCH, 0xd000_9411);

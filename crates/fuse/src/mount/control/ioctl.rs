@@ -34,6 +34,7 @@ impl<S: Control> Mount<S> {
         match number {
             abi::SUBVOL_CREATE => done(self.subvol_create(request, input)),
             abi::SUBVOL_CREATE_V2 => done(self.subvol_create_v2(request, input)),
+            abi::SNAP_CREATE => done(self.snap_create(request, input)),
             abi::SNAP_CREATE_V2 => done(self.snap_create_v2(request, input)),
             abi::SNAP_DESTROY => done(self.snap_destroy(request, input)),
             abi::SNAP_DESTROY_V2 => done(self.snap_destroy_v2(request, input)),
@@ -103,7 +104,8 @@ pub(in crate::mount) fn is_about_all(request: &Request<'_>) -> bool {
     let mut body = request.body();
     let Ok(wish) = body.read::<IoctlIn>() else { return false };
     match wish.cmd {
-        abi::SNAP_CREATE_V2
+        abi::SNAP_CREATE
+        | abi::SNAP_CREATE_V2
         | abi::SUBVOL_SETFLAGS
         | abi::SYNC
         | abi::START_SYNC

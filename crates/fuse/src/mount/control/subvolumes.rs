@@ -68,17 +68,33 @@ impl<S: Control> Mount<S> {
         Ok(directory)
     }
 
+    pub(super) fn snap_create(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
+        let arguments: VolArgs = input(bytes)?;
+        self.snapshot_of(request, arguments.fd, text(&arguments.name)?, false)
+    }
+
     pub(super) fn snap_create_v2(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<()> {
         let arguments: VolArgsV2 = input(bytes)?;
         if arguments.flags & !SUBVOL_RDONLY != 0 {
             return Err(Errno::OPNOTSUPP);
         }
+        let read_only = arguments.flags & SUBVOL_RDONLY != 0;
+        self.snapshot_of(request, arguments.fd, text(&arguments.name)?, read_only)
+    }
+
+    /// A snapshot of the subvolume whose top the caller has open.
+    fn snapshot_of(
+        &self,
+        request: &Request<'_>,
+        source: i64,
+        name: &OsStr,
+        read_only: bool,
+    ) -> Answer<()> {
         self.require_writable_mount(request)?;
         let device = *self.device.get().ok_or(Errno::XDEV)?;
-        let source = caller::file_of(request.pid(), arguments.fd, device)?;
+        let source = caller::file_of(request.pid(), source, device)?;
         let source = self.node(self.id_of_shown(source))?;
-        let read_only = arguments.flags & SUBVOL_RDONLY != 0;
-        self.make_snapshot(request, &source, (text(&arguments.name)?, &[]), read_only)
+        self.make_snapshot(request, &source, (name, &[]), read_only)
     }
 
     /// A snapshot of the subvolume whose top is `source`, in the directory the request is about, and in groups of quotas.
