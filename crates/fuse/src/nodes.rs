@@ -60,8 +60,6 @@ pub struct NodeTable {
     pages: AtomicUsize,
     /// How often xattrs of any node were changed, or were going to be.
     xattr_changes: AtomicU64,
-    /// Of directories that were listed: the last index that listings show.
-    limits: Mutex<HashMap<u64, u64, BuildHasherDefault<Mixer>>>,
     made_up: Mutex<MadeUp>,
 }
 
@@ -90,10 +88,10 @@ impl NodeTable {
     /// An empty table for a mount of subvolume `mounted`.
     pub fn new(mounted: u64) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let (limits, made_up) = (Mutex::default(), Mutex::default());
+        let made_up = Mutex::default();
         let (held, pages) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let xattr_changes = AtomicU64::new(0);
-        Self { mounted, shards, held, pages, xattr_changes, limits, made_up }
+        Self { mounted, shards, held, pages, xattr_changes, made_up }
     }
 
     /// The subvolume that is mounted.
@@ -222,20 +220,6 @@ impl NodeTable {
         done
     }
 
-    /// Remembers the last index that listings of a directory show.
-    pub fn set_limit(&self, id: u64, limit: u64) {
-        let (page, at) = place(id);
-        let shard = self.shard(page).lock();
-        if shard.get(&page).and_then(|counts| counts.get(at)).is_some_and(|held| *held >= ONCE) {
-            self.limits.lock().insert(id, limit);
-        }
-    }
-
-    /// What [`Self::set_limit`] remembered.
-    pub fn limit(&self, id: u64) -> Option<u64> {
-        self.limits.lock().get(&id).copied()
-    }
-
     /// Takes `count` entries back; whether these were the last ones.
     pub fn forget(&self, id: u64, count: u64) -> bool {
         let (page, at) = place(id);
@@ -252,7 +236,6 @@ impl NodeTable {
             shard.remove(&page);
             self.pages.fetch_sub(1, Ordering::Relaxed);
         }
-        self.limits.lock().remove(&id);
         self.held.fetch_sub(1, Ordering::Relaxed);
         true
     }
@@ -477,7 +460,6 @@ mod tests {
         }
         table.mark(301, true);
         table.mark(302, true);
-        table.set_limit(303, 7);
         let marked: Vec<u64> = (296..312).filter(|id| table.is_marked(*id)).collect();
         assert_eq!(marked, [301]);
         table.hold(302, held).unwrap();
@@ -485,7 +467,7 @@ mod tests {
         table.hold(301, held).unwrap();
         assert!(!table.forget(301, 1));
         assert!(table.is_marked(301) && table.forget(301, u64::MAX));
-        assert!(!table.is_marked(301) && table.limit(303) == Some(7));
+        assert!(!table.is_marked(301));
         assert_eq!(table.held_of(&[1 << 10]), [1 << 50]);
         assert_eq!(table.held_of(&[5]), [303, 302, 300]);
         assert_eq!(table.held_of(&[]), [0; 0]);

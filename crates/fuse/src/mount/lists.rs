@@ -1,9 +1,12 @@
 //! Directory listings.
 //!
-//! A cookie names the place after an entry: 1 after `.`, 2 after `..`, and the entry's directory
-//! index plus one after any other (indexes begin at 2). An index belongs to its name as long as
-//! the name stays, so a listing can go on after any change, even after the server was restarted,
-//! without showing a name twice or skipping one that was there all along.
+//! A listing goes on at the directory index after that of the entry it gave last (1 after `.`, 2 after `..`; indexes begin at 2). An
+//! index belongs to its name as long as the name stays, so a listing can go on after any change, even after the server was
+//! restarted, without showing a name twice or skipping one that was there all along.
+//!
+//! It ends with the last index there was when it began, or who renames what he lists would never come to an end. There are no handles of directories
+//! (a request each to open and close one), so a cookie says both ([`Cookie`]). The kernel keeps what one reader has been given, and
+//! goes on there for another one only where it finds his cookie, that is, where both end at the same index.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -20,11 +23,54 @@ use crate::protocol::channel::{Reply, Request};
 
 /// `DT_DIR`.
 const DIRECTORY_KIND: u32 = 4;
+/// The index of the first name; those before it stand for these.
+const FIRST_INDEX: u64 = 2;
+const DOTS: [&str; 2] = [".", ".."];
 /// Longest listing in one answer, in bytes.
 const LIST_BYTES_MAX: usize = 1 << 20;
 
 thread_local! {
     static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Where a listing goes on, and where it ends. 32-bit programs that know no larger offsets can list directories of whose names there were few.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Cookie {
+    /// The first index that is not given yet; 0 of a listing that begins.
+    next: u64,
+    /// The last index that it shows.
+    end: u64,
+}
+
+impl Cookie {
+    /// Bits of the two in a cookie of 31 bits, and in one of 62.
+    const SMALL: (u32, u32) = (15, 16);
+    const LARGE: (u32, u32) = (31, 30);
+    const IS_LARGE: u64 = 1 << 62;
+    /// There is no room for the end.
+    const IS_HUGE: u64 = 3 << 61;
+
+    /// As the kernel keeps it: a positive number of 64 bits with sign. EOVERFLOW where the index is beyond all that directories have.
+    fn encode(self) -> Answer<u64> {
+        let fits = |bits: (u32, u32)| self.next >> bits.0 == 0 && self.end >> bits.1 == 0;
+        match self {
+            _ if fits(Self::SMALL) => Ok(self.end << Self::SMALL.0 | self.next),
+            _ if fits(Self::LARGE) => Ok(Self::IS_LARGE | self.end << Self::LARGE.0 | self.next),
+            _ if self.next >> 61 == 0 => Ok(Self::IS_HUGE | self.next),
+            _ => Err(Errno::OVERFLOW),
+        }
+    }
+
+    fn decode(offset: u64) -> Cookie {
+        let split = |of: u64, bits: u32| Cookie { next: of & ((1 << bits) - 1), end: of >> bits };
+        match offset {
+            _ if offset & Self::IS_HUGE == Self::IS_HUGE => {
+                Cookie { next: offset & !Self::IS_HUGE, end: u64::MAX }
+            }
+            _ if offset & Self::IS_LARGE != 0 => split(offset & !Self::IS_LARGE, Self::LARGE.0),
+            _ => split(offset, Self::SMALL.0),
+        }
+    }
 }
 
 /// An entry on its way into a listing.
@@ -91,19 +137,19 @@ impl<S: Store> Mount<S> {
         let node = self.node(request.nodeid())?;
         let limit = (wish.size as usize).min(LIST_BYTES_MAX);
         let mut listing = Listing { buffer, limit, plus };
-        if wish.offset < 2 {
-            self.push_dots(&mut listing, request.nodeid(), &node, wish.offset)?;
+        let Cookie { next, end } = Cookie::decode(wish.offset);
+        let begins = wish.offset == 0;
+        let (entries, complete) = self.gather(&node, next, &listing)?;
+        let end = if begins { self.end_of_listing(&node, &entries, complete)? } else { end };
+        if next < FIRST_INDEX {
+            self.push_dots(&mut listing, request.nodeid(), &node, Cookie { next, end })?;
         }
-        let from = wish.offset.max(2);
-        let (mut entries, complete) = self.gather(&node, from, &listing)?;
-        let end = self.end_of_listing(request.nodeid(), &node, wish.offset, &entries, complete)?;
-        entries.retain(|entry| entry.index <= end);
-        for entry in entries {
-            if !self.push_entry(&mut listing, &entry)? {
+        for entry in entries.iter().take_while(|entry| entry.index <= end) {
+            if !self.push_entry(&mut listing, entry, end)? {
                 break;
             }
         }
-        if wish.offset == 0 {
+        if begins {
             self.accessed(&node);
         }
         Ok(())
@@ -114,36 +160,38 @@ impl<S: Store> Mount<S> {
         listing: &mut Listing<'_>,
         id: u64,
         node: &S::Node,
-        after: u64,
+        from: Cookie,
     ) -> Answer<()> {
         let above = if id == ROOT_ID { id } else { self.id(&self.store.parent(node)?) };
-        let dots = [(OsStr::new("."), id), (OsStr::new(".."), above)];
-        for ((name, id), cookie) in dots.into_iter().zip(1..) {
-            if cookie > after {
+        for ((name, id), next) in DOTS.into_iter().zip([id, above]).zip(1..) {
+            if next > from.next {
+                let name = OsStr::new(name);
                 if !listing.fits(name) {
                     return Err(Errno::INVAL);
                 }
                 // The kernel makes no entries of the dots, so they are not held either.
                 let nothing = EntryOut::default();
+                let cookie = Cookie { next, ..from }.encode()?;
                 listing.push(&nothing, self.shown_ino(id), cookie, DIRECTORY_KIND, name);
             }
         }
         Ok(())
     }
 
-    /// Entries from index `from` on, at least as many as fit, and whether those are all. They are
-    /// gathered before their inodes
-    /// are loaded, as the filesystem may hold the directory while it lists.
+    /// Entries from an index on, at least as many as fit after the dots before it, and whether those are all. They are gathered before
+    /// their inodes are loaded, as the filesystem may hold the directory while it lists.
     fn gather(
         &self,
         node: &S::Node,
-        from: u64,
+        next: u64,
         listing: &Listing<'_>,
     ) -> Answer<(Vec<Gathered>, bool)> {
-        let mut room = listing.limit.saturating_sub(listing.buffer.len());
+        let dots = DOTS.iter().skip(usize::try_from(next).unwrap_or(usize::MAX));
+        let dots: usize = dots.map(|name| listing.length(OsStr::new(name))).sum();
+        let mut room = listing.limit.saturating_sub(dots);
         let mut entries = Vec::new();
         let mut complete = true;
-        self.store.list(node, from, &mut |found| {
+        self.store.list(node, next.max(FIRST_INDEX), &mut |found| {
             let Some(left) = room.checked_sub(listing.length(found.name)) else {
                 complete = false;
                 return false;
@@ -160,24 +208,10 @@ impl<S: Store> Mount<S> {
         Ok((entries, complete))
     }
 
-    /// The last index a listing shows: the last there was when it began, so that it ends although
-    /// names are made on the way. A listing begins at offset 0; who goes on where another began
-    /// later shares that one's end.
-    fn end_of_listing(
-        &self,
-        id: u64,
-        node: &S::Node,
-        offset: u64,
-        entries: &[Gathered],
-        complete: bool,
-    ) -> Answer<u64> {
-        if offset > 0 {
-            return Ok(self.nodes.limit(id).unwrap_or(u64::MAX));
-        }
+    /// The last index there is, for a listing that begins with these entries.
+    fn end_of_listing(&self, node: &S::Node, entries: &[Gathered], complete: bool) -> Answer<u64> {
         let known = entries.last().map_or(0, |entry| entry.index);
-        let end = if complete { known } else { self.last_index(node, known)? };
-        self.nodes.set_limit(id, end);
-        Ok(end)
+        if complete { Ok(known) } else { self.last_index(node, known) }
     }
 
     /// The highest index in use, not below `known`: by ever longer leaps, then by halves.
@@ -209,11 +243,12 @@ impl<S: Store> Mount<S> {
     }
 
     /// Adds one entry; `false` if there was no room for it.
-    fn push_entry(&self, listing: &mut Listing<'_>, found: &Gathered) -> Answer<bool> {
+    fn push_entry(&self, listing: &mut Listing<'_>, found: &Gathered, end: u64) -> Answer<bool> {
         if !listing.fits(&found.name) {
             return Ok(false);
         }
-        let cookie = found.index.checked_add(1).ok_or(Errno::OVERFLOW)?;
+        let next = found.index.checked_add(1).ok_or(Errno::OVERFLOW)?;
+        let cookie = Cookie { next, end }.encode()?;
         let ino = self.shown_ino(self.nodes.id(found.identity));
         let entry = if listing.plus { self.listed_entry(found) } else { EntryOut::default() };
         listing.push(&entry, ino, cookie, found.kind, &found.name);
@@ -225,5 +260,32 @@ impl<S: Store> Mount<S> {
     fn listed_entry(&self, found: &Gathered) -> EntryOut {
         let loaded = self.node(self.nodes.id(found.identity));
         loaded.and_then(|node| self.entry(&node)).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cookie_says_where_a_listing_goes_on_and_ends() {
+        let (small, large) = ((1 << 15) - 1, (1 << 31) - 1);
+        let mut seen = std::collections::BTreeSet::from([0]);
+        for next in [1, 2, 3, small, small + 1, large] {
+            for end in [0, 1, 2, 77, (1 << 16) - 1, 1 << 16, (1 << 30) - 1] {
+                let cookie = Cookie { next, end };
+                let offset = cookie.encode().unwrap();
+                assert_eq!(Cookie::decode(offset), cookie);
+                assert!(seen.insert(offset) && offset <= i64::MAX as u64);
+                assert_eq!(offset >> 31 == 0, next <= small && end < 1 << 16);
+            }
+        }
+        for (next, end) in [(large + 1, 5), (5, 1 << 30), ((1 << 61) - 1, 1 << 61)] {
+            let offset = Cookie { next, end }.encode().unwrap();
+            assert_eq!(Cookie::decode(offset), Cookie { next, end: u64::MAX });
+            assert!(seen.insert(offset) && offset <= i64::MAX as u64);
+        }
+        assert_eq!(Cookie { next: 1 << 61, end: 0 }.encode(), Err(Errno::OVERFLOW));
+        assert_eq!(Cookie::decode(0), Cookie { next: 0, end: 0 });
     }
 }

@@ -502,6 +502,51 @@ for number in (0x5000940f, 0x9499):
     });
 }
 
+/// A listing ends where the directory did when it began, whatever is renamed meanwhile and whoever else lists it.
+#[test]
+fn a_listing_ends_though_others_list_what_it_renames() {
+    let script = r#"
+import os, signal
+os.mkdir('few')
+for i in range(3): open(f'few/f{i}', 'x').close()
+reader = os.scandir('few')
+got = [next(reader).name for _ in range(3)]
+for _ in range(5):
+    os.rename('few/f0', 'few/t'); os.rename('few/t', 'few/f0')
+    assert sorted(os.listdir('few')) == ['f0', 'f1', 'f2']
+    got += [entry.name for entry in reader]
+print(sorted(got))
+for count in (200, 3000):
+    os.mkdir('many')
+    for i in range(count): open(f'many/f{i}', 'x').close()
+    lister = os.fork()
+    while lister == 0:
+        names = os.listdir('many')
+        assert len(set(names)) == len(names), names
+    renamed = 0
+    for entry in os.scandir('many'):
+        os.rename(entry.path, entry.path + '.x')
+        renamed += 1
+        if renamed == 5 * count: break
+    ended = os.waitpid(lister, os.WNOHANG)[0]
+    os.kill(lister, signal.SIGKILL)
+    if not ended: os.waitpid(lister, 0)
+    names = os.listdir('many')
+    print(renamed, ended, len(names), max(map(len, names)) <= len('f1000.x'))
+    for name in names: os.unlink('many/' + name)
+    os.rmdir('many')
+"#;
+    on_each(|mount| {
+        fs::write(mount.path().with_extension("py"), script).unwrap();
+        let said = shell(&mount.path(), 0, "python3 ../mnt.py");
+        if said.contains("not found") {
+            println!("skipped: needs python3");
+            return;
+        }
+        assert_eq!(said, "['f0', 'f1', 'f2']\n200 0 200 True\n3000 0 3000 True");
+    });
+}
+
 #[test]
 fn access_control_lists() {
     on_each(|mount| {
