@@ -249,7 +249,11 @@ impl FileTree {
             Err(Error::User(_)) => return Ok(None),
             Err(error) => return Err(error),
         };
-        let created = inode.read().live.created;
+        let created = {
+            let state = inode.read();
+            // The last transaction's layer may still be where it was made.
+            state.transid == op.transid && state.live.created
+        };
         Ok(Some((inode, created)))
     }
 

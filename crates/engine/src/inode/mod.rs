@@ -140,6 +140,8 @@ pub struct Inode {
     gone: AtomicBool,
     /// Looked up since the table was last swept.
     recent: AtomicBool,
+    /// It is as it was made, and its layer is small ([`State::stays_in_place`]): a commit that has it on its list knows this much without its lock.
+    plain: AtomicBool,
     /// Knew so many names ([`NameHashes`](name_hashes::NameHashes)) at its last commit that it stays: read again it would know none of them.
     knows_many: AtomicBool,
 }
@@ -152,12 +154,14 @@ impl Inode {
     }
 
     fn new(ino: u64, state: State) -> Arc<Inode> {
+        let plain = state.live.created && state.stays_in_place();
         Arc::new(Inode {
             ino,
             state: RwLock::new(state),
             holds: AtomicU32::new(0),
             gone: AtomicBool::new(false),
             recent: AtomicBool::new(true),
+            plain: AtomicBool::new(plain),
             knows_many: AtomicBool::new(false),
         })
     }

@@ -196,9 +196,9 @@ fn emit_part(
     match part {
         Part::Known(range) | Part::KnownIn(range, _) | Part::New(range) => {
             for (ino, inode) in committing.inodes.get(range.clone()).unwrap_or_default() {
-                let Some(frozen) = inode.read().frozen.clone() else { continue };
-                emit_inode(emit, *ino, &frozen)?;
-                orphans.extend(frozen.changes.orphan.map(|there| (*ino, there)));
+                let Some(layer) = inode.read().committed(emit.transid) else { continue };
+                emit_inode(emit, *ino, &layer)?;
+                orphans.extend(layer.changes.orphan.map(|there| (*ino, there)));
             }
             Ok(())
         }

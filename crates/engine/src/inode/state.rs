@@ -1,6 +1,8 @@
 //! An inode's state: its values as they are now, and the layers of changes over its tree.
 
+use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use buttress_ondisk::item::inode_flags;
 
@@ -47,6 +49,26 @@ pub struct Frozen {
     pub changes: Changes,
     /// The changes of the data, if there are any.
     pub file: Option<Arc<FileChanges>>,
+}
+
+/// What a commit writes of an inode: a layer that was moved aside, or a copy of one that stays where it is.
+#[derive(Debug)]
+pub enum Layer {
+    /// The frozen layer.
+    Moved(Arc<Frozen>),
+    /// What a small one says.
+    Copied(Frozen),
+}
+
+impl Deref for Layer {
+    type Target = Frozen;
+
+    fn deref(&self) -> &Frozen {
+        match self {
+            Layer::Moved(frozen) => frozen,
+            Layer::Copied(frozen) => frozen,
+        }
+    }
 }
 
 /// What the lock of an inode guards.
@@ -200,6 +222,9 @@ impl State {
             self.transid = op.transid;
             op.step("layers are frozen");
         }
+        if inode.plain.load(Ordering::Relaxed) {
+            inode.plain.store(false, Ordering::Relaxed);
+        }
         if !self.dirty {
             self.dirty = true;
             tree.list_dirty(inode);
@@ -223,14 +248,70 @@ impl State {
         stays
     }
 
+    /// Drops the layer of transaction `transid`, which the tree has now, if it was committed from its place; whether it was.
+    pub fn settle_in_place(&mut self, transid: u64) -> bool {
+        let in_place = self.is_in_place(transid);
+        if in_place {
+            self.live.file = self.end_live().file;
+            self.on_disk = true;
+        }
+        in_place
+    }
+
+    /// Whether nobody has moved the layer of transaction `transid`, which is over.
+    fn is_in_place(&self, transid: u64) -> bool {
+        self.dirty && self.transid == transid && self.frozen.is_none()
+    }
+
+    /// Whether a commit copies what `live` says, which is little, and leaves it where it is. Nobody changes it after the freeze: who changes
+    /// the inode in the next transaction moves it first.
+    pub fn stays_in_place(&self) -> bool {
+        let Changes { deleted, orphan, names, xattrs, entries, symlink, file, .. } = &self.live;
+        !*deleted
+            && orphan.is_none()
+            && !matches!(names, Names::Many(_))
+            && xattrs.is_none()
+            && entries.is_none()
+            && symlink.is_none()
+            && file.as_ref().is_none_or(|file| file.is_empty())
+    }
+
+    /// Whether what the commit of `transid` writes of the inode is that it was made, and little more.
+    pub fn is_made_in(&self, transid: u64) -> bool {
+        match &self.frozen {
+            Some(frozen) => frozen.changes.created && frozen.file.is_none(),
+            None => self.is_in_place(transid) && self.live.created && self.stays_in_place(),
+        }
+    }
+
+    /// What the commit of transaction `transid` writes of the inode, if anything.
+    pub fn committed(&self, transid: u64) -> Option<Layer> {
+        if self.is_in_place(transid) {
+            let Changes { created, names, .. } = &self.live;
+            let changes = Changes { created: *created, names: names.clone(), ..Changes::default() };
+            let attributes = self.attributes;
+            return Some(Layer::Copied(Frozen { attributes, changes, file: None }));
+        }
+        self.frozen.clone().map(Layer::Moved)
+    }
+
     /// Moves `live` to `frozen`.
     pub fn rotate(&mut self) {
-        if !std::mem::take(&mut self.dirty) {
+        if !self.dirty {
             return;
         }
         debug_assert!(self.frozen.is_none(), "a commit began before the last one was published");
-        let mut changes = std::mem::take(&mut self.live);
-        (self.logged_whole, self.owed, self.relog, self.uncovers) = (None, false, false, false);
+        let mut changes = self.end_live();
+        let file = changes.file.take_if(|file| !file.is_empty());
+        self.live.file = changes.file.take();
+        self.frozen = Some(Arc::new(Frozen { attributes: self.attributes, changes, file }));
+    }
+
+    /// Takes `live`, and forgets what was noted of its transaction, which is over.
+    fn end_live(&mut self) -> Changes {
+        let changes = std::mem::take(&mut self.live);
+        (self.dirty, self.relog) = (false, false);
+        (self.logged_whole, self.owed, self.uncovers) = (None, false, false);
         (self.names_in_log, self.handed_over) = (false, false);
         self.gone = None;
         if changes.created {
@@ -239,14 +320,10 @@ impl State {
         if let Some(xattrs) = &changes.xattrs {
             self.stored = self.stored.below(xattrs);
         }
-        let file = changes.file.take_if(|file| !file.is_empty());
-        self.live.file = changes.file.take();
-        match changes.orphan {
-            Some(true) => self.orphan = true,
-            Some(false) => self.orphan = false,
-            None => {}
+        if let Some(there) = changes.orphan {
+            self.orphan = there;
         }
-        self.frozen = Some(Arc::new(Frozen { attributes: self.attributes, changes, file }));
+        changes
     }
 
     /// How much work it is to give the data of the frozen layer their places, in bytes that are written.

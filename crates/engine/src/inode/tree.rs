@@ -49,6 +49,8 @@ pub(super) type Listed = (u64, Arc<Inode>);
 /// What a commit writes of a tree.
 #[derive(Debug, Default)]
 pub(super) struct Committing {
+    /// The transaction, once prepared.
+    pub transid: u64,
     /// In the order of their numbers, once prepared.
     pub inodes: Vec<Listed>,
     /// From this position on, all are new: the tree holds nothing of them.
@@ -472,13 +474,13 @@ impl FileTree {
         any
     }
 
-    /// Step 2: freezes the layers of transaction `transid` and writes the data in them.
+    /// Step 2: freezes the layers of transaction `transid` and writes the data in them. Small ones stay where they are.
     pub fn prepare(&self, core: &Core, transid: u64) -> Result<()> {
         let mut with_data = Vec::new();
         {
             let committing = &mut *self.committing.lock();
             committing.inodes.sort_unstable_by_key(|(ino, _)| *ino);
-            (committing.new_from, committing.large) = (0, Vec::new());
+            (committing.transid, committing.new_from, committing.large) = (transid, 0, Vec::new());
             let parts: Vec<_> = committing.inodes.chunks(AT_A_TIME).enumerate().collect();
             let rotate = |&(number, part): &(usize, &[Listed])| {
                 Ok(rotate_all(part, number * AT_A_TIME, transid))
@@ -569,7 +571,10 @@ impl FileTree {
     /// Step 5: the layers that the tree contains are dropped.
     pub fn settle(&self) {
         self.stale_orphans.lock()[1].clear();
-        let mut inodes = std::mem::take(&mut self.committing.lock().inodes);
+        let (transid, mut inodes) = {
+            let committing = &mut *self.committing.lock();
+            (committing.transid, std::mem::take(&mut committing.inodes))
+        };
         self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
         if inodes.len() >= AT_A_TIME {
             // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
@@ -579,9 +584,15 @@ impl FileTree {
         while !inodes.is_empty() {
             parts.push(Mutex::new(inodes.split_off(inodes.len().saturating_sub(AT_A_TIME))));
         }
+        // What was made last is kept.
+        parts.reverse();
         // Each is let go of while it is at hand, before the shards look who still uses it.
         let done = threads::for_each_alike_unless(false, &parts, |part| {
-            std::mem::take(&mut *part.lock()).iter().for_each(|(_, inode)| self.settled(inode));
+            for (_, inode) in std::mem::take(&mut *part.lock()) {
+                if !self.evict_plain(&inode) {
+                    self.settled(&inode, transid);
+                }
+            }
             Ok(())
         });
         debug_assert!(done.is_ok());
@@ -594,13 +605,30 @@ impl FileTree {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// The tree holds the frozen layer of an inode.
-    fn settled(&self, inode: &Inode) {
+    /// Evicts an inode that the tree holds now as it was made, if there are too many, and nobody uses it but who lists what was committed: its
+    /// layer goes with it. Whether it was evicted.
+    fn evict_plain(&self, inode: &Arc<Inode>) -> bool {
+        if !inode.plain.load(Ordering::Relaxed) {
+            return false;
+        }
+        let mut shard = self.shard(inode.ino).write();
+        if shard.inodes.len() <= shard.keep {
+            return false;
+        }
+        // Who changes or holds it has an `Arc` that it got under the lock of this shard.
+        let unused = Arc::strong_count(inode) == 2;
+        fence(Ordering::Acquire);
+        let plain = inode.plain.load(Ordering::Relaxed) && !inode.is_held();
+        unused && plain && shard.inodes.remove(&inode.ino).is_some()
+    }
+
+    /// The tree holds the layer of transaction `transid` of an inode.
+    fn settled(&self, inode: &Inode, transid: u64) {
         let mut state = inode.write();
         let knows_many = state.name_hashes.as_ref().is_some_and(|known| known.are_many());
         inode.knows_many.store(knows_many, Ordering::Relaxed);
         // A log that was faster has done so with one that stays.
-        if state.settle() {
+        if state.settle_in_place(transid) || state.settle() {
             return;
         }
         let deleted = state.frozen.take().is_some();
@@ -611,12 +639,23 @@ impl FileTree {
     }
 }
 
-/// Freezes the layers of some inodes, of which the first is at position `at`.
+/// Freezes the layers of some inodes, of which the first is at position `at`, but for small ones.
 fn rotate_all(inodes: &[Listed], at: usize, transid: u64) -> Found {
     let mut found = Found::default();
     for (at, (_, inode)) in (at..).zip(inodes) {
+        if inode.plain.load(Ordering::Relaxed) {
+            // Who changes it meanwhile moves what was made, which is small.
+            debug_assert!(inode.read().is_made_in(transid));
+            continue;
+        }
         let mut state = inode.write();
-        if state.transid == transid {
+        if state.transid == transid && state.dirty {
+            if state.stays_in_place() {
+                if !state.live.created {
+                    found.old_to = at + 1;
+                }
+                continue;
+            }
             state.rotate();
         }
         let Some(frozen) = &state.frozen else { continue };
