@@ -13,7 +13,7 @@ use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
 use crate::error::{Errno, Error, Passed, Result};
 use crate::inode::file::FILE_END;
-use crate::inode::{FEW, Inode, Location, SetAttributes, SetXattr, Step, letting_go};
+use crate::inode::{FEW, Inode, Location, Name, SetAttributes, SetXattr, Step, letting_go};
 use crate::space::Need;
 use crate::subvol::{Near, Subvolume};
 use crate::txn::Op;
@@ -287,8 +287,11 @@ impl Inner {
             false => None,
         };
         let born = acl::inherit(default.as_deref(), new)?;
-        let len = len + born.xattrs_len();
-        self.change_at(dir, need(6, len), |op, subvolume, parent| {
+        let small = new.target.is_empty()
+            && born.xattrs.is_empty()
+            && name.is_some_and(|name| name.len() <= Name::SHORT_MAX);
+        let need = Need { small, ..need(6, len + born.xattrs_len()) };
+        self.change_at(dir, need, |op, subvolume, parent| {
             let made = match name {
                 Some(name) => {
                     may_gain_names(subvolume, dir)?;
@@ -397,7 +400,9 @@ impl Filesystem {
             let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
             Ok(Attributes::of(node, &subvolume.tree.set_attributes(op, inode, &set)?))
         };
-        let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
+        let Some(size) = change.size else {
+            return inner.change_at(node, Need { small: true, ..need(1, 0) }, set);
+        };
         inner.ready(node)?;
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };

@@ -14,7 +14,7 @@ use crate::inode::file::DIRECT_MIN;
 use crate::inode::{FEW, letting_go};
 use crate::space::{Need, Shortage};
 use crate::subvol::LEAVING_COMMITS;
-use crate::txn::{CHANGE_BYTES, Op, Upkeep, Urgency};
+use crate::txn::{CHANGE_BYTES, Op, SMALL_CHANGE_BYTES, Upkeep, Urgency};
 
 /// Commits that one operation makes in search of room.
 const COMMITS_MAX: u32 = 4;
@@ -286,8 +286,12 @@ impl Inner {
     fn relieve(&self, data: u64, left: u64, need: Need) -> Result<()> {
         let long = if need.bytes > USUAL_BYTES { u64::from(need.bytes) / 2 * 3 } else { 0 };
         // What goes leaves its mark in the inode, in the directory and in the trees.
-        let changes = if need.deleting { 2 } else { 1 };
-        let others = changes * CHANGE_BYTES + long + left;
+        let changes = match need {
+            Need { deleting: true, .. } => 2 * CHANGE_BYTES,
+            Need { small: true, .. } => SMALL_CHANGE_BYTES,
+            _ => CHANGE_BYTES,
+        };
+        let others = changes + long + left;
         let first = self.core.waiting.begin();
         let urgency = self.core.waiting.add(data, others);
         self.core.share_memory();

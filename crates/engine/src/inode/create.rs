@@ -192,7 +192,7 @@ impl FileTree {
         state.dirty = true;
         let inode = Inode::new(ino, state);
         self.list_dirty(&inode);
-        self.remember(inode.clone());
+        self.remember_new(inode.clone());
         inode
     }
 }

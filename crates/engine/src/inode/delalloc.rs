@@ -37,6 +37,8 @@ pub enum Flush {
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
     pub inodes: Vec<Listed>,
+    /// How many of them the tree's count has, at least.
+    pub counted: usize,
     /// Those before this position have had their turn. No more than `older`.
     flushed: usize,
     /// Those before this position are to be. No more than `seen`.

@@ -61,7 +61,7 @@ impl Place {
     const NONE: Place = Place(u32::MAX);
     const HIDDEN: u32 = 1 << 31;
 
-    /// A layer is committed long before it has 2^31 entries: each counts as more than a kilobyte that waits.
+    /// A layer is committed long before it has 2^31 entries: each counts as more than half a kilobyte that waits.
     fn added(slot: usize) -> Place {
         let slot = u32::try_from(slot).ok().filter(|slot| *slot < Place::HIDDEN);
         Place(slot.expect("a layer has fewer entries"))

@@ -12,26 +12,26 @@ use buttress_ondisk::{Key, NAME_LEN_MAX, kind};
 
 use crate::error::{Errno, Error, Result};
 
-/// Bytes that fit without an allocation.
-const SHORT_MAX: usize = 30;
-
 /// A name (or the name of an xattr), cheap to clone.
 #[derive(Clone)]
 pub struct Name(Repr);
 
 #[derive(Clone)]
 enum Repr {
-    Short { len: u8, bytes: [u8; SHORT_MAX] },
+    Short { len: u8, bytes: [u8; Name::SHORT_MAX] },
     Long(Arc<[u8]>),
 }
 
 impl Name {
+    /// Bytes that fit without an allocation.
+    pub const SHORT_MAX: usize = 30;
+
     /// A copy of `bytes`.
     pub fn new(bytes: &[u8]) -> Name {
-        if bytes.len() > SHORT_MAX {
+        if bytes.len() > Name::SHORT_MAX {
             return Name(Repr::Long(bytes.into()));
         }
-        let mut short = [0; SHORT_MAX];
+        let mut short = [0; Name::SHORT_MAX];
         short[..bytes.len()].copy_from_slice(bytes);
         Name(Repr::Short { len: bytes.len() as u8, bytes: short })
     }

@@ -61,6 +61,10 @@ impl Names {
     }
 
     fn push(&mut self, new: NameChange) {
+        if let Names::None = self {
+            *self = Names::One(new);
+            return;
+        }
         *self = match std::mem::take(self) {
             Names::None => Names::One(new),
             Names::One(one) => Names::Many(vec![one, new]),

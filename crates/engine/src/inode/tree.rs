@@ -26,6 +26,8 @@ use crate::tree::{Published, Recent, Root, View};
 use crate::txn::{Core, Op};
 
 pub(super) const SHARDS: usize = 64;
+/// Changed inodes are counted so many at a time, as all threads count together.
+const COUNTED: usize = 64;
 /// Changed inodes that a thread takes at a time.
 const AT_A_TIME: usize = 512;
 /// Inodes whose data are placed at a time, and bytes of which no more are added to them: they are locked meanwhile.
@@ -51,6 +53,8 @@ pub(super) type Listed = (u64, Arc<Inode>);
 pub(super) struct Committing {
     /// The transaction, once prepared.
     pub transid: u64,
+    /// What they count in [`FileTree::changed`].
+    counted: usize,
     /// In the order of their numbers, once prepared.
     pub inodes: Vec<Listed>,
     /// From this position on, all are new: the tree holds nothing of them.
@@ -99,7 +103,7 @@ pub struct FileTree {
     tangles: AtomicUsize,
     /// Inodes of the transaction that is being committed.
     pub(super) committing: Mutex<Committing>,
-    /// How many inodes are on these two lists.
+    /// How many inodes are on these two lists; for each stripe up to [`COUNTED`] more.
     changed: CachePadded<AtomicUsize>,
     /// Orphan items without inode, to be removed by the next commit; and by the one under way.
     stale_orphans: Mutex<[BTreeSet<u64>; 2]>,
@@ -237,19 +241,30 @@ impl FileTree {
 
     /// Puts an inode into the table; the one that is in it already wins.
     pub(super) fn remember(&self, inode: Arc<Inode>) -> Arc<Inode> {
-        let mut shard = self.shard(inode.ino).write();
-        let changed = self.changed.load(Ordering::Relaxed) / SHARDS;
-        if shard.inodes.len() >= shard.limit.max(shard.keep + changed) {
-            shard.sweep(changed);
-        }
+        let mut shard = self.shard_with_room(inode.ino);
         let Shard { inodes, holds, .. } = &mut *shard;
-        let mut put = |inode: Arc<Inode>| {
-            if let Some(count) = holds.take(inode.ino) {
-                inode.holds.store(count, Ordering::Release);
+        let entry = inodes.entry(inode.ino);
+        entry.or_insert_with(|| with_holds(inode, holds)).clone()
+    }
+
+    /// Puts a new inode into the table, which has none of its number.
+    pub(super) fn remember_new(&self, inode: Arc<Inode>) {
+        let mut shard = self.shard_with_room(inode.ino);
+        let Shard { inodes, holds, .. } = &mut *shard;
+        let before = inodes.insert(inode.ino, with_holds(inode, holds));
+        debug_assert!(before.is_none(), "an inode with the number of a new one");
+    }
+
+    /// The shard of an inode, which may get one more.
+    fn shard_with_room(&self, ino: u64) -> RwLockWriteGuard<'_, Shard> {
+        let mut shard = self.shard(ino).write();
+        if shard.inodes.len() >= shard.limit.max(shard.keep) {
+            let changed = self.changed.load(Ordering::Relaxed) / SHARDS;
+            if shard.inodes.len() >= shard.limit.max(shard.keep + changed) {
+                shard.sweep(changed);
             }
-            inode
-        };
-        inodes.entry(inode.ino).or_insert_with(|| put(inode)).clone()
+        }
+        shard
     }
 
     /// To be called now and then. A tree that was not used since remembers nothing any more: there may be thousands of
@@ -372,8 +387,12 @@ impl FileTree {
     // ---- the commit ----
 
     pub(super) fn list_dirty(&self, inode: &Arc<Inode>) {
-        self.changed.fetch_add(1, Ordering::Relaxed);
-        self.dirty.mine().lock().inodes.push((inode.ino, inode.clone()));
+        let mut dirty = self.dirty.mine().lock();
+        if dirty.inodes.len() >= dirty.counted {
+            dirty.counted += COUNTED;
+            self.changed.fetch_add(COUNTED, Ordering::Relaxed);
+        }
+        dirty.inodes.push((inode.ino, inode.clone()));
     }
 
     /// An inode that is in the log has changed since.
@@ -454,13 +473,18 @@ impl FileTree {
     /// Step 1 of a commit, while no operation runs: sets aside what has changed. Whether that is anything is returned; the
     /// other steps may be left out otherwise.
     pub fn freeze(&self) -> bool {
-        let mut frozen = Vec::new();
+        let (mut frozen, mut counted) = (Vec::new(), 0);
         // There may be thousands of trees of which nothing has.
         if self.may_have_changed() {
-            let mut stripes =
-                self.dirty.all().map(|dirty| std::mem::take(&mut *dirty.lock()).inodes);
-            frozen = stripes.next().unwrap_or_default();
-            stripes.for_each(|mut stripe| frozen.append(&mut stripe));
+            for dirty in self.dirty.all() {
+                let mut dirty = std::mem::take(&mut *dirty.lock());
+                counted += dirty.counted;
+                if frozen.is_empty() {
+                    frozen = dirty.inodes;
+                } else {
+                    frozen.append(&mut dirty.inodes);
+                }
+            }
         }
         self.relog.lock().clear();
         self.strays.lock().clear();
@@ -469,7 +493,9 @@ impl FileTree {
         let mut stale = self.stale_orphans.lock();
         stale[1] = std::mem::take(&mut stale[0]);
         let any = !frozen.is_empty() || !stale[1].is_empty();
-        let before = std::mem::replace(&mut self.committing.lock().inodes, frozen);
+        let mut committing = self.committing.lock();
+        committing.counted = counted;
+        let before = std::mem::replace(&mut committing.inodes, frozen);
         debug_assert!(before.is_empty(), "the last commit was not published");
         any
     }
@@ -571,11 +597,9 @@ impl FileTree {
     /// Step 5: the layers that the tree contains are dropped.
     pub fn settle(&self) {
         self.stale_orphans.lock()[1].clear();
-        let (transid, mut inodes) = {
-            let committing = &mut *self.committing.lock();
-            (committing.transid, std::mem::take(&mut committing.inodes))
-        };
-        self.changed.fetch_sub(inodes.len(), Ordering::Relaxed);
+        let Committing { transid, counted, mut inodes, .. } =
+            std::mem::take(&mut *self.committing.lock());
+        self.changed.fetch_sub(counted, Ordering::Relaxed);
         if inodes.len() >= AT_A_TIME {
             // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
             self.used.store(true, Ordering::Relaxed);
@@ -637,6 +661,14 @@ impl FileTree {
             self.forget(inode.ino);
         }
     }
+}
+
+/// An inode that comes into the table: how often it is held was kept for it.
+fn with_holds(inode: Arc<Inode>, holds: &mut Holds) -> Arc<Inode> {
+    if let Some(count) = holds.take(inode.ino) {
+        inode.holds.store(count, Ordering::Release);
+    }
+    inode
 }
 
 /// Freezes the layers of some inodes, of which the first is at position `at`, but for small ones.

@@ -51,6 +51,8 @@ pub struct Need {
     pub reclaiming: bool,
     /// Whoever asks tries with less, or elsewhere, where there is no room: no block group is emptied for his sake.
     pub modest: bool,
+    /// All that it changes of an inode are its values and a short name: it takes less memory until it is committed.
+    pub small: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
     /// The subvolume whose quota groups it is charged to; 0: the one that is changed, if it is one's content.
@@ -155,6 +157,7 @@ const NOTHING: Need = Need {
     subvolume: false,
     reclaiming: false,
     modest: false,
+    small: false,
     sharing: false,
     charged_to: 0,
 };

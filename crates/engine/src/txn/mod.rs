@@ -38,7 +38,9 @@ pub use self::exchange::TreeCommit;
 pub use self::log::{LogSpace, LogTree, LogTurn};
 pub use self::settle::{Relocated, Relocation, TooSmall, new_root_item};
 pub use self::share::{Share, Taken};
-pub use self::waiting::{CHANGE_BYTES, EXTENT_BYTES, Urgency, Waiting, WaitingMax};
+pub use self::waiting::{
+    CHANGE_BYTES, EXTENT_BYTES, SMALL_CHANGE_BYTES, Urgency, Waiting, WaitingMax,
+};
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
