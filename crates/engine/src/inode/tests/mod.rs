@@ -101,6 +101,10 @@ impl Lab {
     /// Steps 2 and 3 of a commit; publishing is left to the caller.
     fn emit(&self, transid: u64) -> Root {
         self.tree.prepare(&self.core, transid).unwrap();
+        self.emit_prepared(transid)
+    }
+
+    fn emit_prepared(&self, transid: u64) -> Root {
         let blocks = &self.core.blocks;
         let mut placer = Placer { blocks, next: &self.next_block, generation: transid };
         let mut merge = Merge::new(blocks, TREE, self.tree.root(), &mut placer).unwrap();

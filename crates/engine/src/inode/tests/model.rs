@@ -1,7 +1,7 @@
 //! Random operations against a model, with commits in all their steps between them.
 //!
-//! A commit is taken apart: operations run between the freeze, the emission and the publishing. After each publishing the
-//! items are checked by themselves, and now and then a fresh tree is opened on them.
+//! A commit is taken apart: operations run between the freeze, the preparation, the emission, the publishing and the settling. After each
+//! the items are checked by themselves, and now and then a fresh tree is opened on them. The table keeps all inodes, or hardly any.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
@@ -10,12 +10,13 @@ use buttress_codec::crc32c::name_hash;
 
 use super::facts::Facts;
 use super::*;
-use crate::inode::{Location, Rename, SetXattr, mode};
+use crate::inode::{Location, Rename, SetAttributes, SetXattr, mode};
 
 #[derive(Clone, Debug, Default)]
 struct Node {
     directory: bool,
     nlink: u32,
+    permissions: u32,
     entries: BTreeMap<Vec<u8>, u64>,
     xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     held: bool,
@@ -44,7 +45,7 @@ impl Random {
 
 impl Model {
     fn new() -> Model {
-        let top = Node { directory: true, nlink: 1, ..Node::default() };
+        let top = Node { directory: true, nlink: 1, permissions: 0o755, ..Node::default() };
         Model { nodes: BTreeMap::from([(TOP, top)]) }
     }
 
@@ -157,13 +158,14 @@ impl Run {
     fn step(&mut self) {
         let dir = self.random.pick(&self.model.directories());
         let name = self.random.pick(&self.names.clone());
-        match self.random.below(12) {
+        match self.random.below(14) {
             0..4 => self.create(dir, &name),
             4..6 => self.unlink(dir, &name, false),
             6 => self.unlink(dir, &name, true),
             7..9 => self.rename(dir, &name),
             9 => self.link(dir, &name),
             10 => self.xattr(&name),
+            11 | 12 => self.chmod(),
             _ => self.hold_or_release(),
         }
     }
@@ -174,7 +176,7 @@ impl Run {
         let expect = self.model.create(dir, name);
         let made = self.lab.create(&self.lab.get(dir), name, kind);
         if let Ok(inode) = &made {
-            let node = Node { directory, nlink: 1, ..Node::default() };
+            let node = Node { directory, nlink: 1, permissions: 0o644, ..Node::default() };
             assert!(self.model.nodes.insert(inode.ino, node).is_none(), "a number twice");
             self.model.nodes.get_mut(&dir).unwrap().entries.insert(name.to_vec(), inode.ino);
         }
@@ -223,6 +225,16 @@ impl Run {
         assert_eq!(errno(done), expect);
     }
 
+    fn chmod(&mut self) {
+        let ino = self.any();
+        // The set-group-id bit of a directory would go to what is made in it.
+        let permissions = self.random.below(0o2000) as u32;
+        let (lab, inode) = (&self.lab, self.lab.get(ino));
+        let set = SetAttributes { mode: Some(permissions), ..SetAttributes::default() };
+        lab.op(|op| lab.tree.set_attributes(op, &inode, &set)).unwrap();
+        self.model.nodes.get_mut(&ino).unwrap().permissions = permissions;
+    }
+
     fn xattr(&mut self, name: &[u8]) {
         let ino = self.any();
         let (lab, inode) = (&self.lab, self.lab.get(ino));
@@ -263,6 +275,7 @@ impl Run {
             let inode = lab.get(ino);
             let attributes = tree.attributes(&inode);
             assert_eq!(attributes.nlink, node.nlink, "inode {ino}");
+            assert_eq!(attributes.mode & mode::PERMISSIONS, node.permissions, "inode {ino}");
             assert_eq!(attributes.is_directory(), node.directory);
             assert_eq!(attributes.kind() == mode::REGULAR, !node.directory);
             let xattrs = lab.op(|op| tree.xattrs(op, &inode)).unwrap();
@@ -307,13 +320,18 @@ impl Run {
     }
 
     fn round(&mut self) {
+        let kept = self.random.pick(&[0, 64, 65_536]);
+        self.lab.tree.keep_about(kept);
         self.steps(60);
         let transid = self.lab.freeze();
         let committed = self.model.clone();
         self.steps(30);
-        let root = self.lab.emit(transid);
+        self.lab.tree.prepare(&self.lab.core, transid).unwrap();
+        self.steps(15);
+        let root = self.lab.emit_prepared(transid);
         self.steps(30);
         self.lab.tree.publish(root);
+        self.steps(15);
         self.lab.tree.settle();
         self.compare();
         let facts = Facts::of(&self.lab.view());
