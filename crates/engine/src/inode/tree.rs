@@ -639,11 +639,10 @@ impl FileTree {
         if shard.inodes.len() <= shard.keep {
             return false;
         }
-        // Who changes or holds it has an `Arc` that it got under the lock of this shard.
+        // Who changes or holds it has an `Arc` that it got under the lock of this shard; who has changed it since has it on his list.
         let unused = Arc::strong_count(inode) == 2;
         fence(Ordering::Acquire);
-        let plain = inode.plain.load(Ordering::Relaxed) && !inode.is_held();
-        unused && plain && shard.inodes.remove(&inode.ino).is_some()
+        unused && !inode.is_held() && shard.inodes.remove(&inode.ino).is_some()
     }
 
     /// The tree holds the layer of transaction `transid` of an inode.

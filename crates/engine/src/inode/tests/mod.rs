@@ -2,6 +2,7 @@
 
 mod data;
 mod facts;
+mod in_place;
 pub(super) mod model;
 mod operations;
 mod threads;
