@@ -10,7 +10,7 @@ use super::state::State;
 use super::tree::FileTree;
 use super::{Attributes, Entry, Inode, Location, TOP};
 use crate::error::{Errno, Error, Result};
-use crate::txn::Op;
+use crate::txn::{CHANGE_BYTES, Op};
 
 /// What is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,6 +131,9 @@ impl FileTree {
         let mut state = self.blank(op, dir.ino, &parent, new)?;
         let ino = self.next_ino()?;
         parent.touch(dir, self, op)?;
+        if parent.live.entries.is_none() {
+            op.leave_bytes(CHANGE_BYTES);
+        }
         let file_type = state.attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(op, name, entry, beneath);
