@@ -7,6 +7,7 @@ use buttress_volume::Rescue;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
+use crate::absent;
 use crate::cmd;
 use crate::cmd::mount::Helper;
 use crate::cmd::subvolume::Subvolume;
@@ -252,7 +253,7 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
         cli.globals.quiet = is_quiet || cli.globals.quiet && !lists(&cli);
         cli
     });
-    parsed(found, format)
+    parsed(found.map_err(absent::explained), format)
 }
 
 /// Filters of `balance` stand right behind their option, as with btrfs-progs (`-dusage=50`): they are set apart from it, as clap wants that.

@@ -4,7 +4,7 @@
 //! `mkfs.btrfs` is `buttress mkfs`, and `mount.fuse.buttress` and `umount.fuse.buttress` are the helpers that mount(8), fstab and umount(8)
 //! call. Subcommands may be abbreviated as long as they stay unambiguous: `buttress su li`, `buttress fi us`.
 //!
-//! Layers, top down: [`args`] (words become a command), [`cmd`] (one file per subcommand), [`device`] (from a path to a
+//! Layers, top down: [`args`] (words become a command; [`absent`]: those of btrfs-progs that do not), [`cmd`] (one file per subcommand), [`device`] (from a path to a
 //! device or filesystem), and beside them [`error`], [`output`] and [`quote`], which say how failures, results and names look. Results go
 //! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood (1 under
 //! the names of btrfs-progs, as there), 128 and the number of a signal that has ended a copy between two files.
@@ -24,6 +24,7 @@ macro_rules! complain {
     }};
 }
 
+mod absent;
 mod args;
 mod clock;
 mod cmd;

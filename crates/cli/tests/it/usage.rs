@@ -304,12 +304,32 @@ fn completions_and_manual() {
 }
 
 #[test]
+fn who_looks_for_what_is_not_there_yet_is_told_what_does_its_work() {
+    let place = Place::new();
+    for (line, what) in [
+        ("send x", "use `btrfs` there"),
+        ("scrub start x", "`buttress check --check-data-csum`"),
+        ("restore x y", "`buttress cp -a"),
+        ("device add x y", "one device is supported"),
+        ("filesystem defragment x", "use `btrfs filesystem defragment` there"),
+    ] {
+        let said = place.run(line);
+        assert_eq!(said.code, 2, "{line}: {}", said.err);
+        assert!(said.err.contains(what) && !said.err.contains("similar"), "{line}: {}", said.err);
+    }
+}
+
+#[test]
 fn usage_errors_are_json_where_results_are() {
     let place = Place::new();
     for (line, why) in [
         ("--format json ls", "the following required arguments were not provided: <TARGET>..."),
         ("ls --format=json", "the following required arguments were not provided: <TARGET>..."),
         ("--form json frobnicate", "unrecognized subcommand 'frobnicate'"),
+        (
+            "receive --format json x",
+            "`receive` is not there yet: mount the filesystem with Linux and use `btrfs` there",
+        ),
         (
             "--format json mkfs -n 5k x",
             "invalid value '5k' for '--nodesize <SIZE>': illegal nodesize 5120 (not a power of 2)",
