@@ -131,9 +131,9 @@ impl FileTree {
         let mut state = self.blank(op, dir.ino, &parent, new)?;
         let ino = self.next_ino()?;
         parent.touch(dir, self, op)?;
-        if parent.live.entries.is_none() {
-            op.leave_bytes(CHANGE_BYTES);
-        }
+        // What it takes over makes its layer large, and so does the first entry that of the directory.
+        let large = [state.live.xattrs.is_some(), parent.live.entries.is_none()];
+        op.leave_bytes(large.map(u64::from).iter().sum::<u64>() * CHANGE_BYTES);
         let file_type = state.attributes.file_type();
         let entry = Entry { location: Location::Inode(ino), file_type };
         let index = parent.add_entry(op, name, entry, beneath);

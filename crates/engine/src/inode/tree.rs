@@ -27,7 +27,7 @@ use crate::txn::{Core, Op};
 
 pub(super) const SHARDS: usize = 64;
 /// Changed inodes are counted so many at a time, as all threads count together.
-const COUNTED: usize = 64;
+const COUNTED: usize = 16;
 /// Changed inodes that a thread takes at a time.
 const AT_A_TIME: usize = 512;
 /// Inodes whose data are placed at a time, and bytes of which no more are added to them: they are locked meanwhile.
@@ -303,7 +303,7 @@ impl FileTree {
             let mut shard = shard.write();
             shard.keep = keep;
             if keep < before {
-                shard.shrink();
+                shard.shrink(0);
             }
         }
     }
@@ -382,6 +382,12 @@ impl FileTree {
     /// How many inodes are in memory.
     pub fn loaded(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().inodes.len()).sum()
+    }
+
+    /// Whether an inode is.
+    #[cfg(test)]
+    pub(super) fn is_loaded(&self, ino: u64) -> bool {
+        self.shard(ino).read().inodes.contains_key(&ino)
     }
 
     // ---- the commit ----
@@ -604,16 +610,21 @@ impl FileTree {
             // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
             self.used.store(true, Ordering::Relaxed);
         }
+        // Where there are too many, half as many as there may be stay of these: the last ones.
+        let keep = self.keep.load(Ordering::Relaxed) * SHARDS;
+        let changed = self.changed.load(Ordering::Relaxed);
+        let crowded = self.loaded() > keep + changed;
+        let evicted = if crowded { inodes.len().saturating_sub(keep / 2) } else { 0 };
         let mut parts = Vec::with_capacity(inodes.len() / AT_A_TIME + 1);
         while !inodes.is_empty() {
-            parts.push(Mutex::new(inodes.split_off(inodes.len().saturating_sub(AT_A_TIME))));
+            let from = inodes.len().saturating_sub(AT_A_TIME);
+            parts.push(Mutex::new((from, inodes.split_off(from))));
         }
-        // What was made last is kept.
-        parts.reverse();
         // Each is let go of while it is at hand, before the shards look who still uses it.
         let done = threads::for_each_alike_unless(false, &parts, |part| {
-            for (_, inode) in std::mem::take(&mut *part.lock()) {
-                if !self.evict_plain(&inode) {
+            let (from, inodes) = std::mem::take(&mut *part.lock());
+            for (at, (_, inode)) in (from..).zip(inodes) {
+                if at >= evicted || !self.evict_plain(&inode) {
                     self.settled(&inode, transid);
                 }
             }
@@ -621,7 +632,7 @@ impl FileTree {
         });
         debug_assert!(done.is_ok());
         let done = threads::for_each_alike_unless(false, &self.shards, |shard| {
-            shard.write().shrink();
+            shard.write().shrink(changed / SHARDS);
             Ok(())
         });
         debug_assert!(done.is_ok());
@@ -629,16 +640,13 @@ impl FileTree {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// Evicts an inode that the tree holds now as it was made, if there are too many, and nobody uses it but who lists what was committed: its
-    /// layer goes with it. Whether it was evicted.
+    /// Evicts an inode that the tree holds now as it was made, if nobody uses it but who lists what was committed: its layer goes with it. Whether
+    /// it was evicted.
     fn evict_plain(&self, inode: &Arc<Inode>) -> bool {
         if !inode.plain.load(Ordering::Relaxed) {
             return false;
         }
         let mut shard = self.shard(inode.ino).write();
-        if shard.inodes.len() <= shard.keep {
-            return false;
-        }
         // Who changes or holds it has an `Arc` that it got under the lock of this shard; who has changed it since has it on his list.
         let unused = Arc::strong_count(inode) == 2;
         fence(Ordering::Acquire);
@@ -722,17 +730,21 @@ impl Shard {
         self.limit = if crowded { self.inodes.len() + self.keep.max(16) / 2 } else { 0 };
     }
 
-    /// Evicts what is too much now that nothing of it is changed any more.
-    fn shrink(&mut self) {
-        if self.inodes.len() <= self.keep {
-            return;
+    /// Evicts what is too much, but for about `changed` that are, and so are used: first those that were not used since this or a sweep was done
+    /// last.
+    fn shrink(&mut self, changed: usize) {
+        let knows_many = |inode: &Inode| inode.knows_many.load(Ordering::Relaxed);
+        if self.inodes.len() > self.keep + changed {
+            self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed) || knows_many(inode));
         }
-        let mut left = self.keep / 2;
-        self.evict(|inode| {
-            let stays = left > 0 || inode.knows_many.load(Ordering::Relaxed);
-            left = left.saturating_sub(1);
-            stays
-        });
+        if self.inodes.len() > self.keep + changed {
+            let mut left = self.keep / 2;
+            self.evict(|inode| {
+                let stays = left > 0 || knows_many(inode);
+                left = left.saturating_sub(1);
+                stays
+            });
+        }
     }
 
     fn evict(&mut self, mut keep: impl FnMut(&Inode) -> bool) {

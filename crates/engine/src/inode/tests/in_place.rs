@@ -62,3 +62,23 @@ fn a_change_after_a_commit_is_in_the_next_though_a_log_was_faster_than_its_end()
     lab.commit();
     assert_eq!(permissions(&lab, file.ino), 0o600);
 }
+
+#[test]
+fn those_that_were_made_last_stay_in_memory() {
+    let lab = Lab::new(4096);
+    lab.tree.keep_about(640);
+    let top = lab.top();
+    for round in 0..4 {
+        let make = |at: u32| {
+            let name = format!("{round}-{at}").into_bytes();
+            lab.create(&top, &name, NewKind::File).unwrap().ino
+        };
+        let made: Vec<u64> = (0..2000).map(make).collect();
+        lab.commit();
+        let there = |ino: &&u64| lab.tree.is_loaded(**ino);
+        assert!(lab.tree.loaded() <= 640 + 64, "{}", lab.tree.loaded());
+        // A shard with one too many takes any of its own.
+        let stay = made.iter().rev().take(320).filter(there).count();
+        assert!(stay >= 300, "round {round}: {stay}");
+    }
+}
