@@ -138,7 +138,7 @@ pub struct Inode {
     holds: AtomicU32,
     /// Deleted: as the state says, readable without the lock.
     gone: AtomicBool,
-    /// Looked up since the table was last swept.
+    /// Looked up since the table was last swept, or it was committed.
     recent: AtomicBool,
     /// It is as it was made, and its layer is small ([`State::stays_in_place`]): a commit that has it on its list knows this much without its lock.
     plain: AtomicBool,

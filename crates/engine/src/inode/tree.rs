@@ -610,11 +610,7 @@ impl FileTree {
             // Who makes so much that he had to wait for this commit has looked for nothing meanwhile, and goes on now.
             self.used.store(true, Ordering::Relaxed);
         }
-        // Where there are too many, half as many as there may be stay of these: the last ones.
-        let keep = self.keep.load(Ordering::Relaxed) * SHARDS;
-        let changed = self.changed.load(Ordering::Relaxed);
-        let crowded = self.loaded() > keep + changed;
-        let evicted = if crowded { inodes.len().saturating_sub(keep / 2) } else { 0 };
+        let evicted = self.make_room(inodes.len());
         let mut parts = Vec::with_capacity(inodes.len() / AT_A_TIME + 1);
         while !inodes.is_empty() {
             let from = inodes.len().saturating_sub(AT_A_TIME);
@@ -631,13 +627,30 @@ impl FileTree {
             Ok(())
         });
         debug_assert!(done.is_ok());
+        let changed = self.changed.load(Ordering::Relaxed) / SHARDS;
         let done = threads::for_each_alike_unless(false, &self.shards, |shard| {
-            shard.write().shrink(changed / SHARDS);
+            shard.write().shrink(changed);
             Ok(())
         });
         debug_assert!(done.is_ok());
         // Even a tree that nobody uses could not let go of what was changed.
         self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// The tree holds `count` inodes now that were changed. Where more are in memory than there may be, half as many as that stay of those that are as
+    /// they were made, the last ones: how many are not among these is returned. So do older ones that were used since their own commit.
+    fn make_room(&self, count: usize) -> usize {
+        let changed = self.changed.load(Ordering::Relaxed);
+        for shard in &self.shards {
+            let mut shard = shard.write();
+            let older = shard.inodes.len().saturating_sub((changed + count) / SHARDS);
+            if older > shard.keep / 2 + 1 {
+                shard.evict_unused();
+            }
+        }
+        let keep = self.keep.load(Ordering::Relaxed) * SHARDS;
+        let others = self.loaded().saturating_sub(changed);
+        if others > keep { count.saturating_sub(keep / 2) } else { 0 }
     }
 
     /// Evicts an inode that the tree holds now as it was made, if nobody uses it but who lists what was committed: its layer goes with it. Whether
@@ -658,6 +671,7 @@ impl FileTree {
         let mut state = inode.write();
         let knows_many = state.name_hashes.as_ref().is_some_and(|known| known.are_many());
         inode.knows_many.store(knows_many, Ordering::Relaxed);
+        inode.recent.store(false, Ordering::Relaxed);
         // A log that was faster has done so with one that stays.
         if state.settle_in_place(transid) || state.settle() {
             return;
@@ -720,31 +734,32 @@ impl Shard {
     /// list, so they are used and stay, however many they are. How often an evicted one is held is kept for when it comes
     /// back.
     fn sweep(&mut self, changed: usize) {
-        let knows_many = |inode: &Inode| inode.knows_many.load(Ordering::Relaxed);
-        self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed) || knows_many(inode));
+        self.evict_unused();
         if self.inodes.len() > changed + self.keep / 2 {
-            self.evict(knows_many);
+            self.evict(|inode| inode.knows_many.load(Ordering::Relaxed));
         }
         // Where most are used all the same, the next sweep has to pay, too.
         let crowded = self.inodes.len() > changed + self.keep / 2;
         self.limit = if crowded { self.inodes.len() + self.keep.max(16) / 2 } else { 0 };
     }
 
-    /// Evicts what is too much, but for about `changed` that are, and so are used: first those that were not used since this or a sweep was done
-    /// last.
-    fn shrink(&mut self, changed: usize) {
+    /// Evicts what nobody has looked up since it was swept or committed last.
+    fn evict_unused(&mut self) {
         let knows_many = |inode: &Inode| inode.knows_many.load(Ordering::Relaxed);
-        if self.inodes.len() > self.keep + changed {
-            self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed) || knows_many(inode));
+        self.evict(|inode| inode.recent.swap(false, Ordering::Relaxed) || knows_many(inode));
+    }
+
+    /// Evicts what is too much by far, but for about `changed` that are, and so are used.
+    fn shrink(&mut self, changed: usize) {
+        if self.inodes.len() <= self.keep + self.keep / 4 + changed {
+            return;
         }
-        if self.inodes.len() > self.keep + changed {
-            let mut left = self.keep / 2;
-            self.evict(|inode| {
-                let stays = left > 0 || knows_many(inode);
-                left = left.saturating_sub(1);
-                stays
-            });
-        }
+        let mut left = self.keep / 2;
+        self.evict(|inode| {
+            let stays = left > 0 || inode.knows_many.load(Ordering::Relaxed);
+            left = left.saturating_sub(1);
+            stays
+        });
     }
 
     fn evict(&mut self, mut keep: impl FnMut(&Inode) -> bool) {
