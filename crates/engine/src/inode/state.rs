@@ -53,6 +53,10 @@ pub struct Frozen {
 
 /// What a commit writes of an inode: a layer that was moved aside, or a copy of one that stays where it is.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "it lives on the stack while its items are made, and an allocation for each file is what it spares"
+)]
 pub enum Layer {
     /// The frozen layer.
     Moved(Arc<Frozen>),
