@@ -165,6 +165,15 @@ impl Error {
         Error::Memory { what, place: place.to_string() }
     }
 
+    /// Whether the disk holds what cannot be read, or cannot be right: neither the caller nor want of room or memory is the reason.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Error::Volume(error) => error.is_damage(),
+            Error::Corrupt(_) | Error::Inconsistent { .. } => true,
+            _ => false,
+        }
+    }
+
     /// The number a system call would give.
     pub fn errno(&self) -> Errno {
         match self {

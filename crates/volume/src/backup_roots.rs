@@ -21,22 +21,29 @@ use crate::{
     super_io::seal,
     volume::Volume,
     walk::{TreeRoot, walk},
-    warning::Warning,
+    warning::{Rescue, Warning},
 };
 
 /// Loads the volume by the newest roots whose trees can be read; says so when they are not the last ones. When none can be,
-/// the error is that of the last ones.
+/// the error is that of the last ones. Who goes on without trees has the last ones all the same, as far as they lead.
 pub(crate) fn load_by_any(
     device: &Arc<dyn BlockDevice>,
     superblock: Superblock,
+    rescue: Rescue,
 ) -> Result<(Volume, Option<Warning>), VolumeError> {
     let newest = superblock.generation.get();
-    let error = match load_whole(device, superblock) {
+    let load_whole = |sb| load_whole(device, sb, rescue);
+    let error = match load_whole(superblock) {
         Ok(volume) => return Ok((volume, None)),
         Err(error) => error,
     };
-    let volumes = older(&superblock).into_iter().map(|sb| load_whole(device, sb));
-    let volume = volumes.flatten().next().ok_or(error.clone())?;
+    let found = older(&superblock).into_iter().map(load_whole).find_map(Result::ok);
+    let Some(volume) = found else {
+        return match rescue.ignore_bad_roots {
+            true => Ok((load(device.clone(), superblock, None, Access::ReadOnly)?, None)),
+            false => Err(error),
+        };
+    };
     let generation = volume.superblock().generation.get();
     let warning = Warning::BackupRootUsed { generation, newest, error: error.to_string() };
     Ok((volume, Some(warning)))
@@ -65,12 +72,21 @@ fn with(superblock: &Superblock, backup: &RootBackup) -> Option<Superblock> {
     check::superblock(seal(&sb, SUPERBLOCK_OFFSETS[0]).as_bytes()).ok()
 }
 
-/// Loads the volume, and looks at the root tree and at the root of each tree that a filesystem cannot do without.
-fn load_whole(device: &Arc<dyn BlockDevice>, sb: Superblock) -> Result<Volume, VolumeError> {
+/// Loads the volume, and looks at the root tree and at the root of each tree that a filesystem cannot do without: of those that
+/// no file is read by, where they are not given up.
+fn load_whole(
+    device: &Arc<dyn BlockDevice>,
+    sb: Superblock,
+    rescue: Rescue,
+) -> Result<Volume, VolumeError> {
     let volume = load(device.clone(), sb, None, Access::ReadOnly)?;
     let mut roots = Vec::new();
     let listed = walk(&volume, &TreeRoot::root_tree(&sb), Key::MIN..=Key::MAX, |key, data| {
-        let needed = key.kind == kind::ROOT_ITEM && key.objectid < objectid::FIRST_FREE;
+        let needed = match rescue.ignore_bad_roots {
+            true => key.objectid == objectid::FS_TREE,
+            false => key.objectid < objectid::FIRST_FREE,
+        };
+        let needed = needed && key.kind == kind::ROOT_ITEM;
         roots.extend(RootItem::read(data).filter(|_| needed).map(|item| (key.objectid, item)));
         ControlFlow::<()>::Continue(())
     });

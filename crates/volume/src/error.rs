@@ -261,6 +261,15 @@ impl VolumeError {
         matches!(self, Self::Device(error) if error.is_full())
     }
 
+    /// Whether what trees hold cannot be read or cannot be right, in contrast to the superblock, and to a request that is refused.
+    pub fn is_damage(&self) -> bool {
+        match self {
+            Self::Block { .. } => true,
+            Self::Superblock { .. } => false,
+            other => other.is_corruption(),
+        }
+    }
+
     /// Whether the medium holds something that cannot be right, in contrast to a device that fails
     /// or a request that is refused.
     pub fn is_corruption(&self) -> bool {

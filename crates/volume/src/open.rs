@@ -125,11 +125,7 @@ impl Volume {
             let volume = load(device, superblock, primary, access)?;
             return Ok(Opened { volume, warnings });
         }
-        if access == Access::ReadWrite {
-            let why = "older roots (usebackuproot) are for reading".into();
-            return Err(VolumeError::ReadOnlyPossible { device: name, why });
-        }
-        let (volume, older) = backup_roots::load_by_any(&device, superblock)?;
+        let (volume, older) = backup_roots::load_by_any(&device, superblock, rescue)?;
         warnings.extend(older);
         Ok(Opened { volume, warnings })
     }
@@ -359,8 +355,8 @@ fn doubts(
 
 fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<(), VolumeError> {
     let device = device.to_string();
-    if rescue.no_log_replay {
-        let why = "writing without replay of the log (nologreplay) would destroy it".into();
+    if let Some(why) = rescue.why_reading_only() {
+        let why = format!("{why}; leave the word away, or read only (for a mount: -o ro)");
         return Err(VolumeError::ReadOnlyPossible { device, why });
     }
     match doubts.iter().find(|doubt| !rescue.replays_log || **doubt != Warning::LogTree) {

@@ -97,6 +97,10 @@ pub struct Rescue {
     pub backup_root: bool,
     /// Show the last commit, without what a log tree has that waits for replay. For reading only.
     pub no_log_replay: bool,
+    /// Go on without the trees that no file is read by, where they have no root that can be read. For reading only.
+    pub ignore_bad_roots: bool,
+    /// Take data for what they are, whatever their checksums say. For reading only.
+    pub ignore_data_sums: bool,
     /// Whoever opens replays a log tree that waits, before it writes anything else. Not a word that mount options use.
     pub replays_log: bool,
 }
@@ -135,7 +139,11 @@ impl fmt::Display for Warning {
 }
 
 impl Rescue {
-    /// Understands words that mount options use, joined by colons: `usebackuproot`, `usebackupsuper`, `nologreplay`.
+    /// The words that [`Rescue::parse`] understands.
+    pub const WORDS: &'static str = "usebackupsuper, usebackuproot, nologreplay, ignorebadroots (ibadroots), ignoredatacsums \
+                                     (idatacsums) or all, joined by colons";
+
+    /// Understands words that mount options use, joined by colons: [`Rescue::WORDS`]. `all` is all that is for reading.
     pub fn parse(list: &str) -> Option<Rescue> {
         let mut rescue = Rescue::default();
         for word in list.split(':') {
@@ -143,9 +151,54 @@ impl Rescue {
                 "usebackuproot" => rescue.backup_root = true,
                 "nologreplay" => rescue.no_log_replay = true,
                 "usebackupsuper" => rescue.backup_super = true,
+                "ignorebadroots" | "ibadroots" => rescue.ignore_bad_roots = true,
+                "ignoredatacsums" | "idatacsums" => rescue.ignore_data_sums = true,
+                "all" => rescue = rescue.and(Rescue::ALL),
                 _ => return None,
             }
         }
         Some(rescue)
+    }
+
+    /// What `all` says.
+    const ALL: Rescue = Rescue {
+        backup_super: false,
+        backup_root: true,
+        no_log_replay: true,
+        ignore_bad_roots: true,
+        ignore_data_sums: true,
+        replays_log: false,
+    };
+
+    /// What either allows.
+    pub fn and(self, other: Rescue) -> Rescue {
+        Rescue {
+            backup_super: self.backup_super | other.backup_super,
+            backup_root: self.backup_root | other.backup_root,
+            no_log_replay: self.no_log_replay | other.no_log_replay,
+            ignore_bad_roots: self.ignore_bad_roots | other.ignore_bad_roots,
+            ignore_data_sums: self.ignore_data_sums | other.ignore_data_sums,
+            replays_log: self.replays_log | other.replays_log,
+        }
+    }
+
+    /// Why nobody may write who asks for this.
+    pub(crate) fn why_reading_only(self) -> Option<&'static str> {
+        let words = [
+            (
+                self.no_log_replay,
+                "writing without replay of the log (nologreplay) would destroy it",
+            ),
+            (
+                self.ignore_bad_roots,
+                "who goes on without some trees (ignorebadroots) cannot write them",
+            ),
+            (
+                self.ignore_data_sums,
+                "data that nobody has verified (ignoredatacsums) are for reading",
+            ),
+            (self.backup_root, "older roots (usebackuproot) are for reading"),
+        ];
+        words.into_iter().find_map(|(is_said, why)| is_said.then_some(why))
     }
 }

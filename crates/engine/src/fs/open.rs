@@ -1,11 +1,13 @@
 //! Opening: the device, the volume, what forbids writing, the trees.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
 use buttress_ondisk::item::{QgroupStatus, RootItem, qgroup_status_flags};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, Superblock, kind, objectid};
 use buttress_volume::{Rescue, Volume, VolumeError, Warning, part_at};
 use parking_lot::Mutex;
 
@@ -108,7 +110,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     let superblock = volume.superblock();
     let features = Features::of(&superblock, volume.checksum_kind());
     let blocks = Blocks::new(volume, options.cache_bytes);
-    let roots = Roots::load(&blocks, &superblock)?;
+    let (roots, without) = find_roots(&blocks, &superblock, options)?;
     if options.write {
         refuse_writing(&blocks, &roots)?;
     }
@@ -136,7 +138,8 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
         space.keep_chunks();
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
-    let found = core.space.take_warnings();
+    core.sums_ignored = options.rescue.ignore_data_sums || without.sums;
+    let found = [without.warnings, core.space.take_warnings()].concat();
     found.into_iter().chain(stuck.iter().map(ToString::to_string)).for_each(|why| core.warn(why));
     core.chunks_stay = stuck;
     if let Some(groups) = quota.groups() {
@@ -150,6 +153,63 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     core.room = options.room;
     (core.kept_max, core.patience) = (options.kept_max, options.patience);
     Ok(core)
+}
+
+/// What is read without, as its roots are bad.
+#[derive(Default)]
+struct Without {
+    warnings: Vec<String>,
+    /// The checksums of data.
+    sums: bool,
+}
+
+/// Where the trees are; who wants to go on without those that no file is read by is told which are missing, and why.
+fn find_roots(
+    blocks: &Blocks,
+    superblock: &Superblock,
+    options: &Options,
+) -> Result<(Roots, Without)> {
+    let mut without = Without::default();
+    if options.write || !options.rescue.ignore_bad_roots {
+        return Ok((Roots::load(blocks, superblock)?, without));
+    }
+    let passed = RefCell::new(BTreeMap::new());
+    let roots = Roots::load_but(blocks, superblock, &|tree, error| {
+        if !error.is_damage() {
+            return Err(error);
+        }
+        passed.borrow_mut().insert(tree, error);
+        Ok(())
+    })?;
+    let mut passed = passed.into_inner();
+    for (tree, root) in roots.by_id() {
+        let Some(root) = root.filter(|_| !passed.contains_key(&tree)) else { continue };
+        if let Err(error) = View::new(blocks, tree, root).root_block() {
+            if !error.is_damage() {
+                return Err(error);
+            }
+            passed.insert(tree, error);
+        }
+    }
+    without.sums = passed.contains_key(&objectid::CSUM_TREE);
+    without.warnings = passed.iter().map(|(tree, error)| missing(*tree, error)).collect();
+    Ok((roots, without))
+}
+
+/// What is said of a tree that is given up.
+fn missing(tree: u64, error: &Error) -> String {
+    let name = match tree {
+        objectid::EXTENT_TREE => "extent tree",
+        objectid::DEV_TREE => "device tree",
+        objectid::CSUM_TREE => "checksum tree",
+        objectid::UUID_TREE => "uuid tree",
+        objectid::FREE_SPACE_TREE => "free space tree",
+        objectid::BLOCK_GROUP_TREE => "block group tree",
+        objectid::QUOTA_TREE => "quota tree",
+        _ => "tree",
+    };
+    let follows = if tree == objectid::CSUM_TREE { ", and data are not verified" } else { "" };
+    format!("the {name} ({tree}) cannot be read ({error}): it is ignored{follows}")
 }
 
 /// Why chunks can neither come nor go: of the trees that say where they are a block cannot be written anew. Found here it costs the chunks alone; the

@@ -214,6 +214,18 @@ impl Options {
         Options { rescue: Rescue { no_log_replay, ..self.rescue }, ..self }
     }
 
+    /// Goes on without the trees that no file is read by (of extents, block groups, free space, devices, checksums, uuids, quotas), where
+    /// their roots cannot be found or read; without checksums data are read unverified. [`crate::Filesystem::warnings`] names the trees.
+    /// Opening for writing is refused with this.
+    pub fn ignore_bad_roots(self, ignore_bad_roots: bool) -> Options {
+        Options { rescue: Rescue { ignore_bad_roots, ..self.rescue }, ..self }
+    }
+
+    /// Reads data without looking their checksums up. Opening for writing is refused with this.
+    pub fn ignore_data_sums(self, ignore_data_sums: bool) -> Options {
+        Options { rescue: Rescue { ignore_data_sums, ..self.rescue }, ..self }
+    }
+
     /// Whether the same operations, of one thread, on the same filesystem make the same bytes, given the same
     /// [`Options::env`]. Costs some speed, and there is no background work.
     pub fn reproducible(self, reproducible: bool) -> Options {

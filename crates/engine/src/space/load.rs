@@ -8,6 +8,9 @@
 //! may be wrong: Linux (6.18) leaves now and then a new group that is said to be empty while the others
 //! agree that it is not, and mounts that again. So where the two that also say where agree, their sum is
 //! taken. Where they do not, or there are only two, nobody knows what is free, and nothing is written.
+//!
+//! Who only reads needs none of this but to say how full the filesystem is. So where the tree with the block groups is damaged, that
+//! is warned of, and the groups that cannot be read share what the superblock says is in use beyond the others.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,6 +52,8 @@ pub(crate) struct Sources<'a> {
     pub block_group: &'a dyn Items,
     pub device: &'a dyn Items,
     pub chunk: &'a dyn Items,
+    /// Bytes in use, as the superblock says.
+    pub used: u64,
 }
 
 fn get<T>(tree: &dyn Items, key: Key, read: impl Fn(&[u8]) -> Option<T>) -> Result<Option<T>> {
@@ -96,6 +101,7 @@ impl Space {
             block_group: groups.as_ref().unwrap_or(&extent),
             device: &device,
             chunk: &chunk,
+            used: blocks.volume().superblock().bytes_used.get(),
         };
         let volume = blocks.volume().clone();
         let chunks = volume.chunks();
@@ -114,7 +120,7 @@ impl Space {
     ) -> Result<Space> {
         let chunks: BTreeMap<u64, Chunk> = chunks.into_iter().map(|c| (c.logical, c)).collect();
         let device = load_device(sources, &chunks, writable)?;
-        let mut groups = load_groups(sources, &chunks, node)?;
+        let (mut groups, lost) = load_groups(sources, &chunks, node, writable)?;
         let mixed = groups.values().any(|(group, _)| is_mixed(group.flags));
         let types = types_of(&chunks);
         let system = load_system_items(sources, &chunks)?;
@@ -123,6 +129,7 @@ impl Space {
             rewrite = load_free_space(sources, &mut groups, node, share)?;
         } else {
             groups.values_mut().for_each(|(group, used)| group.used = *used);
+            rewrite.warnings.extend(lost);
         }
         let space = Space {
             slots: Default::default(),
@@ -269,26 +276,76 @@ fn check_device_extents(tree: &dyn Items, devid: u64, chunks: &BTreeMap<u64, Chu
     }
 }
 
-/// The groups, full so far, and the used bytes that their items say.
+/// The groups by where they start, and the used bytes that their items say.
+type Groups = BTreeMap<u64, (Group, u64)>;
+
+/// So many groups that cannot be read are enough to look no further: each costs reads of every copy.
+const LOST_MAX: usize = 64;
+
+/// The groups, full so far, and the used bytes that their items say. Who only reads goes on without those that are damaged; then it
+/// says so.
 fn load_groups(
     sources: &Sources<'_>,
     chunks: &BTreeMap<u64, Chunk>,
     node: u64,
-) -> Result<BTreeMap<u64, (Group, u64)>> {
+    writable: bool,
+) -> Result<(Groups, Option<String>)> {
     let mut groups = BTreeMap::new();
+    let (mut lost, mut why) = (Vec::new(), None);
     for chunk in chunks.values() {
+        let used = match lost.len() < LOST_MAX {
+            true => used_of(sources, chunk).map(Some),
+            false => Ok(None),
+        };
+        let used = match used {
+            Err(error) if !writable && error.is_damage() => {
+                why.get_or_insert(error);
+                None
+            }
+            used => used?,
+        };
         let range = Range::new(chunk.logical, chunk.length);
-        let key = Key::new(range.start, kind::BLOCK_GROUP_ITEM, range.len);
-        let fault = |what| Error::inconsistent(objectid::EXTENT_TREE, what, key);
-        let item = get(sources.block_group, key, |data| BlockGroupItem::of(data).copied())?
-            .ok_or_else(|| fault("a chunk has no block group"))?;
-        if item.flags.get() != chunk.type_flags {
-            return Err(fault("a block group is of another type than its chunk"));
+        if used.is_none() {
+            lost.push(range);
         }
         let group = Group::full(range, chunk.type_flags, excluded(chunk), node);
-        groups.insert(range.start, (group, item.used.get()));
+        groups.insert(range.start, (group, used.unwrap_or(0)));
     }
-    Ok(groups)
+    let Some(why) = why else { return Ok((groups, None)) };
+    share_out(&mut groups, &lost, sources.used);
+    let what = "the tree that says how full block groups are cannot be read";
+    Ok((
+        groups,
+        Some(format!(
+            "{what} ({why}): of {} that is a guess; files are read without it",
+            lost.len()
+        )),
+    ))
+}
+
+/// The groups that are lost have among them, by their length, what is in use beyond the others.
+fn share_out(groups: &mut Groups, lost: &[Range], used: u64) {
+    let known = groups.values().fold(0_u64, |sum, (_, used)| sum.saturating_add(*used));
+    let left = u128::from(used.saturating_sub(known));
+    let all: u128 = lost.iter().map(|range| u128::from(range.len)).sum();
+    for range in lost {
+        let part = left * u128::from(range.len) / all.max(1);
+        if let Some((_, used)) = groups.get_mut(&range.start) {
+            *used = u64::try_from(part).unwrap_or(u64::MAX).min(range.len);
+        }
+    }
+}
+
+/// The used bytes that the item of a chunk's group says.
+fn used_of(sources: &Sources<'_>, chunk: &Chunk) -> Result<u64> {
+    let key = Key::new(chunk.logical, kind::BLOCK_GROUP_ITEM, chunk.length);
+    let fault = |what| Error::inconsistent(objectid::EXTENT_TREE, what, key);
+    let item = get(sources.block_group, key, |data| BlockGroupItem::of(data).copied())?
+        .ok_or_else(|| fault("a chunk has no block group"))?;
+    if item.flags.get() != chunk.type_flags {
+        return Err(fault("a block group is of another type than its chunk"));
+    }
+    Ok(item.used.get())
 }
 
 /// Groups of which the disk does not say what is so, in whatever place, and what is to be told of them.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use buttress_codec::ChecksumKind;
 use buttress_ondisk::item::RootItem;
 use buttress_ondisk::superblock::{Superblock, compat_ro, incompat};
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, SECTOR, kind, objectid};
 use buttress_volume::Volume;
 use parking_lot::{Mutex, RwLock};
 
@@ -81,9 +81,22 @@ pub fn root_of(item: &RootItem) -> Root {
     Root { bytenr: item.bytenr.get(), generation: item.generation.get(), level: item.level }
 }
 
+/// The place of a tree that is given up: no chunk has it.
+const NOWHERE: Root = Root { bytenr: u64::MAX - (SECTOR - 1), generation: 0, level: 0 };
+
 impl Roots {
     /// Reads where the trees are.
     pub fn load(blocks: &Blocks, superblock: &Superblock) -> Result<Roots> {
+        Roots::load_but(blocks, superblock, &|_, error| Err(error))
+    }
+
+    /// The same, where one may go on without a tree if `pass`, which is told of it and why it is not found, says so. What is read of such
+    /// a tree is an error.
+    pub fn load_but(
+        blocks: &Blocks,
+        superblock: &Superblock,
+        pass: &dyn Fn(u64, Error) -> Result<()>,
+    ) -> Result<Roots> {
         let root = Root {
             bytenr: superblock.root.get(),
             generation: superblock.generation.get(),
@@ -95,14 +108,15 @@ impl Roots {
             level: superblock.chunk_root_level,
         };
         let view = View::new(blocks, objectid::ROOT_TREE, root);
-        let find = |tree: u64| -> Result<Option<Root>> {
+        let find_any = |tree: u64| -> Result<Option<Root>> {
             let item = view.get(&Key::new(tree, kind::ROOT_ITEM, 0))?;
             Ok(item.and_then(|item| RootItem::read(item.data())).map(|item| root_of(&item)))
         };
+        let find = |tree| find_any(tree).or_else(|error| pass(tree, error).map(|()| None));
         let need = |tree: u64| {
-            find(tree)?.ok_or_else(|| {
-                Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree)
-            })
+            let what = || Error::inconsistent(objectid::ROOT_TREE, "a tree has no root item", tree);
+            let found = find_any(tree).and_then(|found| found.ok_or_else(what));
+            found.or_else(|error| pass(tree, error).map(|()| NOWHERE))
         };
         let ro = superblock.compat_ro_flags.get();
         let valid = compat_ro::FREE_SPACE_TREE | compat_ro::FREE_SPACE_TREE_VALID;
@@ -268,6 +282,8 @@ pub struct Core {
     pub counters: Counters,
     /// Whether nothing may be written.
     pub read_only: bool,
+    /// Whether data are read without their checksums.
+    pub sums_ignored: bool,
     /// What quota groups have.
     pub quota: Mutex<Quota>,
     /// Who reaches blocks, as the last commit that has counted them knew it.
@@ -332,6 +348,7 @@ impl Core {
             log: LogSpace::default(),
             counters: Counters::default(),
             read_only,
+            sums_ignored: false,
             quota: Mutex::default(),
             remembered: Mutex::default(),
             charges: Charges::default(),

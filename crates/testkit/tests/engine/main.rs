@@ -15,3 +15,4 @@ mod memory;
 mod ours;
 mod swap;
 mod theirs;
+mod without;

@@ -40,6 +40,11 @@ impl<'a> CsumReader<'a> {
         CsumReader { core, size: core.features.csum.size(), current: None }
     }
 
+    /// Whether nobody wants to know them.
+    pub fn are_ignored(&self) -> bool {
+        self.core.sums_ignored
+    }
+
     /// The checksums of all sectors of `span`, or the address of the first sector that has none.
     pub fn digests(&mut self, span: &Span) -> Result<std::result::Result<Vec<u8>, u64>> {
         let mut all = Vec::with_capacity((len(span) / SECTOR) as usize * self.size);

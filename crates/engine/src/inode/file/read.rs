@@ -23,6 +23,9 @@ use crate::txn::Core;
 /// Unaligned parts up to this length are read through a buffer in one go, in bytes.
 const BOUNCE_MAX: u64 = 64 << 10;
 
+/// What to do where data may be good, and their checksums are not there.
+const WITHOUT: &str = "; `--rescue ignoredatacsums` (for a mount: `-o ro,rescue=ignoredatacsums`) reads it unverified";
+
 /// A decompressed extent: its address and its content.
 type Decompressed = (u64, Arc<Vec<u8>>);
 
@@ -225,14 +228,21 @@ impl ReadPlan {
 
     fn checksums(&self, csums: &mut CsumReader<'_>, part: &Part) -> Result<Option<Vec<u8>>> {
         match &part.sums {
+            _ if csums.are_ignored() => Ok(None),
             Checksums::None => Ok(None),
             Checksums::Known(known) => Ok(Some(known.clone())),
-            Checksums::Tree => match csums.digests(&part.sectors())? {
-                Ok(digests) => Ok(Some(digests)),
-                Err(at) => {
-                    Err(self.fault(part, format_args!("no checksum for the sector at {at}")))
+            Checksums::Tree => {
+                match csums.digests(&part.sectors()) {
+                    Ok(Ok(digests)) => Ok(Some(digests)),
+                    Ok(Err(at)) => Err(self
+                        .fault(part, format_args!("no checksum for the sector at {at}{WITHOUT}"))),
+                    Err(error) if error.is_damage() => {
+                        let why = format_args!("its checksums cannot be read ({error}){WITHOUT}");
+                        Err(self.fault(part, why))
+                    }
+                    Err(error) => Err(error),
                 }
-            },
+            }
         }
     }
 

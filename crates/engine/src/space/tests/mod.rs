@@ -187,6 +187,7 @@ impl Disk {
             block_group: &self.groups,
             device: &self.device,
             chunk: &self.chunk,
+            used: 0,
         };
         let share = self.share.unwrap_or(u64::MAX);
         let space = Space::assemble(&sources, chunks, node, writable, share, Box::new(NoKeeper))?;
