@@ -104,7 +104,9 @@ pub struct Globals {
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
-    /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log)
+    /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log),
+    /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad), ignoredatacsums or
+    /// idatacsums (read data without looking at their checksums), all (the last four); joined by colons
     #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
     pub rescue: Option<Rescue>,
     /// Say nothing but errors
@@ -118,9 +120,8 @@ pub struct Globals {
     pub verbose: bool,
 }
 
-fn parse_rescue(words: &str) -> Result<Rescue, &'static str> {
-    Rescue::parse(words)
-        .ok_or("expects usebackupsuper, usebackuproot or nologreplay, joined by colons")
+fn parse_rescue(words: &str) -> Result<Rescue, String> {
+    Rescue::parse(words).ok_or_else(|| format!("expects {}", Rescue::WORDS))
 }
 
 impl Globals {

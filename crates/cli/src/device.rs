@@ -22,6 +22,10 @@ pub const QUOTAS: &str = "Reading works. On Linux, `btrfs quota disable` takes t
 pub const OLD_MIRROR: &str = "Reading works, and shows that commit. To write on from it and give up all later ones: \
                               --rescue usebackupsuper (for a mount: -o rescue=usebackupsuper).";
 
+/// What to do where damage is in the way of opening.
+pub const DAMAGED: &str = "Reading may still work (for a mount: -o ro): as it is, else with --rescue usebackuproot, else with --rescue all \
+                           (for a mount: -o ro,rescue=usebackuproot, -o ro,rescue=all). `buttress check` says what is damaged.";
+
 /// What to do where there is no filesystem.
 pub const NO_FILESYSTEM: &str = "In a disk image with partitions, give the partition's start with --offset; \
                                  `buttress mkfs` makes a new filesystem.";
@@ -268,6 +272,8 @@ pub fn with_rescue(options: Options, globals: &Globals) -> Options {
         .use_backup_super(rescue.backup_super)
         .use_backup_root(rescue.backup_root)
         .no_log_replay(rescue.no_log_replay)
+        .ignore_bad_roots(rescue.ignore_bad_roots)
+        .ignore_data_sums(rescue.ignore_data_sums)
 }
 
 /// A volume's failure as ours.
@@ -282,7 +288,10 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
             Failure::new("cannot open", path.display(), without_device(path, error))
                 .hint(OLD_MIRROR)
         }
-        other => Failure::new("cannot open", path.display(), other),
+        other => {
+            let failure = Failure::new("cannot open", path.display(), other);
+            if other.is_damage() { failure.hint(DAMAGED) } else { failure }
+        }
     }
 }
 
@@ -293,6 +302,9 @@ pub fn engine_failure(path: &Path, error: &buttress::Error) -> Failure {
         buttress::Error::Unsupported(Unsupported::Quotas) => {
             Failure::new("cannot open", path.display(), error).hint(QUOTAS)
         }
-        other => Failure::new("cannot open", path.display(), other),
+        other => {
+            let failure = Failure::new("cannot open", path.display(), other);
+            if other.is_damage() { failure.hint(DAMAGED) } else { failure }
+        }
     }
 }

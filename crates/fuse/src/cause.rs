@@ -55,6 +55,8 @@ causes! {
     OldMirror = b'm',
     /// The filesystem has quotas that are not known here, and writing would make them wrong.
     Quotas = b'q',
+    /// Trees that it takes to open the filesystem are damaged.
+    Damage = b'd',
 }
 
 impl Cause {
@@ -63,6 +65,7 @@ impl Cause {
             VolumeError::Device(DeviceError::Busy { .. }) => Cause::Busy,
             VolumeError::NotBtrfs { .. } => Cause::NotBtrfs,
             VolumeError::OldMirror { .. } => Cause::OldMirror,
+            error if error.is_damage() => Cause::Damage,
             _ => Cause::Other,
         }
     }
@@ -75,6 +78,7 @@ impl MountError {
             Self::Busy(_) => Cause::Busy,
             Self::Filesystem(buttress::Error::Volume(error)) => Cause::of_volume(error),
             Self::Filesystem(buttress::Error::Unsupported(Unsupported::Quotas)) => Cause::Quotas,
+            Self::Filesystem(error) if error.is_damage() => Cause::Damage,
             Self::Connect(ConnectError::Helper { why: Refusal::AllowOther, .. }) => {
                 Cause::AllowOther
             }

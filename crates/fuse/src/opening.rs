@@ -152,6 +152,8 @@ fn engine_options(options: &MountOptions) -> Options {
     };
     mode.use_backup_super(options.use_backup_super)
         .use_backup_root(options.use_backup_root)
+        .ignore_bad_roots(options.ignore_bad_roots)
+        .ignore_data_sums(options.ignore_data_sums)
         .tree_log(options.tree_log)
         .discard(options.discard)
         .no_log_replay(options.no_log_replay)

@@ -35,7 +35,8 @@ pub struct Mount {
     /// only), notreelog (each fsync is a whole commit), skip_balance (a balance that was paused or interrupted does not go on),
     /// bg_reclaim_threshold=PERCENT (block groups of which less is used are emptied when space gets short; 30 without it, 0:
     /// never), discard or discard=async (what has become free is given back to the disk that the image is on: after commits, or from time to time;
-    /// without it by fstrim or `filesystem trim` only), nologreplay (with ro: the last commit, without what waits in a log) ...
+    /// without it by fstrim or `filesystem trim` only), nologreplay (with ro: the last commit, without what waits in a log), rescue=WORDS (what is
+    /// damaged, mostly with ro: words as --rescue takes them, joined by colons) ...
     #[arg(short, long, value_name = "OPTIONS")]
     pub options: Vec<String>,
     /// Read-only: the same as -o ro
@@ -147,10 +148,7 @@ fn options<'a>(
     }
     options.read_only |= args.read_only;
     options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
-    let rescue = globals.rescue.unwrap_or_default();
-    options.use_backup_super |= rescue.backup_super;
-    options.use_backup_root |= rescue.backup_root;
-    options.no_log_replay |= rescue.no_log_replay;
+    options.rescue(globals.rescue.unwrap_or_default());
     options.stats = globals.stats;
     Ok((options, idle))
 }
@@ -191,6 +189,7 @@ fn advice(device: &Path, offset: u64, cause: Cause) -> Option<String> {
         Cause::NotBtrfs => device::NO_FILESYSTEM,
         Cause::OldMirror => device::OLD_MIRROR,
         Cause::Quotas => device::QUOTAS,
+        Cause::Damage => device::DAMAGED,
         Cause::Other => return None,
     };
     Some(advice.to_owned())

@@ -201,6 +201,11 @@ impl<'a> Session<'a> {
         for warning in fs.warnings() {
             device::warn(self.globals, path, &warning);
         }
+        // Other subvolumes may be whole: it is not refused.
+        if fs.attributes(Node::ROOT).is_err_and(|error| error.is_damage()) {
+            let what = format!("its top directory cannot be read. {}", device::DAMAGED);
+            device::warn(self.globals, path, &what);
+        }
         let (globals, named) = (*self.globals, path.to_owned());
         fs.on_warning(move |warning| device::warn(&globals, &named, &warning));
         let image = Image::new(fs, path);

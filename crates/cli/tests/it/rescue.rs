@@ -1,4 +1,5 @@
-//! Logs that wait: shown, replayed, left alone, given up; and what `btrfs rescue zero-log` says to the same.
+//! Logs that wait: shown, replayed, left alone, given up; and what `btrfs rescue zero-log` says to the same. What is read without the trees that no
+//! file is read by, and without checksums.
 
 use std::path::Path;
 
@@ -134,4 +135,120 @@ fn what_cannot_be_replayed_is_told_of_the_last_commit() {
     assert_eq!(said.code, 0, "{}", said.err);
     assert_eq!(said.err.matches("told of the last commit").count(), 1, "{}", said.err);
     assert_eq!(place.ok("-q ls disk.img"), "a\nb\n");
+}
+
+/// Zeroes all copies of all blocks of a tree, those of older commits, too; how many.
+fn zero_tree(place: &Place, image: &str, tree: u64) -> usize {
+    const NODE: usize = 16384;
+    let mut bytes = bytes(&place.join(image));
+    let fsid: [u8; 16] = bytes[0x10020..0x10030].try_into().unwrap();
+    let is_of_tree = |block: &[u8]| block[32..48] == fsid && block[88..96] == tree.to_le_bytes();
+    let found = (1 << 20..bytes.len()).step_by(4096);
+    let found: Vec<usize> =
+        found.filter(|at| bytes.get(*at..at + NODE).is_some_and(is_of_tree)).collect();
+    found.iter().for_each(|at| bytes[*at..at + NODE].fill(0));
+    std::fs::write(place.join(image), &bytes).unwrap();
+    found.len()
+}
+
+const BLOCK_GROUPS: u64 = 11;
+const EXTENTS: u64 = 2;
+const CHECKSUMS: u64 = 7;
+const FILES: u64 = 5;
+const ROOTS: u64 = 1;
+const CHUNKS: u64 = 3;
+
+fn with_file() -> (Place, Vec<u8>) {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    let content: Vec<u8> = (0..100_000_u32).flat_map(u32::to_le_bytes).collect();
+    std::fs::write(place.join("file"), &content).unwrap();
+    place.ok("cp file disk.img:/file");
+    (place, content)
+}
+
+#[test]
+fn files_are_read_without_the_trees_for_space() {
+    let (place, content) = with_file();
+    for tree in [EXTENTS, BLOCK_GROUPS] {
+        assert!(zero_tree(&place, "disk.img", tree) >= 2, "{tree}");
+    }
+    let before = bytes(&place.join("disk.img"));
+    let said = place.run("ls disk.img");
+    assert_eq!((said.code, said.text().as_str()), (0, "file\n"), "{}", said.err);
+    assert!(said.err.contains("block groups are cannot be read"), "{}", said.err);
+    let said = place.run("-q cat disk.img:/file");
+    assert!(said.code == 0 && said.out == content, "{}", said.err);
+    let said = place.fails("mkdir disk.img:/d");
+    assert!(said.contains("--rescue usebackuproot") && said.contains("-o ro"), "{said}");
+    for words in ["ignorebadroots", "nologreplay:ibadroots", "all"] {
+        let said = place.run(&format!("--rescue {words} cat disk.img:/file"));
+        assert!(said.code == 0 && said.out == content, "{}", said.err);
+        assert!(said.err.contains("the extent tree (2) cannot be read"), "{}", said.err);
+        let said = place.fails(&format!("--rescue {words} mkdir disk.img:/d"));
+        assert!(said.contains("only be opened read-only"), "{said}");
+    }
+    assert!(bytes(&place.join("disk.img")) == before, "reading has written");
+}
+
+#[test]
+fn data_without_checksums_are_read_on_request() {
+    let (place, content) = with_file();
+    assert!(zero_tree(&place, "disk.img", CHECKSUMS) >= 2);
+    let said = place.fails("cat disk.img:/file");
+    assert!(said.contains("--rescue ignoredatacsums"), "{said}");
+    for words in ["ignoredatacsums", "idatacsums", "ignorebadroots", "all"] {
+        let said = place.run(&format!("--rescue {words} cat disk.img:/file"));
+        assert!(said.code == 0 && said.out == content, "{words}: {}", said.err);
+    }
+    let said = place.fails("--rescue ignoredatacsums mkdir disk.img:/d");
+    assert!(said.contains("ignoredatacsums") && said.contains("read only"), "{said}");
+}
+
+#[test]
+fn what_files_are_read_by_is_missed_and_what_to_try_is_said() {
+    let (place, _) = with_file();
+    let whole = bytes(&place.join("disk.img"));
+    for tree in [ROOTS, CHUNKS, FILES] {
+        std::fs::write(place.join("disk.img"), &whole).unwrap();
+        assert!(zero_tree(&place, "disk.img", tree) >= 2);
+        let said = place.fails("ls disk.img");
+        assert!(said.contains("--rescue usebackuproot"), "{tree}: {said}");
+        assert!(said.contains("-o ro,rescue=usebackuproot"), "{tree}: {said}");
+    }
+    let said = place.run("--rescue nonsense ls disk.img");
+    assert_eq!(said.code, 2);
+    assert!(said.err.contains("ignoredatacsums (idatacsums)"), "{}", said.err);
+}
+
+#[test]
+fn a_mount_reads_without_what_no_file_is_read_by() {
+    if !Path::new("/dev/fuse").exists() {
+        println!("skipped: there is no /dev/fuse");
+        return;
+    }
+    let (place, content) = with_file();
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    for tree in [EXTENTS, BLOCK_GROUPS] {
+        zero_tree(&place, "disk.img", tree);
+    }
+    let said = place.fails("mount disk.img mnt");
+    assert!(said.contains("-o ro,rescue=usebackuproot"), "{said}");
+    let reads = |options: &str| {
+        let said = place.run(&format!("mount -o {options} disk.img mnt"));
+        assert_eq!(said.code, 0, "{options}: {}", said.err);
+        assert!(std::fs::read(place.join("mnt/file")).unwrap() == content, "{options}");
+        let stat = rustix::fs::statvfs(place.join("mnt")).unwrap();
+        assert!(stat.f_bfree > 0 && stat.f_bfree < stat.f_blocks, "{options}");
+        assert_eq!(place.umount("mnt").code, 0);
+    };
+    reads("ro");
+    reads("ro,rescue=ignorebadroots:nologreplay");
+    zero_tree(&place, "disk.img", CHECKSUMS);
+    reads("ro,rescue=idatacsums");
+    reads("ro,rescue=all");
+    for words in ["all", "ignorebadroots", "ignoredatacsums"] {
+        let said = place.fails(&format!("mount -o rescue={words} disk.img mnt"));
+        assert!(said.contains("-o ro"), "{said}");
+    }
 }

@@ -14,6 +14,7 @@ mod tests;
 use std::path::PathBuf;
 
 use buttress::Discard;
+use buttress_volume::Rescue;
 use strsim::levenshtein;
 
 use table::{Effect, Idle, ROWS, Row};
@@ -110,6 +111,10 @@ pub struct MountOptions {
     pub use_backup_super: bool,
     /// `usebackuproot`, `rescue=usebackuproot`, `recovery`: reads by older roots when the last ones lead nowhere.
     pub use_backup_root: bool,
+    /// `rescue=ignorebadroots`, `rescue=ibadroots`: reads without the trees that no file is read by, where their roots are bad.
+    pub ignore_bad_roots: bool,
+    /// `rescue=ignoredatacsums`, `rescue=idatacsums`: reads data without looking at their checksums.
+    pub ignore_data_sums: bool,
     /// `mark_quota_inconsistent`: a filesystem with quotas is written to; they count wrong until
     /// they are scanned again.
     pub mark_quota_inconsistent: bool,
@@ -151,6 +156,8 @@ impl Default for MountOptions {
             no_log_replay: false,
             use_backup_super: false,
             use_backup_root: false,
+            ignore_bad_roots: false,
+            ignore_data_sums: false,
             mark_quota_inconsistent: false,
             stats: false,
         }
@@ -268,6 +275,15 @@ impl MountOptions {
         let on = switches.iter().filter(|(on, _)| *on).map(|(_, word)| (*word).to_owned());
         let given = values.iter().filter_map(|(name, value)| Some(format!("{name}={}", (*value)?)));
         on.chain(given).collect()
+    }
+
+    /// Allows this, too.
+    pub fn rescue(&mut self, rescue: Rescue) {
+        self.no_log_replay |= rescue.no_log_replay;
+        self.use_backup_super |= rescue.backup_super;
+        self.use_backup_root |= rescue.backup_root;
+        self.ignore_bad_roots |= rescue.ignore_bad_roots;
+        self.ignore_data_sums |= rescue.ignore_data_sums;
     }
 
     /// What follows from other options.

@@ -1,6 +1,7 @@
 //! Every option known by name. Where a name has several rows, the first whose value fits counts.
 
 use buttress::Discard;
+use buttress_volume::Rescue;
 
 use super::{AccessTimes, MountOptions, SubvolumeChoice, parse_bytes};
 use crate::budget::MEMORY_MIN;
@@ -129,11 +130,6 @@ pub(super) const ROWS: &[Row] = &[
     row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
     row("norecovery", Switch(|o| o.no_log_replay = true)),
     row("nologreplay", Switch(|o| o.no_log_replay = true)),
-    valued("rescue", "all", NotYet),
-    valued("rescue", "ibadroots", NotYet),
-    valued("rescue", "ignorebadroots", NotYet),
-    valued("rescue", "idatacsums", NotYet),
-    valued("rescue", "ignoredatacsums", NotYet),
     row("rescue", Value(rescue, RESCUES)),
     row("acl", AsIs),
     row("noacl", NotYet),
@@ -232,18 +228,11 @@ fn given(value: Option<&str>) -> Option<Idle> {
     value.filter(|value| !value.is_empty()).map(|_| Idle::Hint)
 }
 
-const RESCUES: &str =
-    "expects nologreplay, usebackuproot (for reading) or usebackupsuper, joined by colons";
+const RESCUES: &str = "expects nologreplay, usebackuproot, ignorebadroots (ibadroots), ignoredatacsums (idatacsums), all (these \
+                       four, all for reading) or usebackupsuper, joined by colons";
 
 fn rescue(options: &mut MountOptions, list: &str) -> Option<()> {
-    for word in list.split(':') {
-        match word {
-            "nologreplay" => options.no_log_replay = true,
-            "usebackuproot" => options.use_backup_root = true,
-            "usebackupsuper" => options.use_backup_super = true,
-            _ => return None,
-        }
-    }
+    options.rescue(Rescue::parse(list)?);
     Some(())
 }
 

@@ -115,7 +115,7 @@ fn values_without_an_effect_are_checked() {
 
 #[test]
 fn what_is_not_there_yet_is_refused_by_name() {
-    for word in ["noacl", "rescue=ibadroots", "rescue=all", "fatal_errors=panic", "nosymfollow"] {
+    for word in ["noacl", "fatal_errors=panic", "nosymfollow"] {
         assert_eq!(refused(word), OptionError::NotYet { word: word.to_owned() });
     }
 }
@@ -137,4 +137,16 @@ fn rescues() {
     assert!(parsed("recovery").use_backup_root && parsed("usebackuproot").use_backup_root);
     let error = refused("rescue=usebackupsuper:nonsense");
     assert!(matches!(error, OptionError::Value { .. }), "{error}");
+    for word in ["ignorebadroots", "ibadroots"] {
+        let options = parsed(&format!("ro,rescue=nologreplay:{word}"));
+        assert!(options.no_log_replay && options.ignore_bad_roots && !options.ignore_data_sums);
+    }
+    for word in ["ignoredatacsums", "idatacsums"] {
+        let options = parsed(&format!("ro,rescue={word}"));
+        assert!(options.ignore_data_sums && !options.ignore_bad_roots && !options.no_log_replay);
+    }
+    let all = parsed("ro,rescue=all");
+    assert_eq!(all, parsed("ro,usebackuproot,nologreplay,rescue=ibadroots:idatacsums"));
+    assert!(!all.use_backup_super);
+    assert!(refused("rescue=").to_string().contains("ignoredatacsums"));
 }
