@@ -400,9 +400,7 @@ impl Filesystem {
             let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
             Ok(Attributes::of(node, &subvolume.tree.set_attributes(op, inode, &set)?))
         };
-        let Some(size) = change.size else {
-            return inner.change_at(node, Need { small: true, ..need(1, 0) }, set);
-        };
+        let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
         inner.ready(node)?;
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };

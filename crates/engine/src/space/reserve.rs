@@ -51,7 +51,7 @@ pub struct Need {
     pub reclaiming: bool,
     /// Whoever asks tries with less, or elsewhere, where there is no room: no block group is emptied for his sake.
     pub modest: bool,
-    /// All that it changes of an inode are its values and a short name: it takes less memory until it is committed.
+    /// It makes an inode with values and a short name, beside others that are new: that takes less memory until it is committed.
     pub small: bool,
     /// From now on leaves of files may be shared with snapshots: what was promised before must fit then, too.
     pub sharing: bool,
