@@ -18,10 +18,10 @@ use crate::stripes::Striped;
 pub const CHANGE_BYTES: u64 = 1536;
 
 /// The same of an inode that is made with values and a short name, whose layer is not moved: 400 for itself, 70 where it is found and listed, 64
-/// for its entry and 32 for that one's hash, twice as many of these two while their tables grow, and what the leaves of a commit under way take of it.
+/// for its entry and 32 for that one's hash, three times as many of these two while their tables grow, and what the leaves of a commit under way take of it.
 /// The first entry that a transaction adds to a directory counts as a [`CHANGE_BYTES`] more. What is changed here and there is in a leaf of its own, of
 /// which a commit has records.
-pub const SMALL_CHANGE_BYTES: u64 = 768;
+pub const SMALL_CHANGE_BYTES: u64 = 1024;
 
 /// Bytes that an extent which a file gains or loses takes so long: the piece in the file's layer, the record of its reference,
 /// what becomes of its checksums and of free space.

@@ -1,6 +1,7 @@
 //! A filesystem keeps to the memory that it is given, whatever is done with it: each kind of load here would need a multiple of
 //! it if nothing bounded what waits for a commit, what a commit writes, and what is remembered.
 
+use std::path::Path;
 use std::process::Command;
 
 use buttress::device::FileDevice;
@@ -17,10 +18,10 @@ const FILES: u64 = 60_000;
 const DIRECTORIES: u64 = 20;
 const SNAPSHOTS: u64 = 300;
 
-/// Runs this test in a process of its own, with the allocator told what a mount tells it.
-fn alone() {
+/// Runs a test in a process of its own, with the allocator told what a mount tells it.
+fn alone(test: &str) {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "memory::no_load_takes_more_memory_than_there_is", "--nocapture"]);
+    child.args(["--exact", &format!("memory::{test}"), "--nocapture"]);
     child.env("MALLOC_ARENA_MAX", "1").env("MALLOC_MMAP_THRESHOLD_", "524288");
     child.env("MALLOC_TRIM_THRESHOLD_", "1048576");
     let output = child.env(ALONE, "1").output().unwrap();
@@ -63,6 +64,30 @@ impl Load {
             self.files.push(made.node);
         }
         self.done("new files");
+    }
+
+    /// Files without data, in a few directories, in one each, and below one whose property each takes over.
+    fn empty(&self) {
+        let create = |dir: Node, name: String, new: &New| {
+            self.fs.create(dir, name.as_bytes(), new).unwrap().node
+        };
+        let all = create(Node::top(5), "empty".into(), &New::directory(0o755));
+        for number in 0..2 * FILES {
+            create(all, format!("e{number}"), &New::file(0o644));
+        }
+        self.done("empty files");
+        let one_each = |number: u64| create(all, format!("d{number}"), &New::directory(0o755));
+        let directories: Vec<Node> = (0..FILES / 4).map(one_each).collect();
+        self.fs.commit().unwrap();
+        for dir in directories {
+            create(dir, "one".into(), &New::file(0o644));
+        }
+        self.done("an empty file in each directory");
+        self.fs.set_xattr(all, b"btrfs.compression", b"zstd", SetXattr::default()).unwrap();
+        for number in 0..FILES {
+            create(all, format!("c{number}"), &New::file(0o644));
+        }
+        self.done("empty files with a property");
     }
 
     fn any(&mut self) -> Node {
@@ -150,23 +175,44 @@ impl Load {
     }
 }
 
+/// A fresh filesystem with little memory.
+fn fresh(path: &Path) -> Load {
+    let device = FileDevice::create(path, 4 << 30).unwrap();
+    let mut environment = buttress_mkfs::Environment::system();
+    buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment).unwrap();
+    drop(device);
+    let fs = Filesystem::open(path, Options::read_write().memory(MEMORY)).unwrap();
+    let (rng, files, before) = (Rng::new(1), Vec::with_capacity(FILES as usize), peak_memory());
+    Load { fs, files, rng, before }
+}
+
+#[test]
+fn empty_files_take_no_more_memory_than_there_is() {
+    if !root_or_skip() {
+        return;
+    }
+    if std::env::var_os(ALONE).is_none() {
+        return alone("empty_files_take_no_more_memory_than_there_is");
+    }
+    let dir = temp_dir().unwrap();
+    let path = dir.path().join("image");
+    let load = fresh(&path);
+    load.empty();
+    load.fs.close().unwrap();
+    check(&path, true).unwrap();
+}
+
 #[test]
 fn no_load_takes_more_memory_than_there_is() {
     if !root_or_skip() {
         return;
     }
     if std::env::var_os(ALONE).is_none() {
-        return alone();
+        return alone("no_load_takes_more_memory_than_there_is");
     }
     let dir = temp_dir().unwrap();
     let path = dir.path().join("image");
-    let device = FileDevice::create(&path, 4 << 30).unwrap();
-    let mut environment = buttress_mkfs::Environment::system();
-    buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment).unwrap();
-    drop(device);
-    let fs = Filesystem::open(&path, Options::read_write().memory(MEMORY)).unwrap();
-    let (rng, files, before) = (Rng::new(1), Vec::with_capacity(FILES as usize), peak_memory());
-    let mut load = Load { fs, files, rng, before };
+    let mut load = fresh(&path);
     load.make();
     load.touch("touched here and there");
     load.read();
