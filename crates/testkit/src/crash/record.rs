@@ -35,6 +35,8 @@ pub struct Promise {
     pub event: usize,
     /// The transaction.
     pub transid: u64,
+    /// The operation that gave it; 0: `mkfs`.
+    pub number: usize,
 }
 
 /// An operation that was done.
@@ -173,7 +175,7 @@ impl<'a> Recorder<'a> {
         let recording = Recording {
             history: device.history(),
             versions: vec![first],
-            promises: vec![Promise { event: 0, transid }],
+            promises: vec![Promise { event: 0, transid, number: 0 }],
             models: vec![closed(runner)],
             ops: Vec::new(),
             strict: false,
@@ -201,7 +203,7 @@ impl<'a> Recorder<'a> {
         let transid = runner.fs().info().generation;
         self.recording.models.push(closed(runner));
         if promises(&op, runner.counts.done > done) {
-            self.recording.promises.push(Promise { event: ended, transid });
+            self.recording.promises.push(Promise { event: ended, transid, number });
         }
         if transid > self.transid {
             let transids = self.transid + 1..=transid;
@@ -264,9 +266,8 @@ impl Recording {
 
     /// Whether the operation that has made a transaction had promised before a cut that this one has all of it.
     fn is_done(&self, version: &Version, transid: u64, cut: usize) -> bool {
-        let op = version.number.checked_sub(1).and_then(|at| self.ops.get(at));
-        let is_promised =
-            |it: &Promise| it.transid == transid && op.is_some_and(|op| op.ended == it.event);
+        // One that came after it may have promised at the same event, and had nothing to do.
+        let is_promised = |it: &Promise| it.transid == transid && it.number == version.number;
         version.first == version.number
             && self.promises.iter().any(|it| it.event <= cut && is_promised(it))
     }
