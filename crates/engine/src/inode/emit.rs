@@ -4,6 +4,8 @@
 //! stream of keys. Items that hold several names or
 //! xattrs are merged with what the tree has in them.
 
+use std::array::from_fn;
+
 use buttress_codec::crc32c::extref_hash;
 use buttress_ondisk::item::{DirItem, FileExtentHead, InodeExtref, InodeRef, file_type};
 use buttress_ondisk::view::{dir_entries, inode_extrefs, inode_refs};
@@ -212,6 +214,9 @@ fn kept(old: &[u8], changed: impl Fn(&[u8]) -> bool) -> Vec<u8> {
 
 // ---- directory entries ----
 
+/// Names whose entries are looked at together.
+const AT_A_TIME: usize = 16;
+
 /// The items of entries by name, for hashes in ascending order.
 pub(super) fn emit_by_hash(
     emit: &mut Emit<'_, '_>,
@@ -219,20 +224,23 @@ pub(super) fn emit_by_hash(
     entries: &Entries,
     hashes: &[entries::Names],
 ) -> Result<()> {
-    for &names in hashes {
-        let key = Key::new(ino, kind::DIR_ITEM, names.hash.into());
-        let old = emit.merge.find(&key)?;
-        let mut said = entries.of(names);
-        if let (None, Some(Said::Added(only)), None) = (old, said.next(), said.next()) {
-            put_added(emit, key, only)?;
-            continue;
+    for some in hashes.chunks(AT_A_TIME) {
+        let alone: [_; AT_A_TIME] =
+            from_fn(|at| some.get(at).and_then(|names| entries.only_added(*names)));
+        for (&names, alone) in some.iter().zip(alone) {
+            let key = Key::new(ino, kind::DIR_ITEM, names.hash.into());
+            let old = emit.merge.find(&key)?;
+            if let (None, Some((only, len))) = (old, alone) {
+                put_added(emit, key, only, len)?;
+                continue;
+            }
+            let gone = |name: &[u8]| entries.of(names).any(|said| said.name() == name);
+            let mut item = old.map_or_else(Vec::new, |old| kept(old, gone));
+            for added in entries.of(names).filter_map(Said::added) {
+                push_added(&mut item, emit.transid, added);
+            }
+            store(emit.merge, key, &item, !item.is_empty())?;
         }
-        let gone = |name: &[u8]| entries.of(names).any(|said| said.name() == name);
-        let mut item = old.map_or_else(Vec::new, |old| kept(old, gone));
-        for added in entries.of(names).filter_map(Said::added) {
-            push_added(&mut item, emit.transid, added);
-        }
-        store(emit.merge, key, &item, !item.is_empty())?;
     }
     Ok(())
 }
@@ -245,7 +253,7 @@ pub(super) fn emit_by_index(emit: &mut Emit<'_, '_>, ino: u64, entries: &Entries
             emit.merge.delete(&index_key(ino, index))?;
         }
         removed.next_if_eq(&added.index);
-        put_added(emit, index_key(ino, added.index), added)?;
+        put_added(emit, index_key(ino, added.index), added, added.name.as_bytes().len())?;
     }
     for index in removed {
         emit.merge.delete(&index_key(ino, index))?;
@@ -259,27 +267,28 @@ pub(super) fn emit_added<'e>(
     ino: u64,
     mut added: impl Iterator<Item = &'e Added>,
 ) -> Result<()> {
-    added.try_for_each(|added| put_added(emit, index_key(ino, added.index), added))
+    added.try_for_each(|added| {
+        put_added(emit, index_key(ino, added.index), added, added.name.as_bytes().len())
+    })
 }
 
 fn index_key(ino: u64, index: u64) -> Key {
     Key::new(ino, kind::DIR_INDEX, index)
 }
 
-/// An item with this entry alone.
-fn put_added(emit: &mut Emit<'_, '_>, key: Key, added: &Added) -> Result<()> {
-    let name = added.name.as_bytes();
+/// An item with this entry alone, whose name has `len` bytes.
+fn put_added(emit: &mut Emit<'_, '_>, key: Key, added: &Added, len: usize) -> Result<()> {
     let head = DirItem {
         location: added.location.key().into(),
         transid: emit.transid.into(),
         data_len: 0.into(),
-        name_len: (name.len() as u16).into(),
+        name_len: (len as u16).into(),
         file_type: added.file_type,
     };
-    emit.merge.put_with(key, ENTRY_LEN + name.len(), |room| {
+    emit.merge.put_with(key, ENTRY_LEN + len, |room| {
         let (at, rest) = room.split_at_mut(ENTRY_LEN);
         at.copy_from_slice(head.as_bytes());
-        rest.copy_from_slice(name);
+        rest.copy_from_slice(added.name.as_bytes());
     })
 }
 

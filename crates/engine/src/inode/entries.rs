@@ -36,10 +36,11 @@ pub struct Added {
 }
 
 impl Added {
-    fn new(name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) -> Added {
+    /// An entry whose name is still to be set.
+    fn unnamed(entry: Entry, index: u64, beneath: bool) -> Added {
         let Entry { location, file_type } = entry;
-        let name = Name::new(name.bytes);
-        Added { index, location, name, next: Place::NONE, file_type, gone: false, beneath }
+        let (name, next) = (Name::EMPTY, Place::NONE);
+        Added { index, location, name, next, file_type, gone: false, beneath }
     }
 }
 
@@ -165,6 +166,14 @@ impl Entries {
         self.from(names.first)
     }
 
+    /// The entry added under a hash, if the layer says nothing else of it, and the length of its name. Who asks for several at a time waits
+    /// for memory far away once.
+    pub(super) fn only_added(&self, names: Names) -> Option<(&Added, usize)> {
+        let place = Some(names.first.0).filter(|place| place & Place::HIDDEN == 0)?;
+        let added = self.added.get(place as usize)?;
+        (added.next == Place::NONE).then(|| (added, added.name.as_bytes().len()))
+    }
+
     /// What stands in a chain from a place on.
     fn from(&self, first: Place) -> impl Iterator<Item = Said<'_>> {
         let mut at = first;
@@ -285,15 +294,18 @@ impl Entries {
     /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Added`].
     pub(super) fn add(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
         let place = Place::added(self.added.len());
-        let mut new = Added::new(name, entry, index, beneath);
+        let (mut beneath, mut next) = (beneath, Place::NONE);
         match self.by_hash.entry(name.hash) {
             Vacant(vacant) => drop(vacant.insert(place)),
             Occupied(_) => {
-                new.beneath |= self.uncover(name);
-                new.next = self.by_hash.insert(name.hash, place).unwrap_or_default();
+                beneath |= self.uncover(name);
+                next = self.by_hash.insert(name.hash, place).unwrap_or_default();
             }
         }
-        self.added.push(new);
+        self.added.push(Added { next, ..Added::unnamed(entry, index, beneath) });
+        if let Some(added) = self.added.last_mut() {
+            added.name.set(name.bytes);
+        }
     }
 
     /// The same with any index that is free: the one that a log says. An entry of the layers below that had it stays in `removed`, so
@@ -307,7 +319,8 @@ impl Entries {
         while self.added.get(behind).is_some_and(|it| it.index == index) {
             self.gone -= usize::from(self.added.remove(behind).gone);
         }
-        self.added.insert(behind, Added::new(name, entry, index, beneath));
+        let name = Name::new(name.bytes);
+        self.added.insert(behind, Added { name, ..Added::unnamed(entry, index, beneath) });
         self.chain_again();
     }
 
