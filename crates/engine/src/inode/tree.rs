@@ -617,13 +617,18 @@ impl FileTree {
             parts.push(Mutex::new((from, inodes.split_off(from))));
         }
         // Each is let go of while it is at hand, before the shards look who still uses it.
+        let freeing = Mutex::new(());
         let done = threads::for_each_alike_unless(false, &parts, |part| {
             let (from, inodes) = std::mem::take(&mut *part.lock());
-            for (at, (_, inode)) in (from..).zip(inodes) {
-                if at >= evicted || !self.evict_plain(&inode) {
-                    self.settled(&inode, transid);
+            for (at, (_, inode)) in (from..).zip(&inodes) {
+                if at >= evicted || !self.evict_plain(inode) {
+                    self.settled(inode, transid);
                 }
             }
+            // Neighbours were made by whoever, so their memory comes from the same few heaps: threads that free at once would wait for each other
+            // at each inode.
+            let _alone = freeing.lock();
+            drop(inodes);
             Ok(())
         });
         debug_assert!(done.is_ok());
