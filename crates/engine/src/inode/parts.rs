@@ -26,6 +26,8 @@ use crate::txn::{Core, CsumLog, Emit};
 const INODES: usize = if cfg!(test) { 4 } else { 2048 };
 /// Fewer new inodes than this are not worth a draft.
 const INODES_MIN: usize = if cfg!(test) { 3 } else { 1024 };
+/// What parts that are made at a time may take, in bytes: many leaves for each thread, and few before the first are written.
+const AT_A_TIME: usize = 32 << 20;
 /// Leaves in a stretch. Fewer in tests.
 const STRETCH: usize = if cfg!(test) { 2 } else { 32 };
 
@@ -112,9 +114,11 @@ impl FileTree {
         let stale = self.committing_stale_orphans();
         let mut orphans: BTreeMap<u64, bool> = stale.into_iter().map(|ino| (ino, false)).collect();
         for parts in at_a_time(&parts, emit.core) {
-            let (core, transid, tree) = (emit.core, emit.transid, emit.tree);
-            let made =
-                threads::map(parts, |part| make_apart(core, transid, tree, &committing, part))?;
+            let Emit { core, transid, tree, meanwhile, .. } = *emit;
+            let made = threads::map(parts, |part| {
+                meanwhile()?;
+                make_apart((core, transid, tree), &committing, part)
+            })?;
             for (part, mut made) in parts.iter().zip(made) {
                 match made.leaves {
                     Leaves::None => emit_part(emit, &committing, part, &mut made.orphans)?,
@@ -145,7 +149,8 @@ impl FileTree {
 
 /// Parts in a row, as many as there is memory for.
 fn at_a_time<'p>(parts: &'p [Part], core: &Core) -> impl Iterator<Item = &'p [Part]> {
-    let (room, nodesize) = (core.blocks.bytes_max() as usize / 4, core.features.nodesize);
+    let nodesize = core.features.nodesize;
+    let room = (core.blocks.bytes_max() as usize / 4).min(AT_A_TIME);
     let mut rest = parts;
     std::iter::from_fn(move || {
         let mut bytes = 0;
@@ -162,16 +167,15 @@ fn at_a_time<'p>(parts: &'p [Part], core: &Core) -> impl Iterator<Item = &'p [Pa
 
 /// Makes the leaves of a part, if that can be done apart from the rest.
 fn make_apart(
-    core: &Core,
-    transid: u64,
-    tree: u64,
+    (core, transid, tree): (&Core, u64, u64),
     committing: &Committing,
     part: &Part,
 ) -> Result<Made> {
     let mut made = Made::default();
     let Made { refs, csums, orphans, .. } = &mut made;
     let fill = |merge: &mut Merge<'_>| {
-        let mut emit = Emit { merge, refs, csums, core, transid, tree };
+        let meanwhile = &|| Ok(());
+        let mut emit = Emit { merge, refs, csums, core, transid, tree, meanwhile };
         emit_part(&mut emit, committing, part, orphans)
     };
     made.leaves = match part {

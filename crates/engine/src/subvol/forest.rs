@@ -374,7 +374,8 @@ impl Forest {
         let mut state = subvolume.state.lock();
         let last_snapshot = state.frozen.map_or(0, |item| item.last_snapshot.get());
         drop(state);
-        let mut tree = TreeCommit::of_subvolume(commit, subvolume.id, last_snapshot);
+        let tree = TreeCommit::of_subvolume(commit, subvolume.id, last_snapshot);
+        let mut tree = tree.merged_once();
         let (mut refs, mut csums) = (RefLog::default(), CsumLog::default());
         let mut merge = tree.merge(subvolume.tree.root())?;
         let mut emit = Emit {
@@ -384,6 +385,7 @@ impl Forest {
             core: commit.core(),
             transid: commit.transid(),
             tree: subvolume.id,
+            meanwhile: &|| commit.write_some(),
         };
         subvolume.tree.emit(&mut emit)?;
         let root = merge.finish()?;

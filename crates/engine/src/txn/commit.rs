@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use super::core::Core;
 use super::csums::CsumLog;
+use super::early::Early;
 use super::exchange::NEW_BLOCK_FLAGS;
 use super::settle::{Relocated, Relocation};
 use super::{Guard, settle, superblock};
@@ -28,7 +29,7 @@ use crate::stats::{self, Phase};
 use crate::tree::Root;
 
 /// What is written at once. When the kernel copies it, it is still in the processor's cache, as its checksum was just made.
-const RUN_BYTES: usize = 512 << 10;
+pub(super) const RUN_BYTES: usize = 512 << 10;
 
 /// Who has changes to commit: the subvolumes.
 pub trait Participant: Sync {
@@ -100,6 +101,7 @@ pub struct Commit<'a> {
     fsid: [u8; 16],
     chunk_tree_uuid: [u8; 16],
     unwritten: Mutex<Spread<u64, Arc<TreeBlock>>>,
+    pub(super) early: Early,
     first_keys: Mutex<HashMap<u64, Key>>,
     gathered: Mutex<Gathered>,
     /// Blocks of older commits that nothing refers to after this one.
@@ -122,6 +124,7 @@ impl<'a> Commit<'a> {
             fsid: core.volume.superblock().metadata_fsid(),
             chunk_tree_uuid: core.volume.chunk_tree_uuid(),
             unwritten: Mutex::default(),
+            early: Early::default(),
             first_keys: Mutex::default(),
             gathered: Mutex::default(),
             left_behind: Mutex::default(),
@@ -206,16 +209,22 @@ impl<'a> Commit<'a> {
         }
     }
 
-    pub(super) fn placed(&self, block: TreeBlock) -> Result<()> {
+    /// A block has its place. `stays`: no later merge of this commit replaces it.
+    pub(super) fn placed(&self, block: TreeBlock, stays: bool) -> Result<()> {
         if !self.core.features.skinny && !block.is_empty() {
             self.first_keys.lock().insert(block.bytenr(), block.key(0));
         }
         let block = Arc::new(block);
-        self.core.blocks.hold(block.clone());
+        // Together: who has written the one that was there before lets go of it, and not of this one.
         let mut unwritten = self.unwritten.lock();
-        unwritten.insert(block.bytenr(), block);
+        self.core.blocks.hold(block.clone());
+        unwritten.insert(block.bytenr(), block.clone());
         let nodesize = self.core.features.nodesize as u64;
         if unwritten.len() as u64 * nodesize <= self.core.blocks.bytes_max() / 2 {
+            drop(unwritten);
+            if stays && block.is_leaf() {
+                self.may_be_written(&block);
+            }
             return Ok(());
         }
         let early = std::mem::take(&mut *unwritten);
@@ -226,8 +235,31 @@ impl<'a> Commit<'a> {
     /// Writes blocks before the commit is complete, as it has more than memory has room for. Nothing that is durable leads to
     /// them, and should one of them be replaced yet, it is written again.
     fn write_early(&self, blocks: Spread<u64, Arc<TreeBlock>>) -> Result<()> {
+        let _alone = self.early.take_over();
         for bytenr in self.write_all(blocks)? {
             self.core.blocks.let_go(bytenr);
+        }
+        Ok(())
+    }
+
+    /// Writes neighbours while others are still made, unless they are written or replaced already.
+    pub(super) fn write_early_run(&self, run: &[Arc<TreeBlock>]) -> Result<()> {
+        let is_it =
+            |found: Option<&Arc<TreeBlock>>, block| found.is_some_and(|it| Arc::ptr_eq(it, block));
+        {
+            let unwritten = self.unwritten.lock();
+            if !run.iter().all(|block| is_it(unwritten.get(&block.bytenr()), block)) {
+                return Ok(());
+            }
+        }
+        self.write_run(run)?;
+        self.count(run);
+        let mut unwritten = self.unwritten.lock();
+        for block in run {
+            if is_it(unwritten.get(&block.bytenr()), block) {
+                unwritten.remove(&block.bytenr());
+                self.core.blocks.let_go(block.bytenr());
+            }
         }
         Ok(())
     }
@@ -486,7 +518,7 @@ fn run(core: &Core, participant: &dyn Participant, transid: u64, upkeep: Upkeep)
     core.log.end(&core.space, core.features.nodesize as u64)?;
     let commit = Commit::new(core, transid, upkeep);
     step("merge");
-    counters.timed(Phase::Merge, || participant.merge(&commit))?;
+    counters.timed(Phase::Merge, || commit.write_while(|| participant.merge(&commit)))?;
     step("settle");
     let (roots, trees) = counters.timed(Phase::Settle, || settle::settle(&commit))?;
     let moved = std::mem::take(&mut *commit.moved.lock());

@@ -25,6 +25,8 @@ pub struct TreeCommit<'c, 'a> {
     /// The generation up to which blocks may be shared with snapshots; `None` for trees that are never shared.
     last_snapshot: Option<u64>,
     root: Option<u64>,
+    /// This commit merges the tree once.
+    is_merged_once: bool,
     /// Addresses of this tree's blocks that were placed in this commit and replaced: (level, address).
     spare: Vec<(u8, u64)>,
     /// By how many blocks the tree has grown in this commit.
@@ -43,6 +45,7 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
             tree,
             last_snapshot: None,
             root: None,
+            is_merged_once: false,
             spare: Vec::new(),
             grown: 0,
             replaced: 0,
@@ -57,6 +60,11 @@ impl<'c, 'a> TreeCommit<'c, 'a> {
         last_snapshot: u64,
     ) -> TreeCommit<'c, 'a> {
         TreeCommit { last_snapshot: Some(last_snapshot), ..TreeCommit::new(commit, tree) }
+    }
+
+    /// No other merge of this commit replaces what the next one places.
+    pub fn merged_once(self) -> TreeCommit<'c, 'a> {
+        TreeCommit { is_merged_once: true, ..self }
     }
 
     /// Starts a merge of the tree, of which `root` is the current version.
@@ -153,7 +161,7 @@ impl Exchange for TreeCommit<'_, '_> {
 
     fn placed(&mut self, block: TreeBlock) -> Result<()> {
         self.grown += 1;
-        self.commit.placed(block)
+        self.commit.placed(block, self.is_merged_once)
     }
 }
 

@@ -18,6 +18,7 @@
 mod commit;
 mod core;
 mod csums;
+mod early;
 mod exchange;
 mod log;
 #[cfg(all(test, feature = "shuttle"))]
@@ -293,6 +294,8 @@ pub struct Emit<'m, 'a> {
     pub transid: u64,
     /// The tree.
     pub tree: u64,
+    /// Writes some of what is placed: called now and then by those who make parts of a tree.
+    pub meanwhile: &'m (dyn Fn() -> Result<()> + Sync),
 }
 
 impl Transactions {

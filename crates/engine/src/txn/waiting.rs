@@ -180,6 +180,11 @@ impl Waiting {
         self.live.all().saturating_add(self.frozen.all())
     }
 
+    /// What is being committed has, in bytes, about.
+    pub(super) fn frozen_bytes(&self) -> u64 {
+        self.frozen.all()
+    }
+
     /// A commit has found nothing to do.
     pub(super) fn nothing(&self) {
         self.forget_live();

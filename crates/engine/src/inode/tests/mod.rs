@@ -1,6 +1,7 @@
 //! The module under a commit that keeps its blocks in memory: operations, layers, emission and publishing, step by step.
 
 mod data;
+mod early;
 mod facts;
 mod in_place;
 pub(super) mod model;
@@ -10,7 +11,7 @@ mod threads;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buttress_device::{Access, MemoryDevice};
+use buttress_device::{Access, BlockDevice, MemoryDevice};
 use buttress_ondisk::TreeBlock;
 use buttress_ondisk::build::Stamp;
 use buttress_volume::Volume;
@@ -117,6 +118,7 @@ impl Lab {
             core: &self.core,
             transid,
             tree: TREE,
+            meanwhile: &|| Ok(()),
         };
         self.tree.emit(&mut emit).unwrap();
         merge.finish().unwrap()
@@ -145,7 +147,10 @@ impl Lab {
 }
 
 fn core(nodesize: u32) -> Core {
-    let device = Arc::new(MemoryDevice::new(256 << 20));
+    core_on(Arc::new(MemoryDevice::new(256 << 20)), nodesize)
+}
+
+fn core_on(device: Arc<dyn BlockDevice>, nodesize: u32) -> Core {
     let options = buttress_mkfs::Options { nodesize: Some(nodesize), ..Default::default() };
     let mut random = buttress_mkfs::Environment::seeded(1);
     buttress_mkfs::make(&*device, &options, &mut random).unwrap();

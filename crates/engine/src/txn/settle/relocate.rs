@@ -403,7 +403,7 @@ impl Settler<'_, '_> {
             let reloc = if places.is_full(graph, *bytenr) { BlockHead::RELOC } else { 0 };
             let stamp = buttress_ondisk::build::Stamp { flags: stamp.flags | reloc, ..stamp };
             let old = above.block(&core.blocks)?;
-            self.commit.placed(places.copy(&old, graph, &stamp))?;
+            self.commit.placed(places.copy(&old, graph, &stamp), false)?;
         }
         if graph.blocks.values().any(|above| !above.is_plain) {
             core.space.set_shared();

@@ -383,6 +383,7 @@ impl Participant for Fixture {
                 core,
                 transid: commit.transid(),
                 tree: TREE,
+                meanwhile: &|| commit.write_some(),
             };
             self.emit_files(&mut emit)?;
             merge.finish()?
