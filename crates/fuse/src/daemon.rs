@@ -273,6 +273,10 @@ fn go_on_balancing(fs: &Filesystem, tasks: &Tasks, source: &Path) {
     // Nobody else asks how it ends.
     let tasks = tasks.clone();
     let tell = move || match tasks.wait_for_balance() {
+        Some(Ok(done)) if done.no_room > 0 => crate::complain!(
+            "buttress: {source}: the balance has ended, and for {} block groups there is no room elsewhere; delete something and start it again with `buttress balance start`",
+            done.no_room
+        ),
         Some(Ok(done)) if done.emptied.failed.is_empty() => {}
         Some(Ok(done)) => crate::complain!(
             "buttress: {source}: the balance has ended, and {} extents cannot be moved; `buttress check --check-data-csum` tells which files have them",

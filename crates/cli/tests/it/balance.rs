@@ -161,3 +161,28 @@ fn conversion_in_steps() {
     assert!(usage.contains("yes\t(data)"), "{usage}");
     place.check("disk.img");
 }
+
+/// Groups that there is no room for are passed over, tried again when others have made room, and counted where nothing helps.
+#[test]
+fn groups_without_room_are_passed_over_and_counted() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M -d dup disk.img");
+    std::fs::write(place.join("file"), vec![7; 4 << 20]).unwrap();
+    let names = (0..).map(|number| format!("file{number}"));
+    let put = |name: &String| place.run(&format!("cp file disk.img:/{name}")).code == 0;
+    let names: Vec<_> = names.take_while(put).collect();
+    let said = place.fails("balance start -dconvert=single disk.img");
+    assert!(said.contains("No space left on device: ") && said.contains(" block groups could not"));
+    assert!(said.contains("Delete something"), "{said}");
+    let json = place.run("--format json balance start -dconvert=single disk.img");
+    assert!(json.code == 1 && json.text().contains("\"no-room\""), "{}", json.text());
+    assert!(place.ok("balance status disk.img").contains("No balance"));
+    place.check("disk.img");
+    for name in names.iter().step_by(3) {
+        place.ok(&format!("rm disk.img:/{name}"));
+    }
+    place.ok("balance start -dconvert=single disk.img");
+    let df = place.ok("filesystem df disk.img");
+    assert!(df.contains("Data, single") && !df.contains("Data, DUP"), "{df}");
+    place.check("disk.img");
+}

@@ -1,12 +1,14 @@
 //! Balancing: block groups that fit filters are emptied, one after the other, and so written anew in fewer or in other ones.
 //!
 //! What is chosen is chosen at the beginning, as on Linux, from the highest address down; what comes up meanwhile is left alone. Each group that
-//! was emptied is done for good, so who stops in between loses nothing.
+//! was emptied is done for good, so who stops in between loses nothing. Those that there is no room for are tried again when others have made some
+//! ([`rounds`]); how many are left is told at the end.
 //!
 //! From beginning to end an item in the root tree says what is done ([`item`]): of a balance that was paused, or that a crash has
 //! interrupted, it is all that is left, and who goes on with it begins with what it says.
 
 mod item;
+mod rounds;
 
 use std::ops::{ControlFlow, Range};
 
@@ -130,6 +132,8 @@ pub struct Balanced {
     pub considered: u64,
     /// Groups that were emptied.
     pub completed: u64,
+    /// Groups that are left as there is no room elsewhere for all that they have: ENOSPC, as Linux says it at the end.
+    pub no_room: u64,
     /// What was moved.
     pub emptied: Emptied,
 }
@@ -194,8 +198,8 @@ impl Filesystem {
     }
 
     /// Empties the block groups that fit. `told` hears how far it is and may end it: then the answer is EINTR, and what was emptied stays so. One that
-    /// is paused goes on with [`Filesystem::resume_balance`], also after the next opening. EINPROGRESS where there is one, or the device is resized;
-    /// ENOSPC where there is no room; EINVAL as [`Filesystem::check_balance`].
+    /// is paused goes on with [`Filesystem::resume_balance`], also after the next opening. Where there is no room for a group it goes on with the next
+    /// ([`Balanced::no_room`]). EINPROGRESS where there is one, or the device is resized; ENOSPC where there is no room for anything; EINVAL as [`Filesystem::check_balance`].
     pub fn balance(
         &self,
         balance: &Balance,
@@ -287,51 +291,6 @@ impl Filesystem {
         done
     }
 
-    fn empty_plan(
-        &self,
-        balance: &Balance,
-        told: &mut dyn FnMut(Balancing) -> bool,
-    ) -> Result<Balanced> {
-        self.convert(balance)?;
-        let plan = self.balance_plan(balance);
-        let _others = self.close_others(balance);
-        let considered = self.block_groups().len() as u64;
-        let mut done = Balanced { considered, ..Balanced::default() };
-        let expected = plan.len() as u64;
-        for group in plan {
-            let completed = done.completed;
-            let mut told = |group| told(Balancing { considered, expected, completed, group });
-            match self.empty_block_group(group.start, &mut told) {
-                Ok(emptied) => {
-                    done.completed += u64::from(emptied.failed.is_empty());
-                    done.emptied.moved += emptied.moved;
-                    done.emptied.data += emptied.data;
-                    done.emptied.blocks += emptied.blocks;
-                    done.emptied.failed.extend(emptied.failed);
-                }
-                // It has become vacant by itself, and is gone.
-                Err(Error::User(Errno::NOENT)) => done.completed += 1,
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(done)
-    }
-
-    /// What is converted goes to groups of the new profile, though others have room: these are closed as far as that can be done without.
-    fn close_others(&self, balance: &Balance) -> Closed<'_> {
-        let can_close = |start: &u64| {
-            self.inner().have_free_space(*start).is_ok()
-                && self.core().space.close_group_if_room(*start, false)
-        };
-        let is_other = |group: &&GroupInfo| {
-            let wish = balance.filter(group).and_then(|filter| filter.convert);
-            wish.is_some_and(|profile| profile != profile_of(group.flags))
-        };
-        let groups = self.block_groups();
-        let others = groups.iter().filter(is_other).map(|group| group.start);
-        Closed { fs: self, groups: others.filter(can_close).collect() }
-    }
-
     /// New groups have the profiles that are asked for, once what others were promised has room in such.
     fn convert(&self, balance: &Balance) -> Result<()> {
         let inner = self.inner();
@@ -373,20 +332,6 @@ impl Filesystem {
             is_meant && is_twice && conversions.contains(&(class, BalanceFilter::SINGLE))
         };
         self.block_groups().iter().any(is_lessened)
-    }
-}
-
-/// Groups that are closed for a while.
-struct Closed<'a> {
-    fs: &'a Filesystem,
-    groups: Vec<u64>,
-}
-
-impl Drop for Closed<'_> {
-    fn drop(&mut self) {
-        for start in &self.groups {
-            self.fs.core().space.close_group(*start, false);
-        }
     }
 }
 

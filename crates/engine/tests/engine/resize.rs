@@ -3,7 +3,9 @@
 use std::ops::ControlFlow;
 
 use buttress::ondisk::item::chunk_type;
-use buttress::{Balance, BalanceFilter, BalanceStop, Errno, Filesystem, New, Node, Options};
+use buttress::{
+    Balance, BalanceFilter, BalanceStop, Errno, Filesystem, GroupInfo, New, Node, Options,
+};
 
 use buttress_testkit::ops::rng::Rng;
 
@@ -276,4 +278,96 @@ fn the_least_size_is_enough() {
         cut(&image);
         image.check();
     }
+}
+
+/// Data in two copies, which a balance is to make one: so many files of 4 MiB as there is room for, of which those go that `gone` says.
+fn twice_and_full(image: &Image, gone: impl Fn(u32) -> bool) -> Filesystem {
+    let options = Options::read_write().background(false).reclaim_threshold(0);
+    let fs = Filesystem::open(image.path(), options).unwrap();
+    assert!(balanced(&fs, converted(chunk_type::DUP)) > 0);
+    let name = |number: u32| number.to_string().into_bytes();
+    let put = |number: u32| {
+        let file = fs.create(Node::ROOT, &name(number), &New::file(0o600))?.node;
+        fs.write(file, 0, &vec![number as u8; 4 << 20])?;
+        fs.commit()
+    };
+    let count = (0..).find(|number| put(*number).is_err()).unwrap();
+    (0..=count).filter(|number| gone(*number)).for_each(|number| {
+        fs.unlink(Node::ROOT, &name(number)).unwrap();
+    });
+    fs.commit().unwrap();
+    fs
+}
+
+fn converted(profile: u64) -> Balance {
+    let to = BalanceFilter { convert: Some(profile), soft: true, ..Default::default() };
+    Balance { data: Some(to), ..Default::default() }
+}
+
+/// No group of data is as small as what is not allocated: one gives its chunk back by what others have room for, and so all are converted.
+#[test]
+fn groups_that_there_is_no_room_for_wait_for_others() {
+    for (size, kept) in [(300, 11), (500, 5)] {
+        let image = Image::by_us(size * MIB);
+        let fs = twice_and_full(&image, |number| number % 16 > kept);
+        let expected = contents(&fs);
+        let device = fs.info().devices[0].clone();
+        let is_data = |group: &&GroupInfo| group.flags & chunk_type::DATA != 0;
+        let groups = fs.block_groups();
+        let least = groups.iter().filter(is_data).map(|group| group.used).min().unwrap();
+        assert!(device.total - device.used < least, "{device:?}, {groups:?}");
+        let balance = converted(BalanceFilter::SINGLE);
+        let done = fs.balance(&balance, |_| ControlFlow::Continue(())).unwrap();
+        let all = groups.iter().filter(is_data).count() as u64;
+        assert_eq!((done.completed, done.no_room, done.emptied.failed), (all, 0, vec![]));
+        assert_eq!(fs.unfinished_balance().unwrap(), None);
+        assert!(profiles(&fs).contains(&(chunk_type::DATA, 0)));
+        assert!(!profiles(&fs).contains(&(chunk_type::DATA, chunk_type::DUP)));
+        assert_eq!(contents(&fs), expected);
+        fs.close().unwrap();
+        judge(&image, &expected);
+    }
+}
+
+/// Where there is no room for any it ends and says for how many, whoever pauses it in between.
+#[test]
+fn groups_that_there_is_no_room_for_are_counted() {
+    let image = Image::by_us(300 * MIB);
+    let fs = twice_and_full(&image, |_| false);
+    let expected = contents(&fs);
+    let balance = converted(BalanceFilter::SINGLE);
+    let all = fs.balance_plan(&balance).len() as u64;
+    let done = fs.balance(&balance, |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!((done.completed, done.no_room, done.emptied.failed), (0, all, vec![]));
+    assert_eq!(fs.unfinished_balance().unwrap(), None);
+    fs.unlink(Node::ROOT, b"0").unwrap();
+    fs.commit().unwrap();
+    let expected_then = contents(&fs);
+    assert!(expected_then.len() < expected.len());
+    // Each time later, until none comes any more: every stop is heard, in later rounds, too, and the item says that it is not done.
+    let mut stops = 0;
+    loop {
+        let mut heard = 0;
+        let some = |_| {
+            heard += 1;
+            if heard > 3 * stops {
+                ControlFlow::Break(BalanceStop::Pause)
+            } else {
+                ControlFlow::Continue(())
+            }
+        };
+        let done = match stops {
+            0 => fs.balance(&balance, some),
+            _ => fs.resume_balance(some),
+        };
+        let Err(error) = done else { break };
+        assert_eq!(error.errno(), Errno::INTR);
+        assert!(fs.unfinished_balance().unwrap().is_some());
+        assert_eq!(contents(&fs), expected_then);
+        stops += 1;
+    }
+    assert!(stops > 3, "{stops}");
+    assert_eq!(fs.unfinished_balance().unwrap(), None);
+    fs.close().unwrap();
+    judge(&image, &expected_then);
 }

@@ -240,6 +240,7 @@ fn say(done: Option<&Balanced>, globals: &Globals, out: &mut dyn Write) -> Resul
                 "extents": done.emptied.moved,
                 "data-bytes": done.emptied.data,
                 "tree-blocks": done.emptied.blocks,
+                "no-room": done.no_room,
                 "failed": failed,
             });
             output::write_json(out, "balance", value)?;
@@ -251,11 +252,22 @@ fn say(done: Option<&Balanced>, globals: &Globals, out: &mut dyn Write) -> Resul
             done.completed, done.considered
         )?,
     }
+    for (bytenr, why) in &failed {
+        complain!("buttress: what is at {bytenr} could not be moved: {why}");
+    }
+    if done.no_room > 0 {
+        let groups = if done.no_room == 1 { "block group" } else { "block groups" };
+        let why = format!(
+            "{}: {} {groups} could not be moved",
+            FileError::from(Errno::NOSPC),
+            done.no_room
+        );
+        return Err(Failure::new(CANNOT, "all of it", why).hint(
+            "The others were. Delete something, or make the filesystem larger (`buttress filesystem resize`), and start the balance again; groups that are nearly empty need least (-dusage=5).",
+        ));
+    }
     if failed.is_empty() {
         return Ok(());
-    }
-    for (bytenr, why) in failed {
-        complain!("buttress: what is at {bytenr} could not be moved: {why}");
     }
     Err(Failure::new(CANNOT, "all of it", "some extents cannot be moved").hint(
         "They are where they were. `buttress check --check-data-csum` tells which files have them.",

@@ -97,7 +97,7 @@ impl<S: Control> Mount<S> {
         let ended = self.store.wait_for_balance().unwrap_or(Err(Errno::CANCELED));
         self.fill(&mut args)?;
         let refused = match ended {
-            Ok(_) => None,
+            Ok(done) => (done.no_room > 0).then_some(Errno::NOSPC),
             Err(Errno::INTR) => Some(Errno::CANCELED),
             Err(errno) => Some(errno),
         };
@@ -216,11 +216,12 @@ fn balance_record(facts: &BalanceFacts) -> Vec<u8> {
     if let Some(balance) = unfinished {
         writer.show("unfinished", hex(&balance.to_item()));
     }
-    let Some(Ok(Balanced { considered, completed, emptied })) = &task.ended else {
+    let Some(Ok(Balanced { considered, completed, no_room, emptied })) = &task.ended else {
         return writer.end();
     };
     let Emptied { moved, data, blocks, failed } = emptied;
-    let figures = [*considered, *completed, *moved, *data, *blocks, failed.len() as u64];
+    let count = failed.len() as u64;
+    let figures = [*considered, *completed, *no_room, *moved, *data, *blocks, count];
     let mut answer = writer.numbers("done", &figures).end();
     for (bytenr, why) in failed {
         let record = Writer::default().show("bytenr", bytenr).show("why", why).end();
@@ -292,15 +293,17 @@ impl Record {
         });
         let unmoved =
             |record: &Record| Some((record.number("bytenr")?, record.text("why")?.to_owned()));
-        let done =
-            first.numbers("done").map(|[considered, completed, moved, data, blocks, count]| {
+        let done = first.numbers("done").map(
+            |[considered, completed, no_room, moved, data, blocks, count]| {
                 let mut failed: Vec<_> = failed.iter().filter_map(unmoved).collect();
                 let left_out = count.saturating_sub(failed.len() as u64);
                 if left_out > 0 {
                     failed.push((0, format!("so it is with {left_out} more")));
                 }
-                Balanced { considered, completed, emptied: Emptied { moved, data, blocks, failed } }
-            });
+                let emptied = Emptied { moved, data, blocks, failed };
+                Balanced { considered, completed, no_room, emptied }
+            },
+        );
         let unfinished = match first.text("unfinished") {
             Some(item) => Some(Balance::of_item(&unhex(item)?).ok()?),
             None => None,
@@ -326,7 +329,7 @@ mod tests {
         let at = Balancing { considered: 7, expected: 5, completed: 1, group };
         let failed = vec![(4096, "a checksum\nis wrong".to_owned()), (8192, "gone".to_owned())];
         let emptied = Emptied { moved: 1, data: u64::MAX, blocks: 2, failed };
-        let done = Balanced { considered: 7, completed: 4, emptied };
+        let done = Balanced { considered: 7, completed: 4, no_room: 2, emptied };
         let running = TaskState { running: true, progress: Some(at), stop: None, ended: None };
         let stop = Some(BalanceStop::Cancel);
         let balance = Balance { data: Some(Default::default()), ..Default::default() };
