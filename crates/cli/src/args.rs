@@ -44,6 +44,7 @@ Subcommands may be abbreviated: `buttress su li`, `buttress fi us`.";
 const MKFS: &str = "\
 Examples:
   buttress mkfs --size 8G disk.img
+  buttress mkfs --rootdir tree/ --shrink disk.img
   buttress mkfs --size 8G --rootdir tree/ --subvol ro:usr disk.img";
 
 const MOUNT: &str = "\

@@ -1,6 +1,6 @@
 //! `mkfs`: makes a filesystem, with the options, defaults and text of `mkfs.btrfs`.
 //!
-//! A file that is not there is created when `--size` (or `-b`) says how large, and removed again when making the
+//! A file that is not there is created when `--size` (or `-b`) says how large, or `--rootdir` what is to be in it, and removed again when making the
 //! filesystem fails, so that no half-made image stays behind. A filesystem that is filled from a directory is none before
 //! everything is in it, whenever the command ends.
 
@@ -16,7 +16,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use buttress_codec::ChecksumKind;
 use buttress_device::{Access, BlockDevice, FileDevice};
 use buttress_fuse::holder;
-use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, rootdir};
+use buttress_mkfs::populate::{Populate, Populated, Subvolume, parse_subvolume, room_for, rootdir};
 use buttress_mkfs::{
     Environment, Feature, FeatureRequest, FeatureSet, Group, MkfsError, Options, Profile, Summary,
     Withheld, check, list_features, make, parse_checksum, parse_features, parse_nodesize,
@@ -88,9 +88,12 @@ pub struct Mkfs {
     /// Use only this many bytes of the device; the others stay as they are
     #[arg(short, long, value_parser = parse_size, value_name = "SIZE", help_heading = "Creation")]
     byte_count: Option<u64>,
-    /// Copy this directory into the new filesystem
+    /// Copy this directory into the new filesystem; a file that is not there is created as large as that takes
     #[arg(short, long, value_name = "DIR", help_heading = "Creation")]
     rootdir: Option<PathBuf>,
+    /// With --rootdir, end the filesystem behind its last block group, and the image file with it
+    #[arg(long, requires = "rootdir", help_heading = "Creation")]
+    shrink: bool,
     /// With --rootdir, make DIR a subvolume; TYPE is rw, ro, default or default-ro
     #[arg(short = 'u', long, value_parser = subvolume_parser(), value_name = "TYPE:DIR", requires = "rootdir", help_heading = "Creation")]
     subvol: Vec<Subvolume>,
@@ -180,7 +183,10 @@ fn made(
     let summary = make(&*device, options, &mut env).map_err(|error| refused(&error))?;
     let filled = fill(target, device.clone(), source, args, globals, &mut env)?;
     device.release().map_err(|error| refused(&error.into()))?;
-    Ok((named(summary), Some(filled)))
+    if filled.size < summary.size {
+        target.cut(summary.size, filled.size, globals)?;
+    }
+    Ok((named(Summary { size: filled.size, ..summary }), Some(filled)))
 }
 
 /// The features asked for; `None` when only their list is wanted.
@@ -252,8 +258,15 @@ impl<'a> Target<'a> {
         options: &Options,
     ) -> Result<Target<'a>, Failure> {
         let refused = |error| device::failure(path, &error);
-        let size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
+        let mut size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
         let created = !path.exists();
+        if let Some(source) = args.rootdir.as_deref().filter(|_| created && size.is_none()) {
+            let room = room_for(source, options).map_err(|error| {
+                let what = format!("cannot fill {} from", path.display());
+                Failure::new(what, source.display(), error)
+            })?;
+            size = room.checked_add(globals.offset);
+        }
         let removal = Removal::watch();
         let device = match (created, size) {
             (true, None) => return Err(missing(path)),
@@ -276,6 +289,19 @@ impl<'a> Target<'a> {
             remove(path);
         }
         Ok(Target { path, device: device?, created, _removal: removal })
+    }
+
+    /// Ends the file where the filesystem does that had all of it.
+    fn cut(&self, before: u64, now: u64, globals: &Globals) -> Result<(), Failure> {
+        let had_all = self.path.is_file()
+            && globals.offset == 0
+            && self.device.size() / 4096 * 4096 == before;
+        if !had_all {
+            return Ok(());
+        }
+        let file = std::fs::OpenOptions::new().write(true).open(self.path);
+        file.and_then(|file| file.set_len(now))
+            .map_err(|error| Failure::new("cannot cut", self.path.display(), error::text(&error)))
     }
 
     /// Removes a file that was created for nothing.
@@ -386,8 +412,12 @@ fn fill(
     globals: &Globals,
     env: &mut Environment,
 ) -> Result<Populated, Failure> {
-    let options =
-        Populate { subvolumes: args.subvol.clone(), owner: args.owner, ..Populate::default() };
+    let options = Populate {
+        subvolumes: args.subvol.clone(),
+        owner: args.owner,
+        shrink: args.shrink,
+        ..Populate::default()
+    };
     let progress = Progress::new(globals);
     progress.say(format!("filling it from {}", source.display()));
     let filled = rootdir(device, source, &options, env);

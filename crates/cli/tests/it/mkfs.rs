@@ -174,6 +174,65 @@ fn what_does_not_fit_leaves_no_file_behind() {
     assert_eq!(place.run("mkfs --size 200M --subvol x disk.img").code, 2);
 }
 
+/// With --rootdir a file that is not there becomes as large as what is to be in it takes, and with --shrink it ends behind the last block group.
+#[test]
+fn an_image_is_as_large_as_its_content_takes() {
+    let place = Place::new();
+    tree::make(&place.join("tree"));
+    std::fs::create_dir(place.join("many")).unwrap();
+    for number in 0..2000 {
+        std::fs::write(place.join(&format!("many/{number:0100}")), vec![7; 5000]).unwrap();
+        std::fs::write(place.join(&format!("many/small{number:0100}")), vec![7; 1500]).unwrap();
+    }
+    std::fs::create_dir(place.join("large")).unwrap();
+    std::fs::write(place.join("large/file"), vec![7; 128 << 20]).unwrap();
+    std::fs::hard_link(place.join("large/file"), place.join("large/link")).unwrap();
+    std::fs::create_dir(place.join("holes")).unwrap();
+    File::create(place.join("holes/hole")).unwrap().set_len(1 << 40).unwrap();
+    let len = |name: &str| std::fs::metadata(place.join(name)).unwrap().len();
+    for (from, options, most) in [
+        ("tree", "", 300),
+        ("many", "-M", 700),
+        ("many", "-d dup -n 4k --csum sha256", 900),
+        ("large", "", 400),
+    ] {
+        let made = place.json(&format!("mkfs {options} --rootdir {from} disk.img"));
+        assert_eq!(made["size"], len("disk.img"));
+        assert!(len("disk.img") < most << 20, "{from} {options}: {}", len("disk.img"));
+        place.check("disk.img");
+        let made = place.json(&format!("mkfs {options} --shrink --rootdir {from} shrunk.img"));
+        assert_eq!(made["size"], len("shrunk.img"));
+        assert!(len("shrunk.img") < len("disk.img"), "{from} {options}");
+        let usage = place.json("filesystem usage shrunk.img");
+        // What `mkfs.btrfs` leaves free at the start.
+        assert!(usage["overall"]["device-unallocated"].as_u64().unwrap() <= 21 << 20, "{usage}");
+        place.check("shrunk.img");
+        place.ok("cp -a disk.img:/ one");
+        place.ok("cp -a shrunk.img:/ two");
+        tree::same("shrunk", &tree::facts(&place.join("two")), &tree::facts(&place.join("one")));
+        if let Some(mount) = KernelMount::of(&place, "shrunk.img") {
+            assert!(mount.path().read_dir().unwrap().count() > 0);
+        }
+        for made in ["one", "two"] {
+            std::fs::remove_dir_all(place.join(made)).unwrap();
+        }
+        std::fs::remove_file(place.join("disk.img")).unwrap();
+        std::fs::remove_file(place.join("shrunk.img")).unwrap();
+    }
+    place.ok("mkfs -q --rootdir holes disk.img");
+    assert!(len("disk.img") < 200 << 20, "{}", len("disk.img"));
+    std::fs::remove_file(place.join("disk.img")).unwrap();
+    assert_eq!(place.run("mkfs --shrink --size 200M disk.img").code, 2);
+    // What lies behind it in its file stays.
+    place.ok("mkfs -q --size 1G -b 300M --rootdir tree --shrink disk.img");
+    assert_eq!(len("disk.img"), 1 << 30);
+    place.ok("mkfs -q --size 2G --offset 1G --rootdir tree --shrink disk.img");
+    assert_eq!(len("disk.img"), 2 << 30);
+    place.ok("check --offset 1G disk.img");
+    let said = place.fails("mkfs --rootdir absent new.img");
+    assert!(said.contains("absent") && !place.join("new.img").exists(), "{said}");
+}
+
 #[test]
 fn no_file_is_longer_than_files_can_be() {
     let place = Place::new();

@@ -62,6 +62,29 @@ impl Filesystem {
             }
             false => None,
         };
+        self.set_device_size(size)
+    }
+
+    /// Makes the filesystem end where its last chunk does, and answers its size. Nothing moves, and it may become smaller than [`Filesystem::resize`] makes
+    /// it: for who makes an image that is only read, or made larger again. ENOSPC where what was promised needs more; EINPROGRESS as there.
+    pub fn cut_unallocated(&self) -> Result<u64> {
+        let inner = self.inner();
+        inner.core.check_writable()?;
+        inner.core.check_chunks()?;
+        let _alone = self.exclusive()?;
+        // Chunks that were removed have what is theirs until then.
+        inner.commit_for_space(Upkeep::Much)?;
+        let size = inner.core.space.device_end();
+        if size < self.device_size() {
+            let _limit = inner.limit_device(size)?;
+            self.set_device_size(size)?;
+        }
+        Ok(self.device_size())
+    }
+
+    /// Nothing lies behind the new end.
+    fn set_device_size(&self, size: u64) -> Result<()> {
+        let inner = self.inner();
         let resized = inner.change(Need { private: 2, ..need(0, 400) }, |op| {
             op.core.space.resize_device(size);
             op.core.volume.resize(op.core.space.devid(), size);

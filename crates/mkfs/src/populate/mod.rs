@@ -6,6 +6,7 @@
 
 pub(crate) mod pipeline;
 pub(crate) mod read;
+mod room;
 pub(crate) mod subvolumes;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use buttress_device::BlockDevice;
 use crate::environment::Environment;
 use crate::error::MkfsError;
 
+pub use room::room_for;
 pub use subvolumes::{Subvolume, SubvolumeKind, parse_subvolume};
 
 /// Bytes of content in memory before a commit is made.
@@ -40,6 +42,8 @@ pub struct Populate {
     pub owner: Option<(u32, u32)>,
     /// Threads that read the source; 0 for as many as there are processors.
     pub threads: usize,
+    /// The filesystem ends where its last chunk does.
+    pub shrink: bool,
 }
 
 /// What was made.
@@ -55,6 +59,8 @@ pub struct Populated {
     pub subvolumes: u64,
     /// Bytes of content.
     pub bytes: u64,
+    /// Bytes of the filesystem.
+    pub size: u64,
     /// What the engine has done for it.
     pub stats: Stats,
 }
@@ -80,9 +86,13 @@ pub fn rootdir(
     let fs = opened.map_err(|error| failed("open the filesystem for", error))?;
     let done = populate(&fs, source, options)?;
     fs.commit().map_err(|error| failed("commit", error))?;
+    let size = match options.shrink {
+        true => fs.cut_unallocated().map_err(|error| failed("shrink", error))?,
+        false => fs.device_size(),
+    };
     let stats = fs.stats();
     fs.close().map_err(|error| failed("commit", error))?;
-    Ok(Populated { stats, ..done })
+    Ok(Populated { stats, size, ..done })
 }
 
 /// Fills the top directory of an open filesystem from the directory `source`.

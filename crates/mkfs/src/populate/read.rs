@@ -333,7 +333,7 @@ impl<'a> Segments<'a> {
 }
 
 /// All xattrs of a file, not of what a link points to.
-fn read_xattrs(path: &Path) -> Result<Vec<Xattr>, MkfsError> {
+pub(super) fn read_xattrs(path: &Path) -> Result<Vec<Xattr>, MkfsError> {
     let xattrs = xattrs_of(
         |list| rustix::fs::llistxattr(path, rustix::buffer::spare_capacity(list)),
         |name, value| rustix::fs::lgetxattr(path, name, rustix::buffer::spare_capacity(value)),
