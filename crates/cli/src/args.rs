@@ -42,6 +42,8 @@ A target is DEVICE[:PATH], a path inside an unmounted image or disk, or a path o
 Subcommands may be abbreviated: `buttress su li`, `buttress fi us`.";
 
 const MKFS: &str = "\
+Environment: SOURCE_DATE_EPOCH is the time of all that is made, in seconds since 1970 (set and empty, or no number, it is refused); with
+DETERMINISTIC_SEED=1 all uuids come from the one that -U gives. With both, the same tree makes the same image.
 Examples:
   buttress mkfs --size 8G disk.img
   buttress mkfs --rootdir tree/ --shrink disk.img

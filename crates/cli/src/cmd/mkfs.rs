@@ -11,7 +11,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use buttress_codec::ChecksumKind;
 use buttress_device::{Access, BlockDevice, FileDevice};
@@ -384,7 +384,8 @@ fn failure(path: &Path, error: &MkfsError) -> Failure {
 }
 
 /// Time and randomness: the system's, unless the two variables that image builders set say otherwise.
-/// `SOURCE_DATE_EPOCH` is the time of everything made; `DETERMINISTIC_SEED=1` derives all uuids from the one given.
+/// `SOURCE_DATE_EPOCH` is the time of everything made: a number of seconds; empty it is none, as the specification has it, and refused.
+/// `DETERMINISTIC_SEED=1` derives all uuids from the one given.
 fn environment(args: &Mkfs) -> Result<Environment, Failure> {
     let refuse = |what: &str, why: &str| Failure::usage(format!("cannot use {what}"), why);
     let mut env = Environment::system();
@@ -396,10 +397,20 @@ fn environment(args: &Mkfs) -> Result<Environment, Failure> {
         let now = env.now;
         env = Environment { now, ..Environment::seeded(high ^ low.rotate_left(32)) };
     }
-    if let Ok(text) = std::env::var("SOURCE_DATE_EPOCH") {
-        let secs = text.parse().ok().map(Duration::from_secs);
-        let now = secs.and_then(|secs| UNIX_EPOCH.checked_add(secs));
-        env.now = now.ok_or_else(|| refuse("SOURCE_DATE_EPOCH", "it is no number of seconds"))?;
+    if let Some(text) = std::env::var_os("SOURCE_DATE_EPOCH") {
+        let digits = text.to_str().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()));
+        let secs = digits.and_then(|text| text.parse().ok()).map(Duration::from_secs);
+        // Inodes have seconds as a signed number.
+        let fits = |now: &SystemTime| {
+            now.duration_since(UNIX_EPOCH).is_ok_and(|it| it.as_secs() <= i64::MAX as u64)
+        };
+        let now = secs.and_then(|secs| UNIX_EPOCH.checked_add(secs)).filter(fits);
+        let why =
+            if text.is_empty() { "it is set and empty" } else { "it is no number of seconds" };
+        env.now = now.ok_or_else(|| {
+            refuse("SOURCE_DATE_EPOCH", why)
+                .hint("Set it to seconds since 1970 (`date +%s`), or unset it for the time of now.")
+        })?;
     }
     Ok(env)
 }

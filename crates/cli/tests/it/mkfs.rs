@@ -4,7 +4,7 @@ use std::fs::File;
 
 use rustix::process::Signal;
 
-use crate::run::{KernelMount, Place, have_progs, run_as};
+use crate::run::{KernelMount, Place, Said, command_as, have_progs, run_as};
 use crate::tree;
 
 #[test]
@@ -231,6 +231,30 @@ fn an_image_is_as_large_as_its_content_takes() {
     place.ok("check --offset 1G disk.img");
     let said = place.fails("mkfs --rootdir absent new.img");
     assert!(said.contains("absent") && !place.join("new.img").exists(), "{said}");
+}
+
+/// As its specification has it, a time that is none is refused.
+#[test]
+fn a_time_that_is_none_is_refused() {
+    let place = Place::new();
+    for (time, why) in [
+        ("", "it is set and empty"),
+        ("soon", "it is no number of seconds"),
+        ("+5", "it is no number of seconds"),
+        ("-5", "it is no number of seconds"),
+        ("1.5", "it is no number of seconds"),
+        ("18446744073709551615", "it is no number of seconds"),
+    ] {
+        let args = ["mkfs", "--size", "200M", "disk.img"];
+        let mut command = command_as("buttress", place.path(), &args);
+        let said = Said::of(command.env("SOURCE_DATE_EPOCH", time).output().unwrap());
+        assert_eq!(said.code, 2, "{time}: {}", said.err);
+        assert!(said.err.contains("cannot use SOURCE_DATE_EPOCH: "), "{}", said.err);
+        assert!(said.err.contains(why) && said.err.contains("or unset it"), "{}", said.err);
+        assert!(!place.join("disk.img").exists());
+    }
+    let help = place.ok("mkfs --help");
+    assert!(help.contains("SOURCE_DATE_EPOCH") && help.contains("DETERMINISTIC_SEED"), "{help}");
 }
 
 #[test]
