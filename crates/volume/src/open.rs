@@ -356,7 +356,6 @@ fn doubts(
 fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<(), VolumeError> {
     let device = device.to_string();
     if let Some(why) = rescue.why_reading_only() {
-        let why = format!("{why}; leave the word away, or read only (for a mount: -o ro)");
         return Err(VolumeError::ReadOnlyPossible { device, why });
     }
     match doubts.iter().find(|doubt| !rescue.replays_log || **doubt != Warning::LogTree) {

@@ -126,7 +126,10 @@ impl fmt::Display for Warning {
                 write!(f, "features that must be known to write ({names}): reading only")
             }
             Self::DeviceShort { device, size, total_bytes } => {
-                write!(f, "{device} has {size} bytes, the filesystem takes {total_bytes}")
+                write!(
+                    f,
+                    "{device} has {size} bytes, the filesystem takes {total_bytes}: its end is cut off"
+                )
             }
             Self::ErrorFlag => f.write_str("the superblock says that an error was found before"),
             Self::MetadataDump => {
@@ -183,22 +186,42 @@ impl Rescue {
     }
 
     /// Why nobody may write who asks for this.
-    pub(crate) fn why_reading_only(self) -> Option<&'static str> {
+    pub(crate) fn why_reading_only(self) -> Option<String> {
         let words = [
             (
                 self.no_log_replay,
-                "writing without replay of the log (nologreplay) would destroy it",
+                "nologreplay",
+                "writing without replay of the log would destroy it",
             ),
             (
                 self.ignore_bad_roots,
-                "who goes on without some trees (ignorebadroots) cannot write them",
+                "ignorebadroots",
+                "who goes on without some trees cannot write them",
             ),
             (
                 self.ignore_data_sums,
-                "data that nobody has verified (ignoredatacsums) are for reading",
+                "ignoredatacsums",
+                "nobody writes on from data that nobody has verified",
             ),
-            (self.backup_root, "older roots (usebackuproot) are for reading"),
+            (
+                self.backup_root,
+                "usebackuproot",
+                "older roots may lead to what is overwritten since",
+            ),
         ];
-        words.into_iter().find_map(|(is_said, why)| is_said.then_some(why))
+        let said: Vec<_> = words.into_iter().filter(|(is_said, ..)| *is_said).collect();
+        match said[..] {
+            [] => None,
+            [(_, word, why)] => Some(format!(
+                "the rescue option {word} is for reading, as {why}; read only (for a mount: -o ro), or leave the word away"
+            )),
+            _ => {
+                let words: Vec<_> = said.iter().map(|(_, word, _)| *word).collect();
+                Some(format!(
+                    "the rescue options {} are for reading; read only (for a mount: -o ro), or leave the words away",
+                    words.join(", ")
+                ))
+            }
+        }
     }
 }

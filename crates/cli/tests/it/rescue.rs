@@ -75,6 +75,39 @@ fn a_log_is_shown_left_alone_given_up_or_replayed() {
     assert_eq!(said.code, 1);
 }
 
+/// Who asks for rescue and forgets -o ro hears of that, whichever words he has given.
+#[test]
+fn rescue_options_want_a_mount_to_be_read_only() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 200M disk.img");
+    std::fs::create_dir(place.join("mnt")).unwrap();
+    let before = bytes(&place.join("disk.img"));
+    let all =
+        "options nologreplay, ignorebadroots, ignoredatacsums, usebackuproot are for reading;";
+    for (words, says) in [
+        ("all", all),
+        ("ibadroots:usebackuproot", "options ignorebadroots, usebackuproot are for reading;"),
+        ("nologreplay", "option nologreplay is for reading, as writing"),
+        ("ignorebadroots", "option ignorebadroots is for reading, as"),
+        ("idatacsums", "option ignoredatacsums is for reading, as"),
+        ("usebackuproot", "option usebackuproot is for reading, as"),
+    ] {
+        for line in [
+            format!("mkdir --rescue {words} disk.img:/d"),
+            format!("mount -o rescue={words} disk.img mnt"),
+            format!("mount --rescue {words} disk.img mnt"),
+        ] {
+            let said = place.fails(&line);
+            assert!(said.contains("can only be opened read-only: the rescue "), "{line}: {said}");
+            assert!(
+                said.contains(says) && said.contains("; read only (for a mount: -o ro), or leave"),
+                "{line}: {said}"
+            );
+        }
+    }
+    assert!(bytes(&place.join("disk.img")) == before);
+}
+
 /// What files share and take is told of an image with a log as btrfs-progs tells it when Linux has replayed it.
 #[test]
 fn who_shares_what_is_told_as_after_the_replay() {
