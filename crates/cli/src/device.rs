@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use buttress::{Options, Unsupported};
 use buttress_device::{Access, BlockDevice, DeviceError, FileDevice, OffsetDevice};
+use buttress_fuse::Cause;
 use buttress_fuse::client;
 use buttress_fuse::holder;
 use buttress_fuse::protocol::mounts::MountEntry;
@@ -27,8 +28,42 @@ pub const DAMAGED: &str = "Reading may still work (for a mount: -o ro): as it is
                            (for a mount: -o ro,rescue=usebackuproot, -o ro,rescue=all). `buttress check` says what is damaged.";
 
 /// What to do where there is no filesystem.
-pub const NO_FILESYSTEM: &str = "In a disk image with partitions, give the partition's start with --offset; \
-                                 `buttress mkfs` makes a new filesystem.";
+pub const NO_FILESYSTEM: &str = "There is no superblock at 64 KiB, and no copy of it at 64 MiB or 256 GiB, as far as it reaches. In a disk image with \
+                                 partitions, give the partition's start with --offset. If a btrfs was here, nothing leads into it any more, and neither \
+                                 --rescue nor `buttress check -s` helps: copy it before anything is changed. `buttress mkfs` makes a new and empty \
+                                 filesystem, over what is left.";
+
+/// What to do where no superblock is good.
+const SUPERBLOCKS: &str = "No copy of it, at 64 MiB or 256 GiB, as far as the device reaches, can stand in for it, so --rescue does not help. \
+                           `buttress inspect-internal dump-super -aF` prints what is left of each, and `buttress check -s 1` tries the first copy. \
+                           Copy the device before anything is changed.";
+
+/// What to do where the end is missing.
+const CUT_OFF: &str = "Its end is cut off: if it was copied or downloaded, do that again. Reading works as far as it goes (for a mount: -o ro), and \
+                       `buttress check --check-data-csum` tells what is lost. `truncate -s` makes an image as long as it was, with zeros at its end, \
+                       and writable: then what is lost counts as damaged.";
+
+/// What to do where it is missing and nothing can be read without it.
+const PAST_END: &str = "Its end is cut off, and nothing can be read without what was there: if it was copied or downloaded, do that again.";
+
+/// What to do about several devices.
+const SEVERAL_DEVICES: &str = "Linux mounts it when all of them are there (`btrfs device scan`, then mount one of them), and without one that is \
+                               missing with `mount -o ro,degraded`. From there its files can be copied to a filesystem on one device.";
+
+/// What to do about what is in the way of opening.
+pub fn advice(cause: Cause) -> Option<&'static str> {
+    Some(match cause {
+        Cause::NotBtrfs => NO_FILESYSTEM,
+        Cause::OldMirror => OLD_MIRROR,
+        Cause::Superblocks => SUPERBLOCKS,
+        Cause::CutOff => CUT_OFF,
+        Cause::PastEnd => PAST_END,
+        Cause::SeveralDevices => SEVERAL_DEVICES,
+        Cause::Quotas => QUOTAS,
+        Cause::Damage => DAMAGED,
+        Cause::Busy | Cause::AllowOther | Cause::Other => return None,
+    })
+}
 
 /// Opens a regular file or block device.
 pub fn open(
@@ -284,13 +319,12 @@ pub fn volume_failure(path: &Path, error: &VolumeError) -> Failure {
             Failure::new("cannot open", path.display(), "no btrfs filesystem there")
                 .hint(NO_FILESYSTEM)
         }
-        VolumeError::OldMirror { .. } => {
-            Failure::new("cannot open", path.display(), without_device(path, error))
-                .hint(OLD_MIRROR)
-        }
         other => {
-            let failure = Failure::new("cannot open", path.display(), other);
-            if other.is_damage() { failure.hint(DAMAGED) } else { failure }
+            let failure = Failure::new("cannot open", path.display(), without_device(path, other));
+            match advice(Cause::of_volume(other)) {
+                Some(advice) => failure.hint(advice),
+                None => failure,
+            }
         }
     }
 }

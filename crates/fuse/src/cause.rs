@@ -1,8 +1,6 @@
 //! The causes of a failed mount for which there is something to do. The process in the background tells the command its
 //! failure in words for the user; the cause goes beside them as one letter, so that nobody has to understand the words.
 
-use std::sync::Arc;
-
 use buttress::Unsupported;
 use buttress_device::DeviceError;
 use buttress_volume::VolumeError;
@@ -51,6 +49,14 @@ causes! {
     AllowOther = b'a',
     /// There is no btrfs filesystem.
     NotBtrfs = b'n',
+    /// No copy of the superblock is good.
+    Superblocks = b's',
+    /// The end of the device is missing, and only reading works.
+    CutOff = b'c',
+    /// What it takes to open the filesystem lies behind the end of the device.
+    PastEnd = b'p',
+    /// The filesystem is on several devices.
+    SeveralDevices = b'v',
     /// The primary superblock is bad, and its mirror is of an older commit.
     OldMirror = b'm',
     /// The filesystem has quotas that are not known here, and writing would make them wrong.
@@ -60,11 +66,16 @@ causes! {
 }
 
 impl Cause {
-    fn of_volume(error: &Arc<VolumeError>) -> Cause {
-        match &**error {
+    /// The cause of what a volume says.
+    pub fn of_volume(error: &VolumeError) -> Cause {
+        match error {
             VolumeError::Device(DeviceError::Busy { .. }) => Cause::Busy,
             VolumeError::NotBtrfs { .. } => Cause::NotBtrfs,
             VolumeError::OldMirror { .. } => Cause::OldMirror,
+            VolumeError::Superblock { .. } => Cause::Superblocks,
+            VolumeError::CutOff { .. } => Cause::CutOff,
+            VolumeError::SeveralDevices { .. } => Cause::SeveralDevices,
+            error if error.is_past_end() => Cause::PastEnd,
             error if error.is_damage() => Cause::Damage,
             _ => Cause::Other,
         }

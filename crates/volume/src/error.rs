@@ -106,6 +106,31 @@ pub enum VolumeError {
         /// What it is.
         what: String,
     },
+    /// One of several devices.
+    #[error(
+        "{device}: a filesystem on {count} devices, of which this is number {devid}, is not supported"
+    )]
+    SeveralDevices {
+        /// The device.
+        device: String,
+        /// Its number.
+        devid: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// The end of the device is missing: reading may work, writing is refused.
+    #[error(
+        "{device} can only be opened read-only: it has {size} bytes, the filesystem takes \
+         {total_bytes}"
+    )]
+    CutOff {
+        /// The device.
+        device: String,
+        /// Bytes that it has.
+        size: u64,
+        /// Bytes that the filesystem takes.
+        total_bytes: u64,
+    },
     /// Reading would work, writing is refused.
     #[error("{device} can only be opened read-only: {why}")]
     ReadOnlyPossible {
@@ -261,6 +286,19 @@ impl VolumeError {
         matches!(self, Self::Device(error) if error.is_full())
     }
 
+    /// Whether what was looked for lies behind the end of the device.
+    pub fn is_past_end(&self) -> bool {
+        let is_behind =
+            |fault: &CopyFault| matches!(fault, CopyFault::Device(DeviceError::OutOfRange { .. }));
+        match self {
+            Self::Device(DeviceError::OutOfRange { .. }) => true,
+            Self::Block { faults, .. } | Self::Data { faults, .. } => {
+                faults.0.iter().all(is_behind)
+            }
+            _ => false,
+        }
+    }
+
     /// Whether what trees hold cannot be read or cannot be right, in contrast to the superblock, and to a request that is refused.
     pub fn is_damage(&self) -> bool {
         match self {
@@ -292,6 +330,8 @@ impl VolumeError {
             | Self::Overwritten { .. }
             | Self::CutShort { .. }
             | Self::Unsupported { .. }
+            | Self::SeveralDevices { .. }
+            | Self::CutOff { .. }
             | Self::ReadOnlyPossible { .. }
             | Self::Profile { .. }
             | Self::Request { .. }

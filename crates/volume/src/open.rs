@@ -294,7 +294,11 @@ pub(crate) fn only_device(
 pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
     let refuse = |what| Err(VolumeError::Unsupported { device: device.into(), what });
     if sb.num_devices.get() != 1 {
-        return refuse(format!("a filesystem on {} devices", sb.num_devices.get()));
+        return Err(VolumeError::SeveralDevices {
+            device: device.into(),
+            devid: sb.dev_item.devid.get(),
+            count: sb.num_devices.get(),
+        });
     }
     if u64::from(sb.sectorsize.get()) != SECTOR {
         return refuse(format!("a sector size of {}", sb.sectorsize.get()));
@@ -361,6 +365,9 @@ fn refuse_writing(device: &str, doubts: &[Warning], rescue: Rescue) -> Result<()
     match doubts.iter().find(|doubt| !rescue.replays_log || **doubt != Warning::LogTree) {
         None => Ok(()),
         Some(Warning::Replaced { other }) => Err(VolumeError::Replaced { device, other }),
+        Some(&Warning::DeviceShort { size, total_bytes, .. }) => {
+            Err(VolumeError::CutOff { device, size, total_bytes })
+        }
         Some(doubt) => Err(VolumeError::ReadOnlyPossible { device, why: doubt.to_string() }),
     }
 }

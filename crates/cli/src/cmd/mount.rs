@@ -186,11 +186,7 @@ fn advice(device: &Path, offset: u64, cause: Cause) -> Option<String> {
         Cause::AllowOther => {
             "Mount without allow_other, or have root add the line user_allow_other to that file."
         }
-        Cause::NotBtrfs => device::NO_FILESYSTEM,
-        Cause::OldMirror => device::OLD_MIRROR,
-        Cause::Quotas => device::QUOTAS,
-        Cause::Damage => device::DAMAGED,
-        Cause::Other => return None,
+        other => return device::advice(other).map(str::to_owned),
     };
     Some(advice.to_owned())
 }

@@ -34,5 +34,6 @@ mod targets;
 mod tree;
 mod trim;
 mod turns;
+mod unopened;
 mod usage;
 mod vfs;

@@ -27,7 +27,11 @@ pub fn our_report(
 pub fn check_ours(path: &Path, data: bool) -> Result<()> {
     let report = match our_report(path, 0, data) {
         Ok(report) if report.is_clean() => return Ok(()),
-        Err(VolumeError::Unsupported { .. } | VolumeError::Profile { .. }) => return Ok(()),
+        Err(
+            VolumeError::Unsupported { .. }
+            | VolumeError::SeveralDevices { .. }
+            | VolumeError::Profile { .. },
+        ) => return Ok(()),
         Ok(report) => {
             let lines: Vec<_> = report.issues.iter().map(ToString::to_string).collect();
             lines.join("\n")
