@@ -254,9 +254,7 @@ impl Forest {
             item.flags = (flags | root_flags::READ_ONLY).into();
         } else {
             item.flags = (flags & !root_flags::READ_ONLY).into();
-            item.received_uuid = [0; 16];
-            (item.stransid, item.rtransid) = (0.into(), 0.into());
-            (item.stime, item.rtime) = Default::default();
+            never_received(&mut item);
         }
         let key = Key::new(request.id, kind::ROOT_ITEM, transid);
         commit.root_item(key, Some(item.as_bytes().to_vec()));
@@ -290,17 +288,31 @@ impl Forest {
         Ok(())
     }
 
-    /// Makes a subvolume read-only, or writable again.
+    /// Makes a subvolume read-only, or writable again. One that was received is no longer what was sent then, so nothing may be received that builds on it.
     pub fn set_read_only(&self, op: &Op<'_>, id: u64, read_only: bool) -> Result<()> {
         // What moves or deletes a subvolume must not find half of it refused.
         let _order = self.names.lock();
         let subvolume = self.get(op.core, id)?;
+        if !read_only {
+            self.lose_received_uuid(id, &subvolume.item());
+        }
         subvolume.change(|item| {
             let flags = item.flags.get() & !root_flags::READ_ONLY;
             item.flags = (flags | if read_only { root_flags::READ_ONLY } else { 0 }).into();
+            if !read_only {
+                never_received(item);
+            }
         });
         subvolume.tree.set_read_only(read_only);
         Ok(())
+    }
+
+    /// A subvolume is not found any more by what it was received as.
+    pub(super) fn lose_received_uuid(&self, id: u64, item: &RootItem) {
+        if item.received_uuid != [0; 16] {
+            let kind = kind::UUID_RECEIVED_SUBVOL;
+            self.pending.uuid(UuidChange::new(&item.received_uuid, kind, id, false));
+        }
     }
 }
 
@@ -314,6 +326,13 @@ impl Forest {
     pub fn set_balance_item(&self, item: Option<Vec<u8>>) {
         self.pending.put(balance_key(), item);
     }
+}
+
+/// What is said of a subvolume that is not what somebody has sent.
+fn never_received(item: &mut RootItem) {
+    item.received_uuid = [0; 16];
+    (item.stransid, item.rtransid) = (0.into(), 0.into());
+    (item.stime, item.rtime) = Default::default();
 }
 
 fn balance_key() -> Key {

@@ -48,11 +48,7 @@ impl Forest {
         self.pending.put(Key::new(objectid::ORPHAN, kind::ORPHAN_ITEM, id), Some(Vec::new()));
         let item = subvolume.item();
         self.pending.uuid(UuidChange::new(&item.uuid, kind::UUID_SUBVOL, id, false));
-        if item.received_uuid != [0; 16] {
-            let change =
-                UuidChange::new(&item.received_uuid, kind::UUID_RECEIVED_SUBVOL, id, false);
-            self.pending.uuid(change);
-        }
+        self.lose_received_uuid(id, &item);
         op.step("a deleted subvolume that is not queued");
         let mut lingering = self.lingering.lock();
         if subvolume.tree.close() {

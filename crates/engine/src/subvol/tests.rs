@@ -428,6 +428,36 @@ fn a_read_only_snapshot_of_what_was_received_is_found_as_that() {
 }
 
 #[test]
+fn what_was_received_and_is_made_writable_is_no_base_for_what_comes_next() {
+    let fs = open(&make(4096));
+    let source = snapshot(&fs, 5, "source");
+    fs.commit();
+    let received = |id, add| {
+        let kind = buttress_ondisk::kind::UUID_RECEIVED_SUBVOL;
+        crate::txn::UuidChange::new(&[7; 16], kind, id, add)
+    };
+    fs.forest.set_read_only(&fs.op(), source, true).unwrap();
+    fs.forest.get(&fs.core, source).unwrap().change(|item| item.received_uuid = [7; 16]);
+    fs.forest.pending.uuid(received(source, true));
+    fs.commit();
+    let is_found = || {
+        let item = fs.core.uuid_view().unwrap().get(&received(source, true).key).unwrap();
+        item.is_some_and(|item| item.data().chunks(8).any(|known| known == source.to_le_bytes()))
+    };
+    assert!(is_found());
+    // It stays what it was while nobody may write to it.
+    fs.forest.set_read_only(&fs.op(), source, true).unwrap();
+    fs.commit();
+    assert!(is_found());
+    fs.forest.set_read_only(&fs.op(), source, false).unwrap();
+    fs.forest.set_read_only(&fs.op(), source, true).unwrap();
+    fs.commit();
+    assert!(!is_found());
+    assert_eq!(fs.forest.info(&fs.core, source).unwrap().received_uuid, [0; 16]);
+    fs.check();
+}
+
+#[test]
 fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
     let fs = open(&make(4096));
     fill(&fs, 5, 0..20, 100);
