@@ -144,6 +144,30 @@ fn what_is_written_over_finds_the_room_that_it_had() {
     }
 }
 
+/// What is deleted is available again, also between the commits in which vacant groups leave; and who asks for it gets it.
+#[test]
+fn what_was_deleted_is_available_while_its_groups_leave() {
+    let fs = make(2 << 30);
+    let empty = fs.usage().stat().available;
+    let keep_size = Allocate::Reserve { keep_size: false };
+    let mut small = 0;
+    for round in 0..4 {
+        let name = format!("large{round}");
+        let large = fs.create(Node::ROOT, name.as_bytes(), &New::file(0o644)).unwrap().node;
+        fs.fallocate(large, keep_size, 0, empty / 8 * 7).unwrap();
+        fs.commit().unwrap();
+        fs.unlink(Node::ROOT, name.as_bytes()).unwrap();
+        // The first round is followed by no commit, the next ones by one more each.
+        for _ in 0..round {
+            fs.commit().unwrap();
+            let available = fs.usage().stat().available;
+            assert!(available > empty / 8 * 7, "{available} of {empty} after round {round}");
+            small += 1;
+            write_files(&fs, &format!("small{small}_"), 1, 10);
+        }
+    }
+}
+
 /// Zeros for which there is no room change nothing, though old data would go first.
 #[test]
 fn a_range_that_finds_no_room_to_be_zeroed_stays() {

@@ -34,7 +34,7 @@ pub struct StatBytes {
 pub struct Usage {
     /// Bytes of the device.
     pub device_total: u64,
-    /// Bytes of the device that no chunk has.
+    /// Bytes of the device that no chunk has, or will have after the commits that take vacant ones away.
     pub unallocated: u64,
     /// File data.
     pub data: ClassUsage,
@@ -85,14 +85,17 @@ impl Space {
             }
             usage
         };
-        let outlook = self.outlook(&pool, true);
+        // Whoever finds no room waits for the commits that make these chunks free.
+        let leaving = pool.leaving();
+        let mut outlook = self.outlook(&pool, true);
+        outlook.room += leaving;
         let data = class(Class::Data);
         let free = outlook.data.free + outlook.data.pinned;
         let kept = if self.mixed { outlook.global_reserve() } else { 0 };
         let growth = outlook.limit(Class::Data, Default::default()) / outlook.data_copies;
         Usage {
             device_total: pool.device.total(),
-            unallocated: pool.device.total().saturating_sub(pool.device.used()),
+            unallocated: pool.device.total().saturating_sub(pool.device.used()) + leaving,
             data,
             metadata: class(Class::Metadata),
             system: class(Class::System),
