@@ -13,8 +13,8 @@ use crate::quote::harmless;
 
 /// Files that are named of one issue.
 const FILES_MAX: usize = 8;
-/// Sectors of one issue that are looked up.
-const SECTORS_MAX: u64 = 1024;
+/// Sectors that are looked up, of all issues: what a check has found is not to wait for this.
+const SECTORS_MAX: u64 = 4096;
 
 /// A file.
 struct BadFile {
@@ -50,7 +50,11 @@ impl BadFiles {
         let device = volume.devices().first().map(|member| Arc::clone(&member.device));
         let opened = device.and_then(|device| Filesystem::open_device(device, options).ok());
         let Some(fs) = opened else { return BadFiles::none() };
-        let of = |issue: &Issue| if is_data(issue) { files_of(&fs, issue) } else { Vec::new() };
+        let mut left = SECTORS_MAX;
+        let of = |issue: &Issue| match is_data(issue) {
+            true => files_of(&fs, issue, &mut left),
+            false => Vec::new(),
+        };
         BadFiles { found: issues.iter().map(of).collect() }
     }
 
@@ -80,12 +84,16 @@ impl BadFiles {
     }
 }
 
-fn files_of(fs: &Filesystem, issue: &Issue) -> Vec<BadFile> {
+fn files_of(fs: &Filesystem, issue: &Issue, left: &mut u64) -> Vec<BadFile> {
     let (Some(logical), Some(len)) = (issue.place.logical, issue.place.len) else {
         return Vec::new();
     };
     let mut files: Vec<BadFile> = Vec::new();
-    for sector in 0..(len / SECTOR).min(SECTORS_MAX) {
+    for sector in 0..(len / SECTOR).min(*left) {
+        *left -= 1;
+        if files.len() == FILES_MAX {
+            break;
+        }
         let wanted =
             WantedReferrers { logical: logical + sector * SECTOR, whole: false, most: FILES_MAX };
         let Ok(answer) = fs.referrers(wanted) else { continue };

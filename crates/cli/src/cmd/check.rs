@@ -75,7 +75,10 @@ pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), F
     let (report, fsid, files) = match open(args, globals)? {
         Ok(volume) => {
             let (report, fsid) = judge(args, globals, &volume, out)?;
-            let files = BadFiles::of(&volume, &report.issues);
+            // By another superblock, or beside who writes, addresses lead elsewhere.
+            let as_checked = args.superblock.is_none() && !args.force;
+            let issues = if as_checked { &report.issues[..] } else { &[] };
+            let files = BadFiles::of(&volume, issues);
             (report, fsid, files)
         }
         Err(report) => (report, None, BadFiles::none()),

@@ -5,10 +5,11 @@
 //! everything is in it, whenever the command ends.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -246,6 +247,8 @@ struct Target<'a> {
     path: &'a Path,
     device: Arc<dyn BlockDevice>,
     created: bool,
+    /// Which file it is, if it can be told.
+    file: Option<(u64, u64)>,
     /// Of a file that we created, until the filesystem in it is whole.
     _removal: Removal,
 }
@@ -260,7 +263,9 @@ impl<'a> Target<'a> {
         let refused = |error| device::failure(path, &error);
         let mut size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
         let created = !path.exists();
-        if let Some(source) = args.rootdir.as_deref().filter(|_| created && size.is_none()) {
+        if let Some(source) =
+            args.rootdir.as_deref().filter(|_| created && size.is_none() && !is_in_dev(path))
+        {
             let room = room_for(source, options).map_err(|error| {
                 let what = format!("cannot fill {} from", path.display());
                 Failure::new(what, source.display(), error)
@@ -288,7 +293,8 @@ impl<'a> Target<'a> {
         if device.is_err() && created {
             remove(path);
         }
-        Ok(Target { path, device: device?, created, _removal: removal })
+        let file = file_id(path.metadata());
+        Ok(Target { path, device: device?, created, file, _removal: removal })
     }
 
     /// Ends the file where the filesystem does that had all of it.
@@ -300,7 +306,12 @@ impl<'a> Target<'a> {
             return Ok(());
         }
         let file = std::fs::OpenOptions::new().write(true).open(self.path);
-        file.and_then(|file| file.set_len(now))
+        // Another one may have the name by now.
+        let cut = |file: File| match file_id(file.metadata()) == self.file {
+            true => file.set_len(now),
+            false => Ok(()),
+        };
+        file.and_then(cut)
             .map_err(|error| Failure::new("cannot cut", self.path.display(), error::text(&error)))
     }
 
@@ -310,6 +321,18 @@ impl<'a> Target<'a> {
             remove(self.path);
         }
     }
+}
+
+/// What tells a file from others.
+fn file_id(metadata: io::Result<Metadata>) -> Option<(u64, u64)> {
+    metadata.ok().map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+/// Whether it would be among the devices: there a file that nobody asked for by its size would be a disk's mistyped name.
+fn is_in_dev(path: &Path) -> bool {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or(Path::new(".")).canonicalize();
+    parent.is_ok_and(|parent| parent.starts_with("/dev") && !parent.starts_with("/dev/shm"))
 }
 
 /// What is taken of a file that was there: others may have what lies before the filesystem and behind it. One that may have to grow is

@@ -66,7 +66,7 @@ impl Filesystem {
     }
 
     /// Makes the filesystem end where its last chunk does, and answers its size. Nothing moves, and it may become smaller than [`Filesystem::resize`] makes
-    /// it: for who makes an image that is only read, or made larger again. ENOSPC where what was promised needs more; EINPROGRESS as there.
+    /// it: for who makes an image that is only read, or made larger again. Where what was promised needs more it stays as it is; EINPROGRESS as there.
     pub fn cut_unallocated(&self) -> Result<u64> {
         let inner = self.inner();
         inner.core.check_writable()?;
@@ -74,10 +74,18 @@ impl Filesystem {
         let _alone = self.exclusive()?;
         // Chunks that were removed have what is theirs until then.
         inner.commit_for_space(Upkeep::Much)?;
-        let size = inner.core.space.device_end();
-        if size < self.device_size() {
-            let _limit = inner.limit_device(size)?;
-            self.set_device_size(size)?;
+        // A chunk may be made before the limit holds.
+        for _ in 0..4 {
+            let size = inner.core.space.device_end();
+            let limited = if size < self.device_size() { inner.limit_device(size) } else { break };
+            let _limit = match limited {
+                Err(Error::NoSpace) => break,
+                limited => limited?,
+            };
+            if inner.core.space.device_end() <= size {
+                self.set_device_size(size)?;
+                break;
+            }
         }
         Ok(self.device_size())
     }

@@ -195,7 +195,8 @@ impl Filesystem {
 
     /// Makes a subvolume read-only, or writable again.
     pub fn set_subvolume_read_only(&self, id: u64, read_only: bool) -> Result<()> {
-        self.inner().change(Need { private: 1, ..need(0, 0) }, |op| {
+        // A leaf of the root tree, and one of the uuid tree.
+        self.inner().change(Need { private: 2, ..need(0, 0) }, |op| {
             self.inner().forest.set_read_only(op, id, read_only)
         })
     }

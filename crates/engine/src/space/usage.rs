@@ -85,8 +85,8 @@ impl Space {
             }
             usage
         };
-        // Whoever finds no room waits for the commits that make these chunks free.
-        let leaving = pool.leaving();
+        // Whoever finds no room waits for the commits that make these chunks free, unless they lie behind the end of a filesystem that gets smaller.
+        let leaving = if pool.device.is_limited() { 0 } else { pool.leaving() };
         let mut outlook = self.outlook(&pool, true);
         outlook.room += leaving;
         let data = class(Class::Data);

@@ -227,16 +227,18 @@ impl<'a> Commit<'a> {
             }
             return Ok(());
         }
-        let early = std::mem::take(&mut *unwritten);
         drop(unwritten);
-        self.write_early(early)
+        self.write_early()
     }
 
     /// Writes blocks before the commit is complete, as it has more than memory has room for. Nothing that is durable leads to
     /// them, and should one of them be replaced yet, it is written again.
-    fn write_early(&self, blocks: Spread<u64, Arc<TreeBlock>>) -> Result<()> {
+    fn write_early(&self) -> Result<()> {
         let _alone = self.early.take_over();
-        for bytenr in self.write_all(blocks)? {
+        let blocks = std::mem::take(&mut *self.unwritten.lock());
+        let written = self.write_all(blocks)?;
+        let unwritten = self.unwritten.lock();
+        for bytenr in written.into_iter().filter(|bytenr| !unwritten.contains_key(bytenr)) {
             self.core.blocks.let_go(bytenr);
         }
         Ok(())

@@ -337,8 +337,15 @@ fn groups_that_there_is_no_room_for_are_counted() {
     let expected = contents(&fs);
     let balance = converted(BalanceFilter::SINGLE);
     let all = fs.balance_plan(&balance).len() as u64;
-    let done = fs.balance(&balance, |_| ControlFlow::Continue(())).unwrap();
+    let mut asked = 0;
+    let counted = |_| {
+        asked += 1;
+        ControlFlow::Continue(())
+    };
+    let done = fs.balance(&balance, counted).unwrap();
     assert_eq!((done.completed, done.no_room, done.emptied.failed), (0, all, vec![]));
+    // Whoever wants it to stop is heard at each.
+    assert!(asked >= all, "{asked} of {all}");
     assert_eq!(fs.unfinished_balance().unwrap(), None);
     fs.unlink(Node::ROOT, b"0").unwrap();
     fs.commit().unwrap();

@@ -63,6 +63,11 @@ impl Filesystem {
         let mut groups = plan.iter();
         for group in groups.by_ref() {
             let completed = done.completed;
+            // Who waits for it to stop is heard also where nothing can be emptied.
+            let begins = Emptying { had: group.used, has: group.used, ..Emptying::default() };
+            if !told(completed, begins) {
+                return Err(Error::User(Errno::INTR));
+            }
             match self.empty_block_group(group.start, |group| told(completed, group)) {
                 Ok(emptied) => {
                     done.completed += u64::from(emptied.failed.is_empty());
