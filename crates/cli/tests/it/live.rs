@@ -317,7 +317,7 @@ fn what_to_do_is_said_from_the_background_too() {
     locked.lock().unwrap();
     for foreground in ["", "-f "] {
         for (image, hint) in [
-            ("empty.img", "\n  In a disk image with partitions, give the partition's start"),
+            ("empty.img", "\n  There is no superblock at 64 KiB"),
             ("disk.img", "\n  If it is mounted, use paths on the mount instead"),
             ("torn.img", "-o rescue=usebackupsuper"),
         ] {
@@ -335,7 +335,7 @@ fn marks_in_names_of_what_is_not_mounted() {
     let empty = "a\x15b\x06.img";
     std::fs::File::create(place.join(empty)).unwrap().set_len(1 << 20).unwrap();
     let said = place.run_words(&["mount", empty, "mnt"]);
-    let hint = "\n  In a disk image with partitions, give the partition's start";
+    let hint = "\n  There is no superblock at 64 KiB";
     assert!(said.code == 1 && said.err.contains(hint), "{}", said.err);
     for name in ["a\x15b", "a\x06", "\x15q"] {
         let option = format!("subvol={name}");

@@ -139,7 +139,7 @@ const OPTIONS: [(&str, &str); 45] = [
     (
         "",
         "-d= --data= -m= --metadata= -M --mixed --csum= --checksum= -n= --nodesize= -s= --sectorsize= -O= --features= -R= \
-         --runtime-features= -L= --label= -U= --uuid= -b= --byte-count= -r= --rootdir= -K --nodiscard -f --force -q --quiet -v \
+         --runtime-features= -L= --label= -U= --uuid= -b= --byte-count= -r= --rootdir= --shrink -K --nodiscard -f --force -q --quiet -v \
          --verbose",
     ),
 ];
@@ -152,7 +152,7 @@ const REFUSED: [(&str, &str); 3] = [
          --clear-ino-cache -Q --qgroup-report -E --subvol-extents",
     ),
     ("inspect-internal dump-super", "-i"),
-    ("", "--shrink -l --leafsize"),
+    ("", "-l --leafsize"),
 ];
 
 /// The options that a tool's help tells of; none where there is no such tool.
