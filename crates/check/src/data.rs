@@ -48,8 +48,6 @@ struct Run {
     sectors: u64,
     /// Whether they cannot be read.
     unreadable: bool,
-    /// Whether another copy is good.
-    is_spare: bool,
     /// What was found in the first one, and what had to be there.
     have: String,
     expect: String,
@@ -150,11 +148,9 @@ impl Reader<'_, '_> {
     /// A bad sector: one more of those before it, or the first of others.
     fn bad(&mut self, logical: u64, copy: usize, wrong: &Wrong, sum: &[u8]) {
         let unreadable = matches!(wrong, Wrong::Unreadable(_));
-        let is_spare = self.has_good_copy(logical, copy, sum);
         if let Some(Some(run)) = self.runs.get_mut(copy)
             && run.end() == logical
             && run.unreadable == unreadable
-            && run.is_spare == is_spare
         {
             run.sectors += 1;
             return;
@@ -165,43 +161,27 @@ impl Reader<'_, '_> {
             Wrong::Unreadable(error) => error.to_string(),
         };
         let sum: String = sum.iter().map(|byte| format!("{byte:02x}")).collect();
-        let expect = format!("0x{sum}");
-        let run = Run { logical, sectors: 1, unreadable, is_spare, have, expect };
+        let run = Run { logical, sectors: 1, unreadable, have, expect: format!("0x{sum}") };
         if let Some(place) = self.runs.get_mut(copy) {
             *place = Some(run);
         }
     }
 
-    /// Whether another copy of a sector is good.
-    fn has_good_copy(&self, logical: u64, but: usize, sum: &[u8]) -> bool {
-        let kind = self.context.volume.checksum_kind();
-        let mut sector = vec![0; SECTOR as usize];
-        let mut others = (0..self.chunk.profile().copies()).filter(|copy| *copy != but);
-        others.any(|copy| {
-            let read = self.context.volume.read_raw(logical, &mut sector, copy);
-            read.is_ok() && kind.verify(&sector, sum)
-        })
-    }
-
     /// Reports the bad sectors of a copy that were met last.
     fn tell(&mut self, copy: usize) {
         let Some(run) = self.runs.get_mut(copy).and_then(Option::take) else { return };
-        let Run { logical, sectors, is_spare, have, expect, .. } = run;
-        let kind = if is_spare { Kind::DataCopy } else { Kind::DataCsum };
+        let Run { logical, sectors, have, expect, .. } = run;
         let place = Place::logical(logical, sectors * SECTOR);
-        let copy = match self.chunk.profile().copies() {
-            0 | 1 => "copy 1".to_owned(),
-            copies => format!("copy {} of {copies}", copy + 1),
-        };
+        let copy = copy + 1;
         match sectors {
             1 => {
-                let have = format_args!("{copy}: {have}");
-                self.context.report(kind, place, have, expect);
+                let have = format_args!("copy {copy}: {have}");
+                self.context.report(Kind::DataCsum, place, have, expect);
             }
             _ => {
-                let have = format_args!("{copy}: {sectors} bad sectors, the first {have}");
+                let have = format_args!("copy {copy}: {sectors} bad sectors, the first {have}");
                 let expect = format_args!("the first {expect}");
-                self.context.report(kind, place, have, expect);
+                self.context.report(Kind::DataCsum, place, have, expect);
             }
         }
     }

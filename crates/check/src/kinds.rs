@@ -96,7 +96,6 @@ kinds! {
     CsumExtra, Error, "csum-extra", "There are checksums for addresses that hold no data.";
     CsumOverlap, Error, "csum-overlap", "Two checksum items claim the same addresses.";
     DataCsum, Error, "data-csum", "Data does not have its checksum.";
-    DataCopy, Warning, "data-csum-copy", "A copy of data does not have its checksum, another one does.";
     // Files, directories and subvolumes: crate::fs.
     InodeMissing, Error, "inode-missing", "Items of an inode have no inode item.";
     InodeNlink, Error, "inode-nlink", "An inode has more or fewer names than it says.";

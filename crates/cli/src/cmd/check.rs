@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use buttress_check::{Issue, Kind, Options, Place, Progress, Report, Severity};
+use buttress_check::{Issue, Options, Place, Progress, Report, Severity};
 use buttress_device::{Access, DeviceError, FileDevice};
 use buttress_mkfs::parse_size;
 use buttress_volume::{Volume, part_at};
@@ -16,7 +16,6 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use super::bad_data::BadFiles;
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
@@ -25,9 +24,6 @@ use crate::output::{self, Format};
 /// What to do about a filesystem in use.
 const FORCE: &str =
     "With --force it is checked all the same; what changes meanwhile looks like damage.";
-
-/// What mends a bad copy.
-const MENDING: &str = "A bad copy is replaced by the good one when it is read on a mount that writes, and by `buttress balance start`.";
 
 /// Arguments of `check`.
 #[derive(Debug, Args)]
@@ -72,20 +68,13 @@ pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         out.write_all(path.as_os_str().as_bytes())?;
         writeln!(out)?;
     }
-    let (report, fsid, files) = match open(args, globals)? {
-        Ok(volume) => {
-            let (report, fsid) = judge(args, globals, &volume, out)?;
-            // By another superblock, or beside who writes, addresses lead elsewhere.
-            let as_checked = args.superblock.is_none() && !args.force;
-            let issues = if as_checked { &report.issues[..] } else { &[] };
-            let files = BadFiles::of(&volume, issues);
-            (report, fsid, files)
-        }
-        Err(report) => (report, None, BadFiles::none()),
+    let (report, fsid) = match open(args, globals)? {
+        Ok(volume) => judge(args, globals, &volume, out)?,
+        Err(report) => (report, None),
     };
     match globals.format {
-        Format::Text => text(out, &report, &files, globals)?,
-        Format::Json => output::write_json(out, "check", json(path, fsid, &report, &files))?,
+        Format::Text => text(out, &report, globals)?,
+        Format::Json => output::write_json(out, "check", json(path, fsid, &report))?,
     }
     out.flush()?;
     if report.is_clean() { Ok(()) } else { Err(Failure::said()) }
@@ -180,21 +169,10 @@ fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Repo
     })
 }
 
-fn text(
-    out: &mut dyn Write,
-    report: &Report,
-    files: &BadFiles,
-    globals: &Globals,
-) -> Result<(), Failure> {
-    let shown = |issue: &Issue| !globals.quiet || issue.kind.severity() == Severity::Error;
-    for (at, issue) in report.issues.iter().enumerate().filter(|(_, issue)| shown(issue)) {
+fn text(out: &mut dyn Write, report: &Report, globals: &Globals) -> Result<(), Failure> {
+    let shown = |issue: &&Issue| !globals.quiet || issue.kind.severity() == Severity::Error;
+    for issue in report.issues.iter().filter(shown) {
         writeln!(out, "{issue}")?;
-        for line in files.lines(at) {
-            writeln!(out, "{line}")?;
-        }
-    }
-    if !globals.quiet && (report.has(Kind::DataCopy) || report.has(Kind::TreeBlockCopy)) {
-        writeln!(out, "{MENDING}")?;
     }
     let told = report.issues.len() as u64;
     let all: u64 = report.counts.iter().map(|(_, count)| count).sum();
@@ -233,7 +211,7 @@ fn sizes(report: &Report) -> [(&'static str, u64); 7] {
     ]
 }
 
-fn json(path: &Path, fsid: Option<Uuid>, report: &Report, files: &BadFiles) -> Value {
+fn json(path: &Path, fsid: Option<Uuid>, report: &Report) -> Value {
     let kinds = report.counts.iter().map(|(kind, count)| {
         json!({ "id": kind.id(), "severity": kind.severity().name(), "count": count, "about": kind.about() })
     });
@@ -249,13 +227,13 @@ fn json(path: &Path, fsid: Option<Uuid>, report: &Report, files: &BadFiles) -> V
         "errors": report.count(Severity::Error),
         "warnings": report.count(Severity::Warning),
         "kinds": kinds.collect::<Vec<_>>(),
-        "issues": report.issues.iter().enumerate().map(|(at, it)| issue(it, files.json(at))).collect::<Vec<_>>(),
+        "issues": report.issues.iter().map(issue).collect::<Vec<_>>(),
         "totals": totals,
     })
 }
 
 /// An issue with what is known of its place.
-fn issue(issue: &Issue, files: Option<Value>) -> Value {
+fn issue(issue: &Issue) -> Value {
     let mut map = Map::new();
     map.insert("id".into(), issue.kind.id().into());
     map.insert("severity".into(), issue.kind.severity().name().into());
@@ -280,9 +258,6 @@ fn issue(issue: &Issue, files: Option<Value>) -> Value {
     }
     if let Some(path) = path {
         map.insert("path".into(), output::text_json(path));
-    }
-    if let Some(files) = files {
-        map.insert("files".into(), files);
     }
     map.insert("have".into(), issue.have.clone().into());
     map.insert("expect".into(), issue.expect.clone().into());

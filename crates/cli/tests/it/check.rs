@@ -54,41 +54,6 @@ fn damaged_data_shows_when_it_is_read() {
     assert_eq!(report["check"]["kinds"][0]["count"], 1);
 }
 
-/// A bad copy of data beside a good one is ranked as one of a tree block is; which copy, of which file, and what mends it is said.
-#[test]
-fn a_bad_copy_of_data_is_a_warning_and_its_file_is_named() {
-    let place = Place::new();
-    place.ok("mkfs -q -d dup --size 600M disk.img");
-    std::fs::write(place.join("file"), vec![7; 100_000]).unwrap();
-    place.ok("subvolume create disk.img:/sub");
-    place.ok("cp file disk.img:/sub/file");
-    place.ok("subvolume snapshot disk.img:/sub disk.img:/snap");
-    let at = find(&place.join("disk.img"), &[7; 4096]);
-    flip(&place.join("disk.img"), at);
-    let said = place.run("check --check-data-csum disk.img");
-    assert_eq!(said.code, 0, "{}", said.text());
-    let text = said.text();
-    assert!(text.contains("warning: data-csum-copy: logical "), "{text}");
-    assert!(text.contains(" copy 1 of 2: 0x"), "{text}");
-    assert!(text.contains("\n  in /sub/file (inode 257 of subvolume 256)\n"), "{text}");
-    assert!(text.contains("\n  in /snap/file (inode 257 of subvolume 257)\n"), "{text}");
-    assert!(text.contains("`buttress balance start`"), "{text}");
-    let report = place.json("check --check-data-csum disk.img");
-    assert_eq!(report["issues"][0]["files"][0]["path"], "/sub/file", "{report}");
-    // Where the other is bad, too, it is an error.
-    let bytes = std::fs::read(place.join("disk.img")).unwrap();
-    let behind = at + (1 << 20);
-    let second = bytes[behind as usize..].windows(4096).position(|it| it == [7; 4096]).unwrap();
-    flip(&place.join("disk.img"), behind + second as u64);
-    let said = place.run("check --check-data-csum disk.img");
-    assert_eq!(said.code, 1, "{}", said.text());
-    assert!(said.text().contains("error: data-csum: logical "), "{}", said.text());
-    assert!(said.text().contains("in /sub/file"), "{}", said.text());
-    flip(&place.join("disk.img"), behind + second as u64);
-    place.ok("balance start -d disk.img");
-    place.check("disk.img");
-}
-
 #[test]
 fn a_damaged_range_is_one_issue() {
     let place = image();
