@@ -36,11 +36,10 @@ pub struct Added {
 }
 
 impl Added {
-    /// An entry whose name is still to be set.
-    fn unnamed(entry: Entry, index: u64, beneath: bool) -> Added {
+    fn new(name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) -> Added {
         let Entry { location, file_type } = entry;
-        let (name, next) = (Name::EMPTY, Place::NONE);
-        Added { index, location, name, next, file_type, gone: false, beneath }
+        let name = Name::new(name.bytes);
+        Added { index, location, name, next: Place::NONE, file_type, gone: false, beneath }
     }
 }
 
@@ -294,18 +293,15 @@ impl Entries {
     /// Adds an entry under a name that is free; `index` is larger than any before. `beneath`: see [`Added`].
     pub(super) fn add(&mut self, name: Hashed<'_>, entry: Entry, index: u64, beneath: bool) {
         let place = Place::added(self.added.len());
-        let (mut beneath, mut next) = (beneath, Place::NONE);
+        let mut new = Added::new(name, entry, index, beneath);
         match self.by_hash.entry(name.hash) {
             Vacant(vacant) => drop(vacant.insert(place)),
             Occupied(_) => {
-                beneath |= self.uncover(name);
-                next = self.by_hash.insert(name.hash, place).unwrap_or_default();
+                new.beneath |= self.uncover(name);
+                new.next = self.by_hash.insert(name.hash, place).unwrap_or_default();
             }
         }
-        self.added.push(Added { next, ..Added::unnamed(entry, index, beneath) });
-        if let Some(added) = self.added.last_mut() {
-            added.name.set(name.bytes);
-        }
+        self.added.push(new);
     }
 
     /// The same with any index that is free: the one that a log says. An entry of the layers below that had it stays in `removed`, so
@@ -319,8 +315,7 @@ impl Entries {
         while self.added.get(behind).is_some_and(|it| it.index == index) {
             self.gone -= usize::from(self.added.remove(behind).gone);
         }
-        let name = Name::new(name.bytes);
-        self.added.insert(behind, Added { name, ..Added::unnamed(entry, index, beneath) });
+        self.added.insert(behind, Added::new(name, entry, index, beneath));
         self.chain_again();
     }
 

@@ -26,30 +26,14 @@ impl Name {
     /// Bytes that fit without an allocation.
     pub const SHORT_MAX: usize = 30;
 
-    /// No name yet.
-    pub const EMPTY: Name = Name(Repr::Short { len: 0, bytes: [0; Name::SHORT_MAX] });
-
     /// A copy of `bytes`.
     pub fn new(bytes: &[u8]) -> Name {
-        let mut name = Name::EMPTY;
-        name.set(bytes);
-        name
-    }
-
-    /// Becomes a copy of `bytes`, where it stands: a short name that is made and then moved is read back from the few bytes just written,
-    /// for which the processor first finishes all writes before, those to memory far away, too.
-    pub fn set(&mut self, bytes: &[u8]) {
         if bytes.len() > Name::SHORT_MAX {
-            self.0 = Repr::Long(bytes.into());
-            return;
+            return Name(Repr::Long(bytes.into()));
         }
-        if let Repr::Long(_) = self.0 {
-            *self = Name::EMPTY;
-        }
-        if let Repr::Short { len, bytes: short } = &mut self.0 {
-            *len = bytes.len() as u8;
-            short[..bytes.len()].copy_from_slice(bytes);
-        }
+        let mut short = [0; Name::SHORT_MAX];
+        short[..bytes.len()].copy_from_slice(bytes);
+        Name(Repr::Short { len: bytes.len() as u8, bytes: short })
     }
 
     /// The bytes.

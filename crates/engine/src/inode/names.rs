@@ -77,15 +77,7 @@ impl Names {
 
     /// The inode has a name more.
     pub fn gain(&mut self, parent: u64, index: u64, name: &[u8], taken: bool) {
-        self.push(NameChange { parent, index, name: Name::EMPTY, gained: true, taken });
-        let new = match self {
-            Names::None => None,
-            Names::One(new) => Some(new),
-            Names::Many(many) => many.last_mut(),
-        };
-        if let Some(new) = new {
-            new.name.set(name);
-        }
+        self.push(NameChange { parent, index, name: Name::new(name), gained: true, taken });
     }
 
     /// The inode has this name no more.
