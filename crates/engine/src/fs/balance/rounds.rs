@@ -1,5 +1,5 @@
 //! The groups of a balance are emptied in rounds. One that there is no room for is passed over, as on Linux; what others have given back may be room for
-//! it in the next round. There is another round only where the last one has emptied a group, so there are no more rounds than groups.
+//! it in the next round. There is another round only where the last one has emptied a group, but for one of the other kind (below): no more than two for each group.
 //!
 //! What is converted goes to groups of the new profile, and those of the old one are closed meanwhile. Where that leaves no room for any, one group is
 //! emptied into those that are to be converted later, which gives its chunk back.
