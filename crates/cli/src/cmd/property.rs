@@ -1,4 +1,4 @@
-//! `property`: what can be read and set by name: `ro` of subvolumes, `label` of filesystems.
+//! `property`: what can be read and set by name: `ro` of subvolumes, `label` of filesystems, `compression` of files and directories.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::args::Globals;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::vfs::{self, Vfs};
-use crate::vnode::{Target, Vnode};
+use crate::vnode::{self, Target, Vnode};
 
 /// The commands of this group.
 #[derive(Debug, Subcommand)]
@@ -33,9 +33,9 @@ pub struct Get {
     /// DEVICE[:PATH] or a path on a live mount
     #[arg(value_name = "TARGET")]
     target: OsString,
-    /// Only this one: ro or label
+    /// Only this one: ro, label or compression
     name: Option<String>,
-    /// Look at the target as a subvolume, filesystem or device
+    /// Look at the target as an inode, subvolume, filesystem or device
     #[arg(short = 't', value_name = "TYPE", value_parser = parse_kind)]
     kind: Option<Kind>,
 }
@@ -46,11 +46,11 @@ pub struct Set {
     /// DEVICE[:PATH] or a path on a live mount
     #[arg(value_name = "TARGET")]
     target: OsString,
-    /// ro or label
+    /// ro, label or compression
     name: String,
-    /// true or false; the label
+    /// true or false; the label; zlib, lzo, zstd, with :LEVEL, none, or '' for what the mount says
     value: OsString,
-    /// Look at the target as a subvolume, filesystem or device
+    /// Look at the target as an inode, subvolume, filesystem or device
     #[arg(short = 't', value_name = "TYPE", value_parser = parse_kind)]
     kind: Option<Kind>,
     /// Make a received subvolume writable although that spoils it as a base for receiving
@@ -71,19 +71,25 @@ pub struct List {
 pub enum Kind {
     Subvolume,
     Filesystem,
+    Inode,
 }
+
+/// The xattr that a property of an inode is.
+const COMPRESSION: &[u8] = b"btrfs.compression";
 
 fn parse_kind(text: &str) -> Result<Kind, String> {
     match text {
         "s" | "subvol" => Ok(Kind::Subvolume),
         "f" | "filesystem" | "d" | "device" => Ok(Kind::Filesystem),
-        _ => Err("there are subvol, filesystem and device (s, f, d)".into()),
+        "i" | "inode" => Ok(Kind::Inode),
+        _ => Err("there are inode, subvol, filesystem and device (i, s, f, d)".into()),
     }
 }
 
-const ABOUT: [(&str, Kind, &str); 2] = [
+const ABOUT: [(&str, Kind, &str); 3] = [
     ("ro", Kind::Subvolume, "read-only status of a subvolume"),
     ("label", Kind::Filesystem, "label of the filesystem"),
+    ("compression", Kind::Inode, "compression algorithm for the file or directory"),
 ];
 
 /// Does what was asked.
@@ -95,20 +101,26 @@ pub fn run(command: &Property, globals: &Globals, out: &mut dyn Write) -> Result
     }
 }
 
-/// What a vnode is: the top of a subvolume, and of the filesystem?
-fn kinds(vfs: &Vfs, vnode: &Vnode) -> Vec<Kind> {
-    match vfs.subvolume_at(vnode) {
+/// What a vnode is: the top of a subvolume, and of the filesystem, and something with data or below which there can be some?
+fn kinds(vfs: &Vfs, vnode: &Vnode) -> Result<Vec<Kind>, Failure> {
+    let mut kinds = match vfs.subvolume_at(vnode) {
         Ok(objectid::FS_TREE) => vec![Kind::Subvolume, Kind::Filesystem],
         Ok(_) => vec![Kind::Subvolume],
         Err(_) => Vec::new(),
+    };
+    let facts = vnode.facts().map_err(|why| vnode.failure("cannot read", why))?;
+    if matches!(facts.kind, vnode::Kind::Regular | vnode::Kind::Directory) {
+        kinds.push(Kind::Inode);
     }
+    Ok(kinds)
 }
 
 /// The properties of a vnode: names and values.
 fn values(vfs: &Vfs, vnode: &Vnode, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
     let mut found = Map::new();
+    let kinds = kinds(vfs, vnode)?;
     for (name, of, _) in ABOUT {
-        if !kinds(vfs, vnode).contains(&of) || kind.is_some_and(|kind| kind != of) {
+        if !kinds.contains(&of) || kind.is_some_and(|kind| kind != of) {
             continue;
         }
         let value = match of {
@@ -118,10 +130,20 @@ fn values(vfs: &Vfs, vnode: &Vnode, kind: Option<Kind>) -> Result<Map<String, Va
                 all.iter().any(|it| it.id == id && it.read_only).into()
             }
             Kind::Filesystem => output::text_json(&vfs.info()?.label),
+            Kind::Inode => match compression(vnode)? {
+                Some(value) => output::text_json(&value),
+                None => Value::Null,
+            },
         };
         found.insert(name.into(), value);
     }
     Ok(found)
+}
+
+/// The compression that is set for a file or directory.
+fn compression(vnode: &Vnode) -> Result<Option<Vec<u8>>, Failure> {
+    let all = vnode.xattrs().map_err(|why| vnode.failure("cannot read", why))?;
+    Ok(all.into_iter().find(|(name, _)| name == COMPRESSION).map(|(_, value)| value))
 }
 
 fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
@@ -130,7 +152,7 @@ fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure
         let vfs = Vfs::of(&vnode)?;
         let found = values(&vfs, &vnode, args.kind)?;
         match &args.name {
-            Some(name) if !found.contains_key(name) => Err(refused(name, &vnode)),
+            Some(name) if !found.contains_key(name) => Err(refused(name, args.kind, &vnode)),
             _ => Ok(found),
         }
     })?;
@@ -142,6 +164,7 @@ fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure
     }
     for (name, value) in &found {
         match value {
+            Value::Null => {}
             Value::String(text) => writeln!(out, "{name}={text}")?,
             other => writeln!(out, "{name}={other}")?,
         }
@@ -149,17 +172,19 @@ fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure
     Ok(())
 }
 
-fn refused(name: &str, vnode: &Vnode) -> Failure {
-    match ABOUT.iter().find(|(known, ..)| *known == name) {
-        None => Failure::usage("cannot use property", format!("{name} is unknown"))
-            .hint("There are ro and label."),
-        Some((_, Kind::Subvolume, _)) => {
-            vnode.failure("cannot use property ro of", "it is not a subvolume")
-        }
-        Some((_, Kind::Filesystem, _)) => {
-            vnode.failure("cannot use property label of", "it is not the top of a filesystem")
-        }
-    }
+/// Why a vnode, looked at as `asked`, has no such property.
+fn refused(name: &str, asked: Option<Kind>, vnode: &Vnode) -> Failure {
+    let Some((_, of, _)) = ABOUT.iter().find(|(known, ..)| *known == name) else {
+        return Failure::usage("cannot use property", format!("{name} is unknown"))
+            .hint("There are ro, label and compression.");
+    };
+    let why = match of {
+        _ if asked.is_some_and(|kind| kind != *of) => "it is none of what -t names",
+        Kind::Subvolume => "it is not a subvolume",
+        Kind::Filesystem => "it is not the top of a filesystem",
+        Kind::Inode => "it is neither a file nor a directory",
+    };
+    vnode.failure(&format!("cannot use property {name} of"), why)
 }
 
 fn set(args: &Set, globals: &Globals) -> Result<(), Failure> {
@@ -167,13 +192,13 @@ fn set(args: &Set, globals: &Globals) -> Result<(), Failure> {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
         let vfs = Vfs::of(&vnode)?;
         let of = ABOUT.iter().find(|(name, ..)| *name == args.name).map(|(_, of, _)| *of);
-        let fits = |of: &Kind| {
-            kinds(&vfs, &vnode).contains(of) && args.kind.is_none_or(|kind| kind == *of)
-        };
+        let kinds = kinds(&vfs, &vnode)?;
+        let fits = |of: &Kind| kinds.contains(of) && args.kind.is_none_or(|kind| kind == *of);
         match of.filter(fits) {
             Some(Kind::Subvolume) => set_read_only(args, &vfs, &vnode),
             Some(Kind::Filesystem) => vfs.set_label(args.value.as_bytes()),
-            None => Err(refused(&args.name, &vnode)),
+            Some(Kind::Inode) => set_compression(args, &vnode),
+            None => Err(refused(&args.name, args.kind, &vnode)),
         }
     })
 }
@@ -198,10 +223,21 @@ fn set_read_only(args: &Set, vfs: &Vfs, vnode: &Vnode) -> Result<(), Failure> {
         .map_err(|why| vnode.failure("cannot set property ro of", why))
 }
 
+fn set_compression(args: &Set, vnode: &Vnode) -> Result<(), Failure> {
+    vnode.set_xattr(COMPRESSION, args.value.as_bytes()).map_err(|why| {
+        let unknown = why.is(rustix::io::Errno::INVAL);
+        let failure = vnode.failure("cannot set property compression of", why);
+        match unknown {
+            true => failure.hint("It is zlib, lzo or zstd, with a level (zstd:3), or none; '' leaves it to the mount."),
+            false => failure,
+        }
+    })
+}
+
 fn list(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let kinds = session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
-        Ok(kinds(&Vfs::of(&vnode)?, &vnode))
+        kinds(&Vfs::of(&vnode)?, &vnode)
     })?;
     let known = ABOUT.iter().filter(|(_, of, _)| kinds.contains(of));
     if globals.format == Format::Json {

@@ -199,7 +199,46 @@ fn properties() {
     }
     assert!(place.fails("property get disk.img:/dir ro").contains("it is not a subvolume"));
     assert_eq!(place.run("property get disk.img colour").code, 2);
+    assert_eq!(place.run("property get -t x disk.img").code, 2);
     assert_eq!(place.run(&format!("filesystem label disk.img {}", "x".repeat(256))).code, 2);
+}
+
+#[test]
+fn compression_is_a_property_of_what_has_data() {
+    let place = image();
+    std::fs::write(place.join("small"), "some bytes").unwrap();
+    place.ok("cp small disk.img:/f");
+    place.ok("mkdir disk.img:/d");
+    place.ok("ln -s f disk.img:/l");
+    assert_eq!(place.ok("property get disk.img:/f"), "");
+    assert_eq!(place.ok("property get disk.img:/f compression"), "");
+    for value in ["zstd", "zstd:5", "lzo", "zlib", "none", "no"] {
+        place.ok(&format!("property set disk.img:/l compression {value}"));
+        assert_eq!(place.ok("property get disk.img:/f"), format!("compression={value}\n"));
+    }
+    place.ok("property set disk.img:/d compression zlib");
+    place.ok("cp small disk.img:/d/inherits");
+    assert_eq!(place.ok("property get disk.img:/d/inherits compression"), "compression=zlib\n");
+    assert_eq!(place.json("property get disk.img:/d")["compression"], "zlib");
+    place.ok("property set -t inode disk.img compression lzo");
+    assert_eq!(place.ok("property get disk.img"), "ro=false\nlabel=first\ncompression=lzo\n");
+    assert_eq!(place.ok("property get -t i disk.img"), "compression=lzo\n");
+    assert!(
+        place.fails("property get -t s disk.img compression").contains("none of what -t names")
+    );
+    assert!(place.fails("property set disk.img:/f compression foo").contains("zstd"));
+    assert!(place.ok("property list disk.img:/f").starts_with("compression "));
+    if have_progs() {
+        place.check("disk.img");
+    }
+    if let Some(mount) = KernelMount::of(&place, "disk.img") {
+        let said =
+            place.progs("btrfs", &format!("property get {}/d/inherits", mount.path().display()));
+        assert_eq!(said, b"compression=zlib\n");
+    }
+    let said = place.run_words(&["property", "set", "disk.img:/f", "compression", ""]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(place.ok("property get disk.img:/f"), "");
 }
 
 #[test]
