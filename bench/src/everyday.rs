@@ -176,27 +176,27 @@ impl Place {
         }
     }
 
-    /// The same with nothing cached. `None`: it is not kept anywhere.
-    fn again(self) -> Result<(Place, bool), String> {
+    /// The same with nothing cached: for the null filesystem, by the kernel.
+    fn again(self) -> Result<Place, String> {
         match self {
-            Place::Kernel(mount) => mount.again().map(|()| (Place::Kernel(mount), true)),
+            Place::Kernel(mount) => mount.again().map(|()| Place::Kernel(mount)),
             Place::Fuse(mount, image) if image.as_os_str().is_empty() => {
-                Ok((Place::Fuse(mount, image), false))
+                mount.again().map(|()| Place::Fuse(mount, image))
             }
             Place::Fuse(mount, image) => {
                 drop(mount);
-                Ok((Place::Fuse(mounts::serve_image(&image)?, image), true))
+                Ok(Place::Fuse(mounts::serve_image(&image)?, image))
             }
         }
     }
 
-    /// The same, as a step is to find it; false where that cannot be.
-    fn for_step(self, step: &Step, sources: &Sources) -> Result<(Place, bool), String> {
-        let (place, is_ready) = if step.cold { self.again()? } else { (self, true) };
-        if step.again && is_ready {
+    /// The same, as a step is to find it.
+    fn for_step(self, step: &Step, sources: &Sources) -> Result<Place, String> {
+        let place = if step.cold { self.again()? } else { self };
+        if step.again {
             run(step, &place, sources)?;
         }
-        Ok((place, is_ready))
+        Ok(place)
     }
 
     fn sync(&self) -> Result<String, String> {
@@ -346,11 +346,7 @@ fn round(who: Who, sources: &Sources, times: &mut Times, row: &mut Row) -> Resul
             row.note(format!("{program} is missing"));
             continue;
         }
-        let (next, is_ready) = place.for_step(step, sources)?;
-        place = next;
-        if !is_ready {
-            continue;
-        }
+        place = place.for_step(step, sources)?;
         let before = worked();
         let mut done = Ok(());
         let wall = seconds(|| done = run(step, &place, sources));
@@ -477,11 +473,7 @@ fn requests(sources: &Sources) -> Result<(), String> {
     for who in [Who::Ours, Who::Null] {
         let mut place = Place::new(who, sources.dir.path())?;
         for step in STEPS.iter().filter(|step| step.needs.is_none_or(has)) {
-            let (next, is_ready) = place.for_step(step, sources)?;
-            place = next;
-            if !is_ready {
-                continue;
-            }
+            place = place.for_step(step, sources)?;
             let traced = tracer.during(&place.path(), || run(step, &place, sources))?;
             println!("requests, {who:?}, {}: {}", step.name, summary(&traced));
         }

@@ -30,6 +30,7 @@ impl Served {
 
 /// A mount with the process that serves it; unmounted at the end.
 pub struct FuseMount {
+    what: Served,
     path: PathBuf,
     server: Child,
     _dir: tempfile::TempDir,
@@ -71,7 +72,7 @@ fn start(
         Served::Ours => {
             command.args(["mount", "--foreground", "-o", "allow_other"]).arg(image).arg(&path);
         }
-        Served::Null => drop(command.arg(&path)),
+        Served::Null => drop(command.arg(&path).arg("again")),
         Served::Fuse2fs => {
             let file = std::fs::File::create(image).map_err(|error| error.to_string())?;
             file.set_len(size).map_err(|error| error.to_string())?;
@@ -81,8 +82,8 @@ fn start(
     }
     let server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let server = server.map_err(|error| format!("{}: {error}", what.name()))?;
-    let mount = FuseMount { path, server, _dir: dir };
-    mount.wait_until_there(what)?;
+    let mount = FuseMount { what, path, server, _dir: dir };
+    mount.wait_until_there()?;
     Ok(mount)
 }
 
@@ -106,16 +107,22 @@ impl FuseMount {
         linux::peak_memory(self.server.id())
     }
 
+    /// The same null filesystem, mounted anew by itself: what the kernel had cached is forgotten.
+    pub fn again(&self) -> Result<(), String> {
+        linux::run("fusermount3", &["-u", &self.path.to_string_lossy()])?;
+        self.wait_until_there()
+    }
+
     fn is_there(&self) -> bool {
         let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
         mounts.lines().any(|line| line.split(' ').nth(1) == self.path.to_str())
     }
 
-    fn wait_until_there(&self, what: Served) -> Result<(), String> {
+    fn wait_until_there(&self) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(20);
         while !self.is_there() {
             if Instant::now() > until {
-                return Err(format!("{}: it does not mount", what.name()));
+                return Err(format!("{}: it does not mount", self.what.name()));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -126,6 +133,10 @@ impl FuseMount {
 impl Drop for FuseMount {
     fn drop(&mut self) {
         let path = self.path.to_string_lossy().into_owned();
+        if self.what == Served::Null {
+            // It would mount itself again, and has nothing to lose.
+            let _killed = self.server.kill();
+        }
         if self.is_there()
             && let Err(error) = linux::run("fusermount3", &["-u", &path])
         {
