@@ -16,6 +16,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
+use super::bad_data::BadFiles;
 use crate::args::Globals;
 use crate::device;
 use crate::error::Failure;
@@ -68,13 +69,17 @@ pub fn run(args: &Check, globals: &Globals, out: &mut dyn Write) -> Result<(), F
         out.write_all(path.as_os_str().as_bytes())?;
         writeln!(out)?;
     }
-    let (report, fsid) = match open(args, globals)? {
-        Ok(volume) => judge(args, globals, &volume, out)?,
-        Err(report) => (report, None),
+    let (report, fsid, files) = match open(args, globals)? {
+        Ok(volume) => {
+            let (report, fsid) = judge(args, globals, &volume, out)?;
+            let files = BadFiles::of(&volume, &report.issues);
+            (report, fsid, files)
+        }
+        Err(report) => (report, None, BadFiles::none()),
     };
     match globals.format {
-        Format::Text => text(out, &report, globals)?,
-        Format::Json => output::write_json(out, "check", json(path, fsid, &report))?,
+        Format::Text => text(out, &report, &files, globals)?,
+        Format::Json => output::write_json(out, "check", json(path, fsid, &report, &files))?,
     }
     out.flush()?;
     if report.is_clean() { Ok(()) } else { Err(Failure::said()) }
@@ -169,10 +174,18 @@ fn watched(args: &Check, globals: &Globals, work: impl FnOnce(&Progress) -> Repo
     })
 }
 
-fn text(out: &mut dyn Write, report: &Report, globals: &Globals) -> Result<(), Failure> {
-    let shown = |issue: &&Issue| !globals.quiet || issue.kind.severity() == Severity::Error;
-    for issue in report.issues.iter().filter(shown) {
+fn text(
+    out: &mut dyn Write,
+    report: &Report,
+    files: &BadFiles,
+    globals: &Globals,
+) -> Result<(), Failure> {
+    let shown = |issue: &Issue| !globals.quiet || issue.kind.severity() == Severity::Error;
+    for (at, issue) in report.issues.iter().enumerate().filter(|(_, issue)| shown(issue)) {
         writeln!(out, "{issue}")?;
+        for line in files.lines(at) {
+            writeln!(out, "{line}")?;
+        }
     }
     let told = report.issues.len() as u64;
     let all: u64 = report.counts.iter().map(|(_, count)| count).sum();
@@ -211,7 +224,7 @@ fn sizes(report: &Report) -> [(&'static str, u64); 7] {
     ]
 }
 
-fn json(path: &Path, fsid: Option<Uuid>, report: &Report) -> Value {
+fn json(path: &Path, fsid: Option<Uuid>, report: &Report, files: &BadFiles) -> Value {
     let kinds = report.counts.iter().map(|(kind, count)| {
         json!({ "id": kind.id(), "severity": kind.severity().name(), "count": count, "about": kind.about() })
     });
@@ -227,13 +240,13 @@ fn json(path: &Path, fsid: Option<Uuid>, report: &Report) -> Value {
         "errors": report.count(Severity::Error),
         "warnings": report.count(Severity::Warning),
         "kinds": kinds.collect::<Vec<_>>(),
-        "issues": report.issues.iter().map(issue).collect::<Vec<_>>(),
+        "issues": report.issues.iter().enumerate().map(|(at, it)| issue(it, files.json(at))).collect::<Vec<_>>(),
         "totals": totals,
     })
 }
 
 /// An issue with what is known of its place.
-fn issue(issue: &Issue) -> Value {
+fn issue(issue: &Issue, files: Option<(Value, usize)>) -> Value {
     let mut map = Map::new();
     map.insert("id".into(), issue.kind.id().into());
     map.insert("severity".into(), issue.kind.severity().name().into());
@@ -258,6 +271,10 @@ fn issue(issue: &Issue) -> Value {
     }
     if let Some(path) = path {
         map.insert("path".into(), output::text_json(path));
+    }
+    if let Some((named, more)) = files {
+        map.insert("files".into(), named);
+        map.insert("files-more".into(), more.into());
     }
     map.insert("have".into(), issue.have.clone().into());
     map.insert("expect".into(), issue.expect.clone().into());

@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+mod bad_data;
 pub mod balance;
 pub mod cat;
 pub mod check;

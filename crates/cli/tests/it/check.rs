@@ -55,6 +55,42 @@ fn damaged_data_shows_when_it_is_read() {
 }
 
 #[test]
+fn files_with_bad_data_are_named() {
+    let place = Place::new();
+    place.ok("mkfs -q -d dup --size 600M disk.img");
+    std::fs::write(place.join("file"), vec![7; 100_000]).unwrap();
+    place.ok("subvolume create disk.img:/sub");
+    place.ok("cp file disk.img:/sub/file");
+    place.ok("subvolume snapshot disk.img:/sub disk.img:/snap");
+    flip(&place.join("disk.img"), find(&place.join("disk.img"), &[7; 4096]));
+    let said = place.run("check --check-data-csum disk.img");
+    assert_eq!(said.code, 1, "{}", said.text());
+    let text = said.text();
+    assert!(text.contains("error: data-csum: logical "), "{text}");
+    assert!(text.contains("\n  in /sub/file (inode 257 of subvolume 256)\n"), "{text}");
+    assert!(text.contains("\n  in /snap/file (inode 257 of subvolume 257)\n"), "{text}");
+    let said = place.run("--format json check --check-data-csum disk.img");
+    let report: serde_json::Value = serde_json::from_slice(&said.out).unwrap();
+    assert_eq!(report["check"]["issues"][0]["files"][0]["path"], "/sub/file", "{report}");
+    assert_eq!(report["check"]["issues"][0]["files-more"], 0, "{report}");
+    // Of many, the oldest.
+    for number in 0..20 {
+        place.ok(&format!("subvolume snapshot disk.img:/snap disk.img:/{number}"));
+    }
+    let text = place.run("check --check-data-csum disk.img").text();
+    assert!(text.contains("\n  in /sub/file (inode 257 of subvolume 256)\n"), "{text}");
+    assert!(text.contains("\n  in 14 more\n"), "{text}");
+    for number in 0..20 {
+        place.ok(&format!("subvolume delete disk.img:/{number}"));
+    }
+    // Data that nobody has is not looked at.
+    place.ok("subvolume delete disk.img:/snap");
+    place.ok("rm disk.img:/sub/file");
+    let said = place.run("check --check-data-csum disk.img");
+    assert!(!said.text().contains("  in "), "{}", said.text());
+}
+
+#[test]
 fn a_damaged_range_is_one_issue() {
     let place = image();
     let path = place.join("disk.img");
