@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use buttress_device::DeviceError;
 use buttress_ondisk::Key;
 use buttress_ondisk::check::Corruption;
 use buttress_volume::{Profile, VolumeError};
@@ -181,12 +182,27 @@ impl Error {
             Error::NoSpace => Errno::NOSPC,
             Error::ReadOnly | Error::Aborted(_) => Errno::ROFS,
             Error::Volume(error) if error.is_full() => Errno::NOSPC,
-            Error::Volume(_) | Error::Data { .. } => Errno::IO,
+            Error::Volume(error) => of_volume(error),
+            Error::Data { .. } => Errno::IO,
             Error::Corrupt(_) | Error::Inconsistent { .. } | Error::Chunks(_) => Errno::UCLEAN,
             Error::Memory { .. } => Errno::NOMEM,
             Error::Log(why) => why.errno(),
             Error::Unsupported(_) => Errno::OPNOTSUPP,
         }
+    }
+}
+
+/// What open(2) and mount(2) would say, where it is about opening; else EIO.
+fn of_volume(error: &VolumeError) -> Errno {
+    match error {
+        VolumeError::Device(DeviceError::Open { source, .. }) => {
+            source.raw_os_error().map_or(Errno::IO, Errno::from_raw_os_error)
+        }
+        VolumeError::Device(DeviceError::Busy { .. }) => Errno::BUSY,
+        VolumeError::Device(DeviceError::NotADevice { .. }) | VolumeError::NotBtrfs { .. } => {
+            Errno::INVAL
+        }
+        _ => Errno::IO,
     }
 }
 

@@ -12,6 +12,9 @@ pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The xattr of the ACL that new files in a directory take over.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
+/// What names of other xattrs begin with.
+const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
+
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -39,6 +42,19 @@ pub(super) struct Born {
 impl Born {
     pub fn xattrs_len(&self) -> usize {
         self.xattrs.iter().map(|(name, value)| 60 + name.len() + value.len()).sum()
+    }
+}
+
+/// Refuses xattrs that Linux has no place for, and could list but not read: EOPNOTSUPP outside the namespaces of btrfs, EINVAL for a namespace without a
+/// name, and for what is no ACL.
+pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
+    if name == ACCESS || name == DEFAULT {
+        return parse(value).map(drop);
+    }
+    match NAMESPACES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
+        Some(b"") => Err(Error::User(Errno::INVAL)),
+        Some(_) => Ok(()),
+        None => Err(Error::User(Errno::OPNOTSUPP)),
     }
 }
 

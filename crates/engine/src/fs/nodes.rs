@@ -420,9 +420,12 @@ impl Filesystem {
         self.inner().make(dir, Some(name), new)
     }
 
-    /// Makes a regular file without a name, which [`Filesystem::link`] may give it. It comes held: it is deleted with the
-    /// last [`Filesystem::release`] unless it has a name then.
+    /// Makes a file without a name, which [`Filesystem::link`] may give it. It comes held: it is deleted with the
+    /// last [`Filesystem::release`] unless it has a name then. EINVAL for a directory.
     pub fn create_unnamed(&self, dir: Node, new: &New) -> Result<Attributes> {
+        if new.kind == FileKind::Directory {
+            return Err(Error::User(Errno::INVAL));
+        }
         self.inner().make(dir, None, new)
     }
 
@@ -548,10 +551,15 @@ impl Filesystem {
         })
     }
 
-    /// Sets an xattr. What an ACL means for the mode is the caller's business.
+    /// Sets an xattr. What an ACL means for the mode is the caller's business. EOPNOTSUPP outside the namespaces that btrfs has (`user.`, `trusted.`,
+    /// `security.`, `btrfs.` and the two ACLs), EINVAL for a namespace without a name and for what is no ACL, EACCES for a default ACL of what is no directory.
     pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
+        acl::check_xattr(name, value)?;
         let need = need(2, 60 + name.len() + value.len());
         self.inner().change_at(node, need, |op, subvolume, inode| {
+            if name == acl::DEFAULT && !subvolume.tree.attributes(inode).is_directory() {
+                return Err(Error::User(Errno::ACCESS));
+            }
             subvolume.tree.set_xattr(op, inode, name, value, how)
         })
     }
@@ -576,7 +584,7 @@ impl Filesystem {
         })
     }
 
-    /// Ends a hold. The last one deletes a file that has no name.
+    /// Ends a hold that [`Filesystem::hold`] or [`Filesystem::create_unnamed`] began. The last one deletes a file that has no name. EINVAL where nobody holds it.
     pub fn release(&self, node: Node) -> Result<()> {
         let inner = self.inner();
         if node.is_stub() {

@@ -25,6 +25,9 @@ const OWNERS_SHARE: u64 = 64;
 /// Block groups are emptied when less than so much is used of them. A choice: what is moved for a byte that comes free is then less than half a byte.
 const RECLAIM_PERCENT: u8 = 30;
 
+/// The longest that is waited: a hundred years. A point in time that far away can be told.
+const WAIT_MAX: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// When the device is told what has become free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discard {
@@ -105,13 +108,13 @@ impl Options {
 
     /// How long a change waits at most for the commit that the worker makes.
     pub fn commit_interval(self, commit_interval: Duration) -> Options {
-        Options { commit_interval, ..self }
+        Options { commit_interval: commit_interval.min(WAIT_MAX), ..self }
     }
 
     /// How long nothing must change before the worker commits what has, without waiting for the interval. When nothing is
     /// said, it waits.
     pub fn commit_pause(self, pause: Duration) -> Options {
-        Options { commit_pause: Some(pause), ..self }
+        Options { commit_pause: Some(pause.min(WAIT_MAX)), ..self }
     }
 
     /// How long a commit waits for room when the disk that holds the image file is full, with a warning, before it fails and

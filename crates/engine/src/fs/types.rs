@@ -3,7 +3,7 @@
 use crate::env::Time;
 use crate::inode::TOP;
 
-/// A file by number. Numbers are not used again within a subvolume.
+/// A file by number. Numbers are not used again as long as the filesystem is open: those of what was last made and deleted can be, once it was closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
     /// The subvolume's id; 5 is the top one.
@@ -119,7 +119,7 @@ pub struct Change {
     pub gid: Option<u32>,
     /// Bytes of a regular file.
     pub size: Option<u64>,
-    /// Last access.
+    /// Last access. All times have nanoseconds below a second, else EINVAL.
     pub atime: Option<Time>,
     /// Last change of the content.
     pub mtime: Option<Time>,
@@ -127,7 +127,8 @@ pub struct Change {
     pub ctime: Option<Time>,
     /// Creation.
     pub otime: Option<Time>,
-    /// All inode flags.
+    /// All inode flags. EOPNOTSUPP where others change than a caller can set (those of `chattr`, and what they mean), EINVAL where it would change whether
+    /// what a file has is checksummed.
     pub flags: Option<u64>,
     /// Takes away set-user-id, and set-group-id from what the group can execute, as a write or a change of owner by an
     /// ordinary user does. Directories keep theirs.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 pub use buttress_ondisk::item::mode;
-use buttress_ondisk::item::{InodeItem, file_type};
+use buttress_ondisk::item::{InodeItem, file_type, inode_flags};
 
 use super::Inode;
 use super::state::State;
@@ -121,6 +121,22 @@ impl Attributes {
     }
 }
 
+/// Nanoseconds of a second.
+const NSEC: u32 = 1_000_000_000;
+
+/// The flags that can be set and taken away.
+const SETTABLE: u64 = inode_flags::NODATASUM
+    | inode_flags::NODATACOW
+    | inode_flags::READONLY
+    | inode_flags::NOCOMPRESS
+    | inode_flags::SYNC
+    | inode_flags::IMMUTABLE
+    | inode_flags::APPEND
+    | inode_flags::NODUMP
+    | inode_flags::NOATIME
+    | inode_flags::DIRSYNC
+    | inode_flags::COMPRESS;
+
 /// What [`FileTree::set_attributes`] changes: whatever is given.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttributes {
@@ -144,13 +160,41 @@ pub struct SetAttributes {
     pub flags: Option<u64>,
 }
 
+impl SetAttributes {
+    /// Refuses times that are none: they would be kept, and Linux tells them on.
+    fn check_times(&self) -> Result<()> {
+        let mut times = [self.atime, self.mtime, self.ctime, self.otime].into_iter().flatten();
+        match times.all(|time| time.nsec < NSEC) {
+            true => Ok(()),
+            false => Err(Error::User(Errno::INVAL)),
+        }
+    }
+}
+
+/// Refuses flags that an inode cannot get. What neither Linux nor we know must not reach the disk, where it is damage; what the filesystem says by itself is not
+/// the caller's; and whether data have checksums is said before there are any.
+fn may_have_flags(now: &Attributes, flags: u64) -> Result<()> {
+    let changes = now.flags ^ flags;
+    if changes & !SETTABLE != 0 {
+        return Err(Error::User(Errno::OPNOTSUPP));
+    }
+    if changes & (inode_flags::NODATASUM | inode_flags::NODATACOW) != 0
+        && now.is_regular()
+        && now.size != 0
+    {
+        return Err(Error::User(Errno::INVAL));
+    }
+    Ok(())
+}
+
 impl FileTree {
     /// What `stat` tells. Bytes written and not placed yet count as taken.
     pub fn attributes(&self, inode: &Inode) -> Attributes {
         shown(&inode.read())
     }
 
-    /// Changes what `set` names; the values after the change are returned.
+    /// Changes what `set` names; the values after the change are returned. EINVAL for times that are none, and where it would change whether what a file
+    /// has is checksummed; EOPNOTSUPP for flags that are not [`SETTABLE`].
     pub fn set_attributes(
         &self,
         op: &Op<'_>,
@@ -158,7 +202,11 @@ impl FileTree {
         set: &SetAttributes,
     ) -> Result<Attributes> {
         self.writable()?;
+        set.check_times()?;
         let mut state = inode.write();
+        if let Some(flags) = set.flags {
+            may_have_flags(&shown(&state), flags)?;
+        }
         state.touch(inode, self, op)?;
         if let Some(size) = set.size {
             self.resize(op, inode, &mut state, size)?;

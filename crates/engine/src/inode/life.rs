@@ -50,11 +50,12 @@ impl FileTree {
         self.held.store(CLOSED, Ordering::SeqCst);
     }
 
-    /// Ends a hold. The last one deletes an inode that has no name.
+    /// Ends a hold. The last one deletes an inode that has no name. EINVAL where nobody holds it.
     pub fn release(&self, op: &Op<'_>, inode: &Arc<Inode>) -> Result<()> {
         let mut state = inode.write();
-        let before = inode.holds.fetch_sub(1, Ordering::AcqRel);
-        debug_assert!(before > 0, "released more often than held");
+        let less = |held: u32| held.checked_sub(1);
+        let before = inode.holds.fetch_update(Ordering::AcqRel, Ordering::Acquire, less);
+        let before = before.map_err(|_| Error::User(Errno::INVAL))?;
         // Where none is left, the tree was closed in spite of this hold.
         let fewer = |held: usize| held.checked_sub(1).filter(|_| held != CLOSED);
         let _closed = self.held.fetch_update(Ordering::SeqCst, Ordering::SeqCst, fewer);

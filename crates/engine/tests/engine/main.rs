@@ -11,6 +11,7 @@ mod known;
 mod large;
 mod limits;
 mod memory;
+mod misuse;
 mod names;
 mod quotas;
 mod reclaim;

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use buttress::{Change, FileKind, Filesystem, New, Node, Owner, SetXattr, Time, Times};
+use buttress::{Change, Errno, FileKind, Filesystem, New, Node, Owner, SetXattr, Time, Times};
 use rustix::fs::FileType;
 
 use super::read::{Batch, Entry, Piece, Segments, Stat, What, open, read_full, read_top};
@@ -208,8 +208,11 @@ impl<'a> Writer<'a> {
 
     fn xattrs(&self, node: Node, path: &Path, entry: &Entry) -> Result<(), MkfsError> {
         for (name, value) in &entry.xattrs {
-            let set = self.fs.set_xattr(node, name, value, SetXattr::Any);
-            set.map_err(|error| self.failed("copy an xattr of", path, error))?;
+            match self.fs.set_xattr(node, name, value, SetXattr::Any) {
+                // Of another filesystem's own: nobody could read it.
+                Err(error) if error.errno() == Errno::OPNOTSUPP => {}
+                set => set.map_err(|error| self.failed("copy an xattr of", path, error))?,
+            }
         }
         Ok(())
     }
