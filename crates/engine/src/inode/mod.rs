@@ -51,6 +51,7 @@ mod io;
 mod life;
 mod link;
 mod log;
+mod many_names;
 mod name;
 mod name_hashes;
 mod names;

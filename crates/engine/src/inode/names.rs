@@ -7,6 +7,7 @@ use buttress_ondisk::{Key, kind};
 
 use buttress_codec::crc32c::extref_hash;
 
+use super::many_names::ManyNames;
 use super::name::Name;
 use super::state::{Changes, State};
 use crate::error::{Errno, Error, Result};
@@ -33,7 +34,7 @@ pub struct NameChange {
 }
 
 impl NameChange {
-    fn is(&self, parent: u64, name: &[u8]) -> bool {
+    pub(super) fn is(&self, parent: u64, name: &[u8]) -> bool {
         self.parent == parent && self.name.as_bytes() == name
     }
 }
@@ -47,7 +48,7 @@ pub enum Names {
     /// One change.
     One(NameChange),
     /// Several.
-    Many(Vec<NameChange>),
+    Many(Box<ManyNames>),
 }
 
 impl Names {
@@ -56,7 +57,7 @@ impl Names {
         match self {
             Names::None => &[],
             Names::One(change) => std::slice::from_ref(change),
-            Names::Many(changes) => changes,
+            Names::Many(many) => many.as_slice(),
         }
     }
 
@@ -65,14 +66,16 @@ impl Names {
             *self = Names::One(new);
             return;
         }
-        *self = match std::mem::take(self) {
-            Names::None => Names::One(new),
-            Names::One(one) => Names::Many(vec![one, new]),
-            Names::Many(mut many) => {
-                many.push(new);
-                Names::Many(many)
-            }
-        };
+        if let Names::One(_) = self
+            && let Names::One(one) = std::mem::take(self)
+        {
+            let mut many = Box::<ManyNames>::default();
+            many.push(one);
+            *self = Names::Many(many);
+        }
+        if let Names::Many(many) = self {
+            many.push(new);
+        }
     }
 
     /// The inode has a name more.
@@ -82,50 +85,58 @@ impl Names {
 
     /// The inode has this name no more.
     pub fn lose(&mut self, parent: u64, index: u64, name: &[u8]) {
-        let gained = |change: &NameChange| change.gained && change.is(parent, name);
-        match self {
-            Names::One(change) if gained(change) => *self = Names::None,
-            Names::Many(many) => match many.iter().rposition(gained) {
-                Some(at) => drop(many.swap_remove(at)),
-                None => self.push(NameChange {
-                    parent,
-                    index,
-                    name: Name::new(name),
-                    gained: false,
-                    taken: false,
-                }),
-            },
-            _ => self.push(NameChange {
-                parent,
-                index,
-                name: Name::new(name),
-                gained: false,
-                taken: false,
-            }),
+        let was_gained = match self {
+            Names::One(change) if change.gained && change.is(parent, name) => {
+                *self = Names::None;
+                true
+            }
+            Names::Many(many) => many.ungain(parent, name),
+            _ => false,
+        };
+        if !was_gained {
+            let name = Name::new(name);
+            self.push(NameChange { parent, index, name, gained: false, taken: false });
         }
     }
 
     /// The index of a name that the layer gained; `Some(None)` when it lost the name.
     fn index_of(&self, parent: u64, name: &[u8]) -> Option<Option<u64>> {
-        let about = || self.as_slice().iter().filter(|change| change.is(parent, name));
-        match about().find(|change| change.gained) {
-            Some(change) => Some(Some(change.index)),
-            None => about().next().map(|_| None),
+        let index = |changes: &mut dyn Iterator<Item = &NameChange>| {
+            let mut known = None;
+            for change in changes {
+                match change.gained {
+                    true => return Some(Some(change.index)),
+                    false => known = Some(None),
+                }
+            }
+            known
+        };
+        match self {
+            Names::Many(many) => index(&mut many.of(parent, name)),
+            few => index(&mut few.as_slice().iter().filter(|change| change.is(parent, name))),
         }
     }
 
     /// Bytes of the names gained in `parent`, as an `INODE_REF` holds them.
     fn weight_in(&self, parent: u64) -> usize {
-        let gained = self.as_slice().iter().filter(|it| it.gained && it.parent == parent);
-        gained.map(|change| REF_LEN + change.name.as_bytes().len()).sum()
+        match self {
+            Names::One(it) if it.gained && it.parent == parent => {
+                REF_LEN + it.name.as_bytes().len()
+            }
+            Names::Many(many) => many.weight_in(parent),
+            _ => 0,
+        }
     }
 
     /// Bytes of the names gained whose `INODE_EXTREF` would be under `hash`.
     fn weight_of(&self, hash: u64) -> usize {
-        let about =
-            |it: &&NameChange| it.gained && extref_hash(it.parent, it.name.as_bytes()) == hash;
-        let gained = self.as_slice().iter().filter(about);
-        gained.map(|change| EXTREF_LEN + change.name.as_bytes().len()).sum()
+        match self {
+            Names::One(it) if it.gained && extref_hash(it.parent, it.name.as_bytes()) == hash => {
+                EXTREF_LEN + it.name.as_bytes().len()
+            }
+            Names::Many(many) => many.weight_of(hash),
+            _ => 0,
+        }
     }
 }
 
