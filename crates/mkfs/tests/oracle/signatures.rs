@@ -8,6 +8,8 @@ use buttress_mkfs::{Environment, MkfsError, Options, existing_signature};
 use crate::host::run;
 
 const SIZE: u64 = 256 << 20;
+/// The smallest that all of them make something of: xfs wants more than 300 MB.
+const SIZE_OF_OTHERS: u64 = 320 << 20;
 
 fn refusal(device: &dyn BlockDevice) -> String {
     match buttress_mkfs::make(device, &Options::default(), &mut Environment::seeded(1)) {
@@ -33,11 +35,16 @@ fn what_others_have_made() {
     let dir = tempfile::tempdir().unwrap();
     for (program, options, name) in MAKERS {
         let path = dir.path().join(name);
-        std::fs::File::create(&path).unwrap().set_len(SIZE).unwrap();
+        std::fs::File::create(&path).unwrap().set_len(SIZE_OF_OTHERS).unwrap();
         let place = path.display().to_string();
         match run(program, &[options, &[place.as_str()]].concat()) {
             Some(output) if output.status.success() => {}
-            _ => {
+            Some(output) => {
+                let said = String::from_utf8_lossy(&output.stderr);
+                println!("skipped: {program}: {}", said.trim());
+                continue;
+            }
+            None => {
                 println!("skipped: no {program}");
                 continue;
             }
