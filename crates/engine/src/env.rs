@@ -10,6 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
+use crate::error::{Errno, Error, Result};
+
+/// Nanoseconds of a second.
+const SECOND: u32 = 1_000_000_000;
+
 /// A point in time: seconds since 1970, and nanoseconds below 1,000,000,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time {
@@ -32,9 +37,14 @@ impl Time {
         Duration::from_nanos(since)
     }
 
-    /// From the disk.
+    /// From the disk. What is no part of a second there, as nobody writes it, is the end of one: it can be handed on.
     pub fn from_disk(time: &buttress_ondisk::item::Timespec) -> Time {
-        Time { sec: time.sec.get() as i64, nsec: time.nsec.get() }
+        Time { sec: time.sec.get() as i64, nsec: time.nsec.get().min(SECOND - 1) }
+    }
+
+    /// EINVAL where the nanoseconds are a second or more.
+    pub fn check(self) -> Result<()> {
+        if self.nsec < SECOND { Ok(()) } else { Err(Error::User(Errno::INVAL)) }
     }
 }
 

@@ -90,14 +90,14 @@ impl BadFiles {
         found.named.iter().map(line).chain(more).chain(cut).collect()
     }
 
-    /// The same for programs, and how many more there are.
-    pub fn json(&self, at: usize) -> Option<(Value, usize)> {
+    /// The same for programs, how many more there are, and whether there may be others.
+    pub fn json(&self, at: usize) -> Option<(Value, usize, bool)> {
         let found = self.found.get(at).filter(|found| !found.named.is_empty())?;
         let json = |file: &BadFile| {
             let path = file.path.as_ref().map(|path| output::text_json(path));
             json!({ "root": file.it.tree, "inode": file.it.ino, "path": path })
         };
-        Some((found.named.iter().map(json).collect(), found.more))
+        Some((found.named.iter().map(json).collect(), found.more, found.cut))
     }
 }
 
@@ -115,8 +115,9 @@ fn files_of(fs: &Filesystem, issue: &Issue, left: &mut u64) -> Found {
         }
         let logical = logical + sector * SECTOR;
         let wanted = WantedReferrers { logical, whole: false, most: KNOWN_MAX };
+        *left = left.saturating_sub(1);
         let Ok(answer) = fs.referrers(wanted) else { continue };
-        *left = left.saturating_sub(1 + answer.found.len() as u64 + answer.left_out);
+        *left = left.saturating_sub(answer.found.len() as u64 + answer.left_out);
         cut |= answer.left_out > 0;
         known.extend(answer.found.into_iter().map(|it| ((it.tree, it.ino), it)));
     }

@@ -246,7 +246,7 @@ fn json(path: &Path, fsid: Option<Uuid>, report: &Report, files: &BadFiles) -> V
 }
 
 /// An issue with what is known of its place.
-fn issue(issue: &Issue, files: Option<(Value, usize)>) -> Value {
+fn issue(issue: &Issue, files: Option<(Value, usize, bool)>) -> Value {
     let mut map = Map::new();
     map.insert("id".into(), issue.kind.id().into());
     map.insert("severity".into(), issue.kind.severity().name().into());
@@ -272,9 +272,10 @@ fn issue(issue: &Issue, files: Option<(Value, usize)>) -> Value {
     if let Some(path) = path {
         map.insert("path".into(), output::text_json(path));
     }
-    if let Some((named, more)) = files {
+    if let Some((named, more, cut)) = files {
         map.insert("files".into(), named);
         map.insert("files-more".into(), more.into());
+        map.insert("files-cut".into(), cut.into());
     }
     map.insert("have".into(), issue.have.clone().into());
     map.insert("expect".into(), issue.expect.clone().into());

@@ -116,11 +116,13 @@ fn kinds(vfs: &Vfs, vnode: &Vnode) -> Result<Vec<Kind>, Failure> {
 }
 
 /// The properties of a vnode: names and values.
-fn values(vfs: &Vfs, vnode: &Vnode, kind: Option<Kind>) -> Result<Map<String, Value>, Failure> {
+fn values(vfs: &Vfs, vnode: &Vnode, args: &Get) -> Result<Map<String, Value>, Failure> {
     let mut found = Map::new();
     let kinds = kinds(vfs, vnode)?;
     for (name, of, _) in ABOUT {
-        if !kinds.contains(&of) || kind.is_some_and(|kind| kind != of) {
+        let is_asked = args.kind.is_none_or(|kind| kind == of)
+            && args.name.as_deref().is_none_or(|wanted| wanted == name);
+        if !kinds.contains(&of) || !is_asked {
             continue;
         }
         let value = match of {
@@ -147,18 +149,15 @@ fn compression(vnode: &Vnode) -> Result<Option<Vec<u8>>, Failure> {
 }
 
 fn get(args: &Get, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let mut found = session(globals, Access::ReadOnly, |session| {
+    let found = session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
         let vfs = Vfs::of(&vnode)?;
-        let found = values(&vfs, &vnode, args.kind)?;
+        let found = values(&vfs, &vnode, args)?;
         match &args.name {
             Some(name) if !found.contains_key(name) => Err(refused(name, args.kind, &vnode)),
             _ => Ok(found),
         }
     })?;
-    if let Some(wanted) = &args.name {
-        found.retain(|name, _| name == wanted);
-    }
     if globals.format == Format::Json {
         return Ok(output::write_json(out, "properties", found.into())?);
     }

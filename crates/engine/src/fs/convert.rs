@@ -108,6 +108,12 @@ impl Change {
         }
     }
 
+    /// EINVAL for times that are none.
+    pub(super) fn check_times(&self) -> Result<()> {
+        let times = [self.atime, self.mtime, self.ctime, self.otime];
+        times.into_iter().flatten().try_for_each(Time::check)
+    }
+
     /// The change of a file that has these values now.
     pub(super) fn against(&self, now: &inode::Attributes) -> SetAttributes {
         let mut mode = self.mode;

@@ -13,7 +13,9 @@ use super::types::{Attributes, Change, Entry, FileKind, New, Node};
 use super::{Filesystem, Inner, acl};
 use crate::error::{Errno, Error, Passed, Result};
 use crate::inode::file::FILE_END;
-use crate::inode::{FEW, Inode, Location, Name, SetAttributes, SetXattr, Step, letting_go};
+use crate::inode::{
+    FEW, Inode, Location, Name, SetAttributes, SetXattr, Step, letting_go, may_have_flags,
+};
 use crate::space::Need;
 use crate::subvol::{Near, Subvolume};
 use crate::txn::Op;
@@ -278,6 +280,7 @@ impl Inner {
 
     /// Makes what `new` describes: with a name, or without one and held.
     fn make(&self, dir: Node, name: Option<&[u8]>, new: &New) -> Result<Attributes> {
+        new.times.map_or(Ok(()), |times| Change::to_times(&times).check_times())?;
         let len = CREATE_LEN + 3 * name.map_or(0, <[u8]>::len) + new.target.len();
         let default = match new.inherit {
             true => {
@@ -402,6 +405,14 @@ impl Filesystem {
         };
         let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
         inner.ready(node)?;
+        // What would be refused at the end is so before anything is cut.
+        change.check_times()?;
+        if let Some(flags) = change.flags {
+            inner.read(|op| {
+                let (subvolume, inode) = inner.find(op, node)?;
+                may_have_flags(&subvolume.tree.attributes(&inode), flags)
+            })?;
+        }
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
         let data = if size == 0 { 0 } else { 2 * buttress_ondisk::SECTOR };
         let mut end = FILE_END;

@@ -121,9 +121,6 @@ impl Attributes {
     }
 }
 
-/// Nanoseconds of a second.
-const NSEC: u32 = 1_000_000_000;
-
 /// The flags that can be set and taken away.
 const SETTABLE: u64 = inode_flags::NODATASUM
     | inode_flags::NODATACOW
@@ -163,17 +160,14 @@ pub struct SetAttributes {
 impl SetAttributes {
     /// Refuses times that are none: they would be kept, and Linux tells them on.
     fn check_times(&self) -> Result<()> {
-        let mut times = [self.atime, self.mtime, self.ctime, self.otime].into_iter().flatten();
-        match times.all(|time| time.nsec < NSEC) {
-            true => Ok(()),
-            false => Err(Error::User(Errno::INVAL)),
-        }
+        let times = [self.atime, self.mtime, self.ctime, self.otime];
+        times.into_iter().flatten().try_for_each(Time::check)
     }
 }
 
 /// Refuses flags that an inode cannot get. What neither Linux nor we know must not reach the disk, where it is damage; what the filesystem says by itself is not
 /// the caller's; and whether data have checksums is said before there are any.
-fn may_have_flags(now: &Attributes, flags: u64) -> Result<()> {
+pub fn may_have_flags(now: &Attributes, flags: u64) -> Result<()> {
     let changes = now.flags ^ flags;
     if changes & !SETTABLE != 0 {
         return Err(Error::User(Errno::OPNOTSUPP));

@@ -68,7 +68,7 @@ mod tests;
 mod tree;
 mod xattrs;
 
-pub use attributes::{Attributes, SetAttributes, mode};
+pub use attributes::{Attributes, SetAttributes, may_have_flags, mode};
 pub use create::{NewInode, NewKind};
 pub use delalloc::Flush;
 pub use directory::DirectoryEntry;

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use buttress::{Change, Errno, FileKind, Filesystem, New, Node, OpenMode, Options, SetXattr, Time};
+use buttress::{
+    Change, Errno, FileKind, Filesystem, New, Node, OpenMode, Options, SetXattr, Time, Times,
+};
 
 use crate::judge::{Image, content, put};
 
@@ -69,6 +71,39 @@ fn times_are_times() {
         }
     }
     assert_eq!(fs.attributes(node).unwrap(), before);
+    let bad = Time { sec: 5, nsec: 1_000_000_000 };
+    let good = Time { sec: 5, nsec: 0 };
+    let times = Times { atime: good, mtime: good, ctime: bad, otime: good };
+    let new = New { times: Some(times), ..New::file(0o644) };
+    assert_eq!(errno(fs.create(Node::ROOT, b"made", &new)), Errno::INVAL);
+    assert_eq!(fs.lookup(Node::ROOT, b"made").unwrap(), None);
+    assert_eq!(errno(fs.create_unnamed(Node::ROOT, &new)), Errno::INVAL);
+}
+
+/// A file of more extents than one step cuts.
+#[test]
+fn what_is_refused_cuts_nothing() {
+    let image = Image::by_us(256 << 20);
+    let fs = image.open();
+    let node = file(&fs, b"x");
+    for at in 0..5000 {
+        fs.write(node, at * 8192, b"x").unwrap();
+    }
+    fs.commit().unwrap();
+    let before = fs.attributes(node).unwrap();
+    let time = Some(Time { sec: 5, nsec: u32::MAX });
+    let cut = Change { size: Some(0), ..Change::default() };
+    for change in [
+        Change { flags: Some(1 << 12), ..cut },
+        Change { flags: Some(1), ..cut },
+        Change { otime: time, ..cut },
+    ] {
+        assert!(fs.set_attributes(node, &change).is_err(), "{change:?}");
+        assert_eq!(fs.attributes(node).unwrap(), before, "{change:?}");
+    }
+    fs.set_attributes(node, &cut).unwrap();
+    fs.close().unwrap();
+    image.check();
 }
 
 #[test]
