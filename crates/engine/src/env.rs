@@ -10,8 +10,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use parking_lot::Mutex;
 
-use crate::error::{Errno, Error, Result};
-
 /// Nanoseconds of a second.
 const SECOND: u32 = 1_000_000_000;
 
@@ -42,9 +40,9 @@ impl Time {
         Time { sec: time.sec.get() as i64, nsec: time.nsec.get().min(SECOND - 1) }
     }
 
-    /// EINVAL where the nanoseconds are a second or more.
-    pub fn check(self) -> Result<()> {
-        if self.nsec < SECOND { Ok(()) } else { Err(Error::User(Errno::INVAL)) }
+    /// Whether the nanoseconds are less than a second.
+    pub fn is_time(self) -> bool {
+        self.nsec < SECOND
     }
 }
 

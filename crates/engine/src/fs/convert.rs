@@ -111,7 +111,10 @@ impl Change {
     /// EINVAL for times that are none.
     pub(super) fn check_times(&self) -> Result<()> {
         let times = [self.atime, self.mtime, self.ctime, self.otime];
-        times.into_iter().flatten().try_for_each(Time::check)
+        match times.into_iter().flatten().all(Time::is_time) {
+            true => Ok(()),
+            false => Err(Error::User(Errno::INVAL)),
+        }
     }
 
     /// The change of a file that has these values now.

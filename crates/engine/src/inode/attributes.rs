@@ -161,7 +161,10 @@ impl SetAttributes {
     /// Refuses times that are none: they would be kept, and Linux tells them on.
     fn check_times(&self) -> Result<()> {
         let times = [self.atime, self.mtime, self.ctime, self.otime];
-        times.into_iter().flatten().try_for_each(Time::check)
+        match times.into_iter().flatten().all(Time::is_time) {
+            true => Ok(()),
+            false => Err(Error::User(Errno::INVAL)),
+        }
     }
 }
 
