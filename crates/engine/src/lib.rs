@@ -26,7 +26,7 @@ pub use fs::{
     ClassUsage, Counting, DeviceInfo, Discard, Emptied, Emptying, Entry, Fiemap, File, FileExtent,
     FileKind, Filesystem, GroupInfo, Info, Mapping, New, NewLimits, Node, OpenMode, Options, Owner,
     Place, Referrer, Referrers, Rename, Seek, SetXattr, Stored, StoredIn, SubvolumeInfo, Times,
-    Usage, WantedReferrers, acl, fiemap_flags, profile_of,
+    Usage, WantedReferrers, acl, check_namespace, fiemap_flags, profile_of,
 };
 pub use refs::usage as costs;
 pub use stats::Stats;

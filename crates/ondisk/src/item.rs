@@ -85,6 +85,20 @@ pub mod inode_flags {
     pub const ROOT_ITEM_INIT: u64 = 1 << 31;
     /// Read-only compatible: fs-verity.
     pub const RO_VERITY: u64 = 1 << 32;
+    /// All that the format has in the lower half.
+    pub const KNOWN: u64 = NODATASUM
+        | NODATACOW
+        | READONLY
+        | NOCOMPRESS
+        | PREALLOC
+        | SYNC
+        | IMMUTABLE
+        | APPEND
+        | NODUMP
+        | NOATIME
+        | DIRSYNC
+        | COMPRESS
+        | ROOT_ITEM_INIT;
 }
 
 disk!(

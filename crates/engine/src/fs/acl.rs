@@ -12,9 +12,6 @@ pub const ACCESS: &[u8] = b"system.posix_acl_access";
 /// The xattr of the ACL that new files in a directory take over.
 pub const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// What names of other xattrs begin with.
-const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
-
 const VERSION: u32 = 2;
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
@@ -45,17 +42,9 @@ impl Born {
     }
 }
 
-/// Refuses xattrs that Linux has no place for, and could list but not read: EOPNOTSUPP outside the namespaces of btrfs, EINVAL for a namespace without a
-/// name, and for what is no ACL.
-pub(super) fn check_xattr(name: &[u8], value: &[u8]) -> Result<()> {
-    if name == ACCESS || name == DEFAULT {
-        return parse(value).map(drop);
-    }
-    match NAMESPACES.iter().find_map(|prefix| name.strip_prefix(*prefix)) {
-        Some(b"") => Err(Error::User(Errno::INVAL)),
-        Some(_) => Ok(()),
-        None => Err(Error::User(Errno::OPNOTSUPP)),
-    }
+/// EINVAL for what is no ACL.
+pub(super) fn check(acl: &[u8]) -> Result<()> {
+    parse(acl).map(drop)
 }
 
 /// What a new file takes over from its directory's default ACL, if that has one; without, the umask counts.

@@ -21,6 +21,7 @@ mod known;
 mod leavings;
 #[cfg(test)]
 mod log_tests;
+mod namespaces;
 mod nodes;
 mod open;
 mod options;
@@ -61,6 +62,7 @@ pub use costs::Counting;
 pub use fiemap::{Fiemap, FileExtent, fiemap_flags};
 pub use file::{File, OpenMode};
 pub use info::{DeviceInfo, Info};
+pub use namespaces::check_namespace;
 pub use options::{Discard, Options};
 pub use qgroups::NewLimits;
 pub use relocate::{Emptied, Emptying};

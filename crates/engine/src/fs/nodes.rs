@@ -10,7 +10,7 @@ use buttress_ondisk::objectid;
 use super::own::About;
 use super::run::{deleting, need, plus};
 use super::types::{Attributes, Change, Entry, FileKind, New, Node};
-use super::{Filesystem, Inner, acl};
+use super::{Filesystem, Inner, acl, namespaces};
 use crate::error::{Errno, Error, Passed, Result};
 use crate::inode::file::FILE_END;
 use crate::inode::{
@@ -398,6 +398,7 @@ impl Filesystem {
     /// Changes what `change` names; answers the attributes after. A file of many extents is cut in steps: whoever looks at
     /// it meanwhile sees sizes in between, and so does who comes after a crash.
     pub fn set_attributes(&self, node: Node, change: &Change) -> Result<Attributes> {
+        change.check_times()?;
         let inner = self.inner();
         let set = |op: &Op<'_>, subvolume: &Subvolume, inode: &Arc<Inode>| {
             let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
@@ -406,7 +407,6 @@ impl Filesystem {
         let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
         inner.ready(node)?;
         // What would be refused at the end is so before anything is cut.
-        change.check_times()?;
         if let Some(flags) = change.flags {
             inner.read(|op| {
                 let (subvolume, inode) = inner.find(op, node)?;
@@ -565,7 +565,7 @@ impl Filesystem {
     /// Sets an xattr. What an ACL means for the mode is the caller's business. EOPNOTSUPP outside the namespaces that btrfs has (`user.`, `trusted.`,
     /// `security.`, `btrfs.` and the two ACLs), EINVAL for a namespace without a name and for what is no ACL, EACCES for a default ACL of what is no directory.
     pub fn set_xattr(&self, node: Node, name: &[u8], value: &[u8], how: SetXattr) -> Result<()> {
-        acl::check_xattr(name, value)?;
+        namespaces::check(name, value)?;
         let need = need(2, 60 + name.len() + value.len());
         self.inner().change_at(node, need, |op, subvolume, inode| {
             if name == acl::DEFAULT && !subvolume.tree.attributes(inode).is_directory() {

@@ -122,17 +122,7 @@ impl Attributes {
 }
 
 /// The flags that can be set and taken away.
-const SETTABLE: u64 = inode_flags::NODATASUM
-    | inode_flags::NODATACOW
-    | inode_flags::READONLY
-    | inode_flags::NOCOMPRESS
-    | inode_flags::SYNC
-    | inode_flags::IMMUTABLE
-    | inode_flags::APPEND
-    | inode_flags::NODUMP
-    | inode_flags::NOATIME
-    | inode_flags::DIRSYNC
-    | inode_flags::COMPRESS;
+const SETTABLE: u64 = inode_flags::KNOWN & !(inode_flags::PREALLOC | inode_flags::ROOT_ITEM_INIT);
 
 /// What [`FileTree::set_attributes`] changes: whatever is given.
 #[derive(Clone, Copy, Debug, Default)]
@@ -157,17 +147,6 @@ pub struct SetAttributes {
     pub flags: Option<u64>,
 }
 
-impl SetAttributes {
-    /// Refuses times that are none: they would be kept, and Linux tells them on.
-    fn check_times(&self) -> Result<()> {
-        let times = [self.atime, self.mtime, self.ctime, self.otime];
-        match times.into_iter().flatten().all(Time::is_time) {
-            true => Ok(()),
-            false => Err(Error::User(Errno::INVAL)),
-        }
-    }
-}
-
 /// Refuses flags that an inode cannot get. What neither Linux nor we know must not reach the disk, where it is damage; what the filesystem says by itself is not
 /// the caller's; and whether data have checksums is said before there are any.
 pub fn may_have_flags(now: &Attributes, flags: u64) -> Result<()> {
@@ -190,8 +169,8 @@ impl FileTree {
         shown(&inode.read())
     }
 
-    /// Changes what `set` names; the values after the change are returned. EINVAL for times that are none, and where it would change whether what a file
-    /// has is checksummed; EOPNOTSUPP for flags that are not [`SETTABLE`].
+    /// Changes what `set` names; the values after the change are returned. EINVAL where it would change whether what a file has is checksummed;
+    /// EOPNOTSUPP for flags that are not [`SETTABLE`]. Times are the caller's to check.
     pub fn set_attributes(
         &self,
         op: &Op<'_>,
@@ -199,7 +178,6 @@ impl FileTree {
         set: &SetAttributes,
     ) -> Result<Attributes> {
         self.writable()?;
-        set.check_times()?;
         let mut state = inode.write();
         if let Some(flags) = set.flags {
             may_have_flags(&shown(&state), flags)?;

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use buttress::check_namespace;
 use buttress::ondisk::item::mode::{
     DIRECTORY, GROUP_EXECUTE, PERMISSIONS, SET_GID, SET_UID, TYPE_MASK as TYPE,
 };
@@ -147,7 +148,7 @@ impl<S: Store> Mount<S> {
 
     pub(super) fn removexattr(&self, request: &Request<'_>) -> Answer<()> {
         let name = request.body().text()?;
-        check_namespace(name)?;
+        check_namespace(name.as_encoded_bytes())?;
         let node = self.node(request.nodeid())?;
         self.has_xattrs(&node)?;
         self.may_touch(&node)?;
@@ -175,7 +176,7 @@ impl<S: Control> Mount<S> {
                 self.get_word(request, word)
             }
             None => {
-                check_namespace(name)?;
+                check_namespace(name.as_encoded_bytes())?;
                 self.find_xattr(request.nodeid(), name)?.ok_or(Errno::NODATA)
             }
         });
@@ -211,7 +212,7 @@ impl<S: Control> Mount<S> {
         if let Some(word) = words::word(name) {
             return self.set_word(request, word, value);
         }
-        check_namespace(name)?;
+        check_namespace(name.as_encoded_bytes())?;
         self.nodes.change_xattrs(request.nodeid(), || {
             self.set_stored_xattr(request, &wish, (name, value))
         })
@@ -246,21 +247,6 @@ impl<S: Control> Mount<S> {
             self.store.set_attributes(&node, &change)?;
         }
         self.file_changed(())
-    }
-}
-
-/// Refuses names that btrfs has no place for: EOPNOTSUPP outside its namespaces, EINVAL for a
-/// namespace without a name.
-fn check_namespace(name: &OsStr) -> Answer<()> {
-    const NAMESPACES: [&[u8]; 4] = [b"user.", b"trusted.", b"security.", b"btrfs."];
-    let bytes = name.as_encoded_bytes();
-    if bytes == acl::ACCESS.as_bytes() || bytes == acl::DEFAULT.as_bytes() {
-        return Ok(());
-    }
-    match NAMESPACES.iter().find_map(|prefix| bytes.strip_prefix(*prefix)) {
-        Some(b"") => Err(Errno::INVAL),
-        Some(_) => Ok(()),
-        None => Err(Errno::OPNOTSUPP),
     }
 }
 
@@ -319,17 +305,6 @@ mod tests {
         assert_eq!(kept(FILE | 0o2745), (None, Some(0o745)));
         assert_eq!(kept(FILE | 0o6745), (Some(0o2745), Some(0o745)));
         assert_eq!(kept(FILE | 0o644), (None, None));
-    }
-
-    #[test]
-    fn namespaces_of_btrfs() {
-        for good in ["user.a", "security.capability", "btrfs.compression", acl::DEFAULT] {
-            assert_eq!(check_namespace(OsStr::new(good)), Ok(()));
-        }
-        assert_eq!(check_namespace(OsStr::new("user.")), Err(Errno::INVAL));
-        for bad in ["other.a", "name", "system.other"] {
-            assert_eq!(check_namespace(OsStr::new(bad)), Err(Errno::OPNOTSUPP));
-        }
     }
 
     #[test]

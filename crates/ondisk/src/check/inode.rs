@@ -11,20 +11,6 @@ use crate::key::{Key, kind, objectid};
 use crate::view::{self, DirEntry, FileExtentItem};
 use crate::{COMPRESSED_LEN_MAX, HEADER_LEN, ITEM_LEN, NAME_LEN_MAX};
 
-/// The flags that the format has in the lower half.
-const INODE_FLAGS: u64 = inode_flags::NODATASUM
-    | inode_flags::NODATACOW
-    | inode_flags::READONLY
-    | inode_flags::NOCOMPRESS
-    | inode_flags::PREALLOC
-    | inode_flags::SYNC
-    | inode_flags::IMMUTABLE
-    | inode_flags::APPEND
-    | inode_flags::NODUMP
-    | inode_flags::NOATIME
-    | inode_flags::DIRSYNC
-    | inode_flags::COMPRESS
-    | inode_flags::ROOT_ITEM_INIT;
 const COMPRESSION_MAX: u8 = 3;
 /// The type of encrypted names is the usual one with this bit.
 const TYPE_ENCRYPTED: u8 = 0x80;
@@ -85,10 +71,10 @@ pub(super) fn inode_item(item: &Item<'_>) -> Checked {
     }
     let flags = inode.flags.get() & 0xffff_ffff;
     ensure!(
-        flags & !INODE_FLAGS == 0,
+        flags & !inode_flags::KNOWN == 0,
         "unknown inode flags",
         format_args!("{flags:#x}"),
-        format_args!("bits of {INODE_FLAGS:#x}")
+        format_args!("bits of {:#x}", inode_flags::KNOWN)
     );
     Ok(())
 }
