@@ -14,6 +14,7 @@ pub mod facts;
 pub mod load;
 pub mod logs;
 pub mod mapped;
+pub mod memory;
 pub mod model;
 pub mod ops;
 pub mod oracle;

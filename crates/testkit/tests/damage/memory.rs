@@ -9,6 +9,7 @@ use buttress::{Allocate, Filesystem, New, Node, Options as Mode};
 use buttress_check::{Options, Progress, Report, check_devices};
 use buttress_device::{Access, FileDevice, MemoryDevice};
 use buttress_testkit::damage::{Patient, TOP};
+use buttress_testkit::memory::peak_memory;
 use buttress_testkit::oracle::temp_dir;
 
 /// Set in the process that runs the check alone: the image.
@@ -46,12 +47,6 @@ fn check(path: &Path, memory_bytes: usize, issues_max: usize) -> Report {
     let options =
         Options { threads: 2, memory_bytes, issues_max, seed: Some(1), ..Options::default() };
     check_devices(vec![device], &options, &Progress::default()).unwrap()
-}
-
-fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 #[test]

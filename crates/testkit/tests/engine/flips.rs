@@ -21,6 +21,7 @@ use buttress::{
 };
 use buttress_testkit::corpus::crc32c;
 use buttress_testkit::facts::{Facts, facts_of_library};
+use buttress_testkit::memory::peak_memory;
 use buttress_testkit::oracle::{KernelMount, btrfs, mkfs, root_or_skip, temp_dir};
 
 use crate::bytes::{noise, words};
@@ -320,13 +321,6 @@ fn flips(healthy: &Healthy) -> Vec<Flip> {
     }
     let step = if long { 1 } else { flips.len().div_ceil(SAMPLE) };
     flips.into_iter().step_by(step).collect()
-}
-
-/// Bytes that this process had in memory at its peak.
-pub fn peak_memory() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
 /// Runs this test in a process of its own, whose memory no other test fills.

@@ -6,10 +6,9 @@ use std::process::Command;
 
 use buttress::device::FileDevice;
 use buttress::{Change, Filesystem, New, Node, Options, SetXattr, Time};
+use buttress_testkit::memory::peak_memory;
 use buttress_testkit::ops::rng::{Rng, bytes};
 use buttress_testkit::oracle::{check, root_or_skip, temp_dir};
-
-use crate::flips::peak_memory;
 
 /// Set in the process that runs the test alone.
 const ALONE: &str = "BUTTRESS_MEMORY_ALONE";
