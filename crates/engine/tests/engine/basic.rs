@@ -18,6 +18,16 @@ fn directory(fs: &Filesystem, path: &str) -> Node {
     fs.create(dir, &name, &New::directory(0o755)).unwrap().node
 }
 
+/// Reads to the end of a file into buffers with more room than that, up to the end of a sector and not.
+fn read_with_room(fs: &Filesystem, node: Node, offset: usize, expected: Option<&[u8]>) {
+    let expected = expected.unwrap_or_default();
+    for room in [0, 1, 100, 4096 - expected.len() % 4096, 5000] {
+        let mut buf = vec![0xee; expected.len() + room];
+        let len = fs.read(node, offset as u64, &mut buf).unwrap();
+        assert!(&buf[..len] == expected, "{offset} with {room}");
+    }
+}
+
 #[test]
 fn files_of_all_sizes_come_back() {
     for image in [Image::by_progs(512 << 20, &[]), Image::by_us(512 << 20)] {
@@ -31,6 +41,10 @@ fn files_of_all_sizes_come_back() {
         let fs = image.open_read_only();
         for (seed, size) in sizes.iter().enumerate() {
             assert!(content(&fs, &format!("/f{size}")) == bytes(*size, seed as u32), "{size}");
+            let node = fs.resolve(&format!("/f{size}")).unwrap();
+            for offset in [0, 1, 4096, size / 2, size / 8192 * 4096] {
+                read_with_room(&fs, node, offset, bytes(*size, seed as u32).get(offset..));
+            }
         }
         image.mounted(|top| {
             for (seed, size) in sizes.iter().enumerate() {

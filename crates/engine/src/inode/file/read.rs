@@ -202,16 +202,27 @@ impl ReadPlan {
     pub fn run(&self, core: &Core, buf: &mut [u8]) -> Result<usize> {
         let mut csums = None;
         for part in &self.parts {
-            let Some(out) = buf.get_mut(part.at..part.at + part.len) else { break };
+            let room = self.room_for(part, buf.len());
+            let Some(out) = buf.get_mut(part.at..part.at + room) else { break };
             let csums = csums.get_or_insert_with(|| CsumReader::new(core));
-            let done = if part.compression == 0 {
-                self.read_plain(core, csums, part, out)
+            if part.compression == 0 {
+                self.read_plain(core, csums, part, out)?;
+                out[part.len..].fill(0);
             } else {
-                self.read_compressed(core, csums, part, out)
-            };
-            done?;
+                self.read_compressed(core, csums, part, out)?;
+            }
         }
         Ok(self.len)
+    }
+
+    /// How much of the caller's buffer a part may have: up to the end of its last sector when that is the file's end and there is room, so that
+    /// whole sectors are read where they go. Most files end in one.
+    fn room_for(&self, part: &Part, all: usize) -> usize {
+        let whole = part.len.next_multiple_of(SECTOR as usize);
+        let is_last = part.at + part.len == self.len;
+        let is_whole =
+            part.compression == 0 && part.bytenr.saturating_add(part.offset) % SECTOR == 0;
+        if is_last && is_whole && part.at + whole <= all { whole } else { part.len }
     }
 
     /// Says where in the file a part could not be read.
