@@ -1,5 +1,7 @@
 //! Operations from a seed, chosen with an eye on the model so that most of them have something to do.
 
+use std::collections::VecDeque;
+
 use buttress::{Allocate, FileKind, Node, Rename, SetXattr};
 
 use super::rng::Rng;
@@ -85,6 +87,8 @@ pub struct Generator {
     crowded: bool,
     full: bool,
     colliding: Vec<String>,
+    /// What comes next, in a row.
+    next: VecDeque<Op>,
 }
 
 impl Generator {
@@ -107,12 +111,16 @@ impl Generator {
         let colliding = crate::corpus::colliding_names(4000).into_iter();
         let colliding = colliding.filter(|name| name.iter().all(u8::is_ascii_graphic));
         let colliding = colliding.take(5).filter_map(|name| String::from_utf8(name).ok()).collect();
-        Generator { rng, profile, made: 0, crowded: false, full: false, colliding }
+        let next = VecDeque::new();
+        Generator { rng, profile, made: 0, crowded: false, full: false, colliding, next }
     }
 
     /// The next operation.
     pub fn next(&mut self, model: &Model) -> Op {
         self.made += 1;
+        if let Some(next) = self.next.pop_front() {
+            return next;
+        }
         if self.made % 64 == 1 {
             self.crowded = model.count() > self.profile.files_max;
             self.full = model.held_bytes() > self.profile.bytes_max;
@@ -255,6 +263,10 @@ impl Generator {
         let choice = if self.crowded { 40 + self.rng.below(60) } else { self.rng.below(100) };
         match choice {
             0..45 => self.make_op(model),
+            45 if self.rng.one_in(10) => {
+                self.plan_links(model);
+                Op::List { at: "/".into() }
+            }
             45..52 => {
                 let from = match self.rng.one_in(6) {
                     true => format!("@{}", self.rng.below(HANDLES)),
@@ -300,6 +312,22 @@ impl Generator {
         };
         let mode = if matches!(what, Make::Link(_)) { 0o777 } else { mode };
         Op::Make { at, what, mode, owner }
+    }
+
+    /// One file gains and loses names by the dozen, more than are looked at one by one, mostly within a transaction.
+    fn plan_links(&mut self, model: &Model) {
+        let from = self.existing(model, |it| it.is_some_and(|it| it.content().is_some()));
+        let dirs = [self.directory(model).0, self.directory(model).0];
+        for _ in 0..20 + self.rng.below(60) {
+            let mut name = || format!("{}/ln{}", self.rng.pick(&dirs), self.rng.below(60));
+            let (at, to, from) = (name(), name(), from.clone());
+            self.next.push_back(match self.rng.below(12) {
+                0..7 => Op::Link { from, to },
+                7..10 => Op::Unlink { at },
+                10 => Op::Rename { from: at, to, how: Rename::Replace },
+                _ => Op::Rename { from: at, to, how: Rename::Exchange },
+            });
+        }
     }
 
     fn rename_op(&mut self, model: &Model) -> Op {
