@@ -3,7 +3,7 @@
 //! Each request looks at an inode, leaves and tables that nobody has looked at for long. With pages of 4 KiB the processor has to find
 //! out first where each of them is, in a virtual machine by up to 24 further looks at memory: more than the request's own work
 //! (docs/performance.md, "Where memory is"). So Linux is told that the heap may have huge pages. It is told again of what the heap has grown by, by
-//! whoever handles the next request ([`look`]): the heap grows by megabytes at a time, most of which is not used until then. Where one growth
+//! whoever handles the next request (`look`): the heap grows by megabytes at a time, most of which is not used until then. Where one growth
 //! ends and the next one begins there is no huge page, as Linux keeps them apart. So it grows by as much as may stay unused, a sixteenth of
 //! `memory=` within bounds. glibc can do so by itself (`glibc.malloc.hugetlb`), but the one of Debian 12 only now and then: it compares a
 //! string that has no end.

@@ -2,8 +2,8 @@
 //!
 //! Downward: [`options`] (the `-o` words), [`launch`] (the background process) and [`heap`] (its memory) stand beside
 //! [`session`] (threads and the end of a mount), which stands on [`protocol`] (the kernel's
-//! messages). [`mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
-//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. [`join`] mounts once more what is
+//! messages). [`mod@mount`] turns requests into operations of a filesystem, [`nodes`] counts what the
+//! kernel holds, and [`daemon`] puts it all together, within the memory of its [`budget`]. `join` mounts once more what is
 //! mounted already. [`unmount()`] and [`holder`] are for those who wait for the end of a mount, [`client`] is for commands on a live one.
 
 /// Says something on standard error. Where that cannot be written nobody listens, which is no reason to stop.

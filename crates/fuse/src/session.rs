@@ -7,15 +7,15 @@
 //! serving. [`Session::wait`] returns after the last request that was received has been handled, so
 //! the caller's final commit holds all that is acknowledged.
 //!
-//! Where the kernel offers io_uring, [`rings`] take the readers' place, and one reader stays for the little that comes by
-//! /dev/fuse then. Their [`policy`] keeps programs on their processors.
+//! Where the kernel offers io_uring, `rings` take the readers' place, and one reader stays for the little that comes by
+//! /dev/fuse then. Their `policy` keeps programs on their processors.
 //!
 //! A request that waits long (an fsync waits for barriers, or for a whole commit) must not keep others from being read:
-//! [`crew`] puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
+//! `crew` puts a spare thread in the reader's place meanwhile, which goes on with the reader's buffer:
 //! there are as many large buffers as readers, however many threads wait.
 //!
-//! A request that is about all that was written (a snapshot, say) has to find what the kernel still keeps: [`parked`] sets it
-//! aside until that has been written. [`prune`] has the kernel forget what it keeps of deleted subvolumes.
+//! A request that is about all that was written (a snapshot, say) has to find what the kernel still keeps: `parked` sets it
+//! aside until that has been written. `prune` has the kernel forget what it keeps of deleted subvolumes.
 //!
 //! A mount of a block device ends with DESTROY, which umount(2) waits for: it is
 //! answered when the session is dropped, after the caller's final commit.

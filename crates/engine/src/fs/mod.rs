@@ -1,8 +1,8 @@
 //! The public interface: an open filesystem, its files by number and by path, its subvolumes.
 //!
-//! Nothing here knows how anything is stored. Each operation is the same few steps ([`run`]): join the running
+//! Nothing here knows how anything is stored. Each operation is the same few steps (`run`): join the running
 //! transaction, reserve what its commit may need, let the layer below do it; and when space is short, let go of
-//! everything, commit and try again. A thread of its own ([`worker`]) commits from time to time and drops deleted
+//! everything, commit and try again. A thread of its own (`worker`) commits from time to time and drops deleted
 //! subvolumes.
 //!
 //! Permissions are not checked here: front ends that have users do that.

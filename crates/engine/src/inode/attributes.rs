@@ -170,7 +170,7 @@ impl FileTree {
     }
 
     /// Changes what `set` names; the values after the change are returned. EINVAL where it would change whether what a file has is checksummed;
-    /// EOPNOTSUPP for flags that are not [`SETTABLE`]. Times are the caller's to check.
+    /// EOPNOTSUPP for flags that are not `SETTABLE`. Times are the caller's to check.
     pub fn set_attributes(
         &self,
         op: &Op<'_>,

@@ -23,7 +23,7 @@
 //!
 //! One lock per inode, taken in the order of inode numbers when an operation needs several; the tree-wide rename lock before
 //! them, the table's and the list's locks after them. Nothing waits for space or a commit while it holds one. Who writes the data of many files at
-//! once (a commit, or [`delalloc`]) does not wait for the second one.
+//! once (a commit, or `delalloc`) does not wait for the second one.
 //!
 //! # Crash argument
 //!
@@ -151,7 +151,7 @@ pub struct Inode {
 
 impl Inode {
     /// The transaction that changed it last; 0 when it has not changed since it was loaded. Whoever changes an inode says so
-    /// ([`State::touch`]), and what the change needs to be found belongs to the same transaction or an older one.
+    /// (`State::touch`), and what the change needs to be found belongs to the same transaction or an older one.
     pub fn changed_in(&self) -> u64 {
         self.read().transid
     }

@@ -5,14 +5,14 @@
 //! blocks but those of the chunk tree), system (the chunk tree). In a mixed filesystem data and
 //! metadata are one class.
 //!
-//! Every group keeps two views of itself ([`group`]): what can be allocated, which the operations of
+//! Every group keeps two views of itself (`group`): what can be allocated, which the operations of
 //! the running transaction change at any time, and what the committing transaction writes down.
 //! What the last durable commit reaches is pinned when it is let go, and not allocated again before
 //! the freeze that follows the next durable commit: a crash at any moment finds it untouched.
 //!
-//! What is free is told to the device, if that is wanted ([`trim`]).
+//! What is free is told to the device, if that is wanted (`trim`).
 //!
-//! Where a group has free space leaves memory when nobody has changed it for long, and there is too much of it ([`cold`]).
+//! Where a group has free space leaves memory when nobody has changed it for long, and there is too much of it (`cold`).
 //!
 //! Locks: whose turn it is to tell the device what is free, then what threads have in hand of promises, then the pool (device, chunks, promises), then a class, then the index of addresses.
 //! None of them but that turn is held while a tree is read or written.

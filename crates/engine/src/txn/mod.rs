@@ -11,7 +11,7 @@
 //! with a barrier, and only then writes superblocks. A crash leaves the last commit, or this one whole. A commit that
 //! fails latches the first cause ([`Transactions::abort`]); nothing is written after it.
 //!
-//! A panic is a failure, too. A commit that it ends is an abort ([`Guard`]); so is an operation, which may have changed half
+//! A panic is a failure, too. A commit that it ends is an abort (`Guard`); so is an operation, which may have changed half
 //! of what it was about: it aborts before it lets go of the gate, and no transaction is frozen after that. One that only
 //! reads leaves nothing half done.
 

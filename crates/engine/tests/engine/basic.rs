@@ -41,7 +41,7 @@ fn files_of_all_sizes_come_back() {
         let fs = image.open_read_only();
         for (seed, size) in sizes.iter().enumerate() {
             assert!(content(&fs, &format!("/f{size}")) == bytes(*size, seed as u32), "{size}");
-            let node = fs.resolve(&format!("/f{size}")).unwrap();
+            let node = fs.resolve(format!("/f{size}")).unwrap();
             for offset in [0, 1, 4096, size / 2, size / 8192 * 4096] {
                 read_with_room(&fs, node, offset, bytes(*size, seed as u32).get(offset..));
             }

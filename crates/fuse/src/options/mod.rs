@@ -1,6 +1,6 @@
 //! The words after `-o`: what mount(8), fstab and btrfs(5) call them, with what they mean here.
 //!
-//! Each known word is one row of [`table`] and falls into one of four kinds: it does something; it
+//! Each known word is one row of `table` and falls into one of four kinds: it does something; it
 //! is accepted because it says what buttress does anyway; it is accepted without an effect, since files are the same
 //! without it (how they are laid out, compressed, cached), and the caller is told; or it is refused by name because it
 //! changes what is seen or allowed and its effect is not there yet. A value that makes

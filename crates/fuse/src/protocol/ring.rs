@@ -7,7 +7,7 @@
 //! (The kernel's documentation: `filesystems/fuse/fuse-io-uring`; the numbers are those of the public headers `linux/fuse.h`
 //! and `linux/io_uring.h`.)
 //!
-//! An entry is two pieces of memory: the head, a [`Head`], with the kernel's header of a request or an answer, the fixed part of
+//! An entry is two pieces of memory: the head, a `Head`, with the kernel's header of a request or an answer, the fixed part of
 //! a request and how much follows; and the payload: all else that a request has, and all of an answer but its header.
 //!
 //! # Unsafe

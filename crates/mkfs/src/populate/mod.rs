@@ -1,6 +1,6 @@
 //! Fills a new filesystem from a directory tree, as an ordinary user.
 //!
-//! Three stages: [`walk`] lists directories in a fixed order, [`read`] reads what the names stand for on several
+//! Three stages: `walk` lists directories in a fixed order, `read` reads what the names stand for on several
 //! threads, and the caller's thread creates everything through the public interface of the engine ([`write`]). The
 //! order of creation, and with it inode numbers and the layout, depends on the source only.
 

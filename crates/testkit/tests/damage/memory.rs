@@ -53,9 +53,9 @@ fn check(path: &Path, memory_bytes: usize, issues_max: usize) -> Report {
 fn a_close_look_keeps_to_its_memory() {
     let usual = Options::default();
     if let Some(path) = std::env::var_os(ALONE) {
-        let before = peak_memory();
+        let before = peak_memory().unwrap();
         let report = check(Path::new(&path), usual.memory_bytes, usual.issues_max);
-        let more = peak_memory() - before;
+        let more = peak_memory().unwrap() - before;
         println!("{} KiB", more >> 10);
         assert!(!report.is_clean() && more <= MEMORY, "{more} bytes of {MEMORY}");
         return;

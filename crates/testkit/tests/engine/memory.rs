@@ -40,7 +40,7 @@ struct Load {
 impl Load {
     /// The memory at its peak must be within bounds after each kind of load.
     fn done(&self, what: &str) {
-        let more = peak_memory() - self.before;
+        let more = peak_memory().unwrap() - self.before;
         println!("{what}: {} KiB", more >> 10);
         assert!(more <= MEMORY, "{what}: {more} bytes of {MEMORY}");
     }
@@ -181,7 +181,8 @@ fn fresh(path: &Path) -> Load {
     buttress_mkfs::make(&device, &buttress_mkfs::Options::default(), &mut environment).unwrap();
     drop(device);
     let fs = Filesystem::open(path, Options::read_write().memory(MEMORY)).unwrap();
-    let (rng, files, before) = (Rng::new(1), Vec::with_capacity(FILES as usize), peak_memory());
+    let (rng, files, before) =
+        (Rng::new(1), Vec::with_capacity(FILES as usize), peak_memory().unwrap());
     Load { fs, files, rng, before }
 }
 

@@ -220,8 +220,8 @@ impl ReadPlan {
     fn room_for(&self, part: &Part, all: usize) -> usize {
         let whole = part.len.next_multiple_of(SECTOR as usize);
         let is_last = part.at + part.len == self.len;
-        let is_whole =
-            part.compression == 0 && part.bytenr.saturating_add(part.offset) % SECTOR == 0;
+        let begins_whole = part.bytenr.saturating_add(part.offset).is_multiple_of(SECTOR);
+        let is_whole = part.compression == 0 && begins_whole;
         if is_last && is_whole && part.at + whole <= all { whole } else { part.len }
     }
 

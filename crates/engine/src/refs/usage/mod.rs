@@ -1,11 +1,11 @@
 //! What each subvolume refers to, what it has for itself, and what would be free without some of them: in one pass, without quotas.
 //!
 //! What a tree refers to is what its blocks lead to. So every block of the subvolumes gets the set of trees that reach it, from the roots
-//! downwards, a level at a time ([`blocks`]): at each level the blocks are sorted by address, each is there once with the sets of all that
+//! downwards, a level at a time (`blocks`): at each level the blocks are sorted by address, each is there once with the sets of all that
 //! refer to it united, and is read once, however many snapshots share it. Leaves are counted and not read. Which data extents a leaf
 //! refers to stands in the extent tree, too, in a hundredth of the room, and there each extent has all its references together: it is
-//! read once from its start to its end ([`extents`]), and no extent is remembered. A reference by block names its leaf. One by
-//! tree names a tree and a place in a file; the nodes of that tree lead to its leaf ([`owned`]), which is read only where the place may
+//! read once from its start to its end (`extents`), and no extent is remembered. A reference by block names its leaf. One by
+//! tree names a tree and a place in a file; the nodes of that tree lead to its leaf (`owned`), which is read only where the place may
 //! lie in several leaves that different trees reach.
 //!
 //! What holds: everything is counted once, under the set of trees that reach it ([`Costs`]): data extents with the bytes that they
@@ -16,7 +16,7 @@
 //! Cost: nodes of the trees, the extent tree, some leaves. Memory: sixteen bytes for each leaf and some forty for each node, whoever
 //! shares them, and some hundred for each set of trees that occurs, less where sets are alike. A filesystem with 10 GiB of tree blocks takes about 10 MiB. Where the leaves have no room
 //! in what was given, they are counted in several rounds over the nodes, each for a range of addresses. The first
-//! range is remembered; who reaches a leaf beyond it is found upwards, through the extent tree ([`upwards`]).
+//! range is remembered; who reaches a leaf beyond it is found upwards, through the extent tree (`upwards`).
 //!
 //! The pass is of one committed version. It is made in steps that borrow nothing, so that who runs it can let others go on in between;
 //! whether the version is still there is the business of who does that.

@@ -6,7 +6,7 @@
 //! number there, or takes the item out, puts it in a second time, or makes it longer or shorter. Checksums are put right, so
 //! that only a checker that knows what the field means can see it. Rare kinds come as often as frequent ones.
 //!
-//! Both checkers are asked about each mutation ([`verdict`]). What `btrfs check` reports, ours has to report; where only ours
+//! Both checkers are asked about each mutation (`verdict`). What `btrfs check` reports, ours has to report; where only ours
 //! does, a reason has to be in a table ([`excuses`]).
 
 mod census;
