@@ -118,7 +118,9 @@ impl<S: Store> Mount<S> {
             SEEK_HOLE => Seek::Hole,
             _ => return Err(Errno::INVAL),
         };
-        let offset = self.store.seek(&self.node(request.nodeid())?, wish.offset, what)?;
+        // Linux's btrfs looks from the beginning where it is told to look before it.
+        let from = if i64::try_from(wish.offset).is_ok() { wish.offset } else { 0 };
+        let offset = self.store.seek(&self.node(request.nodeid())?, from, what)?;
         Ok(abi::LseekOut { offset })
     }
 

@@ -231,6 +231,11 @@ impl<S: Control> Mount<S> {
             flags if flags.is_empty() => SetXattr::Any,
             XattrFlags::CREATE => SetXattr::Create,
             XattrFlags::REPLACE => SetXattr::Replace,
+            // It is to be there, and it is not to be there.
+            flags if flags == XattrFlags::CREATE | XattrFlags::REPLACE => {
+                let is_there = self.store.xattr(&node, name)?.is_some();
+                return Err(if is_there { Errno::EXIST } else { Errno::NODATA });
+            }
             _ => return Err(Errno::INVAL),
         };
         match name.to_str() {

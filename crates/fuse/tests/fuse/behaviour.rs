@@ -31,6 +31,20 @@ fn on_each(test: impl Fn(&Mount)) {
     }
 }
 
+/// Linux's btrfs looks for it first, and then does not want to find it.
+#[test]
+fn an_xattr_cannot_be_made_and_replaced() {
+    on_each(|mount| {
+        let file = open(&mount.path().join("file"));
+        let both = XattrFlags::CREATE | XattrFlags::REPLACE;
+        let set = |how| rustix::fs::fsetxattr(&file, "user.both", b"value", how);
+        assert_eq!(set(both), Err(Errno::NODATA));
+        set(XattrFlags::CREATE).unwrap();
+        assert_eq!(set(both), Err(Errno::EXIST));
+        set(XattrFlags::REPLACE).unwrap();
+    });
+}
+
 /// What is remembered of a file without xattrs ends with the first one, whoever looks for it at the same time.
 #[test]
 fn an_xattr_is_there_once_it_is_set() {
@@ -192,6 +206,9 @@ fn contents_and_holes() {
         assert_eq!(rustix::fs::seek(&file, Rustix::Hole(0)).unwrap(), hole);
         assert_eq!(rustix::fs::seek(&file, Rustix::Data(0)).unwrap(), data);
         assert_eq!(rustix::fs::seek(&file, Rustix::Data(30_000)), Err(Errno::NXIO));
+        // Before the beginning, as on Linux's btrfs: from there.
+        assert_eq!(rustix::fs::seek(&file, Rustix::Hole(u64::MAX)).unwrap(), hole);
+        assert_eq!(rustix::fs::seek(&file, Rustix::Data(1 << 63)).unwrap(), data);
     });
 }
 
