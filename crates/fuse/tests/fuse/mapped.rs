@@ -317,6 +317,22 @@ print(sorted(os.listdir('.')))"
     });
 }
 
+/// Who closes the file, by any descriptor, is told of what was stored to it; once, as the kernel has let go of it then.
+#[test]
+fn who_closes_is_told_of_pages_that_found_no_room() {
+    on_both(|mount| {
+        let body = format!(
+            "{FULL}
+def closed(): said(os.close, os.open('file', os.O_RDWR))
+dirty(a, 1); closed(); closed()
+said(os.setxattr, '.', 'buttress.commit', b''); said(os.setxattr, '.', 'buttress.commit', b'')
+os.close(f); os.unlink('full'); os.setxattr('.', 'buttress.commit', b'')
+dirty(a, 5); closed(); print(right(content('file'), 5))"
+        );
+        assert_eq!(run(&mount.path(), &body), "ENOSPC\ndone\nENOSPC\ndone\ndone\n250");
+    });
+}
+
 /// Where sync(1) has not run nothing is known, whoever stores where he may not in the same moment.
 #[test]
 fn a_sync_that_did_not_run_promises_nothing() {
