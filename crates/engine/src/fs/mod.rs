@@ -36,6 +36,7 @@ mod replayed;
 mod resize;
 mod resolve;
 mod run;
+mod salvage;
 mod subvolumes;
 #[cfg(test)]
 mod tests;

@@ -197,7 +197,7 @@ impl Inner {
     }
 
     /// Where the entry `name` of a directory leads.
-    fn node_of(&self, dir: Node, name: &[u8], location: Location) -> Result<Node> {
+    pub(super) fn node_of(&self, dir: Node, name: &[u8], location: Location) -> Result<Node> {
         Ok(match location {
             Location::Inode(ino) => Node { ino, ..dir },
             Location::Subvolume(id) => {
@@ -221,6 +221,21 @@ impl Inner {
 
     /// The same in a subvolume that was found already.
     fn lookup_below(
+        &self,
+        op: &Op<'_>,
+        subvolume: &Subvolume,
+        dir: Node,
+        name: &[u8],
+    ) -> Result<Option<(Node, FileKind)>> {
+        match self.lookup_by_hash(op, subvolume, dir, name) {
+            Err(why) if self.core.salvages && why.is_damage() => {
+                self.lookup_lost(op, subvolume, dir, name)?.map(Some).ok_or(why)
+            }
+            found => found,
+        }
+    }
+
+    fn lookup_by_hash(
         &self,
         op: &Op<'_>,
         subvolume: &Subvolume,
@@ -338,7 +353,7 @@ impl Inner {
         self.read(|op| {
             let (subvolume, inode) = self.find(op, dir)?;
             let mut found = Vec::new();
-            subvolume.tree.read_directory_past(op, &inode, from, told, |entry| {
+            let listed = subvolume.tree.read_directory_past(op, &inode, from, told, |entry| {
                 let (name, kind) = (entry.name.to_vec(), FileKind::of_entry(entry.file_type));
                 found.push((name, entry.index, entry.location, kind));
                 if found.len() < LIST_LEN {
@@ -346,8 +361,13 @@ impl Inner {
                 } else {
                     ControlFlow::Break(())
                 }
-            })?;
-            let last = found.get(LIST_LEN - 1).map(|(_, index, ..)| *index);
+            });
+            // Those before what cannot be read are listed; it is met again by who goes on.
+            let is_cut = match listed {
+                Err(why) if found.is_empty() => return Err(why),
+                listed => listed.is_err() || found.len() == LIST_LEN,
+            };
+            let last = found.last().map(|(_, index, ..)| *index).filter(|_| is_cut);
             let mut entries = Vec::new();
             for (name, index, location, kind) in found {
                 // Names are listed by index and found by hash. Where those differ, which only happens in a damaged
@@ -365,7 +385,7 @@ impl Inner {
         })
     }
 
-    fn list_all(
+    pub(super) fn list_all(
         &self,
         dir: Node,
         from: u64,
@@ -517,11 +537,18 @@ impl Filesystem {
         told: &mut dyn FnMut(Error),
         each: &mut dyn FnMut(Entry) -> bool,
     ) -> Result<()> {
-        let mut told = |passed: Passed| {
+        let (mut is_damaged, mut goes_on) = (false, true);
+        let mut passed = |passed: Passed| {
+            is_damaged |= matches!(passed, Passed::Unreadable(_));
             told(passed.why());
             Ok(())
         };
-        self.inner().list_all(dir, 0, &mut told, each)
+        let inner = self.inner();
+        inner.list_all(dir, 0, &mut passed, &mut |entry| {
+            goes_on = each(entry);
+            goes_on
+        })?;
+        if is_damaged && goes_on { inner.list_lost(dir, told, each) } else { Ok(()) }
     }
 
     /// The value of an xattr.

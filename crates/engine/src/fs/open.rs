@@ -139,6 +139,7 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.sums_ignored = options.rescue.ignore_data_sums || without.sums;
+    core.salvages = options.rescue.ignore_bad_roots && !options.write;
     let found = [without.warnings, core.space.take_warnings()].concat();
     found.into_iter().chain(stuck.iter().map(ToString::to_string)).for_each(|why| core.warn(why));
     core.chunks_stay = stuck;
@@ -228,14 +229,21 @@ fn why_chunks_stay(blocks: &Blocks, roots: &Roots) -> Option<Error> {
     why.map(|why| Error::Chunks(why.into()))
 }
 
-/// What another program has begun and not finished, and only it can go on with. What a balance has left is not among it: that goes
-/// ([`super::leavings`]).
+/// What another program has begun and not finished, and only it can go on with (what a balance has left is not among it: that goes,
+/// [`super::leavings`]), and trees that changes need and that cannot be read, as Linux does.
 fn refuse_writing(blocks: &Blocks, roots: &Roots) -> Result<()> {
     let dev = View::new(blocks, objectid::DEV_TREE, roots.dev);
     if let Some(item) = dev.get(&Key::new(0, kind::DEV_REPLACE, 0))?
         && replace_goes_on(item.data())
     {
         return Err(Error::Unsupported(Unsupported::Replacement));
+    }
+    // Commits change them, and nothing has read them yet: one that meets damage is the last one, after what it could not do was done by halves.
+    for (tree, root) in [(objectid::CSUM_TREE, Some(roots.csum)), (objectid::UUID_TREE, roots.uuid)]
+    {
+        if let Some(root) = root {
+            View::new(blocks, tree, root).root_block()?;
+        }
     }
     Ok(())
 }

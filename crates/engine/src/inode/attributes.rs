@@ -13,7 +13,7 @@ use crate::error::{Errno, Error, Result};
 use crate::txn::Op;
 
 /// The values of an inode's item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// The transaction that made the inode; with the number it never repeats.
     pub generation: u64,

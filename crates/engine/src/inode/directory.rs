@@ -17,7 +17,7 @@ use super::state::State;
 use super::tree::FileTree;
 use super::{Entry, Inode, Location, TOP};
 use crate::error::{Errno, Error, Passed, Result};
-use crate::tree::{Cursor, Met, View};
+use crate::tree::{Met, Past, View};
 use crate::txn::{Op, Share};
 
 /// The index that a directory gives first: 0 and 1 stand for "." and "..".
@@ -301,7 +301,7 @@ impl State {
         let mut tree = self.on_disk.then(|| Listed::new(ino, view, from));
         loop {
             let stored = match &mut tree {
-                Some(listed) => listed.at_or_after(from)?,
+                Some(listed) => listed.at_or_after(from, told)?,
                 None => None,
             };
             let pending = self.layers_of_entries().filter_map(|layer| layer.next(from));
@@ -352,7 +352,7 @@ impl State {
 
 /// The indexes that the tree holds, one step ahead.
 struct Listed<'a> {
-    cursor: Cursor<'a>,
+    items: Past<'a>,
     ahead: Option<Met>,
     ended: bool,
 }
@@ -360,12 +360,18 @@ struct Listed<'a> {
 impl<'a> Listed<'a> {
     fn new(ino: u64, view: &View<'a>, from: u64) -> Listed<'a> {
         let key = |index| Key::new(ino, kind::DIR_INDEX, index);
-        Listed { cursor: view.range(key(from), key(u64::MAX)), ahead: None, ended: false }
+        let items = Past::new(view, key(from), key(u64::MAX));
+        Listed { items, ahead: None, ended: false }
     }
 
-    fn at_or_after(&mut self, from: u64) -> Result<Option<Met>> {
+    /// `told` hears of blocks that cannot be read, and may have them passed over.
+    fn at_or_after(
+        &mut self,
+        from: u64,
+        told: &mut dyn FnMut(Passed) -> Result<()>,
+    ) -> Result<Option<Met>> {
         while !self.ended && self.ahead.as_ref().is_none_or(|met| met.key().offset < from) {
-            self.ahead = self.cursor.meet()?;
+            self.ahead = self.items.meet(told)?;
             self.ended = self.ahead.is_none();
         }
         Ok(self.ahead.clone())

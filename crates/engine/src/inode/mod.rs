@@ -59,6 +59,7 @@ mod own;
 mod parts;
 mod rename;
 mod replay;
+mod salvage;
 mod state;
 mod steps;
 mod stored;

@@ -223,8 +223,14 @@ impl FileTree {
         }
         let key = Key::new(ino, kind::INODE_ITEM, 0);
         let item = match self.root() {
-            Some(_) if ino <= objectid::LAST_FREE => self.view(op.core).get(&key)?,
-            _ => None,
+            Some(_) if ino <= objectid::LAST_FREE => self.view(op.core).get(&key),
+            _ => Ok(None),
+        };
+        let item = match item {
+            Err(why) if op.core.salvages && why.is_damage() => {
+                return Ok(self.remember(Inode::new(ino, self.salvaged(op.core, ino, why)?)));
+            }
+            item => item?,
         };
         let item = item.ok_or(Error::User(Errno::NOENT))?;
         // Xattrs would stand behind the names, which are next.

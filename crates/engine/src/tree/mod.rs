@@ -12,6 +12,7 @@ mod draft;
 mod finger;
 mod leaf_reader;
 mod merge;
+mod past;
 mod published;
 mod recent;
 #[cfg(all(test, feature = "shuttle"))]
@@ -26,6 +27,7 @@ pub use draft::Draft;
 pub use finger::Finger;
 pub use leaf_reader::LeafReader;
 pub use merge::{Exchange, Merge, PACKED_GAP, Packed, copy_of};
+pub use past::Past;
 pub use published::Published;
 pub use recent::Recent;
 pub use stretch::{Remade, Stretch, Wanted};

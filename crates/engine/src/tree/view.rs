@@ -188,6 +188,30 @@ impl<'a> View<'a> {
         Ok(bound)
     }
 
+    /// Where what follows the block starts that cannot be read and has `key` or comes next; `None` at the end of the tree. An error where that is the
+    /// root. For who goes on behind damage.
+    pub fn behind_damage(&self, key: &Key) -> Result<Option<Key>> {
+        let mut at = *key;
+        // The block may be the one after that which has the key.
+        for _ in 0..2 {
+            let (mut block, mut bound) = (self.root_block()?, None);
+            while !block.is_leaf() {
+                let slot = block.child_for(&at);
+                bound = behind(&block, slot, bound);
+                match self.child(&block, slot) {
+                    Ok(child) => block = child,
+                    Err(error) if error.is_damage() => return Ok(bound),
+                    Err(error) => return Err(error),
+                }
+            }
+            match bound {
+                Some(bound) => at = bound,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(at))
+    }
+
     /// The item at exactly `key`.
     pub fn get(&self, key: &Key) -> Result<Option<Item>> {
         let leaf = self.leaf_for(key)?;

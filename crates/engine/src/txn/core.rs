@@ -284,6 +284,8 @@ pub struct Core {
     pub read_only: bool,
     /// Whether data are read without their checksums.
     pub sums_ignored: bool,
+    /// Whether names that one block has lost are looked for in others.
+    pub salvages: bool,
     /// What quota groups have.
     pub quota: Mutex<Quota>,
     /// Who reaches blocks, as the last commit that has counted them knew it.
@@ -349,6 +351,7 @@ impl Core {
             counters: Counters::default(),
             read_only,
             sums_ignored: false,
+            salvages: false,
             quota: Mutex::default(),
             remembered: Mutex::default(),
             charges: Charges::default(),

@@ -140,7 +140,7 @@ impl<S: Store> Mount<S> {
         let Cookie { next, end } = Cookie::decode(wish.offset);
         let begins = wish.offset == 0;
         let (entries, complete) = self.gather(&node, next, &listing)?;
-        let end = if begins { self.end_of_listing(&node, &entries, complete)? } else { end };
+        let end = if begins { self.end_of_listing(&node, &entries, complete) } else { end };
         if next < FIRST_INDEX {
             self.push_dots(&mut listing, request.nodeid(), &node, Cookie { next, end })?;
         }
@@ -191,7 +191,7 @@ impl<S: Store> Mount<S> {
         let mut room = listing.limit.saturating_sub(dots);
         let mut entries = Vec::new();
         let mut complete = true;
-        self.store.list(node, next.max(FIRST_INDEX), &mut |found| {
+        let listed = self.store.list(node, next.max(FIRST_INDEX), &mut |found| {
             let Some(left) = room.checked_sub(listing.length(found.name)) else {
                 complete = false;
                 return false;
@@ -204,14 +204,22 @@ impl<S: Store> Mount<S> {
                 kind: found.kind,
             });
             true
-        })?;
-        Ok((entries, complete))
+        });
+        match listed {
+            // What is before something that cannot be read is given; who goes on there is told.
+            Err(_) if !entries.is_empty() => Ok((entries, false)),
+            listed => listed.map(|()| (entries, complete)),
+        }
     }
 
     /// The last index there is, for a listing that begins with these entries.
-    fn end_of_listing(&self, node: &S::Node, entries: &[Gathered], complete: bool) -> Answer<u64> {
+    fn end_of_listing(&self, node: &S::Node, entries: &[Gathered], complete: bool) -> u64 {
         let known = entries.last().map_or(0, |entry| entry.index);
-        if complete { Ok(known) } else { self.last_index(node, known) }
+        match complete {
+            true => known,
+            // Where something cannot be read, nobody adds names either.
+            false => self.last_index(node, known).unwrap_or(u64::MAX),
+        }
     }
 
     /// The highest index in use, not below `known`: by ever longer leaps, then by halves.
