@@ -134,8 +134,9 @@ impl FileTree {
     /// [`FileTree::create_top`] makes.
     pub fn open(core: &Core, id: u64, root: Option<Root>, read_only: bool) -> Result<FileTree> {
         let next_ino = match root {
-            Some(root) => first_unused(&View::new(&core.blocks, id, root))?,
-            None => TOP + 1,
+            // Who only reads makes none, and need not find its last leaf readable.
+            Some(root) if !core.read_only => first_unused(&View::new(&core.blocks, id, root))?,
+            _ => TOP + 1,
         };
         let keep = core.inodes_max.div_ceil(SHARDS);
         let shard = || RwLock::new(Shard::new(keep));
