@@ -6,4 +6,5 @@ mod kinds;
 mod memory;
 mod moments;
 mod mutations;
+mod salvage;
 mod verdicts;
