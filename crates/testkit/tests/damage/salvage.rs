@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use buttress::ondisk::view::dir_entries;
-use buttress::ondisk::{Key, TreeBlock, kind};
+use buttress::ondisk::{Key, TreeBlock, kind, objectid};
 use buttress::{Entry, FileKind, Filesystem, New, Node, Options, Owner};
 use buttress_device::MemoryDevice;
 use buttress_testkit::damage::{Patient, TOP};
@@ -110,5 +110,20 @@ fn a_leaf_that_is_gone_takes_what_only_it_had() {
                 }
             }
         }
+    }
+}
+
+/// Commits change the trees of checksums and of uuids, and nothing reads them before.
+#[test]
+fn nothing_is_written_where_changes_would_fail() {
+    let healthy = make();
+    for tree in [objectid::CSUM_TREE, objectid::UUID_TREE] {
+        let patient = Patient::of(&healthy).unwrap();
+        patient.write(patient.root(tree).unwrap(), &[0; 4096]).unwrap();
+        let open = |options: Options| Filesystem::open_device(patient.device().clone(), options);
+        let refused = open(Options::read_write()).map(drop).unwrap_err();
+        assert!(refused.is_damage(), "{refused}");
+        let fs = open(Options::read_only()).unwrap();
+        assert_eq!(list(&fs, fs.resolve("/first").unwrap()).len() as u64, FILES);
     }
 }
