@@ -235,7 +235,7 @@ impl Inner {
         }
     }
 
-    fn lookup_by_hash(
+    pub(super) fn lookup_by_hash(
         &self,
         op: &Op<'_>,
         subvolume: &Subvolume,
@@ -530,7 +530,8 @@ impl Filesystem {
         inner.list_all(dir, from, &mut |passed| inner.core.only_names(passed), each)
     }
 
-    /// Lists a whole directory as far as it goes: what cannot be listed is told and passed over.
+    /// Lists a whole directory as far as it goes: what cannot be listed is told and passed over. Where only is read, names that the listing has lost
+    /// are looked for by their hashes; they come last, and have no index.
     pub fn read_dir_past(
         &self,
         dir: Node,
@@ -548,7 +549,8 @@ impl Filesystem {
             goes_on = each(entry);
             goes_on
         })?;
-        if is_damaged && goes_on { inner.list_lost(dir, told, each) } else { Ok(()) }
+        let is_to_go_on = is_damaged && goes_on && inner.core.read_only;
+        if is_to_go_on { inner.list_lost(dir, told, each) } else { Ok(()) }
     }
 
     /// The value of an xattr.

@@ -68,6 +68,8 @@ impl Filesystem {
                 }
             }
         }
+        // What a log has is replayed into what there is, and into nothing made up.
+        core.salvages = options.rescue.ignore_bad_roots && core.read_only;
         let warnings = warnings.iter().map(ToString::to_string).collect();
         let owners_bytes = options.owners_bytes;
         let inner = Inner {
@@ -139,7 +141,6 @@ pub(super) fn load(volume: Arc<Volume>, options: &Options) -> Result<Core> {
     }
     let mut core = Core::new(blocks, space, features, options.env.clone(), roots, !options.write);
     core.sums_ignored = options.rescue.ignore_data_sums || without.sums;
-    core.salvages = options.rescue.ignore_bad_roots && !options.write;
     let found = [without.warnings, core.space.take_warnings()].concat();
     found.into_iter().chain(stuck.iter().map(ToString::to_string)).for_each(|why| core.warn(why));
     core.chunks_stay = stuck;

@@ -12,7 +12,7 @@ use crate::subvol::Subvolume;
 use crate::txn::Op;
 
 impl Inner {
-    /// Lists what listing by index has not come to.
+    /// Lists what listing by index has not come to. `told` hears of what cannot be found.
     pub(super) fn list_lost(
         &self,
         dir: Node,
@@ -28,26 +28,29 @@ impl Inner {
             let (subvolume, inode) = self.find(op, dir)?;
             let mut names = Vec::new();
             subvolume.tree.names_by_hash(op, &inode, &mut |name| {
-                if !seen.contains(name) {
+                if seen.insert(name.to_vec()) {
                     names.push(name.to_vec());
                 }
             })?;
             let mut found = Vec::new();
             for name in names {
-                match self.lookup_in(op, dir, &name) {
-                    Ok(entry) => found.extend(entry),
+                match self.lookup_by_hash(op, &subvolume, dir, &name) {
+                    Ok(Some((node, kind))) => found.push(Entry { name, index: 0, node, kind }),
+                    Ok(None) => {}
                     Err(why) => told(why),
                 }
             }
             Ok(found)
         })?;
-        seen.extend(found.iter().map(|entry| entry.name.clone()));
-        self.each_subvolume_in(dir, &mut |name, node| {
-            if !seen.contains(name) {
+        let subvolumes = self.each_subvolume_in(dir, &mut |name, node| {
+            if seen.insert(name.to_vec()) {
                 let name = name.to_vec();
                 found.push(Entry { name, index: 0, node, kind: FileKind::Directory });
             }
-        })?;
+        });
+        if let Err(why) = subvolumes {
+            told(why);
+        }
         found.into_iter().all(each);
         Ok(())
     }
@@ -61,11 +64,12 @@ impl Inner {
         name: &[u8],
     ) -> Result<Option<(Node, FileKind)>> {
         let mut found = None;
-        self.each_subvolume_in(dir, &mut |other, node| {
+        // Where the root tree cannot be read either, the index may have it all the same.
+        let _as_far_as_it_goes = self.each_subvolume_in(dir, &mut |other, node| {
             if other == name {
                 found = Some((node, FileKind::Directory));
             }
-        })?;
+        });
         if found.is_some() {
             return Ok(found);
         }
@@ -83,9 +87,9 @@ impl Inner {
         Ok(Some((node, FileKind::of_entry(file_type))))
     }
 
-    /// The subvolumes that a directory has, by what the root tree says of them.
+    /// The subvolumes that a directory has, by what the root tree says of them, where that is wanted. Nothing changes meanwhile.
     fn each_subvolume_in(&self, dir: Node, each: &mut dyn FnMut(&[u8], Node)) -> Result<()> {
-        let mut next = Some(0);
+        let mut next = self.core.salvages.then_some(0);
         while let Some(from) = next {
             let (some, others) = self.forest.list(&self.core, from, &mut |_| Ok(()))?;
             let here = some.iter().filter(|it| {

@@ -38,6 +38,9 @@ impl FileTree {
         dir: &Inode,
         each: &mut dyn FnMut(&[u8]),
     ) -> Result<()> {
+        if self.root().is_none() {
+            return Ok(());
+        }
         let key = |hash| Key::new(dir.ino, kind::DIR_ITEM, hash);
         let mut items = Past::new(&self.view(op.core), key(0), key(u64::MAX));
         while let Some(met) = items.meet(&mut |_| Ok(()))? {

@@ -191,8 +191,8 @@ impl<'a> View<'a> {
     /// Where what follows the block starts that cannot be read and has `key` or comes next; `None` at the end of the tree. An error where that is the
     /// root. For who goes on behind damage.
     pub fn behind_damage(&self, key: &Key) -> Result<Option<Key>> {
-        let mut at = *key;
-        // The block may be the one after that which has the key.
+        let (mut at, mut first) = (*key, None);
+        // The block may be the one after that which has the key. Where it can be read now, nothing is passed over.
         for _ in 0..2 {
             let (mut block, mut bound) = (self.root_block()?, None);
             while !block.is_leaf() {
@@ -204,12 +204,11 @@ impl<'a> View<'a> {
                     Err(error) => return Err(error),
                 }
             }
-            match bound {
-                Some(bound) => at = bound,
-                None => return Ok(None),
-            }
+            let Some(bound) = bound else { return Ok(first) };
+            first.get_or_insert(bound);
+            at = bound;
         }
-        Ok(Some(at))
+        Ok(first)
     }
 
     /// The item at exactly `key`.

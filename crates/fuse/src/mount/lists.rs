@@ -8,7 +8,7 @@
 //! (a request each to open and close one), so a cookie says both ([`Cookie`]). The kernel keeps what one reader has been given, and
 //! goes on there for another one only where it finds his cookie, that is, where both end at the same index.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
@@ -140,7 +140,7 @@ impl<S: Store> Mount<S> {
         let Cookie { next, end } = Cookie::decode(wish.offset);
         let begins = wish.offset == 0;
         let (entries, complete) = self.gather(&node, next, &listing)?;
-        let end = if begins { self.end_of_listing(&node, &entries, complete) } else { end };
+        let end = if begins { self.end_of_listing(&node, &entries, complete)? } else { end };
         if next < FIRST_INDEX {
             self.push_dots(&mut listing, request.nodeid(), &node, Cookie { next, end })?;
         }
@@ -162,7 +162,14 @@ impl<S: Store> Mount<S> {
         node: &S::Node,
         from: Cookie,
     ) -> Answer<()> {
-        let above = if id == ROOT_ID { id } else { self.id(&self.store.parent(node)?) };
+        let above = match id {
+            ROOT_ID => id,
+            _ => match self.store.parent(node) {
+                // It is listed all the same.
+                Err(errno) if is_damage(errno) => id,
+                parent => self.id(&parent?),
+            },
+        };
         for ((name, id), next) in DOTS.into_iter().zip([id, above]).zip(1..) {
             if next > from.next {
                 let name = OsStr::new(name);
@@ -213,23 +220,25 @@ impl<S: Store> Mount<S> {
     }
 
     /// The last index there is, for a listing that begins with these entries.
-    fn end_of_listing(&self, node: &S::Node, entries: &[Gathered], complete: bool) -> u64 {
+    fn end_of_listing(&self, node: &S::Node, entries: &[Gathered], complete: bool) -> Answer<u64> {
         let known = entries.last().map_or(0, |entry| entry.index);
-        match complete {
-            true => known,
-            // Where something cannot be read, nobody adds names either.
-            false => self.last_index(node, known).unwrap_or(u64::MAX),
-        }
+        if complete { Ok(known) } else { self.last_index(node, known) }
     }
 
-    /// The highest index in use, not below `known`: by ever longer leaps, then by halves.
+    /// The highest index in use, not below `known`: by ever longer leaps, then by halves. Where some cannot be read, the first of those, so that who lists comes
+    /// to it and is told.
     fn last_index(&self, node: &S::Node, known: u64) -> Answer<u64> {
+        let is_damaged = Cell::new(false);
         let first_from = |from: u64| {
             let mut found = None;
-            self.store.list(node, from, &mut |entry| {
+            let listed = self.store.list(node, from, &mut |entry| {
                 found = Some(entry.index);
                 false
-            })?;
+            });
+            match listed {
+                Err(errno) if is_damage(errno) => is_damaged.set(true),
+                listed => listed?,
+            }
             Ok::<_, Errno>(found)
         };
         let (mut last, mut leap) = (known, 1u64);
@@ -247,7 +256,7 @@ impl<S: Store> Mount<S> {
                 None => free = probe,
             }
         }
-        Ok(last)
+        Ok(last.saturating_add(is_damaged.get().into()))
     }
 
     /// Adds one entry; `false` if there was no room for it.
@@ -269,6 +278,11 @@ impl<S: Store> Mount<S> {
         let loaded = self.node(self.nodes.id(found.identity));
         loaded.and_then(|node| self.entry(&node)).unwrap_or_default()
     }
+}
+
+/// Whether something is there and cannot be read.
+fn is_damage(errno: Errno) -> bool {
+    matches!(errno, Errno::IO | Errno::UCLEAN)
 }
 
 #[cfg(test)]
