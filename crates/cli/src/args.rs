@@ -108,7 +108,8 @@ pub struct Globals {
     pub mark_quota_inconsistent: bool,
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
     /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log),
-    /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad), ignoredatacsums or
+    /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad, and directories without
+    /// their inodes), ignoredatacsums or
     /// idatacsums (read data without looking at their checksums), all (the last four); joined by colons
     #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
     pub rescue: Option<Rescue>,

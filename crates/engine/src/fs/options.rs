@@ -219,7 +219,8 @@ impl Options {
 
     /// Goes on without the trees that no file is read by (of extents, block groups, free space, devices, checksums, uuids, quotas), where
     /// their roots cannot be found or read; without checksums data are read unverified. [`crate::Filesystem::warnings`] names the trees.
-    /// Opening for writing is refused with this.
+    /// Directories whose inode cannot be read are shown as root's (mode 0700), and names are looked for in all places that have them. Opening
+    /// for writing is refused with this.
     pub fn ignore_bad_roots(self, ignore_bad_roots: bool) -> Options {
         Options { rescue: Rescue { ignore_bad_roots, ..self.rescue }, ..self }
     }

@@ -111,7 +111,8 @@ pub struct MountOptions {
     pub use_backup_super: bool,
     /// `usebackuproot`, `rescue=usebackuproot`, `recovery`: reads by older roots when the last ones lead nowhere.
     pub use_backup_root: bool,
-    /// `rescue=ignorebadroots`, `rescue=ibadroots`: reads without the trees that no file is read by, where their roots are bad.
+    /// `rescue=ignorebadroots`, `rescue=ibadroots`: reads without the trees that no file is read by, where their roots are bad, and directories
+    /// without their inodes.
     pub ignore_bad_roots: bool,
     /// `rescue=ignoredatacsums`, `rescue=idatacsums`: reads data without looking at their checksums.
     pub ignore_data_sums: bool,
