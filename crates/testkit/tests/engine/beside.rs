@@ -1,6 +1,7 @@
 //! A bad item of a leaf costs a reader that item: what lies beside it is read, what is damaged is an error where somebody comes to it,
 //! and never absent. Linux loses the leaf; so does whoever would write.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use buttress::device::MemoryDevice;
@@ -143,7 +144,7 @@ fn of_an_inode() {
 
 #[test]
 fn of_a_directory() {
-    for (by, listed) in [(kind::DIR_INDEX, 2), (kind::DIR_ITEM, 3)] {
+    for by in [kind::DIR_INDEX, kind::DIR_ITEM] {
         let reader = Reader::of(|p| {
             let key = p.entry(TOP, by, "two")?;
             p.edit(TOP, key, |it: &mut DirItem| it.file_type = 9)
@@ -151,7 +152,8 @@ fn of_a_directory() {
         let key = reader.patient.entry(TOP, by, "two").unwrap();
         let dir = reader.node(&["dir"]);
         let (names, passed) = reader.names(dir);
-        assert_eq!(names.len(), listed, "{names:?}");
+        // It is in one of its two places.
+        assert_eq!(names.iter().collect::<BTreeSet<_>>().len(), 3, "{names:?}");
         let found = reader.fs.lookup(dir, b"two");
         let errors = match by {
             kind::DIR_INDEX => {
