@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use buttress::{Allocate, Filesystem, New, Node, Options};
+use buttress_testkit::memory::peak_memory;
 
 use crate::judge::{Image, bytes};
 
@@ -14,12 +15,6 @@ const EXTENTS: u64 = 300_000;
 const STEP: u64 = 8192;
 const MEMORY: u64 = 64 << 20;
 
-fn peak_memory() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
-}
-
 fn make(fs: &Filesystem, name: &[u8]) -> Node {
     fs.create(Node::ROOT, name, &New::file(0o644)).unwrap().node
 }
@@ -29,9 +24,9 @@ fn at_work(path: &Path) {
     let options = Options::read_write().memory(MEMORY).background(false);
     let fs = Filesystem::open(path, options).unwrap();
     let source = fs.lookup(Node::ROOT, b"source").unwrap().unwrap().node;
-    let before = peak_memory();
+    let before = peak_memory().unwrap();
     let told = |what: &str, commits: &mut u64| {
-        let (more, now) = (peak_memory() - before, fs.stats().commits);
+        let (more, now) = (peak_memory().unwrap() - before, fs.stats().commits);
         println!("{what}: {} KiB, {} commits", more >> 10, now - *commits);
         *commits = now;
         assert!(more <= MEMORY, "{what}: {more} bytes of {MEMORY}");
