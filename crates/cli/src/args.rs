@@ -109,8 +109,9 @@ pub struct Globals {
     /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
     /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log),
     /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad, and directories without
-    /// their inodes), ignoredatacsums or
-    /// idatacsums (read data without looking at their checksums), all (the last four); joined by colons
+    /// their inodes), ignoredatacsums or idatacsums (read data without looking at their checksums), ignoremetacsums or imetacsums (read
+    /// tree blocks with wrong checksums, too), ignoresuperflags or isuperflags (read in the middle of a change of the format), all (all but
+    /// the first); joined by colons
     #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
     pub rescue: Option<Rescue>,
     /// Say nothing but errors

@@ -302,13 +302,7 @@ fn without_device(path: &Path, error: &VolumeError) -> String {
 
 /// The engine's options with what `--rescue` allows.
 pub fn with_rescue(options: Options, globals: &Globals) -> Options {
-    let rescue = globals.rescue.unwrap_or_default();
-    options
-        .use_backup_super(rescue.backup_super)
-        .use_backup_root(rescue.backup_root)
-        .no_log_replay(rescue.no_log_replay)
-        .ignore_bad_roots(rescue.ignore_bad_roots)
-        .ignore_data_sums(rescue.ignore_data_sums)
+    options.rescue(globals.rescue.unwrap_or_default())
 }
 
 /// A volume's failure as ours.

@@ -150,13 +150,9 @@ fn engine_options(options: &MountOptions) -> Options {
         Some(percent) => mode.reclaim_threshold(percent),
         None => mode,
     };
-    mode.use_backup_super(options.use_backup_super)
-        .use_backup_root(options.use_backup_root)
-        .ignore_bad_roots(options.ignore_bad_roots)
-        .ignore_data_sums(options.ignore_data_sums)
+    mode.rescue(options.rescue)
         .tree_log(options.tree_log)
         .discard(options.discard)
-        .no_log_replay(options.no_log_replay)
         .memory(budget(options).filesystem)
         .commit_interval(seconds.unwrap_or(COMMIT_INTERVAL))
         .commit_pause(COMMIT_PAUSE)

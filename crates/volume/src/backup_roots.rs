@@ -40,7 +40,7 @@ pub(crate) fn load_by_any(
     let found = older(&superblock).into_iter().map(load_whole).find_map(Result::ok);
     let Some(volume) = found else {
         return match rescue.ignore_bad_roots {
-            true => Ok((load(device.clone(), superblock, None, Access::ReadOnly)?, None)),
+            true => Ok((load(device.clone(), superblock, None, Access::ReadOnly, rescue)?, None)),
             false => Err(error),
         };
     };
@@ -79,7 +79,7 @@ fn load_whole(
     sb: Superblock,
     rescue: Rescue,
 ) -> Result<Volume, VolumeError> {
-    let volume = load(device.clone(), sb, None, Access::ReadOnly)?;
+    let volume = load(device.clone(), sb, None, Access::ReadOnly, rescue)?;
     let mut roots = Vec::new();
     let listed = walk(&volume, &TreeRoot::root_tree(&sb), Key::MIN..=Key::MAX, |key, data| {
         let needed = match rescue.ignore_bad_roots {

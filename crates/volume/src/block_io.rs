@@ -3,7 +3,7 @@
 use buttress_device::{Access, BlockDevice};
 use buttress_ondisk::{
     TreeBlock,
-    check::{Corruption, CorruptionKind, Expect},
+    check::{Corruption, CorruptionKind, Expect, Gate},
 };
 
 use crate::{
@@ -14,12 +14,33 @@ use crate::{
 };
 
 impl Volume {
-    /// Reads the tree block at a logical address through the gate, from the first good copy.
+    /// Reads the tree block at a logical address through the gate, from the first good copy; where there is none and checksums are not
+    /// to be minded ([`crate::Rescue::ignore_meta_sums`]), from the first that is good but for its checksum.
     pub fn read_block(&self, logical: u64, expect: &Expect) -> Result<TreeBlock, VolumeError> {
+        let verified = self.read_block_by(&self.gate(), logical, expect);
+        match &verified {
+            Err(VolumeError::Block { .. }) if self.takes_unverified => {
+                self.read_block_by(&self.last_gate(), logical, expect)
+            }
+            _ => verified,
+        }
+    }
+
+    /// What a block has to pass at least that nobody writes on from.
+    fn last_gate(&self) -> Gate {
+        Gate { unverified: self.takes_unverified, ..self.gate() }
+    }
+
+    fn read_block_by(
+        &self,
+        gate: &Gate,
+        logical: u64,
+        expect: &Expect,
+    ) -> Result<TreeBlock, VolumeError> {
         let chunk = self.chunk_of(logical, u64::from(self.nodesize()))?;
         let mut faults = Vec::new();
         for copy in 0..chunk.profile().copies() {
-            match self.read_block_copy(&chunk, logical, copy, expect) {
+            match self.read_block_copy(gate, &chunk, logical, copy, expect) {
                 Ok(block) if faults.is_empty() => return Ok(block),
                 Ok(block) => {
                     self.repair_block(&chunk, &block, expect, copy);
@@ -47,7 +68,7 @@ impl Volume {
         if copy >= chunk.profile().copies() {
             return Err(VolumeError::Unmapped { logical, len });
         }
-        self.read_block_copy(&chunk, logical, copy, expect)
+        self.read_block_copy(&self.gate(), &chunk, logical, copy, expect)
             .map_err(|fault| VolumeError::Block { logical, faults: CopyFaults(vec![fault]) })
     }
 
@@ -82,7 +103,7 @@ impl Volume {
             let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
             if one
                 && self.read_raw(logical, &mut bytes, copy).is_ok()
-                && let Ok(block) = self.gate().block_beside(bytes, expect)
+                && let Ok(block) = self.last_gate().block_beside(bytes, expect)
             {
                 return Ok(block);
             }
@@ -111,6 +132,7 @@ impl Volume {
 
     fn read_block_copy(
         &self,
+        gate: &Gate,
         chunk: &Chunk,
         logical: u64,
         copy: usize,
@@ -118,7 +140,7 @@ impl Volume {
     ) -> Result<TreeBlock, CopyFault> {
         let mut bytes = vec![0; self.nodesize() as usize].into_boxed_slice();
         let place = self.read_copy(chunk, logical, copy, &mut bytes)?;
-        self.gate().block(bytes, expect).map_err(|source| CopyFault::Block {
+        gate.block(bytes, expect).map_err(|source| CopyFault::Block {
             device: place.map_or_else(String::new, |(device, _)| device.name().into()),
             offset: place.map_or(0, |(_, offset)| offset),
             source: Box::new(source),
@@ -151,15 +173,15 @@ impl Volume {
             return;
         }
         let _exclusive = self.repair.write();
-        let logical = block.bytenr();
+        let (gate, logical) = (self.gate(), block.bytenr());
         let unchanged = self
-            .read_block_copy(chunk, logical, good, expect)
+            .read_block_copy(&gate, chunk, logical, good, expect)
             .is_ok_and(|again| again.as_bytes() == block.as_bytes());
         if !unchanged {
             return;
         }
         for copy in 0..good {
-            if self.read_block_copy(chunk, logical, copy, expect).is_err() {
+            if self.read_block_copy(&gate, chunk, logical, copy, expect).is_err() {
                 let written = self.write_copy(chunk, logical, block.as_bytes(), copy);
                 self.count_repair(written.is_ok());
             }

@@ -110,7 +110,7 @@ impl Volume {
             return Err(VolumeError::ReadOnly { device: name });
         }
         let Chosen { superblock, primary, mirror, replaced } = chosen;
-        check_supported(&name, &superblock)?;
+        check_supported(&name, &superblock, rescue)?;
         let doubts = doubts(&*device, &superblock, replaced);
         if access == Access::ReadWrite {
             refuse_writing(&name, &doubts, rescue)?;
@@ -122,7 +122,7 @@ impl Volume {
         warnings.extend(mirror.map(|it| it.warning(&*device, superblock.generation.get())));
         warnings.extend(doubts);
         if !rescue.backup_root {
-            let volume = load(device, superblock, primary, access)?;
+            let volume = load(device, superblock, primary, access, rescue)?;
             return Ok(Opened { volume, warnings });
         }
         let (volume, older) = backup_roots::load_by_any(&device, superblock, rescue)?;
@@ -135,6 +135,7 @@ impl Volume {
         sb: Superblock,
         primary: Option<Box<Bytes>>,
         access: Access,
+        rescue: Rescue,
     ) -> Volume {
         let member = Member {
             devid: sb.dev_item.devid.get(),
@@ -146,6 +147,7 @@ impl Volume {
             members: vec![member],
             access,
             gate: Gate::of(&sb),
+            takes_unverified: rescue.ignore_meta_sums && access == Access::ReadOnly,
             more_features: AtomicU64::new(0),
             newest: AtomicU64::new(sb.generation.get()),
             chunk_tree_uuid: [0; 16],
@@ -247,8 +249,9 @@ pub(crate) fn load(
     superblock: Superblock,
     primary: Option<Box<Bytes>>,
     access: Access,
+    rescue: Rescue,
 ) -> Result<Volume, VolumeError> {
-    let mut volume = Volume::of(device, superblock, primary, access);
+    let mut volume = Volume::of(device, superblock, primary, access, rescue);
     volume.load_system_chunks()?;
     volume.load_chunk_tree()?;
     Ok(volume)
@@ -290,8 +293,13 @@ pub(crate) fn only_device(
     }
 }
 
-/// Refuses what even reading does not do.
-pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), VolumeError> {
+/// Refuses what even reading does not do. What was left in the middle of a change of the format may be asked for all the same: its blocks
+/// pass the gate or not, each by itself.
+pub(crate) fn check_supported(
+    device: &str,
+    sb: &Superblock,
+    rescue: Rescue,
+) -> Result<(), VolumeError> {
     let refuse = |what| Err(VolumeError::Unsupported { device: device.into(), what });
     if sb.num_devices.get() != 1 {
         return Err(VolumeError::SeveralDevices {
@@ -307,8 +315,14 @@ pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), Volum
         return refuse(format!("feature {names}"));
     }
     let flags = sb.flags.get();
+    if flags & super_flags::METADUMP != 0 {
+        let what = "a metadata dump of the first kind, whose chunks are not there";
+        return refuse(what.into());
+    }
+    if rescue.ignore_super_flags {
+        return Ok(());
+    }
     let named = [
-        (super_flags::METADUMP, "a metadata dump of the first kind, whose chunks are not there"),
         (
             super_flags::CHANGING_FSID | super_flags::CHANGING_FSID_V2,
             "an unfinished change of the filesystem's uuid",
@@ -319,13 +333,15 @@ pub(crate) fn check_supported(device: &str, sb: &Superblock) -> Result<(), Volum
             "an unfinished change of checksums",
         ),
     ];
-    match named.into_iter().find(|(bits, _)| flags & bits != 0) {
-        Some((_, what)) => refuse(what.into()),
-        None if flags & !super_flags::AT_REST != 0 => {
-            refuse(format!("unknown superblock flags {:#x}", flags & !super_flags::AT_REST))
-        }
-        None => Ok(()),
-    }
+    let unfinished = named.into_iter().find(|(bits, _)| flags & bits != 0);
+    let what = match (unfinished, flags & !super_flags::AT_REST) {
+        (Some((_, what)), _) => what.into(),
+        (None, 0) => return Ok(()),
+        (None, unknown) => format!("unknown superblock flags {unknown:#x}"),
+    };
+    refuse(format!(
+        "{what} (--rescue ignoresuperflags, for a mount -o ro,rescue=ignoresuperflags, reads all the same)"
+    ))
 }
 
 /// What only reading may pass over.

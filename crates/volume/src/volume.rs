@@ -77,6 +77,8 @@ pub struct Volume {
     pub(crate) members: Vec<Member>,
     pub(crate) access: Access,
     pub(crate) gate: Gate,
+    /// Blocks of which no copy has its checksum are taken for what they are. Nobody writes then.
+    pub(crate) takes_unverified: bool,
     /// Incompatible features that came since it was opened.
     pub(crate) more_features: AtomicU64,
     pub(crate) newest: AtomicU64,

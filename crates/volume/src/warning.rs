@@ -101,6 +101,10 @@ pub struct Rescue {
     pub ignore_bad_roots: bool,
     /// Take data for what they are, whatever their checksums say. For reading only.
     pub ignore_data_sums: bool,
+    /// Take a tree block of which no copy has its checksum, if all else in it is well formed. For reading only.
+    pub ignore_meta_sums: bool,
+    /// Go on though the superblock's flags say that a change of the format was not finished, or are unknown. For reading only.
+    pub ignore_super_flags: bool,
     /// Whoever opens replays a log tree that waits, before it writes anything else. Not a word that mount options use.
     pub replays_log: bool,
 }
@@ -144,7 +148,7 @@ impl fmt::Display for Warning {
 impl Rescue {
     /// The words that [`Rescue::parse`] understands.
     pub const WORDS: &'static str = "usebackupsuper, usebackuproot, nologreplay, ignorebadroots (ibadroots), ignoredatacsums \
-                                     (idatacsums) or all, joined by colons";
+                                     (idatacsums), ignoremetacsums (imetacsums), ignoresuperflags (isuperflags) or all, joined by colons";
 
     /// Understands words that mount options use, joined by colons: [`Rescue::WORDS`]. `all` is all that is for reading.
     pub fn parse(list: &str) -> Option<Rescue> {
@@ -156,6 +160,8 @@ impl Rescue {
                 "usebackupsuper" => rescue.backup_super = true,
                 "ignorebadroots" | "ibadroots" => rescue.ignore_bad_roots = true,
                 "ignoredatacsums" | "idatacsums" => rescue.ignore_data_sums = true,
+                "ignoremetacsums" | "imetacsums" => rescue.ignore_meta_sums = true,
+                "ignoresuperflags" | "isuperflags" => rescue.ignore_super_flags = true,
                 "all" => rescue = rescue.and(Rescue::ALL),
                 _ => return None,
             }
@@ -170,6 +176,8 @@ impl Rescue {
         no_log_replay: true,
         ignore_bad_roots: true,
         ignore_data_sums: true,
+        ignore_meta_sums: true,
+        ignore_super_flags: true,
         replays_log: false,
     };
 
@@ -181,6 +189,8 @@ impl Rescue {
             no_log_replay: self.no_log_replay | other.no_log_replay,
             ignore_bad_roots: self.ignore_bad_roots | other.ignore_bad_roots,
             ignore_data_sums: self.ignore_data_sums | other.ignore_data_sums,
+            ignore_meta_sums: self.ignore_meta_sums | other.ignore_meta_sums,
+            ignore_super_flags: self.ignore_super_flags | other.ignore_super_flags,
             replays_log: self.replays_log | other.replays_log,
         }
     }
@@ -202,6 +212,16 @@ impl Rescue {
                 self.ignore_data_sums,
                 "ignoredatacsums",
                 "nobody writes on from data that nobody has verified",
+            ),
+            (
+                self.ignore_meta_sums,
+                "ignoremetacsums",
+                "nobody writes on from blocks that nobody has verified",
+            ),
+            (
+                self.ignore_super_flags,
+                "ignoresuperflags",
+                "who does not know what was being changed cannot go on with it",
             ),
             (
                 self.backup_root,

@@ -31,7 +31,7 @@ pub fn zero_log(devices: Vec<Arc<dyn BlockDevice>>, rescue: Rescue) -> Result<Lo
         return Err(VolumeError::ReadOnly { device: name });
     }
     let chosen = super_io::choose(&*device)?;
-    check_supported(&name, &chosen.superblock)?;
+    check_supported(&name, &chosen.superblock, Rescue::default())?;
     refuse_mounted(&*device, &chosen.superblock)?;
     refuse_old(&name, &chosen.superblock, chosen.mirror.as_ref(), rescue)?;
     if let Some(other) = chosen.replaced {
@@ -41,7 +41,8 @@ pub fn zero_log(devices: Vec<Arc<dyn BlockDevice>>, rescue: Rescue) -> Result<Lo
     let log = Log { root: next.log_root.get(), level: next.log_root_level };
     if log.root != 0 {
         (next.log_root, next.log_root_level) = (0.into(), 0);
-        let volume = Volume::of(device, chosen.superblock, chosen.primary, Access::ReadWrite);
+        let (sb, primary) = (chosen.superblock, chosen.primary);
+        let volume = Volume::of(device, sb, primary, Access::ReadWrite, Rescue::default());
         let failed = volume.write_superblocks(&next)?;
         if let Some(error) = failed.into_iter().next() {
             return Err(error.into());

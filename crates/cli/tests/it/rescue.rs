@@ -82,14 +82,15 @@ fn rescue_options_want_a_mount_to_be_read_only() {
     place.ok("mkfs -q --size 200M disk.img");
     std::fs::create_dir(place.join("mnt")).unwrap();
     let before = bytes(&place.join("disk.img"));
-    let all =
-        "options nologreplay, ignorebadroots, ignoredatacsums, usebackuproot are for reading;";
+    let all = "options nologreplay, ignorebadroots, ignoredatacsums, ignoremetacsums, ignoresuperflags, usebackuproot are for reading;";
     for (words, says) in [
         ("all", all),
         ("ibadroots:usebackuproot", "options ignorebadroots, usebackuproot are for reading;"),
         ("nologreplay", "option nologreplay is for reading, as writing"),
         ("ignorebadroots", "option ignorebadroots is for reading, as"),
         ("idatacsums", "option ignoredatacsums is for reading, as"),
+        ("imetacsums", "option ignoremetacsums is for reading, as"),
+        ("isuperflags", "option ignoresuperflags is for reading, as"),
         ("usebackuproot", "option usebackuproot is for reading, as"),
     ] {
         for line in [
@@ -170,15 +171,23 @@ fn what_cannot_be_replayed_is_told_of_the_last_commit() {
     assert_eq!(place.ok("-q ls disk.img"), "a\nb\n");
 }
 
-/// Zeroes all copies of all blocks of a tree, those of older commits, too; how many.
+/// Where in an image all copies of all blocks of some trees are, those of older commits, too.
+fn tree_blocks(image: &[u8], wanted: impl Fn(u64) -> bool) -> Vec<usize> {
+    let fsid = &image[0x10020..0x10030];
+    let is_of_tree = |at: &usize| {
+        let owner = |head: &[u8]| u64::from_le_bytes(head[88..96].try_into().unwrap());
+        let head = image.get(*at..*at + NODE);
+        head.is_some_and(|head| head[32..48] == *fsid && wanted(owner(head)))
+    };
+    (1 << 20..image.len()).step_by(4096).filter(is_of_tree).collect()
+}
+
+const NODE: usize = 16384;
+
+/// Zeroes them of a tree; how many.
 fn zero_tree(place: &Place, image: &str, tree: u64) -> usize {
-    const NODE: usize = 16384;
     let mut bytes = bytes(&place.join(image));
-    let fsid: [u8; 16] = bytes[0x10020..0x10030].try_into().unwrap();
-    let is_of_tree = |block: &[u8]| block[32..48] == fsid && block[88..96] == tree.to_le_bytes();
-    let found = (1 << 20..bytes.len()).step_by(4096);
-    let found: Vec<usize> =
-        found.filter(|at| bytes.get(*at..at + NODE).is_some_and(is_of_tree)).collect();
+    let found = tree_blocks(&bytes, |owner| owner == tree);
     found.iter().for_each(|at| bytes[*at..at + NODE].fill(0));
     std::fs::write(place.join(image), &bytes).unwrap();
     found.len()
@@ -239,6 +248,32 @@ fn data_without_checksums_are_read_on_request() {
 }
 
 #[test]
+fn blocks_with_wrong_checksums_and_unfinished_changes_are_read_on_request() {
+    let (place, content) = with_file();
+    let mut spoilt = bytes(&place.join("disk.img"));
+    let blocks = tree_blocks(&spoilt, |owner| [FILES, CHECKSUMS, ROOTS, CHUNKS].contains(&owner));
+    assert!(blocks.len() >= 8);
+    blocks.into_iter().for_each(|at| spoilt[at] ^= 1);
+    std::fs::write(place.join("disk.img"), &spoilt).unwrap();
+    let said = place.fails("cat disk.img:/file");
+    assert!(said.contains("checksum mismatch") && said.contains("--rescue all"), "{said}");
+    for words in ["ignoremetacsums", "imetacsums", "all"] {
+        let said = place.run(&format!("--rescue {words} cat disk.img:/file"));
+        assert!(said.code == 0 && said.out == content, "{words}: {}", said.err);
+    }
+    // The flag of checksums that are being changed (BTRFS_SUPER_FLAG_CHANGING_META_CSUM).
+    const FLAGS: usize = 0x38;
+    edit_super(&place.join("disk.img"), |bytes| bytes[FLAGS + 5] |= 1).unwrap();
+    let said = place.fails("--rescue ignoremetacsums cat disk.img:/file");
+    assert!(said.contains("--rescue ignoresuperflags"), "{said}");
+    for words in ["imetacsums:ignoresuperflags", "imetacsums:isuperflags", "all"] {
+        let said = place.run(&format!("--rescue {words} cat disk.img:/file"));
+        assert!(said.code == 0 && said.out == content, "{words}: {}", said.err);
+    }
+    assert!(place.fails("--rescue all mkdir disk.img:/d").contains("only be opened read-only"));
+}
+
+#[test]
 fn what_files_are_read_by_is_missed_and_what_to_try_is_said() {
     let (place, _) = with_file();
     let whole = bytes(&place.join("disk.img"));
@@ -279,6 +314,7 @@ fn a_mount_reads_without_what_no_file_is_read_by() {
     reads("ro,rescue=ignorebadroots:nologreplay");
     zero_tree(&place, "disk.img", CHECKSUMS);
     reads("ro,rescue=idatacsums");
+    reads("ro,rescue=imetacsums:isuperflags:idatacsums");
     reads("ro,rescue=all");
     for words in ["all", "ignorebadroots", "ignoredatacsums"] {
         let said = place.fails(&format!("mount -o rescue={words} disk.img mnt"));

@@ -230,6 +230,23 @@ impl Options {
         Options { rescue: Rescue { ignore_data_sums, ..self.rescue }, ..self }
     }
 
+    /// Reads tree blocks of which no copy has its checksum, if all else in them is well formed: what was turned in names, sizes or addresses
+    /// is shown as it is. Opening for writing is refused with this.
+    pub fn ignore_meta_sums(self, ignore_meta_sums: bool) -> Options {
+        Options { rescue: Rescue { ignore_meta_sums, ..self.rescue }, ..self }
+    }
+
+    /// Reads though the superblock says that a change of the format was not finished (of checksums, of the uuid, to a block group tree), or has
+    /// flags that nobody knows. Opening for writing is refused with this.
+    pub fn ignore_super_flags(self, ignore_super_flags: bool) -> Options {
+        Options { rescue: Rescue { ignore_super_flags, ..self.rescue }, ..self }
+    }
+
+    /// All that [`Rescue`] allows, besides what is allowed already.
+    pub fn rescue(self, rescue: Rescue) -> Options {
+        Options { rescue: self.rescue.and(rescue), ..self }
+    }
+
     /// Whether the same operations, of one thread, on the same filesystem make the same bytes, given the same
     /// [`Options::env`]. Costs some speed, and there is no background work.
     pub fn reproducible(self, reproducible: bool) -> Options {

@@ -35,9 +35,9 @@ impl Replayed {
         let share = self.options.room / 4;
         let overlay = Arc::new(OverlayDevice::within(self.device.clone(), share));
         let options = self.options.clone().cache_bytes(share);
-        // With the roots of an older commit there would be no log. Quotas are nobody's business who only reads.
-        let reading = Rescue { ignore_bad_roots: false, ignore_data_sums: false, ..options.rescue };
-        let rescue = Rescue { backup_root: false, ..reading };
+        // Nothing that is for reading only, and with the roots of an older commit there would be no log. Quotas are nobody's business who
+        // only reads.
+        let rescue = Rescue { backup_super: options.rescue.backup_super, ..Rescue::default() };
         let writing = Options { write: true, rescue, ..options.clone() };
         let writing = writing.mark_quota_inconsistent(true);
         let rescue = Rescue { replays_log: true, ..rescue };

@@ -105,17 +105,8 @@ pub struct MountOptions {
     pub user_subvol_rm_allowed: bool,
     /// `treelog`, `notreelog`: an fsync may write a log, or is always a commit.
     pub tree_log: bool,
-    /// `norecovery`, `nologreplay`, `rescue=nologreplay`: a log waiting for replay is ignored.
-    pub no_log_replay: bool,
-    /// `rescue=usebackupsuper`: writes on from a copy of the superblock though it may be old.
-    pub use_backup_super: bool,
-    /// `usebackuproot`, `rescue=usebackuproot`, `recovery`: reads by older roots when the last ones lead nowhere.
-    pub use_backup_root: bool,
-    /// `rescue=ignorebadroots`, `rescue=ibadroots`: reads without the trees that no file is read by, where their roots are bad, and directories
-    /// without their inodes.
-    pub ignore_bad_roots: bool,
-    /// `rescue=ignoredatacsums`, `rescue=idatacsums`: reads data without looking at their checksums.
-    pub ignore_data_sums: bool,
+    /// `rescue=WORDS`, `norecovery`, `nologreplay`, `usebackuproot`, `recovery`: what is done about a damaged filesystem.
+    pub rescue: Rescue,
     /// `mark_quota_inconsistent`: a filesystem with quotas is written to; they count wrong until
     /// they are scanned again.
     pub mark_quota_inconsistent: bool,
@@ -154,11 +145,7 @@ impl Default for MountOptions {
             max_read: None,
             user_subvol_rm_allowed: false,
             tree_log: true,
-            no_log_replay: false,
-            use_backup_super: false,
-            use_backup_root: false,
-            ignore_bad_roots: false,
-            ignore_data_sums: false,
+            rescue: Rescue::default(),
             mark_quota_inconsistent: false,
             stats: false,
         }
@@ -280,11 +267,7 @@ impl MountOptions {
 
     /// Allows this, too.
     pub fn rescue(&mut self, rescue: Rescue) {
-        self.no_log_replay |= rescue.no_log_replay;
-        self.use_backup_super |= rescue.backup_super;
-        self.use_backup_root |= rescue.backup_root;
-        self.ignore_bad_roots |= rescue.ignore_bad_roots;
-        self.ignore_data_sums |= rescue.ignore_data_sums;
+        self.rescue = self.rescue.and(rescue);
     }
 
     /// What follows from other options.

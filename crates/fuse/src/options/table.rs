@@ -128,8 +128,8 @@ pub(super) const ROWS: &[Row] = &[
     row("subvolid", Value(set_subvolid, "expects a subvolume id")),
     row("commit", Value(set_commit, "expects seconds, or 0 for the default")),
     row("user_subvol_rm_allowed", Switch(|o| o.user_subvol_rm_allowed = true)),
-    row("norecovery", Switch(|o| o.no_log_replay = true)),
-    row("nologreplay", Switch(|o| o.no_log_replay = true)),
+    row("norecovery", Switch(|o| o.rescue.no_log_replay = true)),
+    row("nologreplay", Switch(|o| o.rescue.no_log_replay = true)),
     row("rescue", Value(rescue, RESCUES)),
     row("acl", AsIs),
     row("noacl", NotYet),
@@ -175,8 +175,8 @@ pub(super) const ROWS: &[Row] = &[
     row("rescan_uuid_tree", Hint),
     row("inode_cache", Hint),
     row("noinode_cache", AsIs),
-    row("usebackuproot", Switch(|o| o.use_backup_root = true)),
-    row("recovery", Switch(|o| o.use_backup_root = true)),
+    row("usebackuproot", Switch(|o| o.rescue.backup_root = true)),
+    row("recovery", Switch(|o| o.rescue.backup_root = true)),
     valued("fatal_errors", "panic", NotYet),
     row("fatal_errors", Checked(|value| (value? == "bug").then_some(Idle::AsIs), "expects bug")),
 ];
@@ -228,8 +228,8 @@ fn given(value: Option<&str>) -> Option<Idle> {
     value.filter(|value| !value.is_empty()).map(|_| Idle::Hint)
 }
 
-const RESCUES: &str = "expects nologreplay, usebackuproot, ignorebadroots (ibadroots), ignoredatacsums (idatacsums), all (these \
-                       four, all for reading) or usebackupsuper, joined by colons";
+const RESCUES: &str = "expects nologreplay, usebackuproot, ignorebadroots (ibadroots), ignoredatacsums (idatacsums), ignoremetacsums \
+                       (imetacsums), ignoresuperflags (isuperflags), all (these six, all for reading) or usebackupsuper, joined by colons";
 
 fn rescue(options: &mut MountOptions, list: &str) -> Option<()> {
     options.rescue(Rescue::parse(list)?);

@@ -131,22 +131,34 @@ fn an_unknown_word_names_its_neighbours() {
 
 #[test]
 fn rescues() {
-    let options = parsed("ro,rescue=nologreplay:usebackuproot");
-    assert!(options.no_log_replay && options.use_backup_root && !options.use_backup_super);
-    assert!(parsed("rescue=usebackupsuper").use_backup_super);
-    assert!(parsed("recovery").use_backup_root && parsed("usebackuproot").use_backup_root);
+    let rescue = |options: &str| parsed(options).rescue;
+    let some = rescue("ro,rescue=nologreplay:usebackuproot");
+    assert_eq!(some, Rescue { no_log_replay: true, backup_root: true, ..Rescue::default() });
+    assert_eq!(rescue("rescue=usebackupsuper"), Rescue { backup_super: true, ..Rescue::default() });
+    for word in ["recovery", "usebackuproot"] {
+        assert_eq!(rescue(word), Rescue { backup_root: true, ..Rescue::default() });
+    }
     let error = refused("rescue=usebackupsuper:nonsense");
     assert!(matches!(error, OptionError::Value { .. }), "{error}");
-    for word in ["ignorebadroots", "ibadroots"] {
-        let options = parsed(&format!("ro,rescue=nologreplay:{word}"));
-        assert!(options.no_log_replay && options.ignore_bad_roots && !options.ignore_data_sums);
-    }
-    for word in ["ignoredatacsums", "idatacsums"] {
-        let options = parsed(&format!("ro,rescue={word}"));
-        assert!(options.ignore_data_sums && !options.ignore_bad_roots && !options.no_log_replay);
+    type Of = fn(&Rescue) -> bool;
+    let words: [(&str, Of); 4] = [
+        ("badroots", |it| it.ignore_bad_roots),
+        ("datacsums", |it| it.ignore_data_sums),
+        ("metacsums", |it| it.ignore_meta_sums),
+        ("superflags", |it| it.ignore_super_flags),
+    ];
+    for (said, _) in words {
+        for word in [format!("ignore{said}"), format!("i{said}")] {
+            let options = rescue(&format!("ro,rescue=nologreplay:{word}"));
+            assert!(options.no_log_replay && !options.backup_root);
+            for (other, of) in words {
+                assert_eq!(of(&options), said == other, "{word}, {other}");
+            }
+        }
     }
     let all = parsed("ro,rescue=all");
-    assert_eq!(all, parsed("ro,usebackuproot,nologreplay,rescue=ibadroots:idatacsums"));
-    assert!(!all.use_backup_super);
+    let each = "rescue=ibadroots:idatacsums:imetacsums:isuperflags";
+    assert_eq!(all, parsed(&format!("ro,usebackuproot,nologreplay,{each}")));
+    assert!(!all.rescue.backup_super);
     assert!(refused("rescue=").to_string().contains("ignoredatacsums"));
 }

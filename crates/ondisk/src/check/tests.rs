@@ -17,6 +17,7 @@ fn gate() -> Gate {
         sectorsize: 4096,
         incompat: crate::superblock::incompat::SKINNY_METADATA,
         metadump: false,
+        unverified: false,
         generation_max: 100,
     }
 }

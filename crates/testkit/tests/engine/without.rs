@@ -2,12 +2,15 @@
 
 use std::sync::Arc;
 
-use buttress::device::MemoryDevice;
+use buttress::device::{BlockDevice, MemoryDevice};
 use buttress::ondisk::item::{BlockGroupItem, RootItem};
+use buttress::ondisk::superblock::{SUPERBLOCK_LEN, SUPERBLOCK_OFFSETS, Superblock, super_flags};
 use buttress::ondisk::{Key, kind, objectid};
 use buttress::{Filesystem, New, Node, Options, Result};
 use buttress_mkfs::Feature;
 use buttress_testkit::damage::Patient;
+
+use zerocopy::FromBytes;
 
 use crate::bytes::noise;
 
@@ -208,6 +211,102 @@ fn data_that_are_not_what_they_were_are_read_on_request() {
     assert_eq!(have.iter().zip(&was).filter(|(one, other)| one != other).count(), 1);
 }
 
+/// All blocks of trees that files are read by.
+fn blocks_for_files(patient: &Patient) -> Vec<u64> {
+    let fs = open(patient.device(), Options::read_only()).unwrap();
+    let sb = patient.volume().superblock();
+    let all = [objectid::FS_TREE, objectid::CSUM_TREE].map(|tree| blocks(&fs, tree)).concat();
+    [&[sb.root.get(), sb.chunk_root.get()], &all[..]].concat()
+}
+
+/// Where the first inode item with its number of owner is, in the block at this address.
+fn owner_in(patient: &Patient, at: u64) -> usize {
+    const UID: usize = 44;
+    let block = patient.block(at).unwrap();
+    let slot = (0..block.len()).find(|&slot| block.item(slot).0.kind == kind::INODE_ITEM);
+    let start = block.item(slot.expect("an inode")).1.as_ptr() as usize;
+    start - block.as_bytes().as_ptr() as usize + UID
+}
+
+/// A turned bit is shown where it was turned; a block that is well formed but for it is read, in all trees, and only on request.
+#[test]
+fn blocks_that_do_not_have_their_checksums_are_read_on_request() {
+    let patient = made(true);
+    let blocks = blocks_for_files(&patient);
+    assert!(blocks.len() > 20);
+    for at in &blocks {
+        let mut bytes = patient.block(*at).unwrap().as_bytes().to_vec();
+        bytes[0] ^= 1;
+        patient.write(*at, &bytes).unwrap();
+    }
+    assert!(open(patient.device(), Options::read_only()).is_err());
+    let fs = open(patient.device(), Options::read_only().ignore_meta_sums(true)).unwrap();
+    assert_whole(&fs);
+
+    // One bit of an owner.
+    let patient = made(true);
+    let leaf = |block: &u64| {
+        let block = patient.block(*block).unwrap();
+        block.is_leaf() && block.owner() == objectid::FS_TREE && block.len() > 10
+    };
+    let leaves: Vec<u64> = blocks_for_files(&patient).into_iter().filter(leaf).collect();
+    let (at, good) = (leaves[leaves.len() / 2], open(patient.device(), Options::read_only()));
+    let owners = |fs: &Filesystem| {
+        let owner = |number: u64| {
+            let found = fs.lookup(Node::ROOT, format!("file {number}").as_bytes()).ok()??;
+            Some(fs.attributes(found.node).ok()?.uid)
+        };
+        (0..FILES).filter_map(owner).collect::<Vec<u32>>()
+    };
+    let good = owners(&good.unwrap());
+    let (uid, whole) = (owner_in(&patient, at), patient.block(at).unwrap().as_bytes().to_vec());
+    let mut turned = whole.clone();
+    turned[uid] ^= 4;
+    // As long as there is a copy that has its checksum, it is that one.
+    let chunk = patient.volume().chunk_at(at).unwrap();
+    let first = chunk.stripes[0].offset + (at - chunk.logical);
+    assert_eq!(chunk.stripes.len(), 2);
+    patient.device().write_at(first, &turned).unwrap();
+    let fs = open(patient.device(), Options::read_only().ignore_meta_sums(true)).unwrap();
+    assert_eq!(owners(&fs), good);
+    patient.write(at, &turned).unwrap();
+    let without = owners(&open(patient.device(), Options::read_only()).unwrap());
+    assert!(without.len() < good.len());
+    let fs = open(patient.device(), Options::read_only().ignore_meta_sums(true)).unwrap();
+    let shown = owners(&fs);
+    assert_eq!(shown.len(), good.len());
+    assert_eq!(shown.iter().zip(&good).filter(|(one, other)| one != other).count(), 1);
+
+    // What is not well formed is left out, by itself: here nobody's mode.
+    const FROM_UID_TO_MODE: usize = 8;
+    let mut turned = whole;
+    turned[uid + FROM_UID_TO_MODE..][..4].fill(0xff);
+    patient.write(at, &turned).unwrap();
+    let fs = open(patient.device(), Options::read_only().ignore_meta_sums(true)).unwrap();
+    assert_eq!(owners(&fs).len(), good.len() - 1);
+}
+
+/// What was left in the middle of a change of the format is read on request.
+#[test]
+fn unfinished_changes_are_read_on_request() {
+    for flag in [super_flags::CHANGING_META_CSUM, super_flags::CHANGING_FSID, 1 << 50] {
+        let patient = made(true);
+        for at in SUPERBLOCK_OFFSETS.into_iter().filter(|at| *at < patient.device().size()) {
+            let mut bytes = [0; SUPERBLOCK_LEN];
+            patient.device().read_at(at, &mut bytes).unwrap();
+            let sb = Superblock::mut_from_bytes(&mut bytes).unwrap();
+            sb.flags = (sb.flags.get() | flag).into();
+            let digest = patient.volume().checksum_kind().digest(&bytes[32..]);
+            bytes[..32].copy_from_slice(digest.as_field());
+            patient.device().write_at(at, &bytes).unwrap();
+        }
+        let error = open(patient.device(), Options::read_only()).unwrap_err().to_string();
+        assert!(error.contains("rescue=ignoresuperflags"), "{error}");
+        let fs = open(patient.device(), Options::read_only().ignore_super_flags(true)).unwrap();
+        assert_whole(&fs);
+    }
+}
+
 /// What is for reading refuses to write, whatever state the filesystem is in.
 #[test]
 fn nobody_writes_without_a_tree() {
@@ -215,6 +314,8 @@ fn nobody_writes_without_a_tree() {
     for (options, word) in [
         (Options::read_write().ignore_bad_roots(true), "ignorebadroots"),
         (Options::read_write().ignore_data_sums(true), "ignoredatacsums"),
+        (Options::read_write().ignore_meta_sums(true), "ignoremetacsums"),
+        (Options::read_write().ignore_super_flags(true), "ignoresuperflags"),
     ] {
         let error = open(patient.device(), options).unwrap_err().to_string();
         assert!(error.contains(word) && error.contains("-o ro"), "{error}");
@@ -231,7 +332,7 @@ fn all_words_together_show_the_last_commit() {
     }
     let all = || {
         let some = Options::read_only().use_backup_root(true).no_log_replay(true);
-        some.ignore_bad_roots(true).ignore_data_sums(true)
+        some.ignore_bad_roots(true).ignore_data_sums(true).ignore_meta_sums(true)
     };
     let fs = open(patient.device(), all()).unwrap();
     assert_whole(&fs);
