@@ -205,7 +205,8 @@ fn data_that_are_not_what_they_were_are_read_on_request() {
     let at = u64::from_le_bytes(item[21..29].try_into().unwrap());
     patient.flip(at, 0).unwrap();
     let fs = open(patient.device(), Options::read_only()).unwrap();
-    assert!(read(&fs, 0).is_err());
+    let error = read(&fs, 0).unwrap_err().to_string();
+    assert!(error.contains("--rescue ignoredatacsums") && error.contains("checksum 0x"), "{error}");
     let fs = open(patient.device(), Options::read_only().ignore_data_sums(true)).unwrap();
     let (have, was) = (read(&fs, 0).unwrap(), content(0));
     assert_eq!(have.iter().zip(&was).filter(|(one, other)| one != other).count(), 1);

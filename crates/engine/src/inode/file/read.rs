@@ -23,7 +23,7 @@ use crate::txn::Core;
 /// Unaligned parts up to this length are read through a buffer in one go, in bytes.
 const BOUNCE_MAX: u64 = 64 << 10;
 
-/// What to do where data may be good, and their checksums are not there.
+/// What to do where data may be good, or good enough, and do not have their checksums.
 const WITHOUT: &str = "; `--rescue ignoredatacsums` (for a mount: `-o ro,rescue=ignoredatacsums`) reads it unverified";
 
 /// A decompressed extent: its address and its content.
@@ -237,6 +237,15 @@ impl ReadPlan {
         }
     }
 
+    /// Sectors could not be read. Those of a device that answers can be had all the same.
+    fn unread(&self, part: &Part, error: &VolumeError) -> Error {
+        let is_there = matches!(error, VolumeError::Data { .. }) && error.is_corruption();
+        match is_there {
+            true => self.fault(part, format_args!("{error}{WITHOUT}")),
+            false => self.fault(part, error),
+        }
+    }
+
     fn checksums(&self, csums: &mut CsumReader<'_>, part: &Part) -> Result<Option<Vec<u8>>> {
         match &part.sums {
             _ if csums.are_ignored() => Ok(None),
@@ -268,7 +277,7 @@ impl ReadPlan {
         let sectors = part.sectors();
         let reader = Sectors { core, start: sectors.start, sums: sums.as_deref() };
         let skip = (part.bytenr.saturating_add(part.offset) - sectors.start) as usize;
-        reader.read_part(&sectors, skip, out).map_err(|error| self.fault(part, error))
+        reader.read_part(&sectors, skip, out).map_err(|error| self.unread(part, &error))
     }
 
     fn read_compressed(
@@ -301,7 +310,7 @@ impl ReadPlan {
         let sums = self.checksums(csums, part)?;
         let mut stream = vec![0; part.disk_len as usize];
         let reader = Sectors { core, start: part.bytenr, sums: sums.as_deref() };
-        reader.read(part.bytenr, &mut stream).map_err(|error| self.fault(part, error))?;
+        reader.read(part.bytenr, &mut stream).map_err(|error| self.unread(part, &error))?;
         let mut content = vec![0; part.ram_len as usize];
         decompress(kind, &stream, &mut content, SECTOR as usize)
             .map_err(|error| self.fault(part, error))?;
