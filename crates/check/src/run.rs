@@ -127,10 +127,11 @@ struct Collect<'a, 'b> {
 impl Visitor for Collect<'_, '_> {
     fn leaf(&mut self, leaf: &Leaf<'_>) {
         for (key, data) in leaf.items().filter(|(key, _)| key.kind == kind::ROOT_ITEM) {
-            let global = key.objectid == objectid::DATA_RELOC_TREE
-                || (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
+            let global = (objectid::EXTENT_TREE..objectid::FIRST_FREE).contains(&key.objectid);
+            // `btrfs-convert` makes it as it makes subvolumes, and Linux looks for it as for one.
+            let is_relocation = key.objectid == objectid::DATA_RELOC_TREE;
             let newest = self.context.sb.generation.get().saturating_add(1);
-            if objectid::is_subvolume(key.objectid) && key.offset > newest {
+            if (is_relocation || objectid::is_subvolume(key.objectid)) && key.offset > newest {
                 let place = Place::item(objectid::ROOT_TREE, key);
                 let expect = format_args!("a generation up to {newest}");
                 self.context.report(Kind::RootItemBad, place, key.offset, expect);

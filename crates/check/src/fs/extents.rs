@@ -109,9 +109,11 @@ impl Extents<'_, '_, '_> {
             );
         }
         inode.extent_bytes = inode.extent_bytes.saturating_add(ram_bytes);
+        // `mkfs.btrfs --rootdir` and `btrfs-convert` store a zero behind it, which its size does not count.
+        let target = data.strip_suffix(&[0]).unwrap_or(data);
         let good =
-            inode.is_symlink() && compression == 0 && inode.extents == 1 && !data.contains(&0);
-        inode.target_len = good.then_some(data.len() as u64);
+            inode.is_symlink() && compression == 0 && inode.extents == 1 && !target.contains(&0);
+        inode.target_len = good.then_some(target.len() as u64);
     }
 
     fn regular(&mut self, inode: &mut Inode, start: u64, extent: &Regular) {

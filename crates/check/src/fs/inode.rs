@@ -152,7 +152,10 @@ impl Inode {
             say(Kind::FileExtentOdd, "file extents", "none");
         }
         if self.is_symlink() && self.target_len != Some(self.size) {
-            let have = format_args!("{:?}", self.target_len).to_string();
+            let have = match self.target_len {
+                Some(len) => format!("a target of {len} bytes"),
+                None => "no target in one inline extent".to_owned(),
+            };
             let expect = format_args!("one inline extent of {} bytes", self.size).to_string();
             report(context, tree, Kind::SymlinkBad, self.id, have, expect);
         }

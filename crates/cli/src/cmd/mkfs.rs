@@ -263,14 +263,18 @@ impl<'a> Target<'a> {
         let refused = |error| device::failure(path, &error);
         let mut size = args.size.or(args.byte_count.and_then(|it| it.checked_add(globals.offset)));
         let created = !path.exists();
+        // An image that was there grows where its new content would not fit.
+        let may_grow = created || globals.offset == 0 && path.is_file();
+        let mut least = args.size;
         if let Some(source) =
-            args.rootdir.as_deref().filter(|_| created && size.is_none() && !is_in_dev(path))
+            args.rootdir.as_deref().filter(|_| may_grow && size.is_none() && !is_in_dev(path))
         {
             let room = room_for(source, options).map_err(|error| {
                 let what = format!("cannot fill {} from", path.display());
                 Failure::new(what, source.display(), error)
             })?;
             size = room.checked_add(globals.offset);
+            least = size;
         }
         let removal = Removal::watch();
         let device = match (created, size) {
@@ -286,7 +290,7 @@ impl<'a> Target<'a> {
                 device::patiently(path, globals, open).map_err(refused)?
             }
         };
-        let device = match (created, args.size) {
+        let device = match (created, least) {
             (false, Some(size)) => grown(device, path, size, globals, options),
             _ => device::window(Arc::new(device), globals).map_err(refused),
         };

@@ -98,7 +98,8 @@ impl Image {
 
     /// Owner and group of new files.
     pub fn owner(&self) -> buttress::Owner {
-        buttress::Owner { uid: self.creator.uid, gid: self.creator.gid }
+        let Creator { uid, gid, umask } = self.creator;
+        buttress::Owner { uid, gid, umask }
     }
 
     /// The path of what a path leads to, if it is a link.

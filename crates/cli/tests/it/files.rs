@@ -432,3 +432,30 @@ fn a_directory_of_this_machine_that_contains_itself() {
     assert_eq!(said.err, "buttress: cannot copy dir/below: this directory contains itself\n");
     assert_eq!(place.ok("ls disk.img:/copy"), "beside\n");
 }
+
+/// `mkfs.btrfs --rootdir` and `btrfs-convert` store a zero behind where a symbolic link leads, which its size does not count.
+#[test]
+fn links_that_btrfs_progs_have_made_lead_where_they_should() {
+    if !have_progs() {
+        return;
+    }
+    let place = Place::new();
+    std::fs::create_dir_all(place.join("tree/dir")).unwrap();
+    std::fs::write(place.join("tree/dir/file"), "hello").unwrap();
+    std::os::unix::fs::symlink("dir", place.join("tree/to-dir")).unwrap();
+    std::os::unix::fs::symlink("dir/file", place.join("tree/to-file")).unwrap();
+    place.progs("truncate", "-s 200M disk.img");
+    place.progs("mkfs.btrfs", "-q --rootdir tree disk.img");
+    assert_eq!(place.ok("cat disk.img:/to-dir/file"), "hello");
+    assert_eq!(place.ok("cat disk.img:/to-file"), "hello");
+    assert_eq!(place.ok("ls disk.img:/to-dir/"), "file\n");
+    place.ok("cp -a disk.img:/ out");
+    let target = |name: &str| std::fs::read_link(place.join(name)).unwrap();
+    assert_eq!(target("out/to-dir"), target("tree/to-dir"));
+    assert_eq!(target("out/to-file"), target("tree/to-file"));
+    place.ok("cp -a disk.img:/to-dir disk.img:/copied");
+    assert_eq!(place.ok("cat disk.img:/copied/file"), "hello");
+    let said = place.run("check disk.img");
+    assert_eq!(said.code, 0, "{}{}", said.text(), said.err);
+    place.check("disk.img");
+}

@@ -229,6 +229,19 @@ fn an_image_is_as_large_as_its_content_takes() {
     place.ok("mkfs -q --size 2G --offset 1G --rootdir tree --shrink disk.img");
     assert_eq!(len("disk.img"), 2 << 30);
     place.ok("check --offset 1G disk.img");
+    // Made again in its place it grows where it has to, and only then.
+    place.ok("mkfs -q --rootdir tree --shrink again.img");
+    let before = len("again.img");
+    place.ok("mkfs -q -f --rootdir tree --shrink again.img");
+    assert_eq!(len("again.img"), before);
+    let said = place.fails("mkfs -q --rootdir large again.img");
+    assert!(said.contains("-f") && len("again.img") == before, "{said}");
+    place.ok("mkfs -q -f --rootdir large again.img");
+    assert!(len("again.img") > before);
+    place.check("again.img");
+    let before = len("again.img");
+    place.ok("mkfs -q -f --rootdir tree again.img");
+    assert_eq!(len("again.img"), before);
     let said = place.fails("mkfs --rootdir absent new.img");
     assert!(said.contains("absent") && !place.join("new.img").exists(), "{said}");
 }

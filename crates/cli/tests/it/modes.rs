@@ -2,8 +2,11 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+use buttress_testkit::oracle::{self, KernelMount, root_or_skip};
 
 use crate::live::Live;
 use crate::run::{Place, have_progs};
@@ -151,4 +154,64 @@ fn a_directory_is_the_copiers_alone_until_it_is_full() {
     assert_eq!(mode().unwrap(), 0o700);
     assert!(copy.wait_with_output().unwrap().status.success());
     assert_eq!(mode().unwrap(), 0o750);
+}
+
+/// The mode of a new subvolume by umask and default ACL, and how what is in it is to be compressed: here, on a mount, and on Linux.
+#[test]
+fn new_subvolumes_begin_as_on_linux() {
+    if !root_or_skip() || !have_progs() {
+        return;
+    }
+    let place = Place::new();
+    oracle::mkfs(&place.join("disk.img"), 256 << 20, &[]).unwrap();
+    let sh = |at: &Path, script: &str| {
+        let mut command = Command::new("sh");
+        oracle::run(command.args(["-e", "-c", script]).current_dir(at)).unwrap();
+    };
+    let mounted = |script: &str| {
+        let mount = KernelMount::new(&place.join("disk.img"), "").unwrap();
+        sh(mount.path(), script);
+        mount.finish().unwrap();
+    };
+    mounted(
+        "mkdir acl plain; setfacl -d -m u::rwx,g::r,o::- acl; mkdir zlib; btrfs property set . compression zstd
+         btrfs property set zlib compression zlib; for dir in acl plain zlib; do for mask in 022 027 077; do
+         (umask $mask; btrfs -q subvolume create $dir/theirs$mask); done; done",
+    );
+    let ours = env!("CARGO_BIN_EXE_buttress");
+    let made = "for dir in acl plain zlib; do for mask in 022 027 077; do (umask $mask; ";
+    sh(
+        place.path(),
+        &format!("{made} {ours} -q subvolume create disk.img:/$dir/ours$mask); done; done"),
+    );
+    if Path::new("/dev/fuse").exists() {
+        fs::create_dir(place.join("mnt")).unwrap();
+        place.ok("mount disk.img mnt");
+        sh(
+            place.path(),
+            &format!("{made} {ours} -q subvolume create mnt/$dir/live$mask); done; done"),
+        );
+        assert_eq!(place.umount("mnt").code, 0);
+    }
+    place.check("disk.img");
+    let mount = KernelMount::new(&place.join("disk.img"), "ro").unwrap();
+    let facts = |dir: &str, name: &str| {
+        let path = mount.path().join(dir).join(name);
+        let mut value = vec![0; 100];
+        let compression = rustix::fs::getxattr(&path, "btrfs.compression", &mut value[..]);
+        value.truncate(compression.unwrap_or(0));
+        let acl = rustix::fs::getxattr(&path, "system.posix_acl_default", &mut [0_u8; 0][..]).ok();
+        (path.metadata().unwrap().mode(), value, acl)
+    };
+    for dir in ["acl", "plain", "zlib"] {
+        for mask in ["022", "027", "077"] {
+            let theirs = facts(dir, &format!("theirs{mask}"));
+            assert_eq!(theirs.1, b"zstd", "{dir} {mask}");
+            assert_eq!(facts(dir, &format!("ours{mask}")), theirs, "{dir} {mask}");
+            if place.join("mnt").exists() {
+                assert_eq!(facts(dir, &format!("live{mask}")), theirs, "{dir} {mask}, mounted");
+            }
+        }
+    }
+    mount.finish().unwrap();
 }

@@ -132,7 +132,12 @@ fn parse(acl: &[u8]) -> Result<Vec<Entry>> {
             return Err(bad());
         }
         let permissions = u16::from_le_bytes([p0, p1]) & 7;
-        Ok(Entry { tag, permissions, id: u32::from_le_bytes([i0, i1, i2, i3]) })
+        let id = u32::from_le_bytes([i0, i1, i2, i3]);
+        // So a user namespace shows somebody whom it does not know. Linux takes no file with such an ACL.
+        if matches!(tag, USER | GROUP) && id == u32::MAX {
+            return Err(bad());
+        }
+        Ok(Entry { tag, permissions, id })
     };
     rest.chunks_exact(8).map(entry).collect()
 }

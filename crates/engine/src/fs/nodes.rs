@@ -330,7 +330,7 @@ impl Inner {
         })
     }
 
-    fn default_acl(&self, dir: Node) -> Result<Option<Vec<u8>>> {
+    pub(super) fn default_acl(&self, dir: Node) -> Result<Option<Vec<u8>>> {
         self.read(|op| {
             let (subvolume, inode) = self.find(op, dir)?;
             match subvolume.tree.xattr(op, &inode, acl::DEFAULT) {

@@ -1,8 +1,9 @@
 //! Subvolumes, snapshots, deletion.
 
+use super::acl;
 use super::own::About;
 use super::run::{need, plus};
-use super::types::{Node, Owner};
+use super::types::{New, Node, Owner};
 use super::worker::STALLED_MAX;
 use super::{Filesystem, Inner};
 use crate::error::{Errno, Error, Passed, Result};
@@ -74,12 +75,16 @@ impl Inner {
         (more, with): (Need, impl Fn(u64)),
     ) -> Result<u64> {
         self.must_be_free(dir, name)?;
+        self.ready(dir)?;
+        // Of a default ACL it takes over what that leaves of the mode, and no ACL; the umask counts all the same.
+        let new = New::directory(0o777 & !owner.umask);
+        let mode = acl::inherit(self.default_acl(dir)?.as_deref(), &new)?.mode;
         self.change_at(
             dir,
-            plus(Need { private: 8, ..need(4, 1400 + 4 * name.len()) }, more),
+            plus(Need { private: 8, ..need(4, 1500 + 4 * name.len()) }, more),
             |op, subvolume, parent| {
                 let place = Place { subvolume, dir: parent, name };
-                let id = self.forest.create(op, place, 0o755, owner.uid, owner.gid)?;
+                let id = self.forest.create(op, place, mode, owner.uid, owner.gid)?;
                 with(id);
                 Ok(id)
             },

@@ -135,13 +135,22 @@ pub struct Change {
     pub drop_privileges: bool,
 }
 
-/// Who owns what is made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Who makes a subvolume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
+    /// Bits that its mode, 0777, lacks; a default ACL of the directory restricts it besides.
+    pub umask: u32,
+}
+
+impl Default for Owner {
+    /// Root, who lets others read.
+    fn default() -> Owner {
+        Owner { uid: 0, gid: 0, umask: 0o022 }
+    }
 }
 
 /// A file to be made.

@@ -163,10 +163,32 @@ impl FileTree {
         Ok(inode)
     }
 
+    /// How files of the top directory are to be compressed: what a new subvolume in this one takes over, whichever directory it is in.
+    pub fn compression_of_top(&self, op: &Op<'_>) -> Result<Option<Vec<u8>>> {
+        let top = self.get(op, TOP)?;
+        let state = top.read();
+        if state.attributes.flags & inode_flags::COMPRESS == 0 {
+            return Ok(None);
+        }
+        let name = Hashed::of(super::xattrs::COMPRESSION);
+        state.find_xattr(TOP, &self.view(op.core), name)
+    }
+
     /// Makes the top directory of a new tree.
-    pub fn create_top(&self, op: &Op<'_>, permissions: u32, uid: u32, gid: u32) -> Arc<Inode> {
+    pub fn create_top(
+        &self,
+        op: &Op<'_>,
+        permissions: u32,
+        uid: u32,
+        gid: u32,
+        compression: Option<Vec<u8>>,
+    ) -> Arc<Inode> {
         let new = NewInode { kind: NewKind::Directory, permissions, uid, gid };
         let mut state = State::created(new.attributes(op, None), op.transid);
+        if let Some(kind) = compression {
+            state.attributes.flags |= inode_flags::COMPRESS;
+            state.xattrs().set(super::xattrs::COMPRESSION, Some(kind.into()));
+        }
         state.live.names.gain(TOP, 0, b"..", false);
         self.adopt(TOP, state)
     }

@@ -498,7 +498,12 @@ impl FileTree {
         let key = Key::new(inode.ino, kind::EXTENT_DATA, 0);
         let item = if state.on_disk { self.view(op.core).get(&key)? } else { None };
         match item.as_ref().and_then(|item| FileExtentItem::read(item.data())) {
-            Some(FileExtentItem::Inline { compression: 0, data, .. }) => Ok(data.to_vec()),
+            // `mkfs.btrfs --rootdir` and `btrfs-convert` store a zero behind it, which its size does not count.
+            Some(FileExtentItem::Inline { compression: 0, data, .. }) => {
+                let len = usize::try_from(state.attributes.size).unwrap_or(usize::MAX);
+                let target = data.get(..len).unwrap_or(data);
+                Ok(target.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+            }
             _ => Err(Error::inconsistent(self.id, "a symbolic link has no inline extent", key)),
         }
     }

@@ -285,6 +285,10 @@ fn meaning(name: &[u8], value: &[u8], state: &State) -> Result<Meaning> {
     if !state.attributes.is_regular() && !state.attributes.is_directory() {
         return Ok(Meaning::Ignored);
     }
+    // What is written in place, or has no checksums, cannot be compressed.
+    if state.attributes.flags & (inode_flags::NODATACOW | inode_flags::NODATASUM) != 0 {
+        return Err(Error::User(Errno::INVAL));
+    }
     let kept = state.attributes.flags & !(inode_flags::COMPRESS | inode_flags::NOCOMPRESS);
     Ok(Meaning::Property(kept | set))
 }

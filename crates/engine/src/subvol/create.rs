@@ -75,11 +75,12 @@ impl Forest {
         if id > objectid::LAST_FREE {
             return Err(Error::User(Errno::NOSPC));
         }
+        let compression = place.subvolume.tree.compression_of_top(op)?;
         let item = self.new_item(op);
         let subvolume = Subvolume::open(op.core, Key::new(id, kind::ROOT_ITEM, 0), item)?;
         let index = place.subvolume.tree.add_subvolume_entry(op, place.dir, place.name, id)?;
         op.step("an entry without its subvolume");
-        subvolume.tree.create_top(op, mode, uid, gid);
+        subvolume.tree.create_top(op, mode, uid, gid, compression);
         subvolume.change(|_| ());
         op.step("a subvolume that is not in the forest");
         self.insert(Arc::new(subvolume));

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use buttress::ondisk::item::inode_flags;
+
 use buttress::{
     Change, Errno, FileKind, Filesystem, New, Node, OpenMode, Options, SetXattr, Time, Times,
 };
@@ -157,6 +159,22 @@ fn xattrs_have_namespaces() {
         assert_eq!(errno(set(name.as_bytes(), b"v")), Errno::INVAL, "{name}");
     }
     assert_eq!(errno(set(b"system.posix_acl_access", b"bogus")), Errno::INVAL);
+    // An ACL about somebody whom a user namespace does not know: Linux opens no file that has one.
+    let entry = |tag: u16, id: u32| [&tag.to_le_bytes()[..], &[6, 0], &id.to_le_bytes()].concat();
+    let acl = |id| {
+        let entries =
+            [(1, !0), (2, id), (4, !0), (16, !0), (32, !0)].map(|(tag, id)| entry(tag, id));
+        [&2_u32.to_le_bytes()[..], &entries.concat()].concat()
+    };
+    assert_eq!(errno(set(b"system.posix_acl_access", &acl(u32::MAX))), Errno::INVAL);
+    set(b"system.posix_acl_access", &acl(7)).unwrap();
+    fs.remove_xattr(node, b"system.posix_acl_access").unwrap();
+    // What is written in place cannot be compressed.
+    set(b"btrfs.compression", b"zstd").unwrap();
+    set(b"btrfs.compression", b"").unwrap();
+    let in_place = Change { flags: Some(inode_flags::NODATACOW), ..Change::default() };
+    fs.set_attributes(node, &in_place).unwrap();
+    assert_eq!(errno(set(b"btrfs.compression", b"zstd")), Errno::INVAL);
     let none = 2_u32.to_le_bytes();
     assert_eq!(errno(set(b"system.posix_acl_default", &none)), Errno::ACCESS);
     set(b"user.a", b"v").unwrap();

@@ -190,7 +190,9 @@ fn subvolumes_move_and_leave_stubs_in_snapshots() {
     let image = Image::by_progs(1 << 30, &[]);
     let fs = image.open();
     let outer = fs.create_subvolume(Node::ROOT, b"outer", Owner::default()).unwrap();
-    let inner = fs.create_subvolume(Node::top(outer), b"inner", Owner { uid: 1, gid: 2 }).unwrap();
+    let inner = fs
+        .create_subvolume(Node::top(outer), b"inner", Owner { uid: 1, gid: 2, umask: 0o022 })
+        .unwrap();
     put(&fs, "/outer/inner/file", b"content");
     let refused = fs.delete_subvolume(Node::ROOT, b"outer").unwrap_err();
     assert_eq!(refused.errno(), Errno::NOTEMPTY);

@@ -479,7 +479,7 @@ impl Control for Engine {
         new: &NewInode,
         groups: &[u64],
     ) -> Answer<()> {
-        let owner = Owner { uid: new.uid, gid: new.gid };
+        let owner = Owner { uid: new.uid, gid: new.gid, umask: !new.mode & 0o777 };
         let made = self.fs.create_subvolume_in(*directory, name.as_bytes(), owner, groups);
         made.map(drop).map_err(errno)
     }

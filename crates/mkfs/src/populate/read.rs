@@ -210,7 +210,7 @@ fn read_entry(path: &Path, name: Name, content: &mut Vec<u8>) -> Result<Entry, M
     Ok(Entry { name: name.name, stat, xattrs, what })
 }
 
-fn stat_of(metadata: &std::fs::Metadata) -> Stat {
+pub(super) fn stat_of(metadata: &std::fs::Metadata) -> Stat {
     let rdev = metadata.rdev();
     Stat {
         mode: metadata.mode(),
@@ -253,13 +253,33 @@ fn open_at(dir: impl AsFd + Copy, name: &OsStr) -> Result<File, Errno> {
     }
 }
 
-fn read_pieces(file: &File, stat: &Stat, content: &mut Vec<u8>) -> io::Result<Vec<Piece>> {
+pub(super) fn read_pieces(
+    file: &File,
+    stat: &Stat,
+    content: &mut Vec<u8>,
+) -> io::Result<Vec<Piece>> {
     let mut pieces = Vec::new();
     let mut segments = Segments::new(file, stat);
+    let mut is_whole = !segments.sparse;
     while let Some((start, end)) = segments.next()? {
-        pieces.push(read_piece(file, start, end - start, content)?);
+        let piece = read_piece(file, start, end - start, content)?;
+        is_whole &= piece.len as u64 == end - start;
+        pieces.push(piece);
+    }
+    if !is_whole {
+        require_whole(file, stat)?;
     }
     Ok(pieces)
+}
+
+/// Refuses a file that has lost its end while it was read: what would be made of it is nobody's.
+pub(crate) fn require_whole(file: &File, stat: &Stat) -> io::Result<()> {
+    match file.metadata()?.len() {
+        now if now < stat.size => {
+            Err(io::Error::other(format!("it was cut from {} to {now} bytes meanwhile", stat.size)))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Appends up to `len` bytes at `offset`, `WHOLE_LEN_MAX` at most, to the content; fewer where the file ends.

@@ -68,8 +68,10 @@ impl Taken {
         let xattrs = read_xattrs(path)?;
         self.items +=
             xattrs.iter().map(|(name, value)| (name.len() + value.len()) as u64 + 64).sum::<u64>();
-        // What is short is an item: of a file it may be.
-        self.items += metadata.len().min(u64::from(settled.nodesize));
+        // What is short is an item: of a file it may be. What a directory takes where it is says nothing.
+        if !metadata.is_dir() {
+            self.items += metadata.len().min(u64::from(settled.nodesize));
+        }
         if metadata.is_file() {
             let len = content_len(path, &metadata).next_multiple_of(SECTOR);
             let sums = len / SECTOR * settled.checksum.size() as u64;

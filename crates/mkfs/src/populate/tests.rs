@@ -5,8 +5,8 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, symlink};
 
 use super::pipeline::stream;
-use super::read::{Segments, What, open, read_full, read_top};
-use super::{SubvolumeKind, parse_subvolume};
+use super::read::{Segments, What, open, read_full, read_pieces, read_top, stat_of};
+use super::{SubvolumeKind, parse_subvolume, room_for};
 use crate::MkfsError;
 
 /// Everything below `top` as lines, in the order in which it is handed over.
@@ -162,4 +162,46 @@ fn subvolume_arguments() {
     for text in ["", "ro:", "rw:.", "xx:home", "ro:../up"] {
         assert!(parse(text).is_err(), "{text}");
     }
+}
+
+/// What was longer when it was looked at is nobody's file.
+#[test]
+fn a_file_that_loses_its_end_meanwhile_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, sparse) in [("plain", false), ("sparse", true)] {
+        let path = dir.path().join(name);
+        let file = File::create(&path).unwrap();
+        if sparse {
+            file.set_len(200_000).unwrap();
+        }
+        file.write_all_at(&[7; 5000], 0).unwrap();
+        let stat = stat_of(&file.metadata().unwrap());
+        let mut content = Vec::new();
+        let whole = read_pieces(&open(&path).unwrap(), &stat, &mut content).unwrap();
+        assert_eq!(whole.first().map(|piece| piece.offset), Some(0));
+        file.set_len(3000).unwrap();
+        let error = read_pieces(&open(&path).unwrap(), &stat, &mut content).unwrap_err();
+        assert!(error.to_string().contains("to 3000 bytes meanwhile"), "{error}");
+        // One that has grown is what it was.
+        file.set_len(1 << 20).unwrap();
+        read_pieces(&open(&path).unwrap(), &stat, &mut content).unwrap();
+    }
+}
+
+/// A directory that has had many names is larger on some filesystems.
+#[test]
+fn room_does_not_depend_on_what_directories_take_where_they_are() {
+    let places = ["/dev/shm", env!("CARGO_MANIFEST_DIR")];
+    let rooms = places.map(|place| {
+        let dir = tempfile::tempdir_in(place).ok()?;
+        for number in 0..2000 {
+            fs::create_dir(dir.path().join(format!("directory {number}"))).unwrap();
+        }
+        Some(room_for(dir.path(), &crate::Options::default()).unwrap())
+    });
+    let [Some(one), Some(other)] = rooms else {
+        println!("skipped: there are not two filesystems to write to");
+        return;
+    };
+    assert_eq!(one, other);
 }

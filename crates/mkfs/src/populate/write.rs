@@ -14,7 +14,9 @@ use std::path::{Path, PathBuf};
 use buttress::{Change, Errno, FileKind, Filesystem, New, Node, Owner, SetXattr, Time, Times};
 use rustix::fs::FileType;
 
-use super::read::{Batch, Entry, Piece, Segments, Stat, What, open, read_full, read_top};
+use super::read::{
+    Batch, Entry, Piece, Segments, Stat, What, open, read_full, read_top, require_whole,
+};
 use super::subvolumes::{Subvolume, SubvolumeKind};
 use super::walk::DirId;
 use super::{Populate, Populated};
@@ -173,7 +175,7 @@ impl<'a> Writer<'a> {
         let stat = &entry.stat;
         if let (What::Directory(_), Some(kind)) = (&entry.what, self.subvolumes.get(path)) {
             let kind = *kind;
-            let owner = Owner { uid: stat.uid, gid: stat.gid };
+            let owner = Owner { uid: stat.uid, gid: stat.gid, ..Owner::default() };
             let made = self.fs.create_subvolume(parent, name_of(path), owner);
             let id = made.map_err(|error| self.failed("make subvolume of", path, error))?;
             self.made.push((id, kind));
@@ -267,11 +269,11 @@ impl<'a> Writer<'a> {
                 at += read as u64;
                 reached = at;
                 if read < len {
-                    // It became shorter meanwhile.
                     break;
                 }
             }
         }
+        require_whole(file, stat).map_err(unread)?;
         self.buffer = buffer;
         self.set_size(node, path, reached, stat)
     }

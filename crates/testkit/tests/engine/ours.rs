@@ -154,7 +154,7 @@ fn clone(fs: &Filesystem, dir: Node, node: Node, seed: u64) -> Result<()> {
 fn add(fs: &Filesystem, top: Node, round: u64) -> Result<()> {
     let dir = fs.create(top, &called("ours", round), &New::directory(0o755))?.node;
     files(fs, dir)?;
-    let sub = fs.create_subvolume(dir, b"subvolume", Owner { uid: 5, gid: 6 })?;
+    let sub = fs.create_subvolume(dir, b"subvolume", Owner { uid: 5, gid: 6, umask: 0o022 })?;
     files(fs, Node::top(sub))?;
     let writable = fs.snapshot(sub, dir, b"writable", false)?;
     fs.snapshot(top.subvolume, dir, b"read-only", true)?;

@@ -15,7 +15,8 @@ fn nested_and_moved() {
     let mut ids = Vec::new();
     for depth in 0..25 {
         let dir = mkdir(&fs, at, "dir");
-        let id = fs.create_subvolume(dir, b"in", Owner { uid: depth, gid: 1 }).unwrap();
+        let id =
+            fs.create_subvolume(dir, b"in", Owner { uid: depth, gid: 1, umask: 0o022 }).unwrap();
         put_at(&fs, Node::top(id), b"file", &bytes(3000, depth)).unwrap();
         fs.snapshot(id, dir, b"copy", depth % 2 == 0).unwrap();
         at = Node::top(id);

@@ -205,7 +205,7 @@ fn times_of_all_sorts() {
     touch(&fs, dir, "x");
     let new = fs.attributes(dir).unwrap();
     assert!(new.mtime > old.mtime && new.ctime > old.ctime && new.otime == old.otime);
-    fs.create_subvolume(dir, b"subvolume", Owner { uid: 3, gid: 4 }).unwrap();
+    fs.create_subvolume(dir, b"subvolume", Owner { uid: 3, gid: 4, umask: 0o022 }).unwrap();
     judge(&image, fs);
 }
 

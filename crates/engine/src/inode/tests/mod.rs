@@ -69,7 +69,7 @@ impl Lab {
         let core = core(nodesize);
         let tree = FileTree::open(&core, TREE, None, false).unwrap();
         let lab = Lab { core, tree, next_block: AtomicU64::new(1 << 40) };
-        lab.op(|op| lab.tree.create_top(op, 0o755, 0, 0));
+        lab.op(|op| lab.tree.create_top(op, 0o755, 0, 0, None));
         lab.commit();
         lab
     }

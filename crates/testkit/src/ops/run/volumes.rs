@@ -20,7 +20,8 @@ impl Runner {
     fn subvolume(&mut self, at: &str, owner: u32) -> Result<()> {
         let Some((dir, name)) = self.find_parent(at) else { return Ok(()) };
         let refusal = self.model.refuse_subvolume(dir, name);
-        let (owner, groups) = (Owner { uid: owner, gid: owner }, self.some_groups()?);
+        let (owner, groups) =
+            (Owner { uid: owner, gid: owner, ..Owner::default() }, self.some_groups()?);
         let answer = self.fs().create_subvolume_in(dir, name, owner, &groups);
         let Some(id) = self.judge(&refusal, true, answer)? else { return Ok(()) };
         let found = super::engine("attributes", self.fs().attributes(Node::top(id)))?;
