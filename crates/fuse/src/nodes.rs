@@ -8,7 +8,8 @@
 //! | top of the mounted subvolume | 1 | 256 |
 //! | others in the mounted subvolume | their own number | the same |
 //! | in another subvolume | `subvolume << 40 \| number` | the same |
-//! | what does not fit (numbers of 2^40, subvolumes of 2^23) | made up, from 2^63 | the same |
+//! | what stands in a snapshot for a subvolume | `2^62 \| the snapshot << 31 \| the subvolume` | the same |
+//! | what does not fit (numbers of 2^40, subvolumes of 2^22) | made up, from 2^63 | the same |
 //!
 //! Where a filesystem can be mounted several times, the subvolume that has all others below it counts as the mounted one for
 //! node ids, and the one that was mounted first for the numbers shown ([`Numbers`]).
@@ -32,13 +33,16 @@ use crate::protocol::abi::ROOT_ID;
 
 /// Inode number of the top directory of every subvolume.
 pub const SUBVOLUME_TOP: u64 = 256;
-/// Inode number of what a snapshot shows where its source holds a subvolume.
-pub const STUB: u64 = 2;
 /// Inode numbers below this fit into a node id.
 const INO_LIMIT: u64 = 1 << INO_BITS;
 const INO_BITS: u32 = 40;
 /// Subvolume ids below this fit into a node id.
-const SUBVOLUME_LIMIT: u64 = 1 << (63 - INO_BITS);
+const SUBVOLUME_LIMIT: u64 = STUBS >> INO_BITS;
+/// First id of a stub.
+const STUBS: u64 = 1 << 62;
+/// Ids of the subvolume that a stub is in, and of the one it stands for, that fit into a node id.
+const STUB_LIMIT: u64 = 1 << STUB_BITS;
+const STUB_BITS: u32 = 31;
 /// First made-up id.
 const MADE_UP: u64 = 1 << 63;
 const SHARDS: usize = 64;
@@ -50,6 +54,29 @@ pub struct Identity {
     pub subvolume: u64,
     /// Inode number in that subvolume.
     pub ino: u64,
+}
+
+impl Identity {
+    /// As the filesystem names it.
+    pub fn node(self) -> buttress::Node {
+        buttress::Node { subvolume: self.subvolume, ino: self.ino }
+    }
+
+    /// Whether it stands in a snapshot for a subvolume.
+    pub fn is_stub(self) -> bool {
+        self.node().is_stub()
+    }
+
+    /// The subvolume that it is in.
+    pub fn within(self) -> u64 {
+        self.node().within()
+    }
+}
+
+impl From<buttress::Node> for Identity {
+    fn from(node: buttress::Node) -> Identity {
+        Identity { subvolume: node.subvolume, ino: node.ino }
+    }
 }
 
 /// The nodes the kernel holds.
@@ -103,6 +130,12 @@ impl NodeTable {
     pub fn id(&self, identity: Identity) -> u64 {
         let Identity { subvolume, ino } = identity;
         match identity {
+            _ if identity.is_stub() => match identity.within() {
+                within if within < STUB_LIMIT && ino < STUB_LIMIT => {
+                    STUBS | within << STUB_BITS | ino
+                }
+                _ => self.make_up(identity),
+            },
             _ if ino >= INO_LIMIT || subvolume >= SUBVOLUME_LIMIT => self.make_up(identity),
             _ if subvolume != self.mounted => subvolume << INO_BITS | ino,
             _ if ino == SUBVOLUME_TOP => ROOT_ID,
@@ -115,6 +148,10 @@ impl NodeTable {
         if id >= MADE_UP {
             let index = usize::try_from(id - MADE_UP).ok()?;
             return self.made_up.lock().identities.get(index).copied();
+        }
+        if id >= STUBS {
+            let (within, of) = ((id - STUBS) >> STUB_BITS, id & (STUB_LIMIT - 1));
+            return Some(buttress::Node::stub(within, of).into());
         }
         if id == ROOT_ID {
             return Some(Identity { subvolume: self.mounted, ino: SUBVOLUME_TOP });
@@ -247,8 +284,7 @@ impl NodeTable {
             return Vec::new();
         }
         let is_of = |id: u64| {
-            self.identity(id)
-                .is_some_and(|found| subvolumes.binary_search(&found.subvolume).is_ok())
+            self.identity(id).is_some_and(|found| subvolumes.binary_search(&found.within()).is_ok())
         };
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -308,7 +344,7 @@ impl Numbers {
     /// The inode number programs see for a node id.
     pub fn shown(self, id: u64) -> u64 {
         let (subvolume, ino) = match id {
-            MADE_UP.. => return id,
+            STUBS.. => return id,
             ROOT_ID => (self.mounted, SUBVOLUME_TOP),
             _ => (id >> INO_BITS, id & (INO_LIMIT - 1)),
         };
@@ -318,7 +354,7 @@ impl Numbers {
 
     /// The node id behind an inode number that programs see.
     pub fn id_of_shown(self, shown: u64) -> u64 {
-        if shown >= MADE_UP {
+        if shown >= STUBS {
             return shown;
         }
         let (subvolume, ino) = (shown >> INO_BITS, shown & (INO_LIMIT - 1));
@@ -357,6 +393,10 @@ impl Hasher for Mixer {
 mod tests {
     use super::*;
 
+    fn stub(within: u64, of: u64) -> Identity {
+        buttress::Node::stub(within, of).into()
+    }
+
     fn at(subvolume: u64, ino: u64) -> Identity {
         Identity { subvolume, ino }
     }
@@ -374,6 +414,12 @@ mod tests {
             at(SUBVOLUME_LIMIT - 1, INO_LIMIT - 1),
             at(SUBVOLUME_LIMIT, 256),
             at(u64::MAX, u64::MAX),
+            stub(260, 5),
+            stub(260, 300),
+            stub(300, 260),
+            stub(STUB_LIMIT - 1, STUB_LIMIT - 1),
+            stub(STUB_LIMIT, 300),
+            stub(300, STUB_LIMIT),
         ];
         let ids: Vec<u64> = inodes.iter().map(|&inode| table.id(inode)).collect();
         let numbers = Numbers { mounted: 260, own: 260 };
@@ -397,7 +443,8 @@ mod tests {
             (at(260, 257), 257),
             (at(5, 256), 5 << 40 | 256),
             (at(5, 257), 5 << 40 | 257),
-            (at(5, STUB), 5 << 40 | STUB),
+            (stub(257, 300), 1 << 62 | 257 << 31 | 300),
+            (stub(258, 300), 1 << 62 | 258 << 31 | 300),
             (at(300, 256), 300 << 40 | 256),
             (at(260, INO_LIMIT), MADE_UP),
         ] {

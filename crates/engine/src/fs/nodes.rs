@@ -204,7 +204,7 @@ impl Inner {
                 if self.forest.is_named(&self.core, dir.subvolume, dir.ino, name, id)? {
                     Node::top(id)
                 } else {
-                    Node { ino: super::types::STUB, ..Node::top(id) }
+                    Node::stub(dir.subvolume, id)
                 }
             }
         })

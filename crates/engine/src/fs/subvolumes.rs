@@ -45,13 +45,13 @@ impl Inner {
         only_empty: bool,
     ) -> Result<u64> {
         let entry = self.must_find(dir, name)?;
-        if wanted.is_some_and(|id| id != entry.node.subvolume) {
+        if wanted.is_some_and(|id| id != entry.node.stands_for()) {
             return Err(Error::User(Errno::NOENT));
         }
         if !entry.node.is_top() && !entry.node.is_stub() {
             return Err(Error::User(Errno::INVAL));
         }
-        let id = entry.node.subvolume;
+        let id = entry.node.stands_for();
         let about = About::Subvolume(dir, name, id);
         self.change_at_about(dir, about, SUBVOLUME_DELETION, |op, subvolume, parent| {
             let place = Place { subvolume, dir: parent, name };

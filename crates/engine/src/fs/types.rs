@@ -4,6 +4,9 @@ use crate::env::Time;
 use crate::inode::TOP;
 
 /// A file by number. Numbers are not used again as long as the filesystem is open: those of what was last made and deleted can be, once it was closed.
+///
+/// Where a snapshot has no copy of a subvolume, an empty directory stands, a *stub*. It has no inode, and its numbers are made up: each place has its own,
+/// or a mount would take two of them for one directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
     /// The subvolume's id; 5 is the top one.
@@ -12,8 +15,10 @@ pub struct Node {
     pub ino: u64,
 }
 
-/// The number of the empty directory that stands where a snapshot has no copy of a subvolume.
-pub(super) const STUB: u64 = 2;
+/// In place of a subvolume's id: that of the one a stub is in, with these bits above it, which none has (Linux makes none of 2^48 and more).
+const STUBS: u64 = 1 << 63;
+const ID_BITS: u32 = 48;
+const IDS: u64 = (1 << ID_BITS) - 1;
 
 impl Node {
     /// The top directory of a subvolume.
@@ -26,12 +31,27 @@ impl Node {
 
     /// Whether it is the top directory of its subvolume.
     pub fn is_top(self) -> bool {
-        self.ino == TOP
+        self.ino == TOP && !self.is_stub()
+    }
+
+    /// What stands in subvolume `within`, which is a snapshot, for subvolume `of`.
+    pub const fn stub(within: u64, of: u64) -> Node {
+        Node { subvolume: STUBS | within & IDS, ino: of }
     }
 
     /// Whether it is an empty directory that stands where a snapshot has no copy of a subvolume.
-    pub fn is_stub(self) -> bool {
-        self.ino == STUB
+    pub const fn is_stub(self) -> bool {
+        self.subvolume >> ID_BITS == STUBS >> ID_BITS
+    }
+
+    /// The subvolume that it is in.
+    pub const fn within(self) -> u64 {
+        if self.is_stub() { self.subvolume & IDS } else { self.subvolume }
+    }
+
+    /// The subvolume that a stub or a top directory stands for; of all others the one they are in.
+    pub const fn stands_for(self) -> u64 {
+        if self.is_stub() { self.ino } else { self.subvolume }
     }
 }
 

@@ -145,7 +145,7 @@ pub(super) fn errno(error: Error) -> Errno {
 }
 
 fn identity(node: buttress::Node) -> Identity {
-    Identity { subvolume: node.subvolume, ino: node.ino }
+    node.into()
 }
 
 fn time(time: buttress::Time) -> Time {
@@ -218,7 +218,7 @@ impl Store for Engine {
     }
 
     fn held(&self, held: Identity) -> Answer<Self::Node> {
-        Ok(buttress::Node { subvolume: held.subvolume, ino: held.ino })
+        Ok(held.node())
     }
 
     fn identity(&self, node: &Self::Node) -> Identity {

@@ -15,7 +15,6 @@ use super::caller::{Caller, Capability};
 use super::control::{Control, words};
 use super::store::{Answer, Attributes, SetAttributes, SetTime, SetXattr, Store, Time};
 use super::{Mount, acl, attributes, reply_sized};
-use crate::nodes::STUB;
 use crate::options::AccessTimes;
 use crate::protocol::abi::{self, fattr};
 use crate::protocol::channel::{Reply, Request};
@@ -162,7 +161,7 @@ impl<S: Store> Mount<S> {
 
     /// Refuses what stands in a snapshot where its source holds a subvolume: there is no inode that could have attributes.
     fn has_xattrs(&self, node: &S::Node) -> Answer<()> {
-        if self.store.identity(node).ino == STUB { Err(Errno::OPNOTSUPP) } else { Ok(()) }
+        if self.store.identity(node).is_stub() { Err(Errno::OPNOTSUPP) } else { Ok(()) }
     }
 }
 

@@ -251,7 +251,8 @@ impl<S: Store> Mount<S> {
         self.tell_held();
         let mut entry = self.policy.shown.entry(id, attributes);
         // Tops, and the stubs of subvolumes that are elsewhere.
-        if self.store.identity(node).ino <= SUBVOLUME_TOP {
+        let identity = self.store.identity(node);
+        if identity.ino == SUBVOLUME_TOP || identity.is_stub() {
             entry.entry_valid = 0;
         }
         Ok(entry)

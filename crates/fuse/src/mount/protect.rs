@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use super::Mount;
 use super::control::Control;
 use super::store::{Answer, Store};
-use crate::nodes::STUB;
 use crate::protocol::abi::fattr;
 
 /// `FS_IMMUTABLE_FL`: nothing about the inode changes.
@@ -71,7 +70,7 @@ impl<S: Store> Mount<S> {
 
     /// Refuses new names in an immutable directory, and in what stands for a subvolume.
     pub(super) fn may_add(&self, directory: &S::Node) -> Answer<()> {
-        if self.store.identity(directory).ino == STUB {
+        if self.store.identity(directory).is_stub() {
             return Err(Errno::PERM);
         }
         self.without(directory, IMMUTABLE)
@@ -79,9 +78,9 @@ impl<S: Store> Mount<S> {
 
     /// The same for a file without content, which Linux refuses by another number, by open(2) and by mknod(2).
     pub(super) fn may_create(&self, directory: &S::Node) -> Answer<()> {
-        match self.store.identity(directory).ino {
-            STUB => Err(Errno::ACCESS),
-            _ => self.may_add(directory),
+        match self.store.identity(directory).is_stub() {
+            true => Err(Errno::ACCESS),
+            false => self.may_add(directory),
         }
     }
 

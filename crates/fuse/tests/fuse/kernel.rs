@@ -97,14 +97,18 @@ top = os.open('.', 0)
 call(top, CREATE, '<q4088s', 0, b'above')
 above = os.open('above', 0)
 call(above, CREATE, '<q4088s', 0, b'below')
-print(snapshot(top, above, b'rw'), snapshot(top, above, b'ro', 2))
+print(snapshot(top, above, b'rw'), snapshot(top, above, b'ro', 2), snapshot(top, above, b'other'))
 ";
     let tries = "setfattr -n user.a -v b rw/below; setfattr -n trusted.a -v b rw/below; getfattr -n user.a rw/below; \
                  setfattr -x user.a rw/below; touch rw/below/file; mkdir rw/below/dir; ls -A rw/below; \
                  stat -c '%F %a %h' rw/below; rmdir rw/below; ls rw";
+    // What stands for one subvolume in two snapshots is not one directory.
+    let ways = "cd rw/below; stat -c %F ../../other/below; touch ../by-way-of-dots; ls -d ../by-way-of-dots; pwd -P | tail -c 9
+                exec 3<.; stat -c %F ../../other/below; readlink /proc/self/fd/3 | tail -c 9; cd ../..; ls rw other
+                mv file other/below; touch file; mv -T file other/below";
     on_both(|top| {
-        assert_eq!(python(top, &["--reuid=0"], "", make), "done done");
-        as_root(top, tries)
+        assert_eq!(python(top, &["--reuid=0"], "", make), "done done done");
+        as_root(top, ways) + &as_root(top, tries)
     });
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use buttress::{Attributes, Entry, Errno, FileKind, Filesystem, Node, Seek, Times};
 
-use crate::model::{Body, Content, Directory, Inode, Model, STUB, Target, Volume};
+use crate::model::{Body, Content, Directory, Inode, Model, Target, Volume};
 use crate::ops::compare::mode_of_quotas;
 use crate::ops::run::{Result, engine, fail};
 
@@ -25,7 +25,7 @@ pub fn model(fs: &Filesystem, nodesize: u32) -> Result<Model> {
     }
     let mut rest = vec![(root, root)];
     while let Some((node, parent)) = rest.pop() {
-        if node.ino == STUB || node != root && model.inode(node).is_some() {
+        if node.is_stub() || node != root && model.inode(node).is_some() {
             continue;
         }
         let mut found = inode(fs, node)?;
@@ -86,7 +86,7 @@ fn directory(fs: &Filesystem, node: Node) -> Result<Directory> {
             return fail(format!("{node:?} lists {entry:?}, and nothing has that name"));
         }
         let target = match entry.node {
-            to if to.ino == STUB => Target::Stub(to.subvolume),
+            to if to.is_stub() => Target::Stub(to.stands_for()),
             to if to.subvolume == node.subvolume => Target::Inode(to.ino),
             to => Target::Subvolume(to.subvolume),
         };

@@ -171,7 +171,7 @@ pub fn changed_stub<'op>(model: &Model, op: &'op Op) -> Option<&'op str> {
 
 /// Whether a path leads to a stub.
 pub fn is_stub(model: &Model, at: &str) -> bool {
-    model.resolve(at).is_ok_and(|node| node.ino == crate::model::STUB)
+    model.resolve(at).is_ok_and(|node| node.is_stub())
 }
 
 /// The sort of a difference: the operation's word and the words of the answers that differ.

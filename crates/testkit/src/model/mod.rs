@@ -163,9 +163,6 @@ pub struct Model {
     pub quotas: QuotaMode,
 }
 
-/// The number of the directory that stands for a stub.
-pub const STUB: u64 = 2;
-
 impl Model {
     /// A model of what is below `root`, an empty directory with these values.
     pub fn new(root: Node, top: Inode, nodesize: u32) -> Model {
@@ -199,7 +196,7 @@ impl Model {
         match target {
             Target::Inode(ino) => Node { subvolume, ino },
             Target::Subvolume(id) => Node::top(id),
-            Target::Stub(id) => Node { subvolume: id, ino: STUB },
+            Target::Stub(id) => Node::stub(subvolume, id),
         }
     }
 
@@ -223,7 +220,7 @@ impl Model {
     }
 
     fn step(&self, at: Node, name: &[u8]) -> Result<Node, Errno> {
-        if at.ino == STUB {
+        if at.is_stub() {
             return Err(Errno::NOENT);
         }
         let dir = self.inode(at).ok_or(Errno::NOENT)?;
@@ -242,7 +239,7 @@ impl Model {
 
     /// Whether nothing can be changed at `node`: EROFS.
     fn frozen(&self, node: Node) -> bool {
-        node.ino == STUB || self.volumes.get(&node.subvolume).is_some_and(|it| it.read_only)
+        node.is_stub() || self.volumes.get(&node.subvolume).is_some_and(|it| it.read_only)
     }
 
     /// The refusal of every change at `node`.
@@ -251,7 +248,7 @@ impl Model {
         if self.frozen(node) {
             refusal.push(Errno::ROFS);
         }
-        if self.inode(node).is_none() && node.ino != STUB {
+        if self.inode(node).is_none() && !node.is_stub() {
             refusal.push(Errno::NOENT);
         }
         refusal

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use buttress::{Errno, Node, Rename};
 
-use super::{Body, Directory, Inode, Model, Refusal, STUB, Target};
+use super::{Body, Directory, Inode, Model, Refusal, Target};
 
 const SET_GID: u32 = 0o2000;
 
@@ -230,7 +230,7 @@ impl Model {
     ) {
         let (ino, from) = moved;
         let subvolume = from.subvolume;
-        if subvolume != to.subvolume || to.ino == STUB {
+        if subvolume != to.subvolume || to.is_stub() {
             refusal.push(Errno::XDEV);
         }
         let kind = |ino| self.inode(Node { subvolume, ino });
@@ -291,7 +291,7 @@ impl Model {
             refusal.push(Errno::INVAL);
         }
         self.refuse_leaving(refusal, id, from != to);
-        if to.ino == STUB {
+        if to.is_stub() {
             refusal.push(Errno::NOENT);
         }
         match other {

@@ -10,7 +10,7 @@ use buttress_device::MemoryDevice;
 
 use super::kernel;
 use super::run::{Result, engine, fail};
-use crate::model::{Body, Content, Inode, Model, PAGE, QuotaMode, STUB};
+use crate::model::{Body, Content, Inode, Model, PAGE, QuotaMode};
 
 /// Bytes that are read at a time.
 const READ_LEN: u64 = 256 << 10;
@@ -23,7 +23,7 @@ pub fn all(fs: &Filesystem, model: &Model) -> Result<()> {
     let mut directories = vec![model.root];
     while let Some(dir) = directories.pop() {
         listing(fs, model, dir)?;
-        if dir.ino == STUB {
+        if dir.is_stub() {
             continue;
         }
         seen.insert(dir);
@@ -264,7 +264,7 @@ fn list(fs: &Filesystem, dir: Node, from: u64) -> buttress::Result<Vec<Entry>> {
 pub fn attributes(fs: &Filesystem, model: &Model, node: Node) -> Result<()> {
     let found = engine("attributes", fs.attributes(node))?;
     let Some(inode) = model.inode(node) else {
-        let stub = node.ino == STUB && found.kind == FileKind::Directory && found.size == 0;
+        let stub = node.is_stub() && found.kind == FileKind::Directory && found.size == 0;
         return if stub { Ok(()) } else { fail(format!("no stub: {found:?}")) };
     };
     let same = found.node == node

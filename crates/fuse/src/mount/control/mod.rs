@@ -500,8 +500,8 @@ impl<S: Control> Mount<S> {
 
     /// The subvolume whose top `node` is.
     fn subvolume_top(&self, node: &S::Node) -> Answer<u64> {
-        let Identity { subvolume, ino } = self.store.identity(node);
-        if ino == SUBVOLUME_TOP { Ok(subvolume) } else { Err(Errno::INVAL) }
+        let node = self.store.identity(node).node();
+        if node.is_top() { Ok(node.subvolume) } else { Err(Errno::INVAL) }
     }
 
     /// The path of a directory from the top of the connection.

@@ -17,7 +17,7 @@ impl<S: Control> Mount<S> {
         self.require_master(request)?;
         let mut key: SearchKey = input(bytes)?;
         let tree = match key.tree_id {
-            0 => self.store.identity(&self.node(request.nodeid())?).subvolume,
+            0 => self.store.identity(&self.node(request.nodeid())?).within(),
             id => id,
         };
         let mut found = Found::new(key.nr_items);

@@ -161,7 +161,7 @@ impl<S: Control> Mount<S> {
         let (caller, node) = (Caller::of(request), self.node(directory)?);
         self.may(&caller, &node, SEARCH)?;
         let victim = self.store.lookup(&node, name)?.ok_or(Errno::NOENT)?;
-        if wanted.is_some_and(|id| id != self.store.identity(&victim).subvolume) {
+        if wanted.is_some_and(|id| id != self.store.identity(&victim).node().stands_for()) {
             return Err(Errno::NOENT);
         }
         let from = self.store.identity(&self.node(request.nodeid())?);
@@ -220,13 +220,13 @@ impl<S: Control> Mount<S> {
     }
 
     pub(super) fn get_subvol_info(&self, request: &Request<'_>) -> Answer<Output> {
-        let id = self.store.identity(&self.node(request.nodeid())?).subvolume;
+        let id = self.store.identity(&self.node(request.nodeid())?).within();
         output(&info(&self.store.subvolume(id)?))
     }
 
     pub(super) fn get_subvol_rootref(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         let mut answer: RootRefs = input(bytes)?;
-        let above = self.store.identity(&self.node(request.nodeid())?).subvolume;
+        let above = self.store.identity(&self.node(request.nodeid())?).within();
         let (mut found, mut more) = (Vec::new(), false);
         for id in self.store.subvolumes(answer.min_treeid)? {
             let facts = self.store.subvolume(id)?;
@@ -250,7 +250,7 @@ impl<S: Control> Mount<S> {
 
     pub(super) fn ino_lookup(&self, request: &Request<'_>, bytes: &[u8]) -> Answer<Output> {
         let mut answer: InoLookup = input(bytes)?;
-        let own = self.store.identity(&self.node(request.nodeid())?).subvolume;
+        let own = self.store.identity(&self.node(request.nodeid())?).within();
         if answer.treeid == 0 {
             answer.treeid = own;
         }

@@ -122,7 +122,7 @@ impl<S: Control> Mount<S> {
         self.require_master(request)?;
         let mut wanted = Wanted::read(text).ok_or(Errno::NODATA)?;
         if wanted.tree == 0 {
-            wanted.tree = self.store.identity(&self.node(request.nodeid())?).subvolume;
+            wanted.tree = self.store.identity(&self.node(request.nodeid())?).within();
         }
         let (mut answer, mut too_big) = (Vec::new(), false);
         self.store.search(wanted.tree, wanted.from, wanted.to, wanted.since, &mut |item| {

@@ -4,7 +4,7 @@ use buttress::{Errno, FileKind, New, Node, Rename};
 
 use super::super::{Make, Op, compare};
 use super::{Result, Runner, engine, fail, times_of};
-use crate::model::{Body, Content, Inode, Model, STUB};
+use crate::model::{Body, Content, Inode, Model};
 
 impl Runner {
     pub(super) fn name_op(&mut self, op: &Op) -> Result<()> {
@@ -93,7 +93,7 @@ impl Runner {
             return fail(format!("removed {found:?} instead of {node:?}"));
         }
         self.release_lost()?;
-        if gone && node.ino != STUB && !node.is_top() {
+        if gone && !node.is_stub() && !node.is_top() {
             self.must_be_gone(node)?;
         }
         self.refresh(&[dir, node])
@@ -111,7 +111,7 @@ impl Runner {
         }
         let moved = self.model.rename(from, to, how);
         self.release_lost()?;
-        if let Some(gone) = moved.gone.filter(|gone| gone.ino != STUB) {
+        if let Some(gone) = moved.gone.filter(|gone| !gone.is_stub()) {
             self.must_be_gone(gone)?;
         }
         self.refresh(&moved.touched)
@@ -119,7 +119,7 @@ impl Runner {
 
     fn hold(&mut self, handle: u8, at: &str) -> Result<()> {
         let Some(node) = self.find(at) else { return Ok(()) };
-        if node.ino == STUB {
+        if node.is_stub() {
             return Ok(());
         }
         // Held before the handle's last file is let go of: that may be the same one.
