@@ -267,8 +267,8 @@ impl Vfs {
         let refuse = |why: FileError| vnode.failure("cannot read", why);
         match (vnode.image_node(), vnode.host_path()) {
             (Some((_, node)), _) => {
-                let path = if node.ino == TOP { Vec::new() } else { b"?".to_vec() };
-                Ok((node.subvolume, path))
+                let path = if node.is_top() { Vec::new() } else { b"?".to_vec() };
+                Ok((node.within(), path))
             }
             (_, Some(path)) => {
                 let subvolume = client::subvolume(&path).map_err(|errno| refuse(errno.into()))?;

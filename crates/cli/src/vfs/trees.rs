@@ -103,7 +103,7 @@ impl Vfs {
                 if node.is_top() {
                     return Ok(vnode.name());
                 }
-                Ok(image.bytes_of(&image.fs().path_of(Node::top(node.subvolume))?))
+                Ok(image.bytes_of(&image.fs().path_of(Node::top(node.within()))?))
             }
             (Vfs::Live(path), None) => {
                 let inside = client::path_in_subvolume(path)?;
@@ -167,7 +167,7 @@ fn of_facts(it: &StoredFacts) -> Stored {
 /// The subvolume of a directory, where those of a mount are told apart: images and mounts of ours.
 pub fn subvolume_of(vnode: &Vnode) -> Result<u64, FileError> {
     match vnode.image_node() {
-        Some((_, node)) => Ok(node.subvolume),
+        Some((_, node)) => Ok(node.within()),
         None => vnode.by_path(|path| Ok(client::subvolume(path)?.id)),
     }
 }
@@ -176,8 +176,8 @@ pub fn subvolume_of(vnode: &Vnode) -> Result<u64, FileError> {
 pub fn is_top(vnode: &Vnode, facts: &Facts) -> bool {
     match vnode.image_node() {
         Some((_, node)) => node.is_top(),
-        // Numbers that are made up are no others cut short.
-        None => facts.ino >> 63 == 0 && facts.ino & ((1 << SHOWN_BITS) - 1) == TOP,
+        // Numbers that are made up, and of what stands for a subvolume, are no others cut short.
+        None => facts.ino >> 62 == 0 && facts.ino & ((1 << SHOWN_BITS) - 1) == TOP,
     }
 }
 

@@ -15,6 +15,9 @@ use buttress_ondisk::item::{inode_flags, mode};
 /// A device number on the disk is `major << MINOR_BITS | minor`.
 const MINOR_BITS: u32 = 20;
 
+/// The inode number that Linux shows of what stands for a subvolume in a snapshot (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`).
+const STUB: u64 = 2;
+
 /// Flags of what keeps its content, its attributes and its name.
 const PROTECTING: u64 = inode_flags::IMMUTABLE | inode_flags::APPEND;
 
@@ -285,8 +288,8 @@ fn facts(it: &Attributes) -> Facts {
         mtime: it.mtime,
         ctime: it.ctime,
         otime: Some(it.otime),
-        volume: it.node.subvolume,
-        ino: it.node.ino,
+        volume: it.node.within(),
+        ino: if it.node.is_stub() { STUB } else { it.node.ino },
         is_mount_point: Some(false),
     }
 }

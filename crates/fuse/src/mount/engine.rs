@@ -504,7 +504,7 @@ impl Control for Engine {
         victim: &Self::Node,
     ) -> Answer<()> {
         let name = name.as_bytes();
-        self.fs.delete_subvolume_of(*directory, name, victim.subvolume).map_err(errno)
+        self.fs.delete_subvolume_of(*directory, name, victim.stands_for()).map_err(errno)
     }
 
     fn subvolume(&self, id: u64) -> Answer<SubvolumeFacts> {

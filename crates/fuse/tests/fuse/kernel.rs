@@ -106,9 +106,23 @@ print(snapshot(top, above, b'rw'), snapshot(top, above, b'ro', 2), snapshot(top,
     let ways = "cd rw/below; stat -c %F ../../other/below; touch ../by-way-of-dots; ls -d ../by-way-of-dots; pwd -P | tail -c 9
                 exec 3<.; stat -c %F ../../other/below; readlink /proc/self/fd/3 | tail -c 9; cd ../..; ls rw other
                 mv file other/below; touch file; mv -T file other/below";
+    let calls = r"
+INO_LOOKUP, INFO = 0xd0009412, 0x81f8943c
+other = os.open('other', 0)
+below = os.open('other/below', 0)
+failed, said = call(below, INO_LOOKUP, '<QQ4080x', 0, 256)
+print(failed, struct.unpack_from('<Q', said)[0])
+failed, said = call(below, INFO, '<504x')
+print(failed, said[8:14])
+# Linux refuses this, and takes it from rmdir(2).
+call(other, DELETE, '<q4088s', 0, b'below')
+'below' in os.listdir('other') and os.rmdir('other/below')
+print(os.listdir('other'))
+";
     on_both(|top| {
         assert_eq!(python(top, &["--reuid=0"], "", make), "done done done");
-        as_root(top, ways) + &as_root(top, tries)
+        let ways = as_root(top, ways) + &as_root(top, tries);
+        ways + &python(top, &["--reuid=0"], "", calls)
     });
 }
 

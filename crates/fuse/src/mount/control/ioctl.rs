@@ -14,7 +14,9 @@ impl<S: Control> Mount<S> {
     pub(in crate::mount) fn ioctl(&self, request: &Request<'_>, reply: Reply<'_>) {
         let mut body = request.body();
         let Ok(wish) = body.read::<IoctlIn>() else { return reply.refuse(Errno::INVAL) };
-        if wish.flags & IOCTL_32BIT != 0 {
+        // Nor does Linux hear any at what stands for a subvolume in a snapshot.
+        let stub = self.nodes.identity(request.nodeid()).is_some_and(|it| it.is_stub());
+        if wish.flags & IOCTL_32BIT != 0 || stub {
             return reply.refuse(Errno::NOTTY);
         }
         let input = body.rest();

@@ -106,7 +106,7 @@ impl<S: Control> Mount<S> {
             None => (word, None),
         };
         let text = match (word, number) {
-            ("subvolume", None) => subvolume_record(&self.store.subvolume(identity.subvolume)?),
+            ("subvolume", None) => subvolume_record(&self.store.subvolume(identity.within())?),
             ("subvolume", Some(id)) => subvolume_record(&self.visible_subvolume(request, id)?),
             ("subvolumes", Some(from)) => return self.list_subvolumes(request, from),
             ("deleted", Some(from)) => {
