@@ -700,8 +700,12 @@ impl<'a> Copying<'a> {
     fn xattrs(&self, from: &Vnode, to: &Vnode) -> Result<(), Failure> {
         for (name, value) in from.xattrs().map_err(|why| from.failure("cannot read", why))? {
             match to.set_xattr(&name, &value) {
-                // Not every filesystem has every kind, and not every user may set them.
-                Err(error) if error.is(Errno::NOTSUP) || error.is(Errno::PERM) => {
+                // Not every filesystem has every kind, not every user may set them, and what is written in place cannot be compressed.
+                Err(error)
+                    if error.is(Errno::NOTSUP)
+                        || error.is(Errno::PERM)
+                        || error.is(Errno::INVAL) && name.starts_with(b"btrfs.") =>
+                {
                     if !self.globals.quiet {
                         let name = quote::shown(&name);
                         complain!("buttress: warning: {to}: attribute {name} not kept: {error}");

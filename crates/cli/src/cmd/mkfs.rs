@@ -89,7 +89,7 @@ pub struct Mkfs {
     /// Use only this many bytes of the device; the others stay as they are
     #[arg(short, long, value_parser = parse_size, value_name = "SIZE", help_heading = "Creation")]
     byte_count: Option<u64>,
-    /// Copy this directory into the new filesystem; a file that is not there is created as large as that takes
+    /// Copy this directory into the new filesystem; a file that is not there is created as large as that takes, one that is too short for it grows
     #[arg(short, long, value_name = "DIR", help_heading = "Creation")]
     rootdir: Option<PathBuf>,
     /// With --rootdir, end the filesystem behind its last block group, and the image file with it

@@ -227,7 +227,7 @@ fn set_compression(args: &Set, vnode: &Vnode) -> Result<(), Failure> {
         let unknown = why.is(rustix::io::Errno::INVAL);
         let failure = vnode.failure("cannot set property compression of", why);
         match unknown {
-            true => failure.hint("It is zlib, lzo or zstd, with a level (zstd:3), or none; '' leaves it to the mount."),
+            true => failure.hint("It is zlib, lzo or zstd, with a level (zstd:3), or none; '' leaves it to the mount. What is written in place (chattr +C) has none."),
             false => failure,
         }
     })

@@ -228,9 +228,10 @@ impl Image {
 
     /// The access ACL says the same as the mode.
     pub(super) fn set_mode(&self, node: Node, mode: u32) -> Result<()> {
+        let acl = self.fs.get_xattr(node, acl::ACCESS)?;
+        let acl = acl.map(|acl| acl::with_mode(&acl, mode)).transpose()?;
         self.change(node, |it| it.mode = Some(mode))?;
-        let Some(acl) = self.fs.get_xattr(node, acl::ACCESS)? else { return Ok(()) };
-        let acl = acl::with_mode(&acl, mode)?;
+        let Some(acl) = acl else { return Ok(()) };
         Ok(self.fs.set_xattr(node, acl::ACCESS, &acl, buttress::SetXattr::Any)?)
     }
 

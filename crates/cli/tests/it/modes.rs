@@ -174,7 +174,7 @@ fn new_subvolumes_begin_as_on_linux() {
         mount.finish().unwrap();
     };
     mounted(
-        "mkdir acl plain; setfacl -d -m u::rwx,g::r,o::- acl; mkdir zlib; btrfs property set . compression zstd
+        "mkdir acl plain; setfacl -d -m u::rwx,g::r,o::- acl; mkdir zlib; btrfs property set . compression zstd:9
          btrfs property set zlib compression zlib; for dir in acl plain zlib; do for mask in 022 027 077; do
          (umask $mask; btrfs -q subvolume create $dir/theirs$mask); done; done",
     );

@@ -5,13 +5,13 @@ use crate::inode::TOP;
 
 /// A file by number. Numbers are not used again as long as the filesystem is open: those of what was last made and deleted can be, once it was closed.
 ///
-/// Where a snapshot has no copy of a subvolume, an empty directory stands, a *stub*. It has no inode, and its numbers are made up: each place has its own,
+/// Where a snapshot has no copy of a subvolume, an empty directory stands, a *stub*. It has no inode, and its numbers are made up: each snapshot has its own,
 /// or a mount would take two of them for one directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
-    /// The subvolume's id; 5 is the top one.
+    /// The subvolume's id; 5 is the top one. Of a stub see [`Node::within`].
     pub subvolume: u64,
-    /// The inode's number in it; 256 is its top directory.
+    /// The inode's number in it; 256 is its top directory. Of a stub see [`Node::stands_for`].
     pub ino: u64,
 }
 

@@ -187,6 +187,7 @@ impl FileTree {
         let mut state = State::created(new.attributes(op, None), op.transid);
         if let Some(kind) = compression {
             state.attributes.flags |= inode_flags::COMPRESS;
+            let kind = super::xattrs::compression_kind(&kind);
             state.xattrs().set(super::xattrs::COMPRESSION, Some(kind.into()));
         }
         state.live.names.gain(TOP, 0, b"..", false);
@@ -206,7 +207,8 @@ impl FileTree {
             let view = self.view(op.core);
             let name = Hashed::of(super::xattrs::COMPRESSION);
             if let Some(value) = parent.find_xattr(dir, &view, name)? {
-                state.xattrs().set(name.bytes, Some(value.into()));
+                let kind = super::xattrs::compression_kind(&value);
+                state.xattrs().set(name.bytes, Some(kind.into()));
             }
         }
         Ok(state)

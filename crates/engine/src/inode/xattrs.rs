@@ -269,12 +269,19 @@ enum Meaning {
     Ignored,
 }
 
+const COMPRESSIONS: [&[u8]; 3] = [b"zlib", b"lzo", b"zstd"];
+
+/// What new inodes take over of a directory's compression: the kind without its level, as on Linux.
+pub(super) fn compression_kind(value: &[u8]) -> &[u8] {
+    COMPRESSIONS.into_iter().find(|kind| value.starts_with(kind)).unwrap_or(value)
+}
+
 /// What setting `name` to `value` means; an empty value resets a property.
 fn meaning(name: &[u8], value: &[u8], state: &State) -> Result<Meaning> {
     if !name.starts_with(b"btrfs.") {
         return Ok(Meaning::Plain);
     }
-    let compressed = [&b"zlib"[..], b"lzo", b"zstd"].iter().any(|kind| value.starts_with(kind));
+    let compressed = COMPRESSIONS.iter().any(|kind| value.starts_with(kind));
     let set = match value {
         _ if name != COMPRESSION => return Err(Error::User(Errno::INVAL)),
         b"" => 0,

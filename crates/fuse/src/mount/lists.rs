@@ -164,6 +164,8 @@ impl<S: Store> Mount<S> {
     ) -> Answer<()> {
         let above = match id {
             ROOT_ID => id,
+            // It has no inode that knows.
+            _ if self.store.identity(node).is_stub() => id,
             _ => match self.store.parent(node) {
                 // It is listed all the same.
                 Err(errno) if is_damage(errno) => id,

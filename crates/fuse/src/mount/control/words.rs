@@ -244,7 +244,7 @@ impl<S: Control> Mount<S> {
         let source = std::str::from_utf8(source).ok().and_then(|text| text.parse().ok());
         let source = self.node(self.id_of_shown(source.ok_or(Errno::INVAL)?))?;
         // A number is no proof of having found it.
-        let facts = self.store.subvolume(self.store.identity(&source).subvolume)?;
+        let facts = self.store.subvolume(self.store.identity(&source).within())?;
         self.may_find(&self.view_of(request), &facts)?;
         let read_only = match kind {
             b"ro" => true,
