@@ -50,7 +50,7 @@ const SHARDS: usize = 64;
 /// An inode of the filesystem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity {
-    /// Id of the subvolume's tree.
+    /// Id of the subvolume's tree; of a stub see [`buttress::Node`].
     pub subvolume: u64,
     /// Inode number in that subvolume.
     pub ino: u64,

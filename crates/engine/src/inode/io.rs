@@ -498,13 +498,17 @@ impl FileTree {
         let key = Key::new(inode.ino, kind::EXTENT_DATA, 0);
         let item = if state.on_disk { self.view(op.core).get(&key)? } else { None };
         match item.as_ref().and_then(|item| FileExtentItem::read(item.data())) {
-            // `mkfs.btrfs --rootdir` and `btrfs-convert` store a zero behind it, which its size does not count.
             Some(FileExtentItem::Inline { compression: 0, data, .. }) => {
-                let len = usize::try_from(state.attributes.size).unwrap_or(usize::MAX);
-                let target = data.get(..len).unwrap_or(data);
-                Ok(target.split(|byte| *byte == 0).next().unwrap_or_default().to_vec())
+                Ok(link_target(data, state.attributes.size).to_vec())
             }
             _ => Err(Error::inconsistent(self.id, "a symbolic link has no inline extent", key)),
         }
     }
+}
+
+/// Where a symbolic link of so many bytes leads: `mkfs.btrfs --rootdir` and `btrfs-convert` store a zero behind it, which its size does not count.
+pub(super) fn link_target(data: &[u8], size: u64) -> &[u8] {
+    let len = usize::try_from(size).unwrap_or(usize::MAX);
+    let target = data.get(..len).unwrap_or(data);
+    target.split(|byte| *byte == 0).next().unwrap_or_default()
 }

@@ -15,6 +15,7 @@ use buttress_ondisk::{Key, kind};
 use super::attributes::{Attributes, mode};
 use super::directory::{FIRST_INDEX, INDEX_MAX};
 use super::file::{FILE_END, LoggedData, prepare, span_of};
+use super::io::link_target;
 use super::link::{Locked, entry_index};
 use super::name::Hashed;
 use super::state::State;
@@ -371,14 +372,15 @@ impl FileTree {
         extent: &FileExtentItem<'_>,
     ) -> Result<bool> {
         let FileExtentItem::Inline { compression: 0, data, .. } = extent else { return Ok(false) };
-        if start != 0 || data.is_empty() || data.len() as u64 != state.attributes.size {
+        let target = link_target(data, state.attributes.size);
+        if start != 0 || target.is_empty() || target.len() as u64 != state.attributes.size {
             return Ok(false);
         }
         // One that the subvolume has cannot have changed.
         if !state.on_disk {
             self.change_quietly(op, inode, state)?;
-            state.live.symlink = Some((*data).into());
-            state.attributes.nbytes = data.len() as u64;
+            state.live.symlink = Some(target.into());
+            state.attributes.nbytes = target.len() as u64;
         }
         Ok(true)
     }
