@@ -4,11 +4,14 @@ use std::path::Path;
 
 use buttress::{Filesystem, New, Node, Options};
 
+use crate::host;
 use crate::linux::{self, Mount};
 use crate::mounts::{self, Served};
 use crate::{Row, Scale, Side, median, seconds, wanted_threads, wants_work};
 
 const IMAGE: u64 = 8 << 30;
+/// MiB for what either side keeps in memory, and for its image.
+const WARM: usize = 4096;
 const THREADS: u64 = 2;
 /// Files that are in the subvolume before it is snapshotted.
 const BEFORE: u64 = 10_000;
@@ -84,8 +87,11 @@ fn both(
     let mut rates = [Vec::new(), Vec::new()];
     for _ in 0..rounds {
         for ((_, side), rates) in sides.iter().zip(&mut rates) {
+            if !scale.wants(*side) {
+                continue;
+            }
+            host::warm(WARM);
             let rate = match side {
-                _ if !scale.wants(*side) => continue,
                 Side::Here => Ok(here(load)),
                 _ => kernel(load),
             };

@@ -6,7 +6,7 @@
 //! `BENCH_ROWS=1,3` chooses rows, `BENCH_SIDES=here,linux,mounts` sides, `BENCH_ROUNDS` the rounds (5), `BENCH_SCALE` the
 //! size in percent (100 is what the table of targets says; the default is 20 so that a run takes minutes), `BENCH_THREADS=1,16`
 //! the numbers of threads in rows 1 and 23, `BENCH_WORK=made,renamed` the work
-//! in rows 1, 18 and 23, by a part of its name.
+//! in rows 1, 18 and 23, by a part of its name. `BENCH_COLD_MEMORY=1` takes memory as the host gives it (`host.rs`).
 
 mod balance;
 mod check;
@@ -17,6 +17,7 @@ mod dbench;
 mod everyday;
 mod fiemap;
 mod fsync;
+mod host;
 mod image;
 mod latency;
 mod leaves;
