@@ -582,24 +582,11 @@ fn say(told: Told<'_>, at: buttress::costs::Progress) {
 
 fn image_info(image: &Image) -> Info {
     let (info, usage) = (image.fs().info(), image.fs().usage());
-    let space = |it: buttress::ClassUsage, kind: u64| Space {
-        flags: it.flags & chunk_type::PROFILE_MASK | kind,
-        total: it.total,
-        used: it.used,
-    };
-    let reserve = Space {
-        flags: chunk_type::METADATA | GLOBAL_RESERVE,
-        total: usage.global_reserve,
-        used: 0,
-    };
-    let (data, metadata) = (chunk_type::DATA, chunk_type::METADATA);
-    let system = space(usage.system, chunk_type::SYSTEM);
-    let mut spaces = match usage.mixed {
-        true => vec![system, space(usage.data, data | metadata)],
-        false => vec![space(usage.data, data), system, space(usage.metadata, metadata)],
-    };
-    by_profile(&mut spaces, &image.fs().block_groups());
-    spaces.push(reserve);
+    let space =
+        |it: buttress::ClassUsage| Space { flags: it.flags, total: it.total, used: it.used };
+    let mut spaces: Vec<_> = image.fs().spaces().into_iter().map(space).collect();
+    let flags = chunk_type::METADATA | GLOBAL_RESERVE;
+    spaces.push(Space { flags, total: usage.global_reserve, used: 0 });
     let device = |it: buttress::DeviceInfo| Device {
         id: it.id,
         uuid: Uuid::from_bytes(it.uuid),
@@ -616,29 +603,6 @@ fn image_info(image: &Image) -> Info {
     }
 }
 
-/// Where block groups of one kind have several profiles each of these is told of by itself.
-fn by_profile(spaces: &mut Vec<Space>, groups: &[buttress::GroupInfo]) {
-    let of_both = |flags: u64| flags & (chunk_type::TYPE_MASK | chunk_type::PROFILE_MASK);
-    let split = |space: Space| {
-        let mut parts: Vec<Space> = Vec::new();
-        let of_kind = |group: &&buttress::GroupInfo| {
-            group.flags & chunk_type::TYPE_MASK == space.flags & chunk_type::TYPE_MASK
-        };
-        for group in groups.iter().filter(of_kind) {
-            let flags = of_both(group.flags);
-            match parts.iter_mut().find(|part| part.flags == flags) {
-                Some(part) => {
-                    (part.total, part.used) = (part.total + group.len, part.used + group.used)
-                }
-                None => parts.push(Space { flags, total: group.len, used: group.used }),
-            }
-        }
-        if parts.len() > 1 { parts } else { vec![space] }
-    };
-    *spaces = std::mem::take(spaces).into_iter().flat_map(split).collect();
-}
-
-/// The whole path of a device, as btrfs-progs prints it.
 fn absolute(path: &str) -> String {
     std::path::absolute(path).map_or(path.to_owned(), |path| path.display().to_string())
 }

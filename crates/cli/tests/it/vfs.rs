@@ -1,5 +1,6 @@
 //! `subvolume`, `property` and `filesystem`: text and effects are those of btrfs-progs.
 
+use crate::live::Live;
 use crate::run::{KernelMount, Place, have_progs};
 
 fn image() -> Place {
@@ -16,10 +17,17 @@ fn image() -> Place {
     place
 }
 
-/// The same command on the unmounted image and, by btrfs-progs, on the kernel's mount of it; what differs for a good
+/// The same command on the unmounted image, on our mount of it and, by btrfs-progs, on the kernel's mount of it; what differs for a good
 /// reason is made equal by `even`.
 fn same_text(place: &Place, lines: &[&str], even: impl Fn(String) -> String) {
     let ours: Vec<String> = lines.iter().map(|line| place.ok(&at(line, "disk.img:"))).collect();
+    if let Some(live) = Live::of(place, "-o ro") {
+        for (line, ours) in lines.iter().zip(&ours) {
+            let on_a_mount = place.ok(&at(line, "mnt/"));
+            assert_eq!(even(on_a_mount), even(ours.clone()), "on a mount: {line}");
+        }
+        live.end();
+    }
     // Read-only: the kernel must not change what is compared.
     let Some(mount) = KernelMount::read_only(place, "disk.img") else { return };
     let top = mount.path().display().to_string();
@@ -51,6 +59,18 @@ fn subvolumes_are_listed_as_btrfs_progs_does() {
             "subvolume list -o @one",
             "subvolume list -a @",
             "subvolume list -a @one",
+            "subvolume list @one",
+            "subvolume list @dir",
+            "subvolume list @dir/two",
+            "subvolume list @one/nested",
+            "subvolume list -t @dir/writable",
+            "subvolume list -p @one",
+            "subvolume list -ao @one",
+            "subvolume list -pt @one",
+            "subvolume list --sort=path @one",
+            "subvolume list --sort=-path @one",
+            "subvolume list -a --sort=path @one",
+            "subvolume list -s --sort=path @one",
             "subvolume list --sort=-gen,path @",
             "subvolume list -G +8 @",
             "subvolume list -C -6 @",
@@ -123,6 +143,15 @@ fn space_is_shown_as_btrfs_progs_does() {
         "filesystem show --kbytes @",
         "filesystem label @",
     ];
+    same_text(&place, &lines, even);
+    // In the middle of a conversion.
+    std::fs::write(place.join("file"), vec![7; 30_000_000]).unwrap();
+    for name in ["a", "b", "c", "d", "e"] {
+        place.ok(&format!("cp file disk.img:/{name}"));
+    }
+    place.ok("balance start -dconvert=dup,limit=1 disk.img");
+    let usage = place.ok("filesystem usage disk.img");
+    assert!(usage.contains("yes\t(data)"), "{usage}");
     same_text(&place, &lines, even);
 }
 

@@ -9,7 +9,7 @@ use buttress_ondisk::{Key, kind, objectid};
 use buttress_volume::Volume;
 
 use super::run::need;
-use super::{Filesystem, Inner, Usage};
+use super::{ClassUsage, Filesystem, Inner, Usage};
 use crate::error::{Errno, Error, Result};
 use crate::stats::Stats;
 use crate::tree::{Item, Root, View};
@@ -61,6 +61,11 @@ impl Filesystem {
     /// Space, as `statfs` and `filesystem usage` tell it.
     pub fn usage(&self) -> Usage {
         self.inner().core.space.usage()
+    }
+
+    /// Space of each kind of block groups: type and, where one has several, profile. Data first, which mixed block groups count as.
+    pub fn spaces(&self) -> Vec<ClassUsage> {
+        self.inner().core.space.spaces()
     }
 
     /// What the engine has done since the filesystem was opened.

@@ -287,7 +287,9 @@ impl Inner {
 
     pub(super) fn attributes_of(&self, op: &Op<'_>, node: Node) -> Result<Attributes> {
         if node.is_stub() {
-            return Ok(Attributes::of_stub(node));
+            let top = Node::top(node.within());
+            let (subvolume, inode) = self.find(op, top)?;
+            return Ok(Attributes::of_stub(node, &subvolume.tree.attributes(&inode)));
         }
         let (subvolume, inode) = self.find(op, node)?;
         Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))

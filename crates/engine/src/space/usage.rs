@@ -6,7 +6,7 @@ use super::{Class, Space};
 /// Space of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClassUsage {
-    /// Type and profile of its newest kind of chunk.
+    /// Type and profile of its newest kind of chunk, or of the only one meant.
     pub flags: u64,
     /// Bytes of its groups.
     pub total: u64,
@@ -56,11 +56,13 @@ impl Usage {
         self.data.used + self.metadata.used + self.system.used
     }
 
-    /// What `statfs` says.
+    /// What `statfs` says. As on Linux, data that are kept twice count once, unless there are some that are not.
     pub fn stat(&self) -> StatBytes {
+        let ClassUsage { total, device_total, .. } = self.data;
+        let factor = device_total.checked_div(total).unwrap_or(1).max(1);
         let used = self.data.device_used + self.metadata.device_used + self.system.device_used;
-        let total = self.device_total;
-        let free = total.saturating_sub(used).saturating_sub(self.global_reserve);
+        let total = self.device_total / factor;
+        let free = total.saturating_sub(used / factor).saturating_sub(self.global_reserve);
         StatBytes { total, free, available: self.data_available.min(free) }
     }
 }
@@ -72,18 +74,15 @@ impl Space {
         let pool = self.pool.lock();
         let class = |class: Class| {
             let sums = self.slots[class.slot()].counters.read();
-            let mut usage = ClassUsage {
+            let parts = self.by_profile(class);
+            let sum = |of: fn(&ClassUsage) -> u64| parts.iter().map(of).sum();
+            ClassUsage {
                 flags: pool.type_of(class),
                 total: sums.total,
                 used: sums.used + sums.promised,
-                ..ClassUsage::default()
-            };
-            for group in self.slots[class.slot()].set.lock().groups() {
-                let copies = copies(group.flags);
-                usage.device_total += group.range.len * copies;
-                usage.device_used += (group.used + group.promised_bytes()) * copies;
+                device_total: sum(|part| part.device_total),
+                device_used: sum(|part| part.device_used),
             }
-            usage
         };
         // Whoever finds no room waits for the commits that make these chunks free, unless they lie behind the end of a filesystem that gets smaller.
         let leaving = if pool.device.is_limited() { 0 } else { pool.leaving() };
@@ -103,5 +102,37 @@ impl Space {
             data_available: (free + growth).saturating_sub(kept),
             mixed: self.mixed,
         }
+    }
+
+    /// Space of each class, data first; where a class has groups of several profiles, of each of these.
+    pub fn spaces(&self) -> Vec<ClassUsage> {
+        let usage = self.usage();
+        let mut classes = vec![(Class::Data, usage.data), (Class::System, usage.system)];
+        if !self.mixed {
+            classes.push((Class::Metadata, usage.metadata));
+        }
+        let parts = |(class, whole)| match self.by_profile(class) {
+            parts if parts.len() > 1 => parts,
+            _ => vec![whole],
+        };
+        classes.into_iter().flat_map(parts).collect()
+    }
+
+    /// What the groups of each profile add up to.
+    fn by_profile(&self, class: Class) -> Vec<ClassUsage> {
+        let mut parts: Vec<ClassUsage> = Vec::new();
+        for group in self.slots[class.slot()].set.lock().groups() {
+            let (flags, copies) = (group.flags, copies(group.flags));
+            let at = parts.iter().position(|part| part.flags == flags).unwrap_or_else(|| {
+                parts.push(ClassUsage { flags, ..ClassUsage::default() });
+                parts.len() - 1
+            });
+            let (part, used) = (&mut parts[at], group.used + group.promised_bytes());
+            part.total += group.range.len;
+            part.used += used;
+            part.device_total += group.range.len * copies;
+            part.device_used += used * copies;
+        }
+        parts
     }
 }

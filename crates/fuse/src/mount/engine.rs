@@ -707,18 +707,14 @@ impl Control for Engine {
     }
 
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
-        let usage = self.fs.usage();
         let of = |class: buttress::ClassUsage| SpaceFacts {
             flags: class.flags,
             total: class.total,
             used: class.used,
         };
-        let mut spaces = vec![of(usage.data), of(usage.system)];
-        if !usage.mixed {
-            spaces.push(of(usage.metadata));
-        }
-        let reserve = SpaceFacts { flags: GLOBAL_RESERVE, total: usage.global_reserve, used: 0 };
-        spaces.push(reserve);
+        let mut spaces: Vec<_> = self.fs.spaces().into_iter().map(of).collect();
+        let total = self.fs.usage().global_reserve;
+        spaces.push(SpaceFacts { flags: GLOBAL_RESERVE, total, used: 0 });
         Ok(spaces)
     }
 

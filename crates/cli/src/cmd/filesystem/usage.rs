@@ -60,7 +60,9 @@ impl Overall {
         let reserve = info.spaces.iter().find(|it| it.is_global_reserve()).copied().unwrap_or(none);
         let (data, data_ratio) = (chunk_type::DATA, ratio(chunk_type::DATA));
         let mixed = of_kind(data).any(|it| it.flags & chunk_type::METADATA != 0);
-        let inside: u64 = of_kind(data).map(|it| it.total.saturating_sub(it.used)).sum();
+        let inside = of_kind(data).map(|it| it.total.saturating_sub(it.used) * it.copies());
+        // As btrfs-progs reckons: with groups of several profiles, the next bytes take as many copies as those that are there on the average.
+        let inside = (inside.sum::<u64>() as f64 / data_ratio) as u64;
         let inside = inside.saturating_sub(if mixed { reserve.total } else { 0 });
         let copies = groups().map(Space::copies).max().unwrap_or(1).max(1);
         Overall {

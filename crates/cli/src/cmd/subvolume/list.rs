@@ -31,7 +31,7 @@ pub struct List {
     /// Only subvolumes directly below the one at TARGET
     #[arg(short = 'o')]
     below: bool,
-    /// Tell paths inside the subvolume at TARGET from others
+    /// All paths from the top level, with <FS_TREE>/ before those that are not directly below the subvolume at TARGET
     #[arg(short = 'a')]
     all: bool,
     /// Print the parent's id
@@ -161,12 +161,17 @@ pub fn run(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         let shares = if args.usage { shares(&vfs, globals)? } else { Shares::new() };
         Ok((all, vfs.subvolume_of(&vnode)?, shares))
     })?;
+    let top = all.iter().find(|it| it.id == here).map(|it| it.path.clone()).unwrap_or_default();
     all.retain(|it| it.id != objectid::FS_TREE && wanted(it, args, here));
+    // Sorted by what is printed, as btrfs-progs does.
+    if globals.format == Format::Text {
+        all.iter_mut().for_each(|it| it.path = seen_from(it, here, &top, args));
+    }
     all.sort_by(|one, other| {
         let orders = args.sort.iter().map(|key| key.compare(one, other));
         orders.fold(Ordering::Equal, Ordering::then)
     });
-    print(&all, &shares, args, here, globals, out)?;
+    print(&all, &shares, args, globals, out)?;
     let mut failures = Failures::new(globals);
     passed.into_iter().try_for_each(|failure| failures.note(Err(failure), out))?;
     failures.end()
@@ -183,7 +188,6 @@ fn print(
     all: &[Subvolume],
     shares: &Shares,
     args: &List,
-    here: u64,
     globals: &Globals,
     out: &mut dyn Write,
 ) -> Result<(), Failure> {
@@ -193,7 +197,7 @@ fn print(
         let list: Vec<_> = all.iter().map(|it| with_share(json(it, &zone), share(it))).collect();
         return Ok(output::write_json(out, "subvolume-list", list.into())?);
     }
-    let row = |it: &Subvolume| columns(it, shares.get(&it.id), args, here, &zone);
+    let row = |it: &Subvolume| columns(it, shares.get(&it.id), args, &zone);
     let rows: Vec<Row<'_>> = all.iter().map(row).collect();
     match args.table {
         true => table(&rows, args, out),
@@ -203,33 +207,36 @@ fn print(
 
 fn wanted(it: &Subvolume, args: &List, here: u64) -> bool {
     let [made, ..] = it.transids;
-    (!args.below || it.parent == here)
+    (!args.below || args.all || it.parent == here)
         && (!args.snapshots || !it.parent_uuid.is_nil())
         && (!args.readonly || it.read_only)
         && args.generations.is_none_or(|bound| bound.holds(it.generation))
         && args.ogenerations.is_none_or(|bound| bound.holds(made))
 }
 
+/// The path of a subvolume as btrfs-progs prints it for a target in the subvolume `here`, whose path is `top`: what is below that is seen from
+/// there. With -o all are seen from the top level, and with -a, too, where those that are not directly in `here` are marked.
+fn seen_from(it: &Subvolume, here: u64, top: &[u8], args: &List) -> Vec<u8> {
+    if args.all && it.parent != here {
+        return [b"<FS_TREE>/", &*it.path].concat();
+    }
+    let below = it.path.strip_prefix(top).and_then(|rest| rest.strip_prefix(b"/"));
+    match below {
+        Some(below) if !args.all && !args.below => below.to_vec(),
+        _ => it.path.clone(),
+    }
+}
+
 /// The columns of a subvolume: names and what is in them.
 type Row<'a> = Vec<(&'a str, Vec<u8>)>;
 
 /// The columns asked for.
-fn columns<'a>(
-    it: &Subvolume,
-    share: Option<&Share>,
-    args: &List,
-    here: u64,
-    zone: &Zone,
-) -> Row<'a> {
+fn columns<'a>(it: &Subvolume, share: Option<&Share>, args: &List, zone: &Zone) -> Row<'a> {
     let [made, ..] = it.transids;
     let [otime, ..] = it.times;
     let uuid = |uuid: Uuid| match uuid.is_nil() {
         true => format!("{:<36}", "-"),
         false => uuid.to_string(),
-    };
-    let path = match args.all && it.parent != here {
-        true => [b"<FS_TREE>/", &*it.path].concat(),
-        false => it.path.clone(),
     };
     let time = zone.at(otime.sec).date_and_time();
     let ogeneration = args.ogeneration || args.snapshots || args.ogenerations.is_some();
@@ -245,7 +252,7 @@ fn columns<'a>(
         (args.uuid, "uuid", uuid(it.uuid).into()),
         (args.usage, "referenced", bytes(share.map(|it| it.referenced.sum()))),
         (args.usage, "exclusive", bytes(share.map(|it| it.exclusive.sum()))),
-        (true, "path", path),
+        (true, "path", it.path.clone()),
     ];
     all.into_iter().filter(|(shown, ..)| *shown).map(|(_, name, text)| (name, text)).collect()
 }
@@ -267,7 +274,7 @@ fn lines(rows: &[Row<'_>], out: &mut dyn Write) -> Result<(), Failure> {
 
 fn table(rows: &[Row<'_>], args: &List, out: &mut dyn Write) -> Result<(), Failure> {
     // The names of the columns do not depend on what is in them.
-    let names = columns(&nothing(), None, args, 0, &Zone::default());
+    let names = columns(&nothing(), None, args, &Zone::default());
     for (name, _) in &names {
         write!(out, "{name}\t")?;
     }

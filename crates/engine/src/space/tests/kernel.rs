@@ -152,8 +152,9 @@ fn free_space_is_what_the_kernel_says() {
     if !root_or_skip() {
         return;
     }
-    let cases: [(&[&str], usize, usize); 5] = [
+    let cases: [(&[&str], usize, usize); 6] = [
         (&[], 40, 3 << 20),
+        (&["-d", "dup"], 20, 3 << 20),
         (&["-n", "4096", "-m", "single"], 300, 20_000),
         (&["-n", "65536"], 100, 100_000),
         (&["--mixed", "-n", "4096"], 200, 30_000),
