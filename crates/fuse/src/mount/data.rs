@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use super::Mount;
 use super::caller::{Caller, Capability};
 use super::control::Control;
-use super::store::{Allocate, Answer, Seek, Store};
+use super::store::{Allocate, Answer, Store};
 use crate::options::AccessTimes;
 use crate::protocol::abi;
 use crate::protocol::channel::{Body, Reply, Request};
@@ -18,8 +18,6 @@ use crate::protocol::channel::{Body, Reply, Request};
 const COPY_BYTES_MAX: u64 = 1 << 30;
 /// Longest READ answered, in bytes; the kernel asks for at most `max_pages`.
 const READ_BYTES_MAX: usize = 4 << 20;
-const SEEK_DATA: u32 = 3;
-const SEEK_HOLE: u32 = 4;
 
 impl<S: Store> Mount<S> {
     pub(super) fn read(&self, request: &Request<'_>, mut reply: Reply<'_>) {
@@ -109,19 +107,6 @@ impl<S: Store> Mount<S> {
         self.end_set_ids(request, &node)?;
         self.store.allocate(&node, wish.offset, wish.length, how)?;
         self.file_changed(())
-    }
-
-    pub(super) fn lseek(&self, request: &Request<'_>) -> Answer<abi::LseekOut> {
-        let wish: abi::LseekIn = request.body().read()?;
-        let what = match wish.whence {
-            SEEK_DATA => Seek::Data,
-            SEEK_HOLE => Seek::Hole,
-            _ => return Err(Errno::INVAL),
-        };
-        // Linux's btrfs looks from the beginning where it is told to look before it.
-        let from = if i64::try_from(wish.offset).is_ok() { wish.offset } else { 0 };
-        let offset = self.store.seek(&self.node(request.nodeid())?, from, what)?;
-        Ok(abi::LseekOut { offset })
     }
 
     pub(super) fn copy_file_range(&self, request: &Request<'_>) -> Answer<abi::WriteOut> {

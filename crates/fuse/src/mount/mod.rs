@@ -28,6 +28,7 @@ mod names;
 mod permission;
 mod protect;
 mod refused;
+mod seek;
 pub mod store;
 pub mod task;
 
@@ -67,6 +68,7 @@ pub struct Mount<S: Store> {
     /// Requests so far, by /dev/fuse and by io_uring.
     requests: [AtomicU64; 2],
     refused: refused::Refused,
+    scans: seek::Scans,
 }
 
 /// Something that the kernel remembers and that has changed without its doing.
@@ -98,6 +100,8 @@ struct Policy {
     user_subvol_rm_allowed: bool,
     /// Each open is asked for.
     strict_open: bool,
+    /// Nothing can be written.
+    read_only: bool,
 }
 
 impl Policy {
@@ -120,6 +124,7 @@ impl Policy {
             checks_permissions: options.default_permissions,
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
             strict_open: options.strict_open,
+            read_only: options.read_only,
         }
     }
 }
@@ -174,6 +179,7 @@ impl<S: Store> Mount<S> {
             buffers,
             requests,
             refused,
+            scans: seek::Scans::default(),
         })
     }
 
@@ -340,6 +346,7 @@ impl<S: Control> Handler for Mount<S> {
         match request.opcode() {
             opcode::IOCTL => control::ioctl_is_about_all(request),
             opcode::SETXATTR | opcode::GETXATTR => words::is_about_all(request),
+            opcode::LSEEK => self.seeks_past_a_hole(request),
             _ => false,
         }
     }

@@ -1,4 +1,4 @@
-//! Requests that are about everything written before them: a snapshot, a commit, a subvolume that becomes read-only.
+//! Requests that are about everything written before them: a snapshot, a commit, a subvolume that becomes read-only, a look past a hole of a file.
 //!
 //! Programs write through shared mappings and, with `-o writeback_cache`, by write(2) into pages that the kernel sends later.
 //! The kernel knows nothing of such a request's meaning, so it is set aside, the kernel is made to send all it keeps, and then
@@ -45,6 +45,7 @@ use rustix::io::Errno;
 
 use super::rings::processors_online;
 use super::{RefusedPages, Shared};
+use crate::protocol::abi::opcode;
 use crate::protocol::channel::{Reply, Request};
 use crate::protocol::mounts;
 
@@ -125,7 +126,12 @@ impl Shared {
         while let Some(requests) = self.take_parked() {
             let written = write_back();
             for (request, body, told) in requests {
-                match self.unless_refused(told, written) {
+                let written = match request.opcode() {
+                    // It promises nothing. What was refused is gone, and who is told of that is somebody else.
+                    opcode::LSEEK => Ok(()),
+                    _ => self.unless_refused(told, written),
+                };
+                match written {
                     Ok(()) => {
                         let request = request.over(&body);
                         self.serve(&request, Reply::new(&self.channel, &request));

@@ -136,6 +136,39 @@ wait()"
 }
 
 #[test]
+fn what_is_stored_in_holes_is_data() {
+    on(Kind::Engine, |mount| {
+        let body = "
+def stored(path, end=PAGES):
+    pages = mapped(path)
+    for i in range(0, end, 2): pages[i * 4096] = 65
+    return pages
+a = stored('file'); b = stored('half', 100); c = mapped('empty')
+def runs(path):
+    f, at, found = os.open(path, os.O_RDONLY), 0, []
+    while True:
+        try: start = os.lseek(f, at, os.SEEK_DATA)
+        except OSError: return found
+        at = os.lseek(f, start, os.SEEK_HOLE)
+        found.append((start // 4096, at // 4096))
+ends = runs('file'); print(len(ends), ends[0], ends[-1])
+print(len(runs('half')), runs('half')[-1], runs('empty'))
+a[4096] = b[200 * 4096] = 66; print(runs('file')[0], runs('half')[-1])
+# A hole is looked for where there is none any more; nothing is behind the end.
+d = stored('whole'); d[4096:PAGES * 4096] = b'z' * ((PAGES - 1) * 4096); f = os.open('whole', os.O_RDWR)
+print(os.lseek(f, 0, os.SEEK_HOLE) // 4096)
+try: os.lseek(f, PAGES * 4096, os.SEEK_DATA)
+except OSError as e: print(e.strerror)
+for i in range(1, PAGES, 2): a[i * 4096] = 67
+for command in ['cp file copy', 'cp --sparse=never half copy2', 'tar -cSf - half | tar -xOf - > copy3']: print(os.system(command))
+print(content('copy') == bytes(a), content('copy2') == bytes(b), content('copy3') == bytes(b))
+";
+        let want = "125 (0, 1) (248, 249)\n50 (98, 99) []\n(0, 3) (200, 201)\n250\nNo such device or address\n0\n0\n0\nTrue True True";
+        assert_eq!(run(&mount.path(), body), want);
+    });
+}
+
+#[test]
 fn a_commit_has_what_was_written_before() {
     for by_ioctl in [true, false] {
         for options in ["commit=300", "commit=300,writeback_cache"] {
