@@ -76,13 +76,6 @@ impl Engine {
         self.tasks.clone()
     }
 
-    fn time(&self, time: SetTime) -> buttress::Time {
-        match time {
-            SetTime::Now => self.clock.now(),
-            SetTime::To(time) => buttress::Time { sec: time.sec, nsec: time.nsec },
-        }
-    }
-
     /// How much of a copy can share extents: from sector to sector, and up to the end of the source
     /// only where the target does not go on.
     fn shareable(
@@ -243,14 +236,21 @@ impl Store for Engine {
     }
 
     fn set_attributes(&self, node: &Self::Node, change: &SetAttributes) -> Answer<Attributes> {
+        // `touch` sets both times, and what is found newer than it was read was written since.
+        let is_now = [change.atime, change.mtime].contains(&Some(SetTime::Now));
+        let now = is_now.then(|| self.clock.now());
+        let time = |time| match time {
+            SetTime::Now => now,
+            SetTime::To(Time { sec, nsec }) => Some(buttress::Time { sec, nsec }),
+        };
         let change = Change {
             mode: change.mode,
             uid: change.uid,
             gid: change.gid,
             size: change.size,
-            atime: change.atime.map(|time| self.time(time)),
-            mtime: change.mtime.map(|time| self.time(time)),
-            ctime: change.ctime.map(|time| self.time(SetTime::To(time))),
+            atime: change.atime.and_then(time),
+            mtime: change.mtime.and_then(time),
+            ctime: change.ctime.map(SetTime::To).and_then(time).or(now),
             ..Change::default()
         };
         let after = self.fs.set_attributes(*node, &change).map_err(errno)?;

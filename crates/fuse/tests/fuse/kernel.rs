@@ -130,6 +130,31 @@ print(os.listdir('other'))
     });
 }
 
+#[test]
+fn a_file_of_a_read_only_snapshot_is_not_moved_out() {
+    let make = r"
+top = os.open('.', 0)
+call(top, CREATE, '<q4088s', 0, b'sub')
+open('sub/file', 'w').close()
+print(snapshot(top, os.open('sub', 0), b'ro', 2))
+for pair in [('ro/file', 'out'), ('ro/file', 'sub/out'), ('ro/file', 'ro/out'), ('sub/file', 'ro/in'), ('sub/file', 'out')]:
+    try: print(os.rename(*pair))
+    except OSError as error: print(pair, error.strerror)
+";
+    on_both(|top| {
+        let moved = python(top, &["--reuid=0"], "", make);
+        moved + &as_root(top, "mv ro/file out; ls . ro sub | grep -v server")
+    });
+}
+
+/// What is newer than its last reading was written since.
+#[test]
+fn touch_sets_one_time() {
+    let script = "echo a >file; sleep .02; touch file; same() { stat -c '%x %y %z' $1 | tr ' ' '\n' | grep : | sort -u | wc -l; }; same file; \
+                  sleep .02; touch -a file; same file; mkdir dir; sleep .02; touch dir; same dir; sleep .02; truncate -s 9 file; same file";
+    on_both(|top| as_root(top, script));
+}
+
 /// Attributes of an inode that the server changes are told to the kernel.
 #[test]
 fn inode_flags_move_the_time_of_change() {
