@@ -181,9 +181,14 @@ fn holder(pid: u32, image: &Image) -> Option<Holder> {
 impl Holder {
     /// Whether its mount can be seen, where the kernel tells which one that is: a number alone may be that of another image by now.
     fn has_a_mount(&self, image: &Image) -> bool {
+        // A disk on the image is open as well.
+        let has_source = |source: &Path| {
+            let is_it = |open: &PathBuf| fs::read_link(open).is_ok_and(|path| path == source);
+            source == image.path || open_files(self.pid).iter().any(is_it)
+        };
         let is_it = |mount: &MountEntry| {
             let same = self.connection == Some(connection_of(mount));
-            same && mount.is_ours() && mount.source == image.path
+            same && mount.is_ours() && has_source(&mount.source)
         };
         mounts::all().is_ok_and(|all| all.iter().any(is_it))
     }

@@ -160,6 +160,25 @@ fn an_image_that_we_have_mounted_on_a_loop_device() {
     drop(disk);
 }
 
+/// Nor is what is mounted of a loop device waited for by who names the image: nobody is about to end that mount.
+#[test]
+fn an_image_whose_loop_device_we_have_mounted() {
+    if !rustix::process::geteuid().is_root() {
+        println!("skipped: loop devices need root");
+        return;
+    }
+    let place = image();
+    let disk = LoopDevice::attach(&place.join("disk.img")).unwrap();
+    let Some(live) = Live::at(&place, &format!("{} mnt", disk.path().display())) else { return };
+    std::fs::create_dir(place.join("other")).unwrap();
+    for words in ["mount disk.img other", "mkdir disk.img:/x"] {
+        let said = place.fails(words);
+        assert!(said.contains("busy") && !said.contains("waiting for"), "{said}");
+    }
+    live.end();
+    drop(disk);
+}
+
 /// Linux writes to an image by way of a loop device while we have it mounted: we notice, and write no more over it.
 #[test]
 fn what_linux_has_written_meanwhile_is_not_written_over() {

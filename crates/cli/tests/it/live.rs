@@ -23,7 +23,7 @@ impl<'a> Live<'a> {
         Live::at(place, &format!("{options} disk.img mnt"))
     }
 
-    fn at(place: &'a Place, words: &str) -> Option<Live<'a>> {
+    pub fn at(place: &'a Place, words: &str) -> Option<Live<'a>> {
         if !Path::new("/dev/fuse").exists() {
             println!("skipped: there is no /dev/fuse");
             return None;

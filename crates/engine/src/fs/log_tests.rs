@@ -287,6 +287,31 @@ fn space_behind_the_end_stays() {
     assert_eq!(end(&replayed), Some(1 << 20));
 }
 
+/// What was reserved in the last commit is written to, and with data and metadata in the same block groups Linux does not take that from a log.
+#[test]
+fn what_the_last_commit_has_is_not_in_the_log_of_mixed_groups() {
+    for mixed in [false, true] {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        let options = buttress_mkfs::Options { mixed, ..Default::default() };
+        buttress_mkfs::make(&*device, &options, &mut Environment::seeded(1)).unwrap();
+        let all = Disturbed::on(device);
+        let fs = all.fs();
+        let (file, new) = (touch(fs, Node::ROOT, "file"), touch(fs, Node::ROOT, "new"));
+        fs.fallocate(file, Allocate::Reserve { keep_size: false }, 0, 1 << 20).unwrap();
+        fs.commit().unwrap();
+        fs.write(new, 0, &[2; 9000]).unwrap();
+        fs.sync(new).unwrap();
+        assert_eq!(fs.stats().log_writes, 1);
+        fs.write(file, 8192, &[1; 8192]).unwrap();
+        fs.sync(file).unwrap();
+        assert_eq!(fs.stats().log_writes, if mixed { 1 } else { 2 });
+        let replayed = all.replayed();
+        let mut found = [0; 8192];
+        replayed.read(file, 8192, &mut found).unwrap();
+        assert_eq!(found, [1; 8192]);
+    }
+}
+
 /// An operation ends in a panic with half of a rename done. No log says so.
 #[test]
 fn nothing_is_logged_after_a_panic() {

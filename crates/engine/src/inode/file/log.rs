@@ -48,7 +48,9 @@ impl Unlogged {
 pub enum Logged {
     /// This is.
     Items(Items),
-    /// Not these: they were cloned in this transaction, and others may name other parts of the same extents.
+    /// Not these: they were cloned in this transaction, and others may name other parts of the same extents. Or they are parts of extents of the last
+    /// commit in a mixed block group: Linux (6.18) takes what a log names there from its free space, and refuses to mount where a bitmap
+    /// says that it is not free.
     Cloned,
     /// Not these: there are too many.
     Large,
@@ -101,7 +103,7 @@ impl FileChanges {
         let mut logged = Items::default();
         for (span, piece) in places.iter().flat_map(|place| self.pieces.overlapping(place)) {
             let Some(item) = item(&span, piece, transid, end) else { continue };
-            if is_cloned(piece) {
+            if is_cloned(piece) || is_known(piece) && core.space.is_mixed() {
                 return Ok(Logged::Cloned);
             }
             if logged.items.len() >= most {
@@ -168,6 +170,11 @@ impl FileChanges {
 fn is_cloned(piece: &Piece) -> bool {
     let Piece::Extent(Extent { shared: Some(shared), .. }) = piece else { return false };
     shared.origin != Origin::Committing
+}
+
+/// Whether a piece is of an extent that the last commit has.
+fn is_known(piece: &Piece) -> bool {
+    matches!(piece, Piece::Extent(_))
 }
 
 /// The item of a piece; holes end with the file, at `end`.
