@@ -89,7 +89,7 @@ kinds! {
     FreeInfo, Error, "free-space-info", "The free space tree has no good info item for a block group.";
     FreeCount, Error, "free-space-count", "A block group's count of free extents is wrong.";
     FreeMismatch, Error, "free-space-mismatch", "Free space is not exactly what the extents leave.";
-    FreeExtra, Warning, "free-space-extra", "The free space tree has an item outside all block groups.";
+    FreeExtra, Warning, "free-space-extra", "The free space tree has an item outside all block groups, which nobody reads: mkfs.btrfs leaves such on new filesystems.";
     CacheStale, Warning, "space-cache-stale", "The free space caches are of another commit than the superblock.";
     CacheMismatch, Error, "space-cache-mismatch", "A valid free space cache is not exactly what the extents leave.";
     CacheBad, Error, "space-cache-bad", "A free space cache says that it is valid and cannot be used.";
