@@ -494,6 +494,11 @@ pub fn commit(path: &Path) -> Result<(), Errno> {
     get(path, "commit").map(drop)
 }
 
+/// Why [`commit`] fails, in words, where the mount can tell.
+pub fn why_no_commit(path: &Path) -> Option<String> {
+    String::from_utf8(get(path, "why").ok()?).ok().filter(|why| !why.is_empty())
+}
+
 fn one_subvolume(answer: &[u8]) -> Result<SubvolumeFacts, Errno> {
     Record::all(answer).first().and_then(Record::subvolume).ok_or(Errno::PROTO)
 }

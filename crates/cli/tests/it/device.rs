@@ -190,6 +190,8 @@ fn what_linux_has_written_meanwhile_is_not_written_over() {
     let Some(live) = Live::of(&place, "-o commit=300") else { return };
     std::fs::write(place.join("mnt/ours"), b"ours").unwrap();
     place.progs("btrfs", "filesystem label disk.img theirs");
+    let said = place.fails("filesystem sync mnt");
+    assert!(said.contains("cannot sync mnt") && said.contains("another program has written"));
     let said = place.umount("mnt");
     assert!(said.code == 1 && said.err.contains("another program has written"), "{}", said.err);
     drop(live);

@@ -706,6 +706,10 @@ impl Control for Engine {
         change.apply(&self.fs).map_err(errno)
     }
 
+    fn why_no_commit(&self) -> Option<String> {
+        Some(self.fs.commit().err()?.to_string())
+    }
+
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
         let of = |class: buttress::ClassUsage| SpaceFacts {
             flags: class.flags,

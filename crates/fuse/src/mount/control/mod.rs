@@ -256,6 +256,10 @@ pub trait Control: Store {
     fn facts(&self) -> Answer<Facts> {
         Err(Errno::NOTTY)
     }
+    /// Why what was done cannot be made durable, in words: errno alone would not tell. Tries once more.
+    fn why_no_commit(&self) -> Option<String> {
+        None
+    }
     /// Total and used space by kind.
     fn spaces(&self) -> Answer<Vec<SpaceFacts>> {
         Err(Errno::NOTTY)

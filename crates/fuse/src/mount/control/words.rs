@@ -133,6 +133,7 @@ impl<S: Control> Mount<S> {
                 self.store.commit()?;
                 Vec::new()
             }
+            ("why", None) => self.store.why_no_commit().unwrap_or_default().into_bytes(),
             ("options", None) => self.options.clone().into_bytes(),
             ("facts", None) => facts_record(&self.store.facts()?),
             ("stats", None) => {
