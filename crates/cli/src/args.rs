@@ -21,6 +21,8 @@ use crate::output::Format;
     version,
     infer_subcommands = true,
     infer_long_args = true,
+    // As with getopt(3): what is said twice is no mistake, and the last one counts. It holds for all subcommands.
+    args_override_self = true,
     subcommand_required = true,
     arg_required_else_help = true,
     after_help = TARGETS
@@ -201,6 +203,9 @@ pub enum Command {
     /// Get at what is left of a filesystem
     #[command(subcommand, infer_subcommands = true)]
     Rescue(cmd::rescue::Rescue),
+    /// The device of a filesystem
+    #[command(subcommand, infer_subcommands = true)]
+    Device(cmd::device::DeviceCommand),
     /// Look at the bytes of a filesystem
     #[command(subcommand, infer_subcommands = true)]
     InspectInternal(cmd::inspect::Inspect),
@@ -262,33 +267,43 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
     parsed(found.map_err(absent::explained), format)
 }
 
-/// Filters of `balance` stand right behind their option, as with btrfs-progs (`-dusage=50`): they are set apart from it, as clap wants that.
+/// Filters of `balance` stand right behind their option, as with btrfs-progs (`-dusage=50`, `-fvdusage=50`): they are set apart from it, as clap
+/// wants that.
 fn filters_apart(words: Vec<OsString>) -> Vec<OsString> {
-    let is_balance = words.iter().skip(1).any(|word| {
-        word.to_str().is_some_and(|word| word.len() > 1 && "balance".starts_with(word))
-    });
-    if !is_balance {
+    let found = options_in_front(&words);
+    let command = found.as_ref().and_then(|found| found.subcommand_name());
+    if !command.is_some_and(|name| !name.is_empty() && "balance".starts_with(name)) {
         return words;
     }
-    let apart = |word: OsString| match word.to_str() {
-        Some(text) => match (text.get(..2), text.get(2..)) {
-            (Some(option @ ("-d" | "-m" | "-s")), Some(filters))
-                if filters.starts_with(|first: char| first.is_ascii_lowercase()) =>
-            {
-                format!("{option}={filters}").into()
-            }
-            _ => word,
-        },
-        None => word,
+    let apart = |word: OsString| {
+        let filters = word.to_str().and_then(|text| {
+            let (letters, filters) = text.split_at_checked(filters_at(text)?)?;
+            (!filters.is_empty() && !filters.starts_with('='))
+                .then(|| format!("{letters}={filters}"))
+        });
+        filters.map_or(word, OsString::from)
     };
     words.into_iter().map(apart).collect()
 }
 
+/// Where the filters begin in a word that is an option with filters, or such an option behind others.
+fn filters_at(word: &str) -> Option<usize> {
+    let letters = word.strip_prefix('-')?;
+    let flags = letters.chars().take_while(|letter| "fqv".contains(*letter)).count();
+    let is_option = letters.get(flags..)?.starts_with(['d', 'm', 's']);
+    is_option.then_some(flags + "-d".len())
+}
+
+/// The options in front of the command, and that with all behind it, as far as they can be understood.
+fn options_in_front(words: &[OsString]) -> Option<clap::ArgMatches> {
+    let command = Globals::augment_args(clap::Command::new("buttress").infer_long_args(true));
+    let command = command.args_override_self(true).allow_external_subcommands(true);
+    command.try_get_matches_from(words).ok()
+}
+
 /// Takes `-q` away that is in front of the command, and says whether it was there: behind `subvolume list` it is a column.
 fn quiet_in_front(words: Vec<OsString>) -> (Vec<OsString>, bool) {
-    let command = Globals::augment_args(clap::Command::new("buttress").infer_long_args(true));
-    let command = command.allow_external_subcommands(true);
-    let Ok(found) = command.try_get_matches_from(&words) else { return (words, false) };
+    let Some(found) = options_in_front(&words) else { return (words, false) };
     let Some((_, behind)) = found.subcommand().filter(|_| found.get_flag("quiet")) else {
         return (words, false);
     };
@@ -330,7 +345,7 @@ fn format_of(words: &[OsString]) -> Format {
 fn mkfs(called: String, words: Vec<OsString>) -> Result<Cli, clap::Error> {
     let about = "Make a filesystem";
     let command = clap::Command::new("mkfs").bin_name(called).about(about).version("");
-    let command = command.infer_long_args(true);
+    let command = command.infer_long_args(true).args_override_self(true);
     let command = cmd::mkfs::Mkfs::augment_args(Globals::augment_args(command));
     let found = command.try_get_matches_from(words)?;
     let command = Command::Mkfs(cmd::mkfs::Mkfs::from_arg_matches(&found)?);
@@ -426,5 +441,22 @@ mod tests {
     #[test]
     fn the_options_do_not_contradict_each_other() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn filters_are_set_apart_from_their_option() {
+        for (line, expected) in [
+            ("balance start -dusage=5 -m x", "balance start -d=usage=5 -m x"),
+            ("balance start -fvdusage=5 x", "balance start -fvd=usage=5 x"),
+            ("-v --format json bal start -d,usage=5 x", "-v --format json bal start -d=,usage=5 x"),
+            ("b start -d=usage=5 --data=usage=5 -fs x", "b start -d=usage=5 --data=usage=5 -fs x"),
+            ("ls -dl balance", "ls -dl balance"),
+            ("rm -sx ba", "rm -sx ba"),
+        ] {
+            let words = |line: &str| -> Vec<OsString> {
+                std::iter::once("buttress").chain(line.split(' ')).map(OsString::from).collect()
+            };
+            assert_eq!(filters_apart(words(line)), words(expected), "{line}");
+        }
     }
 }

@@ -24,6 +24,8 @@ pub struct Failure {
     /// What to do next.
     hint: Option<String>,
     code: u8,
+    /// The exit code under the names of btrfs-progs, where that is another one.
+    code_of_progs: Option<u8>,
     /// How many files were copied, and how many could not be.
     counts: Option<Box<(u64, u64)>>,
     broken_pipe: bool,
@@ -54,6 +56,7 @@ impl Failure {
             why: without_numbers(&why.to_string()),
             hint: None,
             code: 1,
+            code_of_progs: None,
             counts: None,
             broken_pipe: false,
             said: false,
@@ -83,6 +86,16 @@ impl Failure {
         Failure { said: true, ..Failure::new("", "", "") }
     }
 
+    /// With another exit code under the names of btrfs-progs.
+    pub fn or_of_progs(self, code: u8) -> Failure {
+        Failure { code_of_progs: Some(code), ..self }
+    }
+
+    /// The same with an exit code that says something of its own.
+    pub fn said_with(code: u8) -> Failure {
+        Failure { code, ..Failure::said() }
+    }
+
     /// Whether nothing is left to say.
     pub fn is_said(&self) -> bool {
         self.said
@@ -101,7 +114,11 @@ impl Failure {
 
     /// The exit code.
     pub fn code(&self) -> u8 {
-        if self.code == USAGE { usage_code() } else { self.code }
+        match self.code_of_progs.filter(|_| usage_code() != USAGE) {
+            Some(code) => code,
+            None if self.code == USAGE => usage_code(),
+            None => self.code,
+        }
     }
 
     /// Whether the reader of our output went away.

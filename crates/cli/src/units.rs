@@ -1,35 +1,129 @@
 //! Sizes as btrfs-progs prints them, in the unit that its options choose.
 
-use clap::Args;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 /// The options of btrfs-progs that choose a unit.
-#[derive(Clone, Copy, Debug, Default, Args)]
-#[command(disable_help_flag = true)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct UnitArgs {
-    /// Bytes
-    #[arg(short = 'b', long, visible_alias = "bytes", help_heading = "Units")]
+    units: Units,
+}
+
+/// One of these options, by its long name.
+struct UnitOption {
+    name: &'static str,
+    short: Option<char>,
+    alias: Option<&'static str>,
+    help: &'static str,
+    sets: Sets,
+}
+
+/// What an option changes of those before it.
+#[derive(Clone, Copy)]
+enum Sets {
+    /// Everything.
+    All(Choice),
+    /// Powers of this.
+    Base(u64),
+    /// The unit, which numbers of bytes do not have.
+    Power(usize),
+}
+
+/// What was chosen up to an option.
+#[derive(Clone, Copy, Default)]
+struct Choice {
     raw: bool,
-    /// Powers of 1024, each size in the unit that fits it (the default)
-    #[arg(short = 'h', long, visible_alias = "iec", help_heading = "Units")]
-    human_readable: bool,
-    /// Powers of 1000
-    #[arg(short = 'H', long, help_heading = "Units")]
-    si: bool,
-    /// KiB
-    #[arg(short, long, help_heading = "Units")]
-    kbytes: bool,
-    /// MiB
-    #[arg(short, long, help_heading = "Units")]
-    mbytes: bool,
-    /// GiB
-    #[arg(short, long, help_heading = "Units")]
-    gbytes: bool,
-    /// TiB
-    #[arg(short, long, help_heading = "Units")]
-    tbytes: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
+    base: Option<u64>,
+    power: usize,
+}
+
+const RAW: Choice = Choice { raw: true, base: None, power: 0 };
+
+const fn of_base(base: u64) -> Choice {
+    Choice { raw: false, base: Some(base), power: 0 }
+}
+
+const fn option(
+    name: &'static str,
+    short: Option<char>,
+    alias: Option<&'static str>,
+    help: &'static str,
+    sets: Sets,
+) -> UnitOption {
+    UnitOption { name, short, alias, help, sets }
+}
+
+const OPTIONS: [UnitOption; 9] = [
+    option("raw", Some('b'), Some("bytes"), "Bytes", Sets::All(RAW)),
+    option(
+        "human-readable",
+        Some('h'),
+        None,
+        "Powers of 1024, each size in the unit that fits it (the default)",
+        Sets::All(of_base(1024)),
+    ),
+    option("iec", None, None, "Powers of 1024, also with a unit before it", Sets::Base(1024)),
+    option(
+        "powers-of-1000",
+        Some('H'),
+        None,
+        "Powers of 1000, each size in the unit that fits it",
+        Sets::All(of_base(1000)),
+    ),
+    option("si", None, None, "Powers of 1000, also with a unit before it", Sets::Base(1000)),
+    option("kbytes", Some('k'), None, "KiB", Sets::Power(1)),
+    option("mbytes", Some('m'), None, "MiB", Sets::Power(2)),
+    option("gbytes", Some('g'), None, "GiB", Sets::Power(3)),
+    option("tbytes", Some('t'), None, "TiB", Sets::Power(4)),
+];
+
+impl Args for UnitArgs {
+    fn augment_args(command: Command) -> Command {
+        let help = Arg::new("help").long("help").action(ArgAction::Help).help("Print help");
+        let flag = |it: &UnitOption| {
+            let arg = Arg::new(it.name).action(ArgAction::SetTrue).help(it.help);
+            let arg = arg.help_heading("Units");
+            // The option of btrfs-progs for that is a letter only.
+            let arg = if it.name == "powers-of-1000" { arg } else { arg.long(it.name) };
+            let arg = it.alias.into_iter().fold(arg, Arg::visible_alias);
+            it.short.into_iter().fold(arg, Arg::short)
+        };
+        command.disable_help_flag(true).args(OPTIONS.iter().map(flag)).arg(help)
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        UnitArgs::augment_args(command)
+    }
+}
+
+impl FromArgMatches for UnitArgs {
+    fn from_arg_matches(found: &ArgMatches) -> Result<UnitArgs, clap::Error> {
+        let given = OPTIONS.iter().filter(|it| found.get_flag(it.name));
+        let mut given: Vec<_> =
+            given.map(|it| (found.index_of(it.name).unwrap_or(0), it.sets)).collect();
+        given.sort_by_key(|(index, _)| *index);
+        let chosen = given.into_iter().fold(Choice::default(), |choice, (_, sets)| match sets {
+            Sets::All(all) => all,
+            Sets::Base(base) => Choice { raw: false, base: Some(base), ..choice },
+            Sets::Power(power) => Choice { power, ..choice },
+        });
+        Ok(UnitArgs { units: chosen.units() })
+    }
+
+    fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+        *self = UnitArgs::from_arg_matches(found)?;
+        Ok(())
+    }
+}
+
+impl Choice {
+    fn units(self) -> Units {
+        let base = self.base.unwrap_or(1024);
+        match self.power {
+            _ if self.raw => Units::Raw,
+            0 => Units::Fitting { base },
+            power => Units::Fixed { base, power },
+        }
+    }
 }
 
 /// How sizes are printed.
@@ -55,15 +149,9 @@ const IEC: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const SI: [&str; 7] = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
 
 impl UnitArgs {
-    /// What was chosen.
+    /// What was chosen, by the last of contradicting options, as with btrfs-progs.
     pub fn units(&self) -> Units {
-        let base = if self.si { 1000 } else { 1024 };
-        let powers = [self.kbytes, self.mbytes, self.gbytes, self.tbytes];
-        match powers.iter().position(|chosen| *chosen) {
-            _ if self.raw => Units::Raw,
-            Some(index) => Units::Fixed { base, power: index + 1 },
-            None => Units::Fitting { base },
-        }
+        self.units
     }
 }
 

@@ -344,12 +344,12 @@ impl Vfs {
         let refuse = |why: FileError| self.failure("cannot sync", why);
         match self {
             Vfs::Image(image) => image.fs().commit().map(|_| ()).map_err(|e| refuse(e.into())),
-            Vfs::Live(path) => client::commit(path).map_err(|errno| {
-                match client::why_no_commit(path) {
+            Vfs::Live(path) => {
+                client::commit(path).map_err(|errno| match client::why_no_commit(path) {
                     Some(why) => self.failure("cannot sync", why),
                     None => refuse(errno.into()),
-                }
-            }),
+                })
+            }
         }
     }
 

@@ -9,6 +9,7 @@ pub mod chown;
 pub mod completions;
 mod copy;
 pub mod cp;
+pub mod device;
 mod files;
 pub mod filesystem;
 pub mod inspect;
@@ -54,6 +55,7 @@ pub fn run(command: &Command, globals: &Globals, out: &mut dyn Write) -> Result<
         Command::Subvolume(args) => subvolume::run(args, globals, out),
         Command::Quota(args) => quota::run(args, globals, out),
         Command::Qgroup(args) => qgroup::run(args, globals, out),
+        Command::Device(args) => device::run(args, globals, out),
         Command::Balance(args) => balance::run(args, globals, out),
         Command::Check(args) => check::run(args, globals, out),
         Command::Property(args) => property::run(args, globals, out),

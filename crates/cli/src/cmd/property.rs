@@ -64,6 +64,9 @@ pub struct List {
     /// DEVICE[:PATH] or a path on a live mount
     #[arg(value_name = "TARGET")]
     target: OsString,
+    /// What an inode, subvolume, filesystem or device can have, whatever the target is
+    #[arg(short = 't', value_name = "TYPE", value_parser = parse_kind)]
+    kind: Option<Kind>,
 }
 
 /// What has a property.
@@ -236,7 +239,8 @@ fn set_compression(args: &Set, vnode: &Vnode) -> Result<(), Failure> {
 fn list(args: &List, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let kinds = session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(&args.target, globals), true)?;
-        kinds(&Vfs::of(&vnode)?, &vnode)
+        let vfs = Vfs::of(&vnode)?;
+        args.kind.map_or_else(|| kinds(&vfs, &vnode), |kind| Ok(vec![kind]))
     })?;
     let known = ABOUT.iter().filter(|(_, of, _)| kinds.contains(of));
     if globals.format == Format::Json {

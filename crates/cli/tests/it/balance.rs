@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::run::{KernelMount, Place};
+use crate::run::{KernelMount, Place, have_progs, run_as};
 
 /// An image to which the kernel has written: subvolumes that share, large files of which most are gone again, compressed ones.
 fn of_the_kernel() -> Option<Place> {
@@ -112,6 +112,55 @@ fn an_image_becomes_smaller_and_larger() {
     assert_eq!(sums(&place), before);
     let mount = KernelMount::of(&place, "disk.img").unwrap();
     std::fs::write(mount.path().join("more"), vec![1; 300_000_000]).unwrap();
+}
+
+#[test]
+fn filters_stand_behind_long_options_and_behind_other_letters() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 600M disk.img");
+    std::fs::write(place.join("file"), vec![7; 5_000_000]).unwrap();
+    place.ok("cp file disk.img:/file");
+    for (words, count) in [
+        ("-d,usage=100", "1 out of 3"),
+        ("--data=usage=100", "1 out of 3"),
+        ("--data --metadata=usage=0", "1 out of 3"),
+        ("--metadata", "2 out of 3"),
+        ("-fvsusage=100", "1 out of 3"),
+        ("--force --system=usage=100", "1 out of 3"),
+        ("-vfdusage=100", "1 out of 3"),
+        ("-dusage=0 -dusage=100", "1 out of 3"),
+        ("-dusage=100 -dusage=0", "0 out of 3"),
+        ("-dusage=100 -dlimit=0..1", "1 out of 3"),
+    ] {
+        let text = place.ok(&format!("balance start {words} disk.img"));
+        assert_eq!(text, format!("Done, had to relocate {count} chunks\n"), "{words}");
+    }
+    for words in ["-dvf", "-d,what=1", "--data=usage=1 --data=usage=200"] {
+        let said = place.run(&format!("balance start {words} disk.img"));
+        assert_eq!(said.code, 2, "{words}: {}", said.err);
+    }
+    place.check("disk.img");
+}
+
+#[test]
+fn where_no_balance_runs_it_ends_as_btrfs_progs_does() {
+    let place = Place::new();
+    place.ok("mkfs -q --size 300M disk.img");
+    let commands = ["pause", "cancel", "resume", "status"];
+    let codes = |name: &str| {
+        let code =
+            |command: &&str| run_as(name, place.path(), &["balance", command, "disk.img"]).code;
+        commands.iter().map(code).collect::<Vec<_>>()
+    };
+    assert_eq!(codes("buttress"), [1, 1, 1, 0]);
+    assert_eq!(codes("btrfs"), [2, 2, 2, 0]);
+    let Some(mount) = KernelMount::of(&place, "disk.img").filter(|_| have_progs()) else { return };
+    let theirs = |command: &&str| {
+        let mut btrfs = std::process::Command::new("btrfs");
+        btrfs.args(["balance", command]).arg(mount.path()).output().unwrap().status.code()
+    };
+    let theirs: Vec<_> = commands.iter().map(theirs).collect();
+    assert_eq!(theirs, [Some(2), Some(2), Some(2), Some(0)]);
 }
 
 /// Whoever has something behind the filesystem in its file keeps it.

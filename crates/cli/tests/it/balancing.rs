@@ -232,6 +232,38 @@ fn interrupted(place: &Place, target: &str, delay: Duration) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
+/// As with btrfs-progs: whoever waits is told, and all is well.
+#[test]
+fn a_balance_that_another_command_stops_ends_well() {
+    let place = Place::new();
+    let Some(live) = mounted(&place) else { return };
+    for (stop, words) in
+        [("pause", "balance paused by user\n"), ("cancel", "balance canceled by user\n")]
+    {
+        let is_told = (0..TRIES).any(|_| {
+            let words_of_start = ["balance", "start", "-d", "-m", "mnt"];
+            let mut command = command_as("buttress", place.path(), &words_of_start);
+            let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            while child.try_wait().unwrap().is_none()
+                && place.run(&format!("balance {stop} mnt")).code != 0
+            {}
+            let output = child.wait_with_output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(0), "{said}");
+            let is_told = said == words;
+            assert_eq!((is_told, said.is_empty()), (output.stdout.is_empty(), !is_told), "{said}");
+            is_told
+        });
+        assert!(is_told, "a balance is always done before one can {stop} it");
+        let state = state(&place, "mnt")["state"].clone();
+        assert_eq!(state, if stop == "pause" { "paused" } else { "none" });
+        place.run("balance cancel mnt");
+    }
+    holds_what_was_written(&place.join("mnt"));
+    live.end();
+}
+
 #[test]
 fn a_signal_cancels_a_balance() {
     let place = Place::new();

@@ -10,6 +10,7 @@ mod clock;
 mod costs;
 mod counted;
 mod device;
+mod devices;
 mod du;
 mod fiemap;
 mod files;

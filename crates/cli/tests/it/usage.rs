@@ -25,7 +25,6 @@ fn what_is_not_understood_ends_with_2() {
         "mkfs -n 5k x",
         "mkfs --csum md5 x",
         "mkfs -m raid1 x",
-        "filesystem show",
     ] {
         let said = place.run(line);
         assert_eq!(said.code, 2, "{line}: {}", said.err);
@@ -63,7 +62,7 @@ fn under_the_names_of_btrfs_progs_it_ends_as_they_do() {
 }
 
 /// What btrfs-progs 6.2 takes and we take, too; `=` is behind what has a value.
-const OPTIONS: [(&str, &str); 45] = [
+const OPTIONS: [(&str, &str); 47] = [
     ("subvolume list", "-o -a -p -c -g -u -q -R -s -r -d -t -G= -C= --sort="),
     (
         "subvolume delete",
@@ -91,6 +90,11 @@ const OPTIONS: [(&str, &str); 45] = [
     ),
     ("filesystem label", ""),
     ("filesystem sync", ""),
+    ("device stats", "-c --check -T"),
+    (
+        "device usage",
+        "-b --raw -h --human-readable -H --iec --si -k --kbytes -m --mbytes -g --gbytes -t --tbytes",
+    ),
     ("property get", "-t="),
     ("property set", "-t= -f"),
     ("property list", "-t="),
@@ -145,13 +149,14 @@ const OPTIONS: [(&str, &str); 45] = [
 ];
 
 /// What btrfs-progs takes and we do not: repair, several devices and older roots for a check, and what is obsolete.
-const REFUSED: [(&str, &str); 3] = [
+const REFUSED: [(&str, &str); 4] = [
     (
         "check",
         "-b --backup -r --tree-root --chunk-root --repair --init-csum-tree --init-extent-tree --clear-space-cache \
          --clear-ino-cache -Q --qgroup-report -E --subvol-extents",
     ),
     ("inspect-internal dump-super", "-i"),
+    ("device stats", "-z --reset"),
     ("", "-l --leafsize"),
 ];
 
@@ -311,12 +316,70 @@ fn who_looks_for_what_is_not_there_yet_is_told_what_does_its_work() {
         ("scrub start x", "`buttress check --check-data-csum`"),
         ("restore x y", "`buttress cp -a"),
         ("device add x y", "one device is supported"),
+        ("dev rem x y", "`remove` is not there yet: one device is supported"),
+        ("device scan", "`scan` is not there yet: "),
+        ("device stats -z x", "'-z' is not there yet: "),
         ("filesystem defragment x", "use `btrfs filesystem defragment` there"),
+        ("fi defrag x", "`defragment` is not there yet: mount"),
+        ("scr status x", "`scrub` is not there yet: "),
+        ("repl status x", "`replace` is not there yet: "),
+        ("rec x", "`receive` is not there yet: "),
+        ("rest x y", "`restore` is not there yet: "),
+        ("filesystem mkswapfile x", "`mkswapfile` is not there yet: "),
+        ("inspect-internal map-swapfile x", "`map-swapfile` is not there yet: "),
+        ("in map x", "`map-swapfile` is not there yet: "),
+        ("rescue super-recover x", "`super-recover` is not there yet: "),
+        ("resc ch x", "`chunk-recover` is not there yet: "),
+        ("rescue fix-device-size x", "`fix-device-size` is not there yet: "),
+        ("rescue clear-uuid-tree x", "`clear-uuid-tree` is not there yet: "),
+        ("rescue create-control-device", "`create-control-device` is not there yet: "),
+        ("check --repair x", "'--repair' is not there yet: a check only reads"),
+        ("check --rep x", "'--repair' is not there yet: a check only reads"),
+        ("check --init-csum-tree x", "'--init-csum-tree' is not there yet: "),
+        ("check --init-extent-tree x", "'--init-extent-tree' is not there yet: "),
+        ("check --clear-space-cache v1 x", "'--clear-space-cache' is not there yet: "),
+        ("check --clear-ino-cache x", "'--clear-ino-cache' is not there yet: "),
     ] {
         let said = place.run(line);
         assert_eq!(said.code, 2, "{line}: {}", said.err);
         assert!(said.err.contains(what) && !said.err.contains("similar"), "{line}: {}", said.err);
     }
+    // Words that belong to another command, or to none, are what they are everywhere.
+    for line in ["delete x", "scan", "filesystem scrub x", "subvolume list --repair x", "frob"] {
+        let said = place.run(line);
+        assert!(said.code == 2 && !said.err.contains("not there yet"), "{line}: {}", said.err);
+    }
+}
+
+/// As with getopt(3).
+#[test]
+fn what_is_said_twice_counts_once_and_the_last_time() {
+    let place = Place::new();
+    place.ok("mkfs -q -q --size 200M --size 300M disk.img");
+    assert_eq!(std::fs::metadata(place.join("disk.img")).unwrap().len(), 300 << 20);
+    place.ok("subvolume create -q disk.img:/one");
+    for (line, same) in [
+        ("-vv subvolume list -v disk.img", "subvolume list disk.img"),
+        ("-qq subvolume list disk.img", "subvolume list disk.img"),
+        ("subvolume list -c -c -uu disk.img", "subvolume list -c -u disk.img"),
+        ("subvolume list -rr -s -s disk.img", "subvolume list -r -s disk.img"),
+        ("filesystem df -k -b -m disk.img", "filesystem df -b disk.img"),
+        ("filesystem df -b -b disk.img", "filesystem df -b disk.img"),
+        ("--format json --format text filesystem df disk.img", "filesystem df disk.img"),
+        ("--format json ls --format text disk.img", "ls disk.img"),
+    ] {
+        assert_eq!(place.ok(line), place.ok(same), "{line}");
+    }
+    // What collects goes on to do so.
+    assert_eq!(place.ok("subvolume list -G 99 -G +1 disk.img"), "");
+    std::fs::write(place.join("one"), "one").unwrap();
+    place.ok("cp one one disk.img:/one");
+    let sorted = place.ok("subvolume list --sort=gen --sort=path disk.img");
+    assert_eq!(sorted.lines().count(), 1);
+    let said =
+        run_as("mkfs.btrfs", place.path(), &["-q", "-f", "-f", "-L", "a", "-L", "b", "disk.img"]);
+    assert_eq!((said.code, said.err.as_str()), (0, ""));
+    assert_eq!(place.ok("filesystem label disk.img"), "b\n");
 }
 
 #[test]

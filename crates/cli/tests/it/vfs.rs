@@ -19,7 +19,7 @@ fn image() -> Place {
 
 /// The same command on the unmounted image, on our mount of it and, by btrfs-progs, on the kernel's mount of it; what differs for a good
 /// reason is made equal by `even`.
-fn same_text(place: &Place, lines: &[&str], even: impl Fn(String) -> String) {
+pub fn same_text(place: &Place, lines: &[&str], even: impl Fn(String) -> String) {
     let ours: Vec<String> = lines.iter().map(|line| place.ok(&at(line, "disk.img:"))).collect();
     if let Some(live) = Live::of(place, "-o ro") {
         for (line, ours) in lines.iter().zip(&ours) {
@@ -73,6 +73,9 @@ fn subvolumes_are_listed_as_btrfs_progs_does() {
             "subvolume list -s --sort=path @one",
             "subvolume list --sort=-gen,path @",
             "subvolume list -G +8 @",
+            "subvolume list -G 5 -G +8 @",
+            "subvolume list -G +6 -G -8 @",
+            "subvolume list -cc -u -u @",
             "subvolume list -C -6 @",
             "subvolume get-default @",
         ],
@@ -136,12 +139,34 @@ fn space_is_shown_as_btrfs_progs_does() {
         "filesystem usage --si -k @",
         "filesystem usage --tbytes @",
         "filesystem df -h @",
+        "filesystem df -k -m @",
+        "filesystem df -m -k @",
+        "filesystem df -b -k @",
+        "filesystem df -k -b @",
+        "filesystem df -k -h @",
+        "filesystem df -h -k @",
+        "filesystem df -k -H @",
+        "filesystem df -H -k @",
+        "filesystem df --si -b @",
+        "filesystem df -b --si @",
+        "filesystem df -k --si @",
+        "filesystem df --si --iec @",
+        "filesystem df -k -b --iec @",
+        "filesystem df -k -k --si -m @",
+        "filesystem usage -b -b @",
+        "filesystem usage -m -H @",
         "filesystem show @",
         "filesystem show -m @",
         "filesystem show --raw @",
         "filesystem show --si @",
         "filesystem show --kbytes @",
         "filesystem label @",
+        "property list @",
+        "property list @dir",
+        "property list -t s @dir",
+        "property list -t filesystem @",
+        "property list -t d @",
+        "property list -t i @one",
     ];
     same_text(&place, &lines, even);
     // In the middle of a conversion.
@@ -149,6 +174,13 @@ fn space_is_shown_as_btrfs_progs_does() {
     for name in ["a", "b", "c", "d", "e"] {
         place.ok(&format!("cp file disk.img:/{name}"));
     }
+    let twice = place.ok("filesystem usage disk.img disk.img");
+    let once = place.ok("filesystem usage disk.img");
+    assert_eq!(twice, format!("{once}\n{once}"));
+    same_text(&place, &["filesystem usage @ @"], even);
+    assert_eq!(place.json("filesystem usage disk.img disk.img").as_array().unwrap().len(), 2);
+    let said = place.run("filesystem usage disk.img nowhere disk.img");
+    assert_eq!((said.code, said.text()), (1, twice), "{}", said.err);
     place.ok("balance start -dconvert=dup,limit=1 disk.img");
     let usage = place.ok("filesystem usage disk.img");
     assert!(usage.contains("yes\t(data)"), "{usage}");
@@ -257,6 +289,14 @@ fn compression_is_a_property_of_what_has_data() {
     );
     assert!(place.fails("property set disk.img:/f compression foo").contains("zstd"));
     assert!(place.ok("property list disk.img:/f").starts_with("compression "));
+    for (kind, name) in [("s", "ro "), ("f", "label "), ("d", "label "), ("inode", "compression ")]
+    {
+        for target in ["disk.img", "disk.img:/d"] {
+            let text = place.ok(&format!("property list -t {kind} {target}"));
+            assert!(text.starts_with(name) && text.lines().count() == 1, "{kind}: {text}");
+        }
+    }
+    assert_eq!(place.run("property list -t x disk.img").code, 2);
     if have_progs() {
         place.check("disk.img");
     }
@@ -386,4 +426,61 @@ fn a_deleted_subvolume_is_listed_until_its_space_is_free() {
     let Some(mount) = KernelMount::read_only(&place, "between.img") else { return };
     let theirs = place.progs("btrfs", &format!("subvolume list -d {}", mount.path().display()));
     assert_eq!(listed, String::from_utf8(theirs).unwrap());
+}
+
+#[test]
+fn what_is_mounted_is_shown() {
+    let place = image();
+    let uuid = place.json("filesystem show disk.img")[0]["uuid"].as_str().unwrap().to_owned();
+    let label = format!("label {}", &uuid[..8]).replace(' ', "-");
+    place.ok(&format!("filesystem label disk.img {label}"));
+    for target in [&uuid, &label] {
+        let said = place.fails(&format!("filesystem show {target}"));
+        assert!(said.contains("No such file") && said.contains("label or uuid"), "{said}");
+    }
+    let Some(live) = Live::of(&place, "") else { return };
+    let one = place.ok("filesystem show mnt");
+    for line in ["", "-d", "--all-devices", "-m", "--mounted"] {
+        let all = place.ok(&format!("filesystem show {line}"));
+        assert_eq!(all.matches(&one).count(), 1, "{line}: {all}");
+    }
+    for target in [&uuid, &uuid.to_uppercase(), &label] {
+        assert_eq!(place.ok(&format!("filesystem show {target}")), one, "{target}");
+        assert_eq!(place.ok(&format!("filesystem show -m {target}")), one, "{target}");
+    }
+    let all = place.json("filesystem show");
+    assert!(all.as_array().unwrap().iter().any(|it| it["uuid"] == *uuid), "{all}");
+    assert_eq!(place.json(&format!("filesystem show {uuid}")).as_array().unwrap().len(), 1);
+    live.end();
+    assert!(!place.ok("filesystem show").contains(&uuid));
+}
+
+#[test]
+fn links_to_subvolumes_are_followed_to_delete_them() {
+    let place = image();
+    place.ok("ln -s one/nested disk.img:/link");
+    place.ok("ln -s ../dir disk.img:/dir/directory");
+    place.ok("ln -s writable disk.img:/dir/link");
+    assert!(place.fails("subvolume delete disk.img:/dir/directory").contains("not a subvolume"));
+    assert_eq!(
+        place.ok("subvolume delete disk.img:/link"),
+        "Delete subvolume (commit): 'disk.img:/one/nested'\n"
+    );
+    assert_eq!(place.ok("ls disk.img:/"), "dir\nlink\none\n");
+    assert!(place.fails("subvolume delete disk.img:/link").contains("No such file"));
+    place.check("disk.img");
+    let Some(live) = Live::of(&place, "") else { return };
+    let link = |name: &str, to: &str| {
+        std::os::unix::fs::symlink(to, place.join(name)).unwrap();
+        place.ok(&format!("subvolume delete -c {name}"))
+    };
+    let writable = place.join("mnt/dir/writable").canonicalize().unwrap();
+    let said = place.ok("subvolume delete -c mnt/dir/link");
+    assert_eq!(said, format!("Delete subvolume (commit): '{}'\n", writable.display()));
+    assert!(link("outside", "mnt/dir/two").contains("/mnt/dir/two'"));
+    assert!(place.join("outside").is_symlink() && place.join("mnt/dir/link").is_symlink());
+    let list = place.ok("subvolume list mnt");
+    assert!(!list.contains("writable") && !list.contains("two"), "{list}");
+    live.end();
+    place.check("disk.img");
 }

@@ -123,8 +123,8 @@ impl Filesystem {
     fn has_reserved(&self, node: Node) -> Result<bool> {
         let inner = self.inner();
         inner.read(|op| {
-            let (subvolume, inode) = inner.find(op, node)?;
-            Ok(subvolume.tree.attributes(&inode).flags & inode_flags::PREALLOC != 0)
+            let (_, inode) = inner.find(op, node)?;
+            Ok(inode.attributes_now().flags & inode_flags::PREALLOC != 0)
         })
     }
 

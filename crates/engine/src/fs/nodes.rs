@@ -288,11 +288,11 @@ impl Inner {
     pub(super) fn attributes_of(&self, op: &Op<'_>, node: Node) -> Result<Attributes> {
         if node.is_stub() {
             let top = Node::top(node.within());
-            let (subvolume, inode) = self.find(op, top)?;
-            return Ok(Attributes::of_stub(node, &subvolume.tree.attributes(&inode)));
+            let (_, inode) = self.find(op, top)?;
+            return Ok(Attributes::of_stub(node, &inode.attributes_now()));
         }
         let (subvolume, inode) = self.find(op, node)?;
-        Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))
+        Ok(Attributes::of(node, &subvolume.tree.attributes(op.core, &inode)))
     }
 
     /// Makes what `new` describes: with a name, or without one and held.
@@ -323,12 +323,12 @@ impl Inner {
                 subvolume.tree.set_xattr(op, &made, name, value, SetXattr::Any)?;
             }
             if let Some(times) = &new.times {
-                let now = subvolume.tree.attributes(&made);
+                let now = made.attributes_now();
                 let set = Change::to_times(times).against(&now);
                 subvolume.tree.set_attributes(op, &made, &set)?;
             }
             let node = Node { ino: made.ino, ..dir };
-            Ok(Attributes::of(node, &subvolume.tree.attributes(&made)))
+            Ok(Attributes::of(node, &subvolume.tree.attributes(op.core, &made)))
         })
     }
 
@@ -423,7 +423,7 @@ impl Filesystem {
         change.check_times()?;
         let inner = self.inner();
         let set = |op: &Op<'_>, subvolume: &Subvolume, inode: &Arc<Inode>| {
-            let set: SetAttributes = change.against(&subvolume.tree.attributes(inode));
+            let set: SetAttributes = change.against(&inode.attributes_now());
             Ok(Attributes::of(node, &subvolume.tree.set_attributes(op, inode, &set)?))
         };
         let Some(size) = change.size else { return inner.change_at(node, need(1, 0), set) };
@@ -431,8 +431,8 @@ impl Filesystem {
         // What would be refused at the end is so before anything is cut.
         if let Some(flags) = change.flags {
             inner.read(|op| {
-                let (subvolume, inode) = inner.find(op, node)?;
-                may_have_flags(&subvolume.tree.attributes(&inode), flags)
+                let (_, inode) = inner.find(op, node)?;
+                may_have_flags(&inode.attributes_now(), flags)
             })?;
         }
         // The end of a sector is written anew; a full filesystem can always cut files to nothing.
@@ -471,7 +471,7 @@ impl Filesystem {
             may_gain_names(subvolume, dir)?;
             let inode = subvolume.tree.get(op, node.ino)?;
             subvolume.tree.link(op, &inode, parent, name)?;
-            Ok(Attributes::of(node, &subvolume.tree.attributes(&inode)))
+            Ok(Attributes::of(node, &subvolume.tree.attributes(op.core, &inode)))
         })
     }
 
@@ -599,7 +599,7 @@ impl Filesystem {
         namespaces::check(name, value)?;
         let need = need(2, 60 + name.len() + value.len());
         self.inner().change_at(node, need, |op, subvolume, inode| {
-            if name == acl::DEFAULT && !subvolume.tree.attributes(inode).is_directory() {
+            if name == acl::DEFAULT && !inode.attributes_now().is_directory() {
                 return Err(Error::User(Errno::ACCESS));
             }
             subvolume.tree.set_xattr(op, inode, name, value, how)

@@ -107,8 +107,8 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that its content takes.
     pub blocks_bytes: u64,
-    /// Whether that leaves out what a write, a hole or a truncation has replaced since the last commit; where it does not, the next
-    /// commit does.
+    /// Whether that leaves out all that writes, holes and truncations have replaced since the last commit; where it does not, there was much to look
+    /// up, and the next question goes on with it. The next commit does at the latest.
     pub blocks_settled: bool,
     /// Of a device node `major << 20 | minor`.
     pub rdev: u64,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use buttress_ondisk::SECTOR;
 pub use buttress_ondisk::item::mode;
 use buttress_ondisk::item::{InodeItem, file_type, inode_flags};
 
@@ -10,7 +11,7 @@ use super::state::State;
 use super::tree::FileTree;
 use crate::env::Time;
 use crate::error::{Errno, Error, Result};
-use crate::txn::Op;
+use crate::txn::{Core, Op};
 
 /// The values of an inode's item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub struct Attributes {
     pub size: u64,
     /// Bytes that its extents take, inline data included.
     pub nbytes: u64,
-    /// Whether `nbytes` leaves out what pending changes replace, which the commit looks up.
+    /// Whether `nbytes` leaves out all that pending changes replace. Where it does not, who asks again or the commit looks up the rest.
     pub is_settled: bool,
     /// Links; always 1 for a directory that has a name.
     pub nlink: u32,
@@ -165,8 +166,26 @@ pub fn may_have_flags(now: &Attributes, flags: u64) -> Result<()> {
 
 impl FileTree {
     /// What `stat` tells. Bytes written and not placed yet count as taken.
-    pub fn attributes(&self, inode: &Inode) -> Attributes {
-        shown(&inode.read())
+    pub fn attributes(&self, core: &Core, inode: &Inode) -> Attributes {
+        self.shown(core, inode.ino, &inode.read())
+    }
+
+    /// The same of an inode that is locked. What pending changes replace is looked up, of much some each time; until all of it is known, a file
+    /// takes no more than it needs where nothing is reserved behind its end.
+    pub(super) fn shown(&self, core: &Core, ino: u64, state: &State) -> Attributes {
+        let mut attributes = state.attributes;
+        let mut nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
+        attributes.is_settled = true;
+        if state.may_replace_content() {
+            let (replaced, all) = state.bytes_replaced(ino, self.view(core));
+            attributes.is_settled = all;
+            nbytes = nbytes.saturating_sub(replaced);
+            if !all && attributes.flags & inode_flags::PREALLOC == 0 {
+                nbytes = nbytes.min(attributes.size.div_ceil(SECTOR).saturating_mul(SECTOR));
+            }
+        }
+        attributes.nbytes = nbytes;
+        attributes
     }
 
     /// Changes what `set` names; the values after the change are returned. EINVAL where it would change whether what a file has is checksummed;
@@ -180,7 +199,7 @@ impl FileTree {
         self.writable()?;
         let mut state = inode.write();
         if let Some(flags) = set.flags {
-            may_have_flags(&shown(&state), flags)?;
+            may_have_flags(&state.attributes, flags)?;
         }
         state.touch(inode, self, op)?;
         if let Some(size) = set.size {
@@ -198,7 +217,7 @@ impl FileTree {
         values.otime = set.otime.unwrap_or(values.otime);
         values.flags = set.flags.unwrap_or(values.flags);
         values.ctime = set.ctime.unwrap_or(op.now);
-        Ok(shown(&state))
+        Ok(self.shown(op.core, inode.ino, &state))
     }
 
     /// Notes an access at the operation's time, when the mount wants access times.
@@ -209,14 +228,6 @@ impl FileTree {
         state.attributes.atime = op.now;
         Ok(())
     }
-}
-
-/// The attributes as `stat` tells them: with what was written and is not placed yet.
-pub(super) fn shown(state: &State) -> Attributes {
-    let mut attributes = state.attributes;
-    attributes.nbytes = attributes.nbytes.saturating_add(state.bytes_not_placed());
-    attributes.is_settled = !state.may_replace_content();
-    attributes
 }
 
 /// The refusal of something that only a directory can do, or only something else.

@@ -8,7 +8,7 @@ use buttress_ondisk::{Key, SECTOR, kind};
 use parking_lot::RwLockReadGuard;
 
 use super::Inode;
-use super::attributes::{Attributes, mode, shown};
+use super::attributes::{Attributes, mode};
 use super::file::{
     Cache, FileChanges, INLINE_MAX, Layers, Mapping, Seek, Segment, Shared, committed,
 };
@@ -115,7 +115,7 @@ impl FileTree {
             let (state, nothing) = (readable(inode)?, FileChanges::default());
             let layers = state.layers(inode.ino, self.view(op.core));
             let plan = state.file_or(&nothing).plan(layers, offset, buf)?;
-            (plan, shown(&state), state.live.file.is_none())
+            (plan, self.shown(op.core, inode.ino, &state), state.live.file.is_none())
         };
         let len = plan.run(op.core, buf)?;
         if let Some(cache) = plan.kept() {

@@ -368,7 +368,9 @@ impl State {
         let in_tree = *on_disk;
         let layers = Layers { ino, size, in_tree, frozen, view, flags, last_snapshot: None };
         let file = Arc::get_mut(live.file.get_or_insert_default());
-        (file.expect("the live layer is shared with nobody"), layers)
+        let file = file.expect("the live layer is shared with nobody");
+        file.lies_over(layers.any());
+        (file, layers)
     }
 
     /// The same, to read.
@@ -381,10 +383,21 @@ impl State {
 
     /// Whether changes are pending where the file may have had content before, which `nbytes` counts as well until they are settled.
     pub fn may_replace_content(&self) -> bool {
-        let has = |file: Option<&FileChanges>| file.is_some_and(FileChanges::has_content);
-        let frozen = has(self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref()));
-        let live = has(self.live.file.as_deref());
-        self.on_disk && (live || frozen) || live && frozen
+        let frozen = self.frozen.as_ref().and_then(|frozen| frozen.file.as_deref());
+        let live = self.live.file.as_deref().is_some_and(FileChanges::is_unsettled);
+        live && (self.on_disk || frozen.is_some_and(FileChanges::has_content))
+            || self.on_disk && frozen.is_some_and(FileChanges::is_unsettled)
+    }
+
+    /// Bytes that pending changes replace and that count in `nbytes` or as [not placed](State::bytes_not_placed), too; and whether that is all of
+    /// them. `view` is what the inode's tree is read with.
+    pub fn bytes_replaced(&self, ino: u64, view: View<'_>) -> (u64, bool) {
+        let layers = self.layers(ino, view);
+        let lower = Layers { frozen: None, ..layers };
+        let live = self.live.file.as_deref().map(|file| file.replaced(layers));
+        let frozen = layers.frozen.map(|file| file.replaced(lower));
+        let (live, frozen) = (live.unwrap_or((0, true)), frozen.unwrap_or((0, true)));
+        (live.0.saturating_add(frozen.0), live.1 && frozen.1)
     }
 
     /// Bytes that were written and are not counted in `nbytes` yet.

@@ -468,7 +468,7 @@ fn of_subvolumes_that_nobody_uses_only_the_holds_stay() {
         let op = fs.op();
         let subvolume = fs.forest.get(&fs.core, tree)?;
         let inode = subvolume.tree.get(&op, ino)?;
-        let attributes = subvolume.tree.attributes(&inode);
+        let attributes = subvolume.tree.attributes(&fs.core, &inode);
         crate::error::Result::Ok((inode, attributes))
     };
     let loaded = || fs.forest.loaded().iter().map(|subvolume| subvolume.id).collect::<Vec<_>>();

@@ -46,6 +46,9 @@ pub enum BalanceCommand {
     Status(status::Status),
 }
 
+/// Exit code of btrfs-progs where there is no balance to pause, cancel or go on with.
+const NONE_RUNS: u8 = 2;
+
 /// Where to do it.
 #[derive(Debug, Args)]
 pub struct Place {

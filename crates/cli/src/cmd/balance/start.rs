@@ -11,7 +11,7 @@ use clap::Args;
 use rustix::io::Errno;
 use serde_json::json;
 
-use super::filter;
+use super::{NONE_RUNS, filter};
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
 use crate::cmd::files::with_vfs;
@@ -29,14 +29,14 @@ pub struct Start {
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// Groups of data, those that fit the filters
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = filter::parse)]
-    data: Option<BalanceFilter>,
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    data: Vec<String>,
     /// Groups of metadata; without -s those of the chunk tree, too
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = filter::parse)]
-    metadata: Option<BalanceFilter>,
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    metadata: Vec<String>,
     /// Groups of the chunk tree (needs -f)
-    #[arg(short, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "", value_parser = filter::parse)]
-    system: Option<BalanceFilter>,
+    #[arg(short, long, value_name = "FILTERS", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    system: Vec<String>,
     /// Also groups of the chunk tree alone, and profiles with fewer copies
     #[arg(short, long)]
     force: bool,
@@ -49,6 +49,13 @@ pub struct Start {
     /// Wait until others have done with the image, which is always done
     #[arg(long = "enqueue", hide = true)]
     _enqueue: bool,
+}
+
+impl Start {
+    /// Whether nothing says what is to be balanced, which means all there is.
+    fn is_full(&self) -> bool {
+        [&self.data, &self.metadata, &self.system].iter().all(|given| given.is_empty())
+    }
 }
 
 const CANNOT: &str = "cannot balance";
@@ -69,7 +76,6 @@ pub struct Resume {
 /// Balances.
 pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let balance = wished(args)?;
-    let is_full = [&args.data, &args.metadata, &args.system].iter().all(|one| one.is_none());
     let done = with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
         if !args.force && has_fewer_copies(vfs, &balance)? {
             let failure = Failure::new(CANNOT, vfs.name(), "metadata would have fewer copies");
@@ -77,12 +83,12 @@ pub fn run(args: &Start, globals: &Globals, out: &mut dyn Write) -> Result<(), F
                 failure.hint("-f does it all the same: one bad sector may then cost files.")
             );
         }
-        if is_full && !args.full_balance {
+        if args.is_full() && !args.full_balance {
             warn_of_all(globals);
         }
         balanced(vfs, Wanted::Start(&balance), args.background, globals)
     })?;
-    say(done.as_ref(), globals, out)
+    say(&done, globals, out)
 }
 
 /// Goes on with one that was paused or interrupted.
@@ -90,20 +96,31 @@ pub fn resume(args: &Resume, globals: &Globals, out: &mut dyn Write) -> Result<(
     let done = with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
         balanced(vfs, Wanted::Resume, args.background, globals)
     })?;
-    say(done.as_ref(), globals, out)
+    say(&done, globals, out)
 }
 
-/// Balances; `None` where it goes on by itself. The first signal cancels it in order.
+/// What became of a balance.
+enum Outcome {
+    /// It is done.
+    Done(Balanced),
+    /// It goes on by itself.
+    Background,
+    /// Another command has stopped it, which is in order.
+    Stopped(BalanceStop),
+}
+
+/// Balances. The first signal cancels it in order.
 fn balanced(
     vfs: &Vfs,
     wanted: Wanted<'_>,
     in_background: bool,
     globals: &Globals,
-) -> Result<Option<Balanced>, Failure> {
+) -> Result<Outcome, Failure> {
     if in_background {
         return match vfs {
             Vfs::Live(_) => {
-                vfs.begin_balance(wanted).map_err(|why| refused(vfs, why, None)).map(|()| None)
+                vfs.begin_balance(wanted).map_err(|why| refused(vfs, why))?;
+                Ok(Outcome::Background)
             }
             Vfs::Image(_) => Err(Failure::usage(
                 CANNOT,
@@ -122,25 +139,30 @@ fn balanced(
     progress.finish();
     interrupted::let_go();
     match done {
-        Ok(done) => Ok(Some(done)),
-        Err(why) => Err(refused(vfs, why, stop)),
+        Ok(done) => Ok(Outcome::Done(done)),
+        Err(why) if why.is(Errno::INTR) => ended(vfs, stop),
+        Err(why) => Err(refused(vfs, why)),
     }
 }
 
 /// What is to be balanced, as btrfs-progs understands it: the chunk tree goes with metadata.
 fn wished(args: &Start) -> Result<Balance, Failure> {
-    if args.system.is_some() && !args.force {
+    if !args.system.is_empty() && !args.force {
         let failure = Failure::usage(CANNOT, "-s alone is refused");
         return Err(failure
             .hint("-f does it; -m has what it says of metadata hold for the chunk tree, too."));
     }
-    let is_full = [&args.data, &args.metadata, &args.system].iter().all(|one| one.is_none());
-    let of = |given: &Option<BalanceFilter>| match is_full {
-        true => Some(BalanceFilter::default()),
-        false => given.clone(),
+    // Of an option that is given several times all filters hold, and of one filter the last.
+    let of = |given: &[String]| match given {
+        [] if args.is_full() => Ok(Some(BalanceFilter::default())),
+        [] => Ok(None),
+        given => {
+            let filter = filter::parse(&given.join(","));
+            filter.map(Some).map_err(|why| Failure::usage(CANNOT, why))
+        }
     };
-    let (data, metadata) = (of(&args.data), of(&args.metadata));
-    let system = of(&args.system).or_else(|| metadata.clone());
+    let (data, metadata) = (of(&args.data)?, of(&args.metadata)?);
+    let system = of(&args.system)?.or_else(|| metadata.clone());
     Ok(Balance { data, metadata, system, force: args.force })
 }
 
@@ -182,10 +204,7 @@ fn show(progress: &Progress, at: Balancing) {
     progress.at("balancing", done, at.expected.max(1) * PARTS);
 }
 
-fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
-    if why.is(Errno::INTR) {
-        return ended(vfs, stop);
-    }
+fn refused(vfs: &Vfs, why: FileError) -> Failure {
     let errno = Errno::from_raw_os_error(why.errno);
     // The disk that holds the image says so in other words than the filesystem.
     let is_ours = why.to_string() == FileError::from(Errno::NOSPC).to_string();
@@ -202,7 +221,9 @@ fn refused(vfs: &Vfs, why: FileError, stop: Option<BalanceStop>) -> Failure {
             .hint("`buttress balance status` tells; one that is paused ends with `balance resume` or `balance cancel`."),
         Errno::NOTCONN if is_gone(vfs) => Failure::new(CANNOT, vfs.name(), "the mount has ended")
             .hint("The balance goes on with the next mount, unless that says -o skip_balance."),
-        Errno::NOTCONN => Failure::new(CANNOT, vfs.name(), "none was paused or interrupted"),
+        Errno::NOTCONN => {
+            Failure::new(CANNOT, vfs.name(), "none was paused or interrupted").or_of_progs(NONE_RUNS)
+        }
         _ => Failure::new(CANNOT, vfs.name(), why),
     }
 }
@@ -213,22 +234,32 @@ fn is_gone(vfs: &Vfs) -> bool {
 }
 
 /// It did not come to its end; of a live mount somebody else may have seen to that.
-fn ended(vfs: &Vfs, stop: Option<BalanceStop>) -> Failure {
-    const ENDED: &str = "the balance has ended early of";
+fn ended(vfs: &Vfs, stop: Option<BalanceStop>) -> Result<Outcome, Failure> {
     match (stop, vfs.balance().map(|facts| facts.unfinished.is_some())) {
-        (None, Ok(true)) => Failure::new(ENDED, vfs.name(), "it was paused")
-            .hint("`buttress balance resume` goes on with it."),
-        _ => Failure::new(ENDED, vfs.name(), "it was cancelled").hint("What was moved stays so."),
+        (None, Ok(true)) => Ok(Outcome::Stopped(BalanceStop::Pause)),
+        (None, Ok(false)) => Ok(Outcome::Stopped(BalanceStop::Cancel)),
+        _ => Err(Failure::new("the balance has ended early of", vfs.name(), "it was cancelled")
+            .hint("What was moved stays so.")),
     }
 }
 
-fn say(done: Option<&Balanced>, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let Some(done) = done else {
-        return match globals.format {
-            Format::Json => Ok(output::write_json(out, "balance", json!({ "background": true }))?),
-            Format::Text => Ok(()),
-        };
+fn say(done: &Outcome, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
+    let (member, words) = match done {
+        Outcome::Done(done) => return say_done(done, globals, out),
+        Outcome::Background => ("background", None),
+        Outcome::Stopped(BalanceStop::Pause) => ("paused", Some("balance paused by user")),
+        Outcome::Stopped(BalanceStop::Cancel) => ("cancelled", Some("balance canceled by user")),
     };
+    match (globals.format, words) {
+        (Format::Json, _) => output::write_json(out, "balance", json!({ member: true }))?,
+        // On standard error, as with btrfs-progs.
+        (Format::Text, Some(words)) if !globals.quiet => complain!("{words}"),
+        (Format::Text, _) => {}
+    }
+    Ok(())
+}
+
+fn say_done(done: &Balanced, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let failed: Vec<_> = done.emptied.failed.iter().collect();
     match globals.format {
         Format::Json => {
@@ -272,4 +303,32 @@ fn say(done: Option<&Balanced>, globals: &Globals, out: &mut dyn Write) -> Resul
     Err(Failure::new(CANNOT, "all of it", "some extents cannot be moved").hint(
         "They are where they were. `buttress check --check-data-csum` tells which files have them.",
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{Command, FromArgMatches};
+
+    use super::*;
+
+    fn of(line: &str) -> Balance {
+        let command = Start::augment_args(Command::new("start").args_override_self(true));
+        let found = command.try_get_matches_from(["start", "x"].into_iter().chain(line.split(' ')));
+        wished(&Start::from_arg_matches(&found.unwrap()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn filters_of_options_that_are_given_twice() {
+        let some = |words: &str| Some(filter::parse(words).unwrap());
+        let only = |data| Balance { data, metadata: None, system: None, force: false };
+        assert_eq!(of("-d=usage=10 -d=usage=20"), only(some("usage=20")));
+        assert_eq!(of("-d=usage=10 --data=limit=1"), only(some("usage=10,limit=1")));
+        assert_eq!(of("-d=soft -d=convert=dup -d"), only(some("convert=dup,soft")));
+        assert_eq!(of("-d=,usage=50"), only(some("usage=50")));
+        let all = of("--data=usage=1 --metadata --system=usage=2 --force");
+        assert_eq!((all.data, all.metadata), (some("usage=1"), some("")));
+        assert_eq!((all.system, all.force), (some("usage=2"), true));
+        let full = of("--full-balance");
+        assert_eq!((&full.data, &full.metadata, &full.system), (&some(""), &some(""), &some("")));
+    }
 }

@@ -4,7 +4,7 @@ use buttress::BalanceStop;
 use buttress_device::Access;
 use rustix::io::Errno;
 
-use super::Place;
+use super::{NONE_RUNS, Place};
 use crate::args::Globals;
 use crate::cmd::files::with_vfs;
 use crate::error::Failure;
@@ -19,7 +19,7 @@ pub fn pause(args: &Place, globals: &Globals) -> Result<(), Failure> {
             if !why.is(Errno::NOTCONN) {
                 return Failure::new(CANNOT, vfs.name(), why);
             }
-            let failure = Failure::new(CANNOT, vfs.name(), "none runs");
+            let failure = Failure::new(CANNOT, vfs.name(), "none runs").or_of_progs(NONE_RUNS);
             match vfs {
                 Vfs::Image(_) => failure.hint("Ctrl-C ends a balance of an image."),
                 Vfs::Live(_) => failure,
@@ -34,7 +34,7 @@ pub fn cancel(args: &Place, globals: &Globals) -> Result<(), Failure> {
     with_vfs(&args.target, Access::ReadWrite, globals, |vfs| {
         vfs.stop_balance(BalanceStop::Cancel).map_err(|why| {
             if why.is(Errno::NOTCONN) {
-                Failure::new(CANNOT, vfs.name(), "there is none")
+                Failure::new(CANNOT, vfs.name(), "there is none").or_of_progs(NONE_RUNS)
             } else if why.is(Errno::INPROGRESS) {
                 let failure = Failure::new(CANNOT, vfs.name(), "the device is being resized");
                 failure.hint("Try again when that is done.")

@@ -92,7 +92,7 @@ pub fn run(command: &Filesystem, globals: &Globals, out: &mut dyn Write) -> Resu
 }
 
 /// What there is to know about the filesystem at a target.
-fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
+pub fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
     session(globals, Access::ReadOnly, |session| {
         let vnode = session.find(&Target::any(target, globals), true)?;
         Vfs::of(&vnode)?.info()

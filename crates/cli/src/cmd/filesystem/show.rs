@@ -1,28 +1,36 @@
 //! `filesystem show`, with the text of btrfs-progs.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
+use buttress_fuse::holder;
+use buttress_fuse::protocol::mounts;
 use clap::Args;
+use rustix::io::Errno;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::args::Globals;
-use crate::error::Failure;
+use crate::cmd::files::Failures;
+use crate::error::{self, Failure};
 use crate::output::{self, Format};
 use crate::units::UnitArgs;
-use crate::vfs::Info;
+use crate::vfs::{Info, Vfs};
 
 /// Arguments of `filesystem show`.
 #[derive(Debug, Args)]
 #[command(mut_arg("mbytes", |arg| arg.short(None)))]
 pub struct Show {
-    /// DEVICE or a path on a live mount
+    /// DEVICE, a path on a live mount, or uuid or label of what is mounted; without any, all that buttress has mounted
     #[arg(value_name = "TARGET")]
     targets: Vec<OsString>,
-    /// Accepted: only what is named is shown anyway
+    /// Accepted: disks and images that are not mounted are not searched for
     #[arg(short = 'd', long)]
     all_devices: bool,
-    /// Accepted: only what is named is shown anyway
+    /// Accepted: without a target only what is mounted is shown anyway
     #[arg(short, long)]
     mounted: bool,
     #[command(flatten)]
@@ -31,24 +39,73 @@ pub struct Show {
 
 /// Prints uuid, label and devices.
 pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    if args.targets.is_empty() {
-        return Err(Failure::usage("cannot show", "no image, disk or mount is named").hint(
-            "Disks are not searched for filesystems: name them, as in `buttress filesystem show disk.img`; \
-             `buttress mount` lists what is mounted.",
-        ));
-    }
+    let mut failures = Failures::new(globals);
     let mut list = Vec::new();
-    for target in &args.targets {
-        let info = super::info(target, globals)?;
+    let mut show = |info: Info, out: &mut dyn Write| {
         match globals.format {
             Format::Json => list.push(json(&info)),
             Format::Text => text(&info, args, out)?,
         }
+        Ok::<_, Failure>(())
+    };
+    if args.targets.is_empty() {
+        for info in mounted()? {
+            show(info, out)?;
+        }
     }
-    if globals.format == Format::Json {
+    for target in &args.targets {
+        match named(target, globals) {
+            Ok(all) => all.into_iter().try_for_each(|info| show(info, out))?,
+            Err(failure) => failures.note(Err(failure), out)?,
+        }
+    }
+    if globals.format == Format::Json && (args.targets.is_empty() || !list.is_empty()) {
         output::write_json(out, "filesystem-list", list.into())?;
     }
-    Ok(())
+    failures.end()
+}
+
+/// The filesystem at a target; what is no path may be the uuid or the label of what is mounted.
+fn named(target: &OsString, globals: &Globals) -> Result<Vec<Info>, Failure> {
+    let failure = match super::info(target, globals) {
+        Ok(info) => return Ok(vec![info]),
+        Err(failure) => failure,
+    };
+    if Path::new(target).symlink_metadata().is_ok() || !failure.is_about(Errno::NOENT) {
+        return Err(failure);
+    }
+    let uuid = target.to_str().and_then(|text| Uuid::parse_str(text).ok());
+    let is_it = |it: &Info| Some(it.fsid) == uuid || it.label == target.as_bytes();
+    let all: Vec<_> = mounted()?.into_iter().filter(is_it).collect();
+    if all.is_empty() {
+        return Err(failure.hint("No filesystem with this label or uuid is mounted by buttress."));
+    }
+    Ok(all)
+}
+
+/// The filesystems on our mounts: each once, however often it is mounted.
+fn mounted() -> Result<Vec<Info>, Failure> {
+    let all = mounts::all().map_err(|error| {
+        Failure::new("cannot read", "/proc/self/mountinfo", error::text(&error))
+    })?;
+    let mut seen = HashSet::new();
+    let mut list: Vec<Info> = Vec::new();
+    for entry in all.iter().filter(|entry| entry.is_ours() && seen.insert(entry.device)) {
+        // Those that have died, that end just now, or that other users have mounted for themselves cannot be asked: `mount` lists them.
+        if holder::is_dead(entry) {
+            continue;
+        }
+        let Ok(info) = Vfs::Live(entry.mountpoint.clone()).info() else { continue };
+        let is_same = |it: &Info| it.fsid == info.fsid && paths(it) == paths(&info);
+        if !list.iter().any(is_same) {
+            list.push(info);
+        }
+    }
+    Ok(list)
+}
+
+fn paths(info: &Info) -> Vec<&str> {
+    info.devices.iter().map(|it| it.path.as_str()).collect()
 }
 
 fn text(info: &Info, args: &Show, out: &mut dyn Write) -> Result<(), Failure> {

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::df;
 use crate::args::Globals;
+use crate::cmd::files::Failures;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::{UnitArgs, Units};
@@ -17,9 +18,9 @@ use crate::vfs::{Info, Space};
 /// Arguments of `filesystem usage`.
 #[derive(Debug, Args)]
 pub struct UsageArgs {
-    /// DEVICE[:PATH] or a path on a live mount
-    #[arg(value_name = "TARGET")]
-    target: OsString,
+    /// DEVICE[:PATH] or paths on live mounts
+    #[arg(required = true, value_name = "TARGET")]
+    targets: Vec<OsString>,
     #[command(flatten)]
     units: UnitArgs,
     /// A table, with a column for each kind of block groups
@@ -80,18 +81,41 @@ impl Overall {
     }
 }
 
-/// Prints how full a filesystem is.
+/// Prints how full filesystems are. As JSON one is told of by itself, and several in a list.
 pub fn run(args: &UsageArgs, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let info = super::info(&args.target, globals)?;
-    let overall = Overall::of(&info);
-    match globals.format {
-        Format::Json => Ok(output::write_json(out, "filesystem-usage", json(&info, &overall))?),
-        Format::Text => {
-            let units = args.units.units();
-            sums(&info, &overall, units, out)?;
-            if args.tabular { table(&info, units, out) } else { groups(&info, units, out) }
+    let mut failures = Failures::new(globals);
+    let mut list = Vec::new();
+    for (index, target) in args.targets.iter().enumerate() {
+        let info = match super::info(target, globals) {
+            Ok(info) => info,
+            Err(failure) => {
+                failures.note(Err(failure), out)?;
+                continue;
+            }
+        };
+        let overall = Overall::of(&info);
+        if globals.format == Format::Json {
+            list.push(json(&info, &overall));
+            continue;
         }
+        if index > 0 {
+            writeln!(out)?;
+        }
+        let units = args.units.units();
+        sums(&info, &overall, units, out)?;
+        if args.tabular { table(&info, units, out)? } else { groups(&info, units, out)? }
     }
+    match list.pop() {
+        Some(only) if args.targets.len() == 1 => {
+            output::write_json(out, "filesystem-usage", only)?;
+        }
+        Some(last) => {
+            list.push(last);
+            output::write_json(out, "filesystem-usage", list.into())?;
+        }
+        None => {}
+    }
+    failures.end()
 }
 
 fn sums(info: &Info, it: &Overall, units: Units, out: &mut dyn Write) -> Result<(), Failure> {
@@ -132,7 +156,7 @@ fn with_several_profiles(info: &Info) -> Vec<&'static str> {
 }
 
 /// The kinds of block groups, in the order in which they are shown.
-fn in_order(info: &Info) -> impl Iterator<Item = &Space> {
+pub fn in_order(info: &Info) -> impl Iterator<Item = &Space> {
     let order = ["Data", "Data+Metadata", "Metadata", "System"];
     order.into_iter().flat_map(|kind| info.spaces.iter().filter(move |it| it.kind() == kind))
 }

@@ -15,11 +15,11 @@ use rustix::io::Errno;
 use crate::args::Globals;
 use crate::cmd::copy::Progress;
 use crate::cmd::files::{Failures, session};
-use crate::error::Failure;
+use crate::error::{self, Failure};
 use crate::output::{self, Format};
 use crate::quote;
 use crate::vfs::{self, Subvolume, Vfs};
-use crate::vnode::{FileError, Session, Target, Vnode};
+use crate::vnode::{FileError, Kind, Session, Target, Vnode};
 
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
@@ -86,7 +86,7 @@ fn one(
                 vfs => by_id(&vfs, id)?,
             }
         }
-        None => target.clone(),
+        None => behind_link(target, session)?,
     };
     let vnode = session.find(&target, false)?;
     let vfs = Vfs::of(&vnode)?;
@@ -106,6 +106,24 @@ fn one(
     }
     say(&vnode, &vfs, args, globals, out)?;
     Ok((vnode.name(), vfs))
+}
+
+/// What a symbolic link leads to, as btrfs-progs deletes that, and the link stays; else the target itself.
+fn behind_link(target: &Target, session: &mut Session<'_>) -> Result<Target, Failure> {
+    let link = session.find(target, false)?;
+    let facts = link.facts().map_err(|why| link.failure("cannot read", why))?;
+    if facts.kind != Kind::Symlink {
+        return Ok(target.clone());
+    }
+    let vnode = session.find(target, true)?;
+    let vfs = Vfs::of(&vnode)?;
+    match &vfs {
+        Vfs::Image(_) => by_id(&vfs, vfs.subvolume_at(&vnode)?),
+        Vfs::Live(path) => {
+            let path = path.canonicalize();
+            path.map(Target::Host).map_err(|why| vnode.failure("cannot find", error::text(&why)))
+        }
+    }
 }
 
 fn is_default(place: &dyn std::fmt::Display) -> Failure {

@@ -65,12 +65,12 @@ pub struct List {
     /// Only deleted ones whose space is not free yet
     #[arg(short = 'd', conflicts_with_all = ["below", "all"], help_heading = "Filters")]
     deleted: bool,
-    /// Only those with this generation, +GEN: or newer, -GEN: or older
+    /// Only those with this generation, +GEN: or newer, -GEN: or older; given twice, both hold
     #[arg(short = 'G', value_name = "[+|-]GEN", allow_hyphen_values = true, value_parser = parse_bound, help_heading = "Filters")]
-    generations: Option<Bound>,
-    /// Only those with this generation at creation, +GEN: or newer, -GEN: or older
+    generations: Vec<Bound>,
+    /// Only those with this generation at creation, +GEN: or newer, -GEN: or older; given twice, both hold
     #[arg(short = 'C', value_name = "[+|-]GEN", allow_hyphen_values = true, value_parser = parse_bound, help_heading = "Filters")]
-    ogenerations: Option<Bound>,
+    ogenerations: Vec<Bound>,
     /// Print a table
     #[arg(short = 't')]
     table: bool,
@@ -210,8 +210,8 @@ fn wanted(it: &Subvolume, args: &List, here: u64) -> bool {
     (!args.below || args.all || it.parent == here)
         && (!args.snapshots || !it.parent_uuid.is_nil())
         && (!args.readonly || it.read_only)
-        && args.generations.is_none_or(|bound| bound.holds(it.generation))
-        && args.ogenerations.is_none_or(|bound| bound.holds(made))
+        && args.generations.iter().all(|bound| bound.holds(it.generation))
+        && args.ogenerations.iter().all(|bound| bound.holds(made))
 }
 
 /// The path of a subvolume as btrfs-progs prints it for a target in the subvolume `here`, whose path is `top`: what is below that is seen from
@@ -239,7 +239,7 @@ fn columns<'a>(it: &Subvolume, share: Option<&Share>, args: &List, zone: &Zone) 
         false => uuid.to_string(),
     };
     let time = zone.at(otime.sec).date_and_time();
-    let ogeneration = args.ogeneration || args.snapshots || args.ogenerations.is_some();
+    let ogeneration = args.ogeneration || args.snapshots || !args.ogenerations.is_empty();
     let all = [
         (true, "ID", it.id.to_string().into()),
         (true, "gen", it.generation.to_string().into()),

@@ -19,18 +19,22 @@
 //! may be reading it until the freeze.
 //!
 //! Three numbers are kept beside the maps: `buffered`, `prealloc_bytes` and `mapped`. A prepared layer has no buffers and
-//! nothing to give back, and its `mapped` is 0, as the inode's `nbytes` counts it.
+//! nothing to give back, and its `mapped` is 0, as the inode's `nbytes` counts it: it is `settled`.
+//!
+//! Once a position is in one of the two maps it stays in one of them, unless nothing lies below: what is `replaced` relies on that.
 //!
 //! [`FileChanges::check`] holds a layer against all of this; the tests call it after each step.
 
 use std::sync::{Arc, OnceLock};
 
 use buttress_ondisk::{EXTENT_LEN_MAX, SECTOR};
+use parking_lot::Mutex;
 
 use super::log::Unlogged;
 use super::piece::{Buffer, Digests, Extent, Origin, Piece, Prealloc, SharedExtent};
 use super::ranges::{RangeMap, Span, len};
 use super::read::Cache;
+use super::replaced::Replaced;
 use crate::error::Result;
 use crate::space::Range;
 use crate::txn::Core;
@@ -75,6 +79,12 @@ pub struct FileChanges {
     pub(super) prealloc_bytes: u64,
     /// The sum of [`Piece::nbytes`]; 0 once the inode counts it.
     pub(super) mapped: u64,
+    /// The inode's `nbytes` counts all of it, and nothing that it replaces: it is prepared.
+    pub(super) settled: bool,
+    /// Something may lie below.
+    pub(super) over: bool,
+    /// What is known of that, once there is anything to know.
+    pub(super) replaced: Mutex<Option<Box<Replaced>>>,
     /// Space allocated ahead of a sequential writer.
     pub(super) ahead: Option<Range>,
     /// Where the next write of a sequential writer would start, and the bytes it has written so far.
@@ -96,6 +106,11 @@ impl FileChanges {
     /// Whether any position has changed.
     pub fn has_content(&self) -> bool {
         !self.buffers.is_empty() || !self.pieces.is_empty()
+    }
+
+    /// Whether any position has changed that the inode's `nbytes` does not take into account yet.
+    pub fn is_unsettled(&self) -> bool {
+        !self.settled && self.has_content()
     }
 
     /// Whether nothing has changed.
@@ -211,6 +226,7 @@ impl FileChanges {
 
     /// Puts `piece` at `span`, in place of what this layer held there.
     pub(super) fn put(&mut self, span: Span, piece: Piece) {
+        self.note_covered(&span);
         self.cut(&span);
         self.mapped += piece.nbytes(&span);
         self.pieces.insert(span, piece);
@@ -225,6 +241,7 @@ impl FileChanges {
         preallocated: bool,
         group: Option<&dyn Fn(u64, u64) -> bool>,
     ) {
+        self.note_covered(&span);
         self.cut(&span);
         let more = len(&span);
         let joined = group.is_some_and(|same_group| {
@@ -264,6 +281,7 @@ impl FileChanges {
     /// Buffers whole sectors at `start`.
     pub(super) fn put_buffer(&mut self, start: u64, bytes: Vec<u8>) {
         let span = start..start + bytes.len() as u64;
+        self.note_covered(&span);
         self.cut(&span);
         self.buffered += len(&span);
         let joined = self.buffers.extend(&span, |_, before| {

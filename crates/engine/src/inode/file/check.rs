@@ -55,6 +55,7 @@ impl FileChanges {
     pub(super) fn check_prepared(&self, digest: Option<usize>) -> Checked {
         let settled = self.buffers.is_empty() && self.dropped.is_empty() && self.ahead.is_none();
         ensure(settled, || "a prepared layer has buffers or space to give back".into())?;
+        ensure(self.settled, || "a prepared layer is not settled".into())?;
         ensure(self.mapped == 0, || format!("a prepared layer counts {} bytes", self.mapped))?;
         let edges = self.edges.is_sorted() && self.edges.iter().all(|(start, old)| old < start);
         ensure(edges, || format!("edges: {:?}", self.edges))?;

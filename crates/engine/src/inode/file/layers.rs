@@ -151,6 +151,11 @@ impl<'a> Segments<'a> {
         Segments { live, layers, pos: span.start, end: span.end, tree: TreeWalk::new(layers) }
     }
 
+    /// Goes on with `span`, which is behind all that was gone over.
+    pub fn go_to(&mut self, span: &Span) {
+        (self.pos, self.end) = (span.start, span.end);
+    }
+
     /// The next part of the range, or `None` at its end. Two parts that follow each other may hold the same.
     pub fn next(&mut self) -> Result<Option<(Span, Found<'a>)>> {
         if self.pos >= self.end {

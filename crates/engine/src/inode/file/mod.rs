@@ -35,6 +35,7 @@ mod prealloc;
 mod prepare;
 mod ranges;
 mod read;
+mod replaced;
 mod replay;
 mod seek;
 mod shape;

@@ -50,7 +50,7 @@ impl FileChanges {
         self.give_back(core)?;
         let added = self.pieces.iter().map(|(span, piece)| piece.nbytes(&span)).sum();
         let removed = self.count_replaced(layers)?;
-        self.mapped = 0;
+        (self.mapped, self.settled) = (0, true);
         debug_assert_eq!(self.check_prepared(layers.digest_size(core)), Ok(()));
         Ok(Prepared { added, removed })
     }

@@ -43,7 +43,7 @@ fn what_is_written_is_read_before_during_and_after_commits() {
     let mut model = pattern(300_000);
     write(&lab, &file, 0, &model);
     assert_eq!(read(&lab, &file), model);
-    assert_eq!(lab.tree.attributes(&file).nbytes, 303_104);
+    assert_eq!(lab.tree.attributes(&lab.core, &file).nbytes, 303_104);
     let transid = lab.freeze();
     write(&lab, &file, 100_000, b"later");
     model[100_000..100_005].copy_from_slice(b"later");
@@ -60,7 +60,7 @@ fn what_is_written_is_read_before_during_and_after_commits() {
     lab.reopen();
     let file = lab.get(file.ino);
     assert_eq!(read(&lab, &file), model);
-    let attributes = lab.tree.attributes(&file);
+    let attributes = lab.tree.attributes(&lab.core, &file);
     assert_eq!((attributes.size, attributes.nbytes), (150_000, 151_552));
     Facts::of(&lab.view()).check();
 }
@@ -74,9 +74,9 @@ fn a_new_file_is_filled_at_once() {
         lab.op(|op| lab.tree.fill(op, file, &data, size as u64)).unwrap()
     };
     let (new, used, small) = (file(&lab, b"new"), file(&lab, b"used"), file(&lab, b"small"));
-    let before = lab.tree.attributes(&new).mtime;
+    let before = lab.tree.attributes(&lab.core, &new).mtime;
     assert!(fill(&new, 70_001));
-    let after = lab.tree.attributes(&new);
+    let after = lab.tree.attributes(&lab.core, &new);
     assert_eq!((after.size, after.nbytes, after.mtime), (70_001, 73_728, before));
     assert_eq!(read(&lab, &new), pattern(70_001));
     assert!(!fill(&new, 70_001), "it has content");
@@ -104,7 +104,7 @@ fn a_small_file_is_inline() {
     lab.reopen();
     let file = lab.get(file.ino);
     assert_eq!(read(&lab, &file), b"some bytes");
-    assert_eq!(lab.tree.attributes(&file).nbytes, 10);
+    assert_eq!(lab.tree.attributes(&lab.core, &file).nbytes, 10);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn nothing_of_a_write_that_failed_shows_when_the_file_grows() {
     for offset in [2, 5000] {
         let refused = lab.op(|op| lab.tree.write(op, &small, offset, &data));
         assert!(matches!(refused, Err(crate::Error::NoSpace)), "{refused:?}");
-        assert_eq!(lab.tree.attributes(&small).size, 4);
+        assert_eq!(lab.tree.attributes(&lab.core, &small).size, 4);
         resize(&lab, &small, 3 << 12);
         let found = read(&lab, &small);
         assert!(found[4..].iter().all(|byte| *byte == 0), "a write at {offset}");
@@ -237,9 +237,9 @@ fn a_hole_in_a_hole_changes_nothing() {
     resize(&lab, &file, 1 << 20);
     lab.commit();
     let punch = |offset, len| {
-        let before = lab.tree.attributes(&file).mtime;
+        let before = lab.tree.attributes(&lab.core, &file).mtime;
         lab.op(|op| lab.tree.punch(op, &file, offset, len)).unwrap();
-        lab.tree.attributes(&file).mtime != before
+        lab.tree.attributes(&lab.core, &file).mtime != before
     };
     assert!(!punch(8192, 1 << 30), "all of it a hole");
     assert!(!punch(9000, 70), "part of a sector of a hole");

@@ -43,7 +43,7 @@ fn who_has_an_inode_at_the_end_of_its_commit_goes_on_with_the_same() {
     // It is still held: it lives on without its name.
     lab.op(|op| lab.tree.unlink(op, &top, &name(1))).unwrap();
     lab.commit();
-    assert_eq!(lab.tree.attributes(&lab.get(numbers[1])).nlink, 0);
+    assert_eq!(lab.tree.attributes(&lab.core, &lab.get(numbers[1])).nlink, 0);
     assert!(held.iter().all(|inode| permissions(&lab, inode.ino) == 0o640));
     Facts::of(&lab.view()).check();
 }

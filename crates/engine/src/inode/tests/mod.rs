@@ -1,5 +1,6 @@
 //! The module under a commit that keeps its blocks in memory: operations, layers, emission and publishing, step by step.
 
+mod blocks;
 mod data;
 mod early;
 mod facts;

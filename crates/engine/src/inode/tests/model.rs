@@ -273,7 +273,7 @@ impl Run {
         let (lab, tree) = (&self.lab, &self.lab.tree);
         for (&ino, node) in &self.model.nodes {
             let inode = lab.get(ino);
-            let attributes = tree.attributes(&inode);
+            let attributes = tree.attributes(&lab.core, &inode);
             assert_eq!(attributes.nlink, node.nlink, "inode {ino}");
             assert_eq!(attributes.mode & mode::PERMISSIONS, node.permissions, "inode {ino}");
             assert_eq!(attributes.is_directory(), node.directory);

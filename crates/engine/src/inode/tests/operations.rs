@@ -132,7 +132,7 @@ fn links_overflow_into_extended_refs_and_come_back() {
     }
     lab.commit();
     Facts::of(&lab.view()).check();
-    assert_eq!(lab.tree.attributes(&file).nlink, 300);
+    assert_eq!(lab.tree.attributes(&lab.core, &file).nlink, 300);
     for at in (1..600).step_by(2) {
         lab.op(|op| lab.tree.unlink(op, &top, &name(at))).unwrap();
     }
@@ -206,7 +206,7 @@ fn the_modes_of_rename() {
     assert_eq!(rename(b"b", b"c", whiteout), None);
     assert_eq!(at(b"c").unwrap(), Location::Inode(a.ino));
     let Location::Inode(left) = at(b"b").unwrap() else { panic!("no inode") };
-    let left = lab.tree.attributes(&lab.get(left));
+    let left = lab.tree.attributes(&lab.core, &lab.get(left));
     assert_eq!((left.kind(), left.rdev, left.uid, left.gid), (mode::CHARACTER, 0, 1, 2));
     lab.commit();
     Facts::of(&lab.view()).check();
@@ -224,7 +224,7 @@ fn a_replaced_file_is_gone_and_hard_links_stay() {
         lab.op(|op| lab.tree.rename(op, (&top, from), (&top, to), Rename::Replace))
     };
     rename(b"a", b"a2").unwrap();
-    assert_eq!(lab.tree.attributes(&a).nlink, 2);
+    assert_eq!(lab.tree.attributes(&lab.core, &a).nlink, 2);
     rename(b"a", b"b").unwrap();
     assert_eq!(errno(lab.op(|op| lab.tree.get(op, b.ino))), Some(Errno::NOENT));
     assert_eq!(names(&lab, &top), [b"a2".to_vec(), b"b".to_vec()]);
@@ -271,7 +271,7 @@ fn xattrs_are_layered_and_limited() {
     assert_eq!(get(b"user.d").unwrap().len(), room);
     assert_eq!(set(b"btrfs.foo", b"x", SetXattr::Any), Some(Errno::INVAL));
     assert_eq!(set(b"btrfs.compression", b"zstd", SetXattr::Any), None);
-    let flags = || lab.tree.attributes(&file).flags;
+    let flags = || lab.tree.attributes(&lab.core, &file).flags;
     assert_eq!(flags(), buttress_ondisk::item::inode_flags::COMPRESS);
     assert_eq!(set(b"btrfs.compression", b"", SetXattr::Any), None);
     assert_eq!((flags(), errno(get(b"btrfs.compression"))), (0, Some(Errno::NODATA)));
@@ -287,8 +287,8 @@ fn a_new_file_takes_over_what_its_directory_says() {
     lab.op(|op| lab.tree.set_xattr(op, &dir, b"btrfs.compression", b"lzo", SetXattr::Any)).unwrap();
     let file = lab.create(&dir, b"f", NewKind::File).unwrap();
     let below = lab.create(&dir, b"d", NewKind::Directory).unwrap();
-    assert_eq!(lab.tree.attributes(&file).gid, 77);
-    assert_eq!(lab.tree.attributes(&below).mode, 0o42644);
+    assert_eq!(lab.tree.attributes(&lab.core, &file).gid, 77);
+    assert_eq!(lab.tree.attributes(&lab.core, &below).mode, 0o42644);
     assert_eq!(lab.op(|op| lab.tree.xattr(op, &file, b"btrfs.compression")).unwrap(), b"lzo");
 }
 
@@ -323,7 +323,7 @@ fn symbolic_links() {
     lab.commit();
     lab.reopen();
     assert_eq!(read(&lab), b"to/there");
-    let attributes = lab.tree.attributes(&lab.get(link.ino));
+    let attributes = lab.tree.attributes(&lab.core, &lab.get(link.ino));
     assert_eq!((attributes.size, attributes.nbytes, attributes.mode), (8, 8, 0o120_777));
     assert_eq!(errno(lab.create(&lab.top(), b"x", NewKind::Symlink(b""))), Some(Errno::NOENT));
     // What Linux 6.18 accepts with 4 KiB nodes.

@@ -29,7 +29,7 @@ fn somewhere(lab: &Lab, op: &Op<'_>, random: &mut Random) -> Arc<Inode> {
         let Some(entry) = fine(lab.tree.lookup(op, &dir, &name)) else { break };
         let Location::Inode(ino) = entry.location else { break };
         let Some(inode) = fine(lab.tree.get(op, ino)) else { break };
-        if !lab.tree.attributes(&inode).is_directory() {
+        if !lab.tree.attributes(&lab.core, &inode).is_directory() {
             break;
         }
         dir = inode;

@@ -12,7 +12,7 @@ use buttress_codec::crc32c::name_hash;
 use buttress_device::{Access, BlockDevice, MemoryDevice};
 use buttress_ondisk::item::{DirItem, InodeItem, InodeRef, RootItem, inode_flags};
 use buttress_ondisk::superblock::Superblock;
-use buttress_ondisk::{Key, kind, objectid};
+use buttress_ondisk::{Key, SECTOR, kind, objectid};
 use buttress_testkit::oracle;
 use buttress_volume::Volume;
 use parking_lot::Mutex;
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::layers::Layers;
-use super::{FileChanges, prepare};
+use super::{FILE_END, FileChanges, prepare};
 use crate::env::Env;
 use crate::error::Result;
 use crate::refs::RefLog;
@@ -80,6 +80,7 @@ impl File {
             flags: self.flags,
             last_snapshot: Some(0),
         };
+        self.live.lies_over(layers.any());
         change(&mut self.live, layers)
     }
 }
@@ -217,6 +218,30 @@ impl Fixture {
             let Some((frozen, _)) = &file.frozen else { continue };
             let prepared = frozen.check_prepared(digest);
             assert_eq!(frozen.check(digest).or(prepared), Ok(()), "frozen, file {}", file.ino);
+        }
+        self.check_blocks();
+    }
+
+    /// What every file takes, as it is counted before the commit, is what it has.
+    fn check_blocks(&self) {
+        let root = *self.root.lock();
+        let whole = |bytes: u64| bytes.div_ceil(SECTOR) * SECTOR;
+        for file in self.files.lock().iter_mut() {
+            let (nbytes, ino) = (file.nbytes, file.ino);
+            let (have, counted, replaced) = file.with(&self.core, root, |live, layers| {
+                let lower = Layers { frozen: None, ..layers };
+                let nothing = FileChanges::default();
+                let frozen = layers.frozen.unwrap_or(&nothing);
+                let counted = nbytes + live.unsettled_bytes() + frozen.unsettled_bytes();
+                // Of so many parts some are looked at each time.
+                let each = |_| [live.replaced(layers), frozen.replaced(lower)];
+                let all = |found: &[(u64, bool); 2]| found.iter().all(|(_, all)| *all);
+                let replaced = (0..20).map(each).find(all).expect("all is known at last");
+                let extents = live.extents(layers, 0, FILE_END).expect("listed");
+                let have: u64 = extents.iter().map(|it| whole(it.len)).sum();
+                (have, counted, replaced[0].0 + replaced[1].0)
+            });
+            assert_eq!(whole(counted.saturating_sub(replaced)), have, "file {ino}");
         }
     }
 
