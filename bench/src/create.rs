@@ -90,7 +90,6 @@ fn both(
             if !scale.wants(*side) {
                 continue;
             }
-            host::warm(WARM);
             let rate = match side {
                 Side::Here => Ok(here(load)),
                 _ => kernel(load),
@@ -128,6 +127,7 @@ fn here(load: Load) -> f64 {
         }
         fs.commit().expect("a commit");
     }
+    host::warm(WARM);
     let took = seconds(|| {
         make_files(&fs, top, load.files, load.threads);
         fs.commit().expect("a commit");
@@ -200,6 +200,7 @@ pub fn fs_mark(path: &Path, files: u64, threads: u64) -> Result<f64, String> {
     let mut args = vec!["-S", "0", "-L", "5", "-n", &count, "-s", "0", "-k"];
     dirs.iter().for_each(|dir| args.extend(["-d", dir]));
     let mut failed = None;
+    host::warm(WARM);
     // fs_mark writes its log where it is started.
     let took = seconds(|| {
         failed = linux::run_in(&linux::scratch(), "fs_mark", &args)

@@ -12,7 +12,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::host;
 use crate::linux::{self, Mount};
 use crate::mounts::{self, FuseMount, Served};
 use crate::{Row, Scale, Side, median, seconds};
@@ -141,8 +140,6 @@ const FILES: u64 = 4_500;
 const DIRECTORIES: u64 = 824;
 /// Bytes of each filesystem.
 const SIZE: u64 = 4 << 30;
-/// MiB for what a step keeps in memory, twice: for the files, and for the image.
-const WARM: usize = 640;
 
 /// Who does the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -350,7 +347,6 @@ fn round(who: Who, sources: &Sources, times: &mut Times, row: &mut Row) -> Resul
             continue;
         }
         place = place.for_step(step, sources)?;
-        host::warm(WARM);
         let before = worked();
         let mut done = Ok(());
         let wall = seconds(|| done = run(step, &place, sources));

@@ -4,12 +4,18 @@
 //! clearing it takes half a microsecond: whoever takes new memory is measured with that, and by chance, as it depends on what ran in the seconds before. A machine
 //! of its own has its memory. So before each measurement some is used and let go of, for both sides alike.
 
+use std::sync::OnceLock;
+
 /// MiB at once: so much the allocator asks of the system, and gives back, each time; what is measured in this process finds it in the system, too.
 const PIECE: usize = 64;
 
-/// Uses `mib` MiB on two threads, and lets go of it: who takes memory next gets this. Nothing where that much is not free twice.
+/// Whether it is done, for all sides alike: not where the machine has less than twice as much.
+static IS_DONE: OnceLock<bool> = OnceLock::new();
+
+/// Uses `mib` MiB on two threads, and lets go of it: who takes memory next gets this.
 pub fn warm(mib: usize) {
-    if std::env::var_os("BENCH_COLD_MEMORY").is_some() || available() < 2 * mib {
+    let has = || std::env::var_os("BENCH_COLD_MEMORY").is_none() && available() >= 2 * mib;
+    if !*IS_DONE.get_or_init(has) {
         return;
     }
     std::thread::scope(|scope| {

@@ -71,6 +71,11 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
+    /// Answers a request that promises nothing, where the kernel could not be made to write what it keeps.
+    fn handle_unwritten(&self, request: &Request<'_>, reply: Reply<'_>) {
+        self.handle(request, reply);
+    }
+
     /// Requests with pages that the kernel kept, and that were refused.
     fn refused_pages(&self) -> RefusedPages {
         RefusedPages::default()

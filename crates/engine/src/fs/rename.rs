@@ -23,6 +23,13 @@ impl Filesystem {
     ) -> Result<()> {
         let inner = self.inner();
         let moved = inner.must_find(from, name)?;
+        // Who hears of two filesystems copies first, and deletes then: he is told before that he may not.
+        let is_fixed = |dir: Node| {
+            inner.read(|op| Ok(inner.find(op, dir)?.0.tree.is_read_only())).unwrap_or(false)
+        };
+        if from.subvolume != to.subvolume && (is_fixed(from) || is_fixed(to)) {
+            return Err(Error::User(Errno::ROFS));
+        }
         if moved.node.is_top() || moved.node.is_stub() {
             if how == Rename::Exchange {
                 return inner.exchange_subvolumes((from, name), (to, new_name));
@@ -30,12 +37,7 @@ impl Filesystem {
             return inner.rename_subvolume(from, to, new_name, &moved, how);
         }
         if from.subvolume != to.subvolume || to.is_stub() {
-            // Who hears of two filesystems copies first, and deletes then: he is told before that he may not.
-            let is_fixed = |dir: Node| {
-                inner.read(|op| Ok(inner.find(op, dir)?.0.tree.is_read_only())).unwrap_or(false)
-            };
-            let fixed = is_fixed(from) || is_fixed(to);
-            return Err(Error::User(if fixed { Errno::ROFS } else { Errno::XDEV }));
+            return Err(Error::User(Errno::XDEV));
         }
         let need = plus(need(12, 600 + 6 * (name.len() + new_name.len())), letting_go(FEW));
         let done = inner.change_at(from, need, |op, subvolume, source| {

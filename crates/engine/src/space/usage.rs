@@ -56,10 +56,10 @@ impl Usage {
         self.data.used + self.metadata.used + self.system.used
     }
 
-    /// What `statfs` says. As on Linux, data that are kept twice count once, unless there are some that are not.
+    /// What `statfs` says. As on Linux, all counts half where there are data that are kept twice.
     pub fn stat(&self) -> StatBytes {
         let ClassUsage { total, device_total, .. } = self.data;
-        let factor = device_total.checked_div(total).unwrap_or(1).max(1);
+        let factor = if device_total > total { 2 } else { 1 };
         let used = self.data.device_used + self.metadata.device_used + self.system.device_used;
         let total = self.device_total / factor;
         let free = total.saturating_sub(used / factor).saturating_sub(self.global_reserve);

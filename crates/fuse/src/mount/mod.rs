@@ -351,6 +351,13 @@ impl<S: Control> Handler for Mount<S> {
         }
     }
 
+    fn handle_unwritten(&self, request: &Request<'_>, reply: Reply<'_>) {
+        match request.opcode() {
+            opcode::LSEEK => reply.result(self.lseek_without_holes(request)),
+            _ => self.handle(request, reply),
+        }
+    }
+
     fn refused_pages(&self) -> RefusedPages {
         self.refused.so_far()
     }

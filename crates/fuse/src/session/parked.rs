@@ -71,6 +71,8 @@ type Waiting = (Request<'static>, Vec<u8>, RefusedPages);
 #[derive(Default)]
 pub(super) struct Parked {
     state: Mutex<State>,
+    /// Why the kernel could not be made to write, as it was told last: anybody may ask again and again.
+    told: Mutex<String>,
 }
 
 #[derive(Default)]
@@ -126,29 +128,38 @@ impl Shared {
         while let Some(requests) = self.take_parked() {
             let written = write_back();
             for (request, body, told) in requests {
-                let written = match request.opcode() {
-                    // It promises nothing. What was refused is gone, and who is told of that is somebody else.
-                    opcode::LSEEK => Ok(()),
-                    _ => self.unless_refused(told, written),
-                };
-                match written {
-                    Ok(()) => {
-                        let request = request.over(&body);
-                        self.serve(&request, Reply::new(&self.channel, &request));
-                    }
-                    Err(errno) => Reply::new(&self.channel, &request).refuse(errno),
-                }
+                let request = request.over(&body);
+                let reply = Reply::new(&self.channel, &request);
+                self.handle_after((told, written), &request, reply);
                 self.active.fetch_sub(1, Ordering::SeqCst);
             }
         }
     }
 
-    /// What has come of writing what the kernel keeps, for a request that came when so many refused pages were `told` of.
-    pub(super) fn unless_refused(
+    /// Handles a request that has waited until what the kernel keeps is `written`; so many refused pages somebody had been told of when it came.
+    pub(super) fn handle_after(
         &self,
-        told: RefusedPages,
-        written: Result<(), Errno>,
-    ) -> Result<(), Errno> {
+        (told, written): (RefusedPages, Result<(), Errno>),
+        request: &Request<'_>,
+        reply: Reply<'_>,
+    ) {
+        // It promises nothing, and who is told of refused pages is somebody else.
+        if request.opcode() == opcode::LSEEK {
+            return match written {
+                Err(_) if !self.stopping.load(Ordering::SeqCst) => {
+                    self.handler.handle_unwritten(request, reply);
+                }
+                _ => self.serve(request, reply),
+            };
+        }
+        match self.unless_refused(told, written) {
+            Ok(()) => self.serve(request, reply),
+            Err(errno) => reply.refuse(errno),
+        }
+    }
+
+    /// What has come of writing what the kernel keeps, for a request that came when so many refused pages were `told` of.
+    fn unless_refused(&self, told: RefusedPages, written: Result<(), Errno>) -> Result<(), Errno> {
         let refused = self.handler.refused_pages();
         let errno = match refused.otherwise > told.otherwise {
             true => Errno::IO,
@@ -162,7 +173,11 @@ impl Shared {
     /// Has the kernel send what it keeps for files that are open or mapped, or were; returns when that is written.
     pub(super) fn write_back(&self) -> Result<(), Errno> {
         self.write_back_or_say().map_err(|why| {
-            self.tell(&format!("what is mapped: {why}"));
+            let mut told = self.parked.told.lock();
+            if *told != why {
+                self.tell(&format!("what is mapped: {why}"));
+                *told = why;
+            }
             Errno::IO
         })
     }

@@ -544,9 +544,9 @@ impl Shared {
             self.stir(queue.processor);
         }
         let written = about_all.then(|| self.write_back_beside(&others));
-        match written.map(|written| self.unless_refused(told, written)) {
-            Some(Err(errno)) => reply.refuse(errno),
-            Some(Ok(())) | None => self.serve(request, reply),
+        match written {
+            Some(written) => self.handle_after((told, written), request, reply),
+            None => self.serve(request, reply),
         }
         queue.step_in();
     }

@@ -136,8 +136,9 @@ fn a_file_of_a_read_only_snapshot_is_not_moved_out() {
 top = os.open('.', 0)
 call(top, CREATE, '<q4088s', 0, b'sub')
 open('sub/file', 'w').close()
+call(os.open('sub', 0), CREATE, '<q4088s', 0, b'below')
 print(snapshot(top, os.open('sub', 0), b'ro', 2))
-for pair in [('ro/file', 'out'), ('ro/file', 'sub/out'), ('ro/file', 'ro/out'), ('sub/file', 'ro/in'), ('sub/file', 'out')]:
+for pair in [('ro/below', 'out'), ('ro/file', 'out'), ('ro/file', 'sub/out'), ('ro/file', 'ro/out'), ('sub/file', 'ro/in'), ('sub/file', 'out')]:
     try: print(os.rename(*pair))
     except OSError as error: print(pair, error.strerror)
 ";
