@@ -1,7 +1,12 @@
 //! Subcommands and options of btrfs-progs that are not here, and what does their work: who looks for one should not be sent to another that has a
 //! similar name. Subcommands may be abbreviated, as those that are here may.
 
+use std::ffi::OsString;
+
+use clap::CommandFactory;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::args::Cli;
 
 const BY_LINUX: &str = "mount the filesystem with Linux and use `btrfs` there";
 const ONE_DEVICE: &str = "one device is supported; Linux adds, removes and replaces more";
@@ -64,8 +69,8 @@ const OPTIONS: [Absent; 7] = [
     ("check", "--repair", ONLY_READS),
     ("check", "--init-csum-tree", ONLY_READS),
     ("check", "--init-extent-tree", ONLY_READS),
-    ("check", "--clear-space-cache", ONLY_READS),
-    ("check", "--clear-ino-cache", ONLY_READS),
+    ("check", "--clear-space-cache", BY_PROGS),
+    ("check", "--clear-ino-cache", BY_PROGS),
     ("device stats", "-z", BY_LINUX),
     ("device stats", "--reset", BY_LINUX),
 ];
@@ -100,8 +105,45 @@ fn word_of(error: &clap::Error, kind: ContextKind) -> Option<&str> {
     }
 }
 
+/// Whether an option that a command has begins like this.
+fn is_own(command: &str, begin: &str) -> bool {
+    let mut cli = Cli::command();
+    // Only then subcommands have the options that all have.
+    cli.build();
+    let at = command.split_whitespace().try_fold(&cli, |at, name| at.find_subcommand(name));
+    let begin = begin.trim_start_matches('-');
+    let own = at.into_iter().flat_map(clap::Command::get_arguments);
+    let mut names = own.flat_map(|arg| {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long().into_iter().chain(aliases)
+    });
+    names.any(|name| name.starts_with(begin))
+}
+
+/// Whether an option is among the words: what stands behind `--` is none, whatever it looks like.
+fn is_option(given: &str, words: &[OsString]) -> bool {
+    let letter = given.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
+    let is_it = |word: &OsString| {
+        let word = word.to_string_lossy();
+        match letter {
+            Some(letter) => {
+                word.starts_with('-') && !word.starts_with("--") && word.contains(letter)
+            }
+            None => word.split('=').next() == Some(given),
+        }
+    };
+    words.iter().take_while(|word| *word != "--").any(is_it)
+}
+
+/// The option of btrfs-progs that is not here and that a word stands for, if none that is here could be meant.
+fn option(command: &str, given: &str, words: &[OsString]) -> Option<Absent> {
+    let (of, word, instead) = find(&OPTIONS, command, given)?;
+    let is_meant = word == given || !is_own(command, given);
+    (is_meant && is_option(given, words)).then_some((of, word, instead))
+}
+
 /// The error with what to do instead, if a subcommand or an option that is not here was called.
-pub fn explained(error: clap::Error) -> clap::Error {
+pub fn explained(error: clap::Error, words: &[OsString]) -> clap::Error {
     let command = command_of(&error);
     let called = word_of(&error, ContextKind::InvalidSubcommand);
     if let Some((_, word, instead)) = called.and_then(|word| find(&COMMANDS, &command, word)) {
@@ -110,7 +152,7 @@ pub fn explained(error: clap::Error) -> clap::Error {
     }
     let given = word_of(&error, ContextKind::InvalidArg);
     let is_unknown = error.kind() == ErrorKind::UnknownArgument;
-    match given.filter(|_| is_unknown).and_then(|word| find(&OPTIONS, &command, word)) {
+    match given.filter(|_| is_unknown).and_then(|word| option(&command, word, words)) {
         Some((_, word, instead)) => {
             let text = format!("'{word}' is not there yet: {instead}\n");
             clap::Error::raw(ErrorKind::UnknownArgument, text)

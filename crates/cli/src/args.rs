@@ -5,7 +5,7 @@ use std::path::Path;
 
 use buttress_volume::Rescue;
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{ArgAction, ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::absent;
 use crate::cmd;
@@ -108,14 +108,9 @@ pub struct Globals {
     /// Change a filesystem whose quotas cannot be read all the same; they are marked as wrong
     #[arg(long, global = true, help_heading = "Global options")]
     pub mark_quota_inconsistent: bool,
-    /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
-    /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log),
-    /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad, and directories without
-    /// their inodes), ignoredatacsums or idatacsums (read data without looking at their checksums), ignoremetacsums or imetacsums (read
-    /// tree blocks with wrong checksums, too), ignoresuperflags or isuperflags (read in the middle of a change of the format), all (all but
-    /// the first); joined by colons
-    #[arg(long, global = true, help_heading = "Global options", value_parser = parse_rescue, value_name = "WORDS")]
-    pub rescue: Option<Rescue>,
+    /// What `--rescue` allows.
+    #[command(flatten)]
+    pub rescue: Rescued,
     /// Say nothing but errors
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub quiet: bool,
@@ -125,6 +120,57 @@ pub struct Globals {
     /// Say more
     #[arg(short, long, global = true, help_heading = "Global options")]
     pub verbose: bool,
+}
+
+/// What `--rescue` allows: what any of them says, where it is given several times, as with `mount -o`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rescued(Rescue);
+
+#[derive(Args)]
+#[group(skip)]
+struct RescueArgs {
+    /// What to do about a damaged filesystem: usebackupsuper (write on from a copy of the superblock that may be old),
+    /// usebackuproot (read by the roots of an older commit), nologreplay (read the last commit, without what waits in a log),
+    /// ignorebadroots or ibadroots (read without the trees that no file is read by, where their roots are bad, and directories without
+    /// their inodes), ignoredatacsums or idatacsums (read data without looking at their checksums), ignoremetacsums or imetacsums (read
+    /// tree blocks with wrong checksums, too), ignoresuperflags or isuperflags (read in the middle of a change of the format), all (all but
+    /// the first); joined by colons, or given several times
+    #[arg(long, global = true, help_heading = "Global options", action = ArgAction::Append, value_parser = parse_rescue, value_name = "WORDS")]
+    rescue: Vec<Rescue>,
+}
+
+impl Rescued {
+    /// What it allows.
+    pub fn words(self) -> Rescue {
+        self.0
+    }
+
+    fn and(self, other: Rescued) -> Rescued {
+        Rescued(self.0.and(other.0))
+    }
+}
+
+// By hand, as there is one result of several values, and `Globals` can be copied.
+impl FromArgMatches for Rescued {
+    fn from_arg_matches(found: &ArgMatches) -> Result<Rescued, clap::Error> {
+        let given = RescueArgs::from_arg_matches(found)?.rescue;
+        Ok(Rescued(given.into_iter().fold(Rescue::default(), Rescue::and)))
+    }
+
+    fn update_from_arg_matches(&mut self, found: &ArgMatches) -> Result<(), clap::Error> {
+        *self = self.and(Rescued::from_arg_matches(found)?);
+        Ok(())
+    }
+}
+
+impl Args for Rescued {
+    fn augment_args(command: clap::Command) -> clap::Command {
+        RescueArgs::augment_args(command)
+    }
+
+    fn augment_args_for_update(command: clap::Command) -> clap::Command {
+        RescueArgs::augment_args_for_update(command)
+    }
 }
 
 fn parse_rescue(words: &str) -> Result<Rescue, String> {
@@ -258,13 +304,17 @@ pub fn parse(words: Vec<OsString>) -> Parsed {
     }
     let format = format_of(&words);
     let (words, is_quiet) = quiet_in_front(filters_apart(words));
-    let found = command.try_get_matches_from(words).and_then(|found| Cli::from_arg_matches(&found));
+    let found = command.try_get_matches_from(&words).and_then(|found| {
+        let mut cli = Cli::from_arg_matches(&found)?;
+        cli.globals.rescue = cli.globals.rescue.and(rescue_in_front(&words, &found));
+        Ok(cli)
+    });
     let lists = |cli: &Cli| matches!(cli.command, Command::Subvolume(Subvolume::List(_)));
     let found = found.map(|mut cli| {
         cli.globals.quiet = is_quiet || cli.globals.quiet && !lists(&cli);
         cli
     });
-    parsed(found.map_err(absent::explained), format)
+    parsed(found.map_err(|error| absent::explained(error, &words)), format)
 }
 
 /// Filters of `balance` stand right behind their option, as with btrfs-progs (`-dusage=50`, `-fvdusage=50`): they are set apart from it, as clap
@@ -283,7 +333,9 @@ fn filters_apart(words: Vec<OsString>) -> Vec<OsString> {
         });
         filters.map_or(word, OsString::from)
     };
-    words.into_iter().map(apart).collect()
+    let options = words.iter().position(|word| word == "--").unwrap_or(words.len());
+    let word = |(at, word)| if at < options { apart(word) } else { word };
+    words.into_iter().enumerate().map(word).collect()
 }
 
 /// Where the filters begin in a word that is an option with filters, or such an option behind others.
@@ -295,10 +347,24 @@ fn filters_at(word: &str) -> Option<usize> {
 }
 
 /// The options in front of the command, and that with all behind it, as far as they can be understood.
-fn options_in_front(words: &[OsString]) -> Option<clap::ArgMatches> {
+fn options_in_front(words: &[OsString]) -> Option<ArgMatches> {
     let command = Globals::augment_args(clap::Command::new("buttress").infer_long_args(true));
     let command = command.args_override_self(true).allow_external_subcommands(true);
     command.try_get_matches_from(words).ok()
+}
+
+/// What `--rescue` says in front of each command and subcommand: clap forgets that where it is given behind them, too.
+fn rescue_in_front(words: &[OsString], found: &ArgMatches) -> Rescued {
+    let levels = std::iter::successors(found.subcommand(), |(_, below)| below.subcommand());
+    let (mut words, mut rescue) = (words.to_vec(), Rescued::default());
+    for _ in levels {
+        let Some(found) = options_in_front(&words) else { break };
+        rescue = rescue.and(Rescued::from_arg_matches(&found).unwrap_or_default());
+        let Some((name, behind)) = found.subcommand() else { break };
+        let behind = behind.get_many::<OsString>("").into_iter().flatten().cloned();
+        words = std::iter::once(name.into()).chain(behind).collect();
+    }
+    rescue
 }
 
 /// Takes `-q` away that is in front of the command, and says whether it was there: behind `subvolume list` it is a column.
@@ -450,6 +516,7 @@ mod tests {
             ("balance start -fvdusage=5 x", "balance start -fvd=usage=5 x"),
             ("-v --format json bal start -d,usage=5 x", "-v --format json bal start -d=,usage=5 x"),
             ("b start -d=usage=5 --data=usage=5 -fs x", "b start -d=usage=5 --data=usage=5 -fs x"),
+            ("balance start -dusage=5 -- -dir", "balance start -d=usage=5 -- -dir"),
             ("ls -dl balance", "ls -dl balance"),
             ("rm -sx ba", "rm -sx ba"),
         ] {
@@ -458,5 +525,23 @@ mod tests {
             };
             assert_eq!(filters_apart(words(line)), words(expected), "{line}");
         }
+    }
+
+    #[test]
+    fn rescue_words_are_collected_wherever_they_stand() {
+        let line = "b --rescue nologreplay fi --rescue ibadroots usage --rescue idatacsums x --rescue=imetacsums";
+        let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+        let found = Cli::command().try_get_matches_from(&words).unwrap();
+        let behind = Cli::from_arg_matches(&found).unwrap().globals.rescue;
+        let all = behind.and(rescue_in_front(&words, &found)).words();
+        assert_eq!(
+            Some(all),
+            Rescue::parse("nologreplay:ibadroots:idatacsums:imetacsums"),
+            "{all:?}"
+        );
+        // What looks like it and is no option.
+        let words = ["b", "cat", "--", "x", "--rescue", "all"].map(OsString::from);
+        let found = Cli::command().try_get_matches_from(&words).unwrap();
+        assert_eq!(rescue_in_front(&words, &found).words(), Rescue::default());
     }
 }

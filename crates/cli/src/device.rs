@@ -151,7 +151,7 @@ pub fn window(
 pub fn open_volume(path: &Path, globals: &Globals) -> Result<Volume, Failure> {
     let device = open(path, Access::ReadOnly, globals)?;
     let refused = |error: VolumeError| volume_failure(path, &error);
-    let rescue = globals.rescue.unwrap_or_default();
+    let rescue = globals.rescue.words();
     let Opened { volume, warnings } =
         Volume::open_rescue(vec![device], Access::ReadOnly, rescue).map_err(refused)?;
     for warning in warnings {
@@ -302,7 +302,7 @@ fn without_device(path: &Path, error: &VolumeError) -> String {
 
 /// The engine's options with what `--rescue` allows.
 pub fn with_rescue(options: Options, globals: &Globals) -> Options {
-    options.rescue(globals.rescue.unwrap_or_default())
+    options.rescue(globals.rescue.words())
 }
 
 /// A volume's failure as ours.

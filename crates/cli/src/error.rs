@@ -112,6 +112,11 @@ impl Failure {
         self
     }
 
+    /// With a line that says what to do next, where there is none yet that knows more.
+    pub fn or_hint(self, hint: &str) -> Failure {
+        if self.hint.is_some() { self } else { self.hint(hint) }
+    }
+
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self.code_of_progs.filter(|_| usage_code() != USAGE) {

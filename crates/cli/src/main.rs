@@ -7,7 +7,8 @@
 //! Layers, top down: [`args`] (words become a command; [`absent`]: those of btrfs-progs that do not), [`cmd`] (one file per subcommand), [`device`] (from a path to a
 //! device or filesystem), and beside them [`error`], [`output`] and [`quote`], which say how failures, results and names look. Results go
 //! to standard output, everything else to standard error. Exit codes: 0 done, 1 failed, 2 not understood (1 under
-//! the names of btrfs-progs, as there), 128 and the number of a signal that has ended a copy between two files.
+//! the names of btrfs-progs, as there; 2 as `btrfs` where `balance pause`, `cancel` or `resume` finds no balance), 64 where `device stats -c`
+//! finds a counter that is not zero, 128 and the number of a signal that has ended a copy between two files.
 
 #![allow(
     rustdoc::broken_intra_doc_links,

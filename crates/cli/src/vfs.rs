@@ -150,7 +150,8 @@ pub struct Info {
 impl Info {
     /// Bytes used, copies not counted.
     pub fn used(&self) -> u64 {
-        self.spaces.iter().filter(|it| !it.is_global_reserve()).map(|it| it.used).sum()
+        let spaces = self.spaces.iter().filter(|it| !it.is_global_reserve());
+        spaces.map(|it| it.used).fold(0, u64::saturating_add)
     }
 }
 
@@ -608,6 +609,7 @@ fn image_info(image: &Image) -> Info {
     }
 }
 
+/// The whole path of a device, as btrfs-progs prints it.
 fn absolute(path: &str) -> String {
     std::path::absolute(path).map_or(path.to_owned(), |path| path.display().to_string())
 }

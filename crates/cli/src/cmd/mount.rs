@@ -148,7 +148,7 @@ fn options<'a>(
     }
     options.read_only |= args.read_only;
     options.mark_quota_inconsistent |= globals.mark_quota_inconsistent;
-    options.rescue(globals.rescue.unwrap_or_default());
+    options.rescue(globals.rescue.words());
     options.stats = globals.stats;
     Ok((options, idle))
 }

@@ -5,8 +5,8 @@
 //! command, and wherever something goes to. Only what `cp`, `mv` and `ln` take it from is the file itself, so that an image
 //! can be copied and moved like any other file.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +84,21 @@ impl Target {
         match self {
             Target::Host(path) => path.as_os_str().as_bytes().ends_with(b"/"),
             Target::Image { path, .. } => path.ends_with(b"/"),
+        }
+    }
+
+    /// The same without slashes at its end, behind which a symbolic link is followed.
+    pub fn without_slashes(&self) -> Target {
+        let end = |bytes: &[u8]| bytes.iter().rposition(|byte| *byte != b'/').map(|at| at + 1);
+        let cut = |bytes: &[u8]| end(bytes).and_then(|end| bytes.get(..end).map(<[u8]>::to_vec));
+        match self {
+            Target::Host(path) => {
+                let bytes = cut(path.as_os_str().as_bytes());
+                bytes.map_or(self.clone(), |bytes| Target::Host(OsString::from_vec(bytes).into()))
+            }
+            Target::Image { device, path } => {
+                Target::Image { device: device.clone(), path: cut(path).unwrap_or_default() }
+            }
         }
     }
 

@@ -223,6 +223,16 @@ fn files_are_read_without_the_trees_for_space() {
     assert!(said.code == 0 && said.out == content, "{}", said.err);
     let said = place.fails("mkdir disk.img:/d");
     assert!(said.contains("--rescue usebackuproot") && said.contains("-o ro"), "{said}");
+    // Several times it collects, also in front of the command and behind it.
+    for line in [
+        "--rescue ibadroots --rescue nologreplay cat disk.img:/file",
+        "--rescue ibadroots cat --rescue nologreplay disk.img:/file",
+        "cat --rescue=ibadroots disk.img:/file --rescue nologreplay",
+    ] {
+        let said = place.run(line);
+        assert!(said.code == 0 && said.out == content, "{line}: {}", said.err);
+        assert!(said.err.contains("the extent tree (2) cannot be read"), "{line}: {}", said.err);
+    }
     for words in ["ignorebadroots", "nologreplay:ibadroots", "all"] {
         let said = place.run(&format!("--rescue {words} cat disk.img:/file"));
         assert!(said.code == 0 && said.out == content, "{}", said.err);

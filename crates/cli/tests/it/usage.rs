@@ -337,15 +337,32 @@ fn who_looks_for_what_is_not_there_yet_is_told_what_does_its_work() {
         ("check --rep x", "'--repair' is not there yet: a check only reads"),
         ("check --init-csum-tree x", "'--init-csum-tree' is not there yet: "),
         ("check --init-extent-tree x", "'--init-extent-tree' is not there yet: "),
-        ("check --clear-space-cache v1 x", "'--clear-space-cache' is not there yet: "),
-        ("check --clear-ino-cache x", "'--clear-ino-cache' is not there yet: "),
+        (
+            "check --clear-space-cache v1 x",
+            "'--clear-space-cache' is not there yet: `btrfs` of btrfs-progs does it",
+        ),
+        (
+            "check --clear-ino-cache x",
+            "'--clear-ino-cache' is not there yet: `btrfs` of btrfs-progs does it",
+        ),
+        ("check --repair=x -- x", "'--repair' is not there yet: "),
     ] {
         let said = place.run(line);
         assert_eq!(said.code, 2, "{line}: {}", said.err);
         assert!(said.err.contains(what) && !said.err.contains("similar"), "{line}: {}", said.err);
     }
     // Words that belong to another command, or to none, are what they are everywhere.
-    for line in ["delete x", "scan", "filesystem scrub x", "subvolume list --repair x", "frob"] {
+    for line in [
+        "delete x",
+        "scan",
+        "filesystem scrub x",
+        "subvolume list --repair x",
+        "frob",
+        // --readonly or --rescue, which are there, and what is no option.
+        "check --re x",
+        "check -- x --repair",
+        "check x -- --repair",
+    ] {
         let said = place.run(line);
         assert!(said.code == 2 && !said.err.contains("not there yet"), "{line}: {}", said.err);
     }

@@ -451,8 +451,61 @@ fn what_is_mounted_is_shown() {
     let all = place.json("filesystem show");
     assert!(all.as_array().unwrap().iter().any(|it| it["uuid"] == *uuid), "{all}");
     assert_eq!(place.json(&format!("filesystem show {uuid}")).as_array().unwrap().len(), 1);
+    for line in ["nowhere.img:/x", "disk.img:/nowhere"] {
+        let said = place.fails(&format!("filesystem show {line}"));
+        assert!(!said.contains("label or uuid"), "{said}");
+    }
+    let said = place.fails("filesystem show nowhere.img:/x");
+    assert!(said.contains("There is no image or disk nowhere.img either"), "{said}");
+    // What has no label is not called by no name.
+    assert_eq!(place.run_words(&["filesystem", "label", "mnt", ""]).code, 0);
+    let said = place.run_words(&["filesystem", "show", ""]);
+    assert_eq!((said.code, said.text()), (1, String::new()), "{}", said.err);
     live.end();
-    assert!(!place.ok("filesystem show").contains(&uuid));
+    // Other tests have mounts, too, or have none.
+    let said = place.run("filesystem show");
+    let none = "nothing is mounted by buttress; name an image or disk\n";
+    assert!(said.code == 0 && !said.text().contains(&uuid), "{}", said.text());
+    assert!(said.err.is_empty() || said.err == none && said.text().is_empty(), "{}", said.err);
+    assert_eq!(place.run("-q filesystem show").err, "");
+}
+
+/// Paths of subvolumes.
+fn subvolumes(place: &Place, target: &str) -> Vec<String> {
+    let list = place.ok(&format!("subvolume list {target}"));
+    list.lines().filter_map(|line| line.split(' ').next_back().map(str::to_owned)).collect()
+}
+
+#[test]
+fn nothing_nested_is_deleted_where_its_subvolume_is_not() {
+    let place = image();
+    place.ok("ln -s one disk.img:/link");
+    place.ok("ln -s writable disk.img:/dir/link");
+    place.ok("subvolume create -q disk.img:/dir/writable/below");
+    let all = subvolumes(&place, "disk.img");
+    let refused = |image: &str, target: &str| {
+        place.fails(&format!("subvolume delete -R {target}"));
+        assert_eq!(subvolumes(&place, image), all, "{target}");
+    };
+    for path in ["one/.", "one/.//", "one/nested/..", "link/.", "dir/..", "", "/", "file/"] {
+        refused("disk.img", &format!("disk.img:/{path}"));
+    }
+    assert_eq!(
+        place.ok("subvolume delete -R disk.img:/dir/link/"),
+        "Delete subvolume (no-commit): 'disk.img:/dir/writable/below'\n\
+         Delete subvolume (commit): 'disk.img:/dir/writable'\n"
+    );
+    let all = subvolumes(&place, "disk.img");
+    assert!(!all.iter().any(|path| path.contains("writable")), "{all:?}");
+    let Some(live) = Live::of(&place, "") else { return };
+    for target in ["mnt/one/.", "mnt/one/./", "mnt/one/nested/..", "mnt/link/.", "mnt", "mnt/"] {
+        place.fails(&format!("subvolume delete -R {target}"));
+        assert_eq!(subvolumes(&place, "mnt"), all, "{target}");
+    }
+    assert_eq!(place.ok("subvolume delete -R mnt/link/").lines().count(), 2);
+    assert!(place.join("mnt/link").is_symlink() && !place.join("mnt/one").exists());
+    live.end();
+    place.check("disk.img");
 }
 
 #[test]

@@ -19,12 +19,13 @@ use crate::error::{self, Failure};
 use crate::output::{self, Format};
 use crate::units::UnitArgs;
 use crate::vfs::{Info, Vfs};
+use crate::vnode::Target;
 
 /// Arguments of `filesystem show`.
 #[derive(Debug, Args)]
 #[command(mut_arg("mbytes", |arg| arg.short(None)))]
 pub struct Show {
-    /// DEVICE, a path on a live mount, or uuid or label of what is mounted; without any, all that buttress has mounted
+    /// DEVICE, a path on a live mount, or uuid or label of what is mounted; without any, all that buttress has mounted and this user may ask
     #[arg(value_name = "TARGET")]
     targets: Vec<OsString>,
     /// Accepted: disks and images that are not mounted are not searched for
@@ -49,7 +50,11 @@ pub fn run(args: &Show, globals: &Globals, out: &mut dyn Write) -> Result<(), Fa
         Ok::<_, Failure>(())
     };
     if args.targets.is_empty() {
-        for info in mounted()? {
+        let entries = entries()?;
+        if entries.is_empty() && globals.talks() {
+            complain!("nothing is mounted by buttress; name an image or disk");
+        }
+        for info in mounted(&entries) {
             show(info, out)?;
         }
     }
@@ -71,37 +76,52 @@ fn named(target: &OsString, globals: &Globals) -> Result<Vec<Info>, Failure> {
         Ok(info) => return Ok(vec![info]),
         Err(failure) => failure,
     };
-    if Path::new(target).symlink_metadata().is_ok() || !failure.is_about(Errno::NOENT) {
+    let is_path = Path::new(target).symlink_metadata().is_ok();
+    let is_in_image = matches!(Target::any(target, globals), Target::Image { .. });
+    // Nothing has an empty name: what has no label is not meant by it.
+    if is_path || is_in_image || target.is_empty() || !failure.is_about(Errno::NOENT) {
         return Err(failure);
     }
     let uuid = target.to_str().and_then(|text| Uuid::parse_str(text).ok());
     let is_it = |it: &Info| Some(it.fsid) == uuid || it.label == target.as_bytes();
-    let all: Vec<_> = mounted()?.into_iter().filter(is_it).collect();
+    let all: Vec<_> = mounted(&entries()?).into_iter().filter(is_it).collect();
     if all.is_empty() {
-        return Err(failure.hint("No filesystem with this label or uuid is mounted by buttress."));
+        return Err(
+            failure.or_hint("No filesystem with this label or uuid is mounted by buttress.")
+        );
     }
     Ok(all)
 }
 
-/// The filesystems on our mounts: each once, however often it is mounted.
-fn mounted() -> Result<Vec<Info>, Failure> {
+/// Our mounts.
+fn entries() -> Result<Vec<mounts::MountEntry>, Failure> {
     let all = mounts::all().map_err(|error| {
         Failure::new("cannot read", "/proc/self/mountinfo", error::text(&error))
     })?;
+    Ok(all.into_iter().filter(mounts::MountEntry::is_ours).collect())
+}
+
+/// The filesystems on our mounts: each once, however often it is mounted.
+fn mounted(entries: &[mounts::MountEntry]) -> Vec<Info> {
     let mut seen = HashSet::new();
     let mut list: Vec<Info> = Vec::new();
-    for entry in all.iter().filter(|entry| entry.is_ours() && seen.insert(entry.device)) {
+    for entry in entries {
+        if seen.contains(&entry.device) {
+            continue;
+        }
         // Those that have died, that end just now, or that other users have mounted for themselves cannot be asked: `mount` lists them.
         if holder::is_dead(entry) {
             continue;
         }
         let Ok(info) = Vfs::Live(entry.mountpoint.clone()).info() else { continue };
+        // Where it cannot be asked in one place, it perhaps can in another.
+        seen.insert(entry.device);
         let is_same = |it: &Info| it.fsid == info.fsid && paths(it) == paths(&info);
         if !list.iter().any(is_same) {
             list.push(info);
         }
     }
-    Ok(list)
+    list
 }
 
 fn paths(info: &Info) -> Vec<&str> {

@@ -50,27 +50,28 @@ impl Overall {
         let groups = || info.spaces.iter().filter(|it| !it.is_global_reserve());
         let of_kind = |kind: u64| groups().filter(move |it| it.flags & kind != 0);
         let ratio = |kind: u64| {
-            let total: u64 = of_kind(kind).map(|it| it.total).sum();
-            let raw: u64 = of_kind(kind).map(|it| it.total.saturating_mul(it.copies())).sum();
+            let total = total_of(of_kind(kind).map(|it| it.total));
+            let raw = total_of(of_kind(kind).map(|it| it.total.saturating_mul(it.copies())));
             if total == 0 { 1.0 } else { raw as f64 / total as f64 }
         };
-        let size: u64 = info.devices.iter().map(|it| it.size).sum();
-        let allocated: u64 = info.devices.iter().map(|it| it.used).sum();
+        let size = total_of(info.devices.iter().map(|it| it.size));
+        let allocated = total_of(info.devices.iter().map(|it| it.used));
         let unallocated = size.saturating_sub(allocated);
         let none = Space { flags: 0, total: 0, used: 0 };
         let reserve = info.spaces.iter().find(|it| it.is_global_reserve()).copied().unwrap_or(none);
         let (data, data_ratio) = (chunk_type::DATA, ratio(chunk_type::DATA));
         let mixed = of_kind(data).any(|it| it.flags & chunk_type::METADATA != 0);
-        let inside = of_kind(data).map(|it| it.total.saturating_sub(it.used) * it.copies());
+        let inside =
+            of_kind(data).map(|it| it.total.saturating_sub(it.used).saturating_mul(it.copies()));
         // As btrfs-progs reckons: with groups of several profiles, the next bytes take as many copies as those that are there on the average.
-        let inside = (inside.sum::<u64>() as f64 / data_ratio) as u64;
+        let inside = (total_of(inside) as f64 / data_ratio) as u64;
         let inside = inside.saturating_sub(if mixed { reserve.total } else { 0 });
         let copies = groups().map(Space::copies).max().unwrap_or(1).max(1);
         Overall {
             size,
             allocated,
             unallocated,
-            used: groups().map(|it| it.used.saturating_mul(it.copies())).sum(),
+            used: total_of(groups().map(|it| it.used.saturating_mul(it.copies()))),
             free: inside.saturating_add((unallocated as f64 / data_ratio) as u64),
             free_min: inside.saturating_add(unallocated / copies),
             reserve,
@@ -79,6 +80,11 @@ impl Overall {
             several_profiles: with_several_profiles(info),
         }
     }
+}
+
+/// The sum, or what comes nearest to it: damaged items say what they want.
+fn total_of(bytes: impl Iterator<Item = u64>) -> u64 {
+    bytes.fold(0, u64::saturating_add)
 }
 
 /// Prints how full filesystems are. As JSON one is told of by itself, and several in a list.
@@ -205,7 +211,7 @@ fn columns(info: &Info, units: Units) -> Vec<Column> {
     };
     let unallocated = |it: &crate::vfs::Device| it.size.saturating_sub(it.used);
     let sum = |of: &dyn Fn(&crate::vfs::Device) -> u64| {
-        [units.show(info.devices.iter().map(of).sum()), String::new()]
+        [units.show(total_of(info.devices.iter().map(of))), String::new()]
     };
     let none = || [String::new(), String::new()];
     let paths = Column {
@@ -296,4 +302,23 @@ fn json(info: &Info, it: &Overall) -> Value {
         "block-groups": groups,
         "devices": devices,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_do_not_wrap() {
+        let space = |flags| Space { flags, total: u64::MAX, used: 1 };
+        let info = Info {
+            fsid: uuid::Uuid::nil(),
+            label: Vec::new(),
+            devices: Vec::new(),
+            spaces: vec![space(chunk_type::DATA | chunk_type::DUP), space(chunk_type::DATA)],
+            available: 0,
+        };
+        let overall = Overall::of(&info);
+        assert_eq!((overall.free, overall.used), (u64::MAX, 3));
+    }
 }

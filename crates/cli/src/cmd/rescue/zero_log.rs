@@ -25,7 +25,7 @@ pub struct ZeroLog {
 pub fn run(args: &ZeroLog, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
     let path = &args.device;
     let opened = device::open(path, Access::ReadWrite, globals)?;
-    let rescue = globals.rescue.unwrap_or_default();
+    let rescue = globals.rescue.words();
     let log = buttress_volume::zero_log(vec![opened], rescue)
         .map_err(|error| device::volume_failure(path, &error))?;
     match globals.format {

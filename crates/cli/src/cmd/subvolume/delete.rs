@@ -24,7 +24,7 @@ use crate::vnode::{FileError, Kind, Session, Target, Vnode};
 /// Arguments of `subvolume delete`.
 #[derive(Debug, Args)]
 pub struct Delete {
-    /// The subvolumes: DEVICE:PATH or paths on a live mount
+    /// The subvolumes: DEVICE:PATH or paths on a live mount. A symbolic link is followed, and stays
     #[arg(required = true, value_name = "TARGET")]
     targets: Vec<OsString>,
     /// Delete the subvolume with this id of the filesystem at TARGET
@@ -86,6 +86,11 @@ fn one(
                 vfs => by_id(&vfs, id)?,
             }
         }
+        // Refused before anything in it is gone.
+        None if target.ends_with_dots() => {
+            let why = "it has no name of its own";
+            return Err(Failure::new("cannot use", target.shown(), why));
+        }
         None => behind_link(target, session)?,
     };
     let vnode = session.find(&target, false)?;
@@ -94,12 +99,13 @@ fn one(
     if id == vfs.default_subvolume()? {
         return Err(is_default(&vnode));
     }
+    let (directory, name) = session.find_parent(&target)?;
+    // Nobody can ask the subvolume itself any more when it is gone.
+    let above = Vfs::of(&directory)?;
     if args.recursive {
         below(&vfs, id, &vnode, session, globals, out)?;
     }
-    let (directory, name) = session.find_parent(&target)?;
-    // Nobody can ask the subvolume itself any more when it is gone.
-    let vfs = Vfs::of(&directory)?;
+    let vfs = above;
     vfs::delete_subvolume(&directory, &name).map_err(|why| refused(&vnode, &why))?;
     if args.commit_each {
         vfs.sync()?;
@@ -110,7 +116,7 @@ fn one(
 
 /// What a symbolic link leads to, as btrfs-progs deletes that, and the link stays; else the target itself.
 fn behind_link(target: &Target, session: &mut Session<'_>) -> Result<Target, Failure> {
-    let link = session.find(target, false)?;
+    let link = session.find(&target.without_slashes(), false)?;
     let facts = link.facts().map_err(|why| link.failure("cannot read", why))?;
     if facts.kind != Kind::Symlink {
         return Ok(target.clone());

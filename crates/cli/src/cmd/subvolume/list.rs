@@ -25,7 +25,7 @@ use crate::vnode::Target;
 /// Arguments of `subvolume list`.
 #[derive(Debug, Args)]
 pub struct List {
-    /// DEVICE[:PATH] or a path on a live mount
+    /// DEVICE[:PATH] or a path on a live mount. Without -a and -o, paths of what is below the subvolume at TARGET are shown from there
     #[arg(value_name = "TARGET")]
     target: OsString,
     /// Only subvolumes directly below the one at TARGET
