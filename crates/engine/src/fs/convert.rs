@@ -71,9 +71,9 @@ impl Attributes {
         }
     }
 
-    /// Those of the empty directory that stands where a snapshot, of whose top directory `top` are, has no copy of a subvolume. Nothing has its times:
-    /// on Linux they are those of the first look at it.
-    pub(super) fn of_stub(node: Node, top: &inode::Attributes) -> Attributes {
+    /// Those of the empty directory that stands where a snapshot has no copy of a subvolume.
+    pub(super) fn of_stub(node: Node) -> Attributes {
+        let zero = Time::default();
         Attributes {
             node,
             kind: FileKind::Directory,
@@ -85,10 +85,10 @@ impl Attributes {
             blocks_bytes: 0,
             blocks_settled: true,
             rdev: 0,
-            atime: top.mtime,
-            mtime: top.mtime,
-            ctime: top.mtime,
-            otime: top.mtime,
+            atime: zero,
+            mtime: zero,
+            ctime: zero,
+            otime: zero,
             flags: 0,
             generation: 0,
             transid: 0,

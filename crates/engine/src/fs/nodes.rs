@@ -287,9 +287,7 @@ impl Inner {
 
     pub(super) fn attributes_of(&self, op: &Op<'_>, node: Node) -> Result<Attributes> {
         if node.is_stub() {
-            let top = Node::top(node.within());
-            let (_, inode) = self.find(op, top)?;
-            return Ok(Attributes::of_stub(node, &inode.attributes_now()));
+            return Ok(Attributes::of_stub(node));
         }
         let (subvolume, inode) = self.find(op, node)?;
         Ok(Attributes::of(node, &subvolume.tree.attributes(op.core, &inode)))

@@ -174,7 +174,7 @@ fn attributes(found: &buttress::Attributes) -> Attributes {
     }
 }
 
-/// Space in units of 512 bytes. What a write or truncate replaces is counted until the commit, so
+/// Space in units of 512 bytes. Where much was replaced that is counted until somebody has asked often enough, so
 /// the size is the limit, but where space was reserved behind the end. Content that is kept in items counts as the whole
 /// sectors that it fills in a file, as the kernel counts it.
 fn blocks(found: &buttress::Attributes) -> u64 {

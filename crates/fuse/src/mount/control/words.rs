@@ -31,6 +31,7 @@
 //! | `trim`, `trim.MIN`, `trim-end` | how far it is to tell the device what is free, or what came of the last time; begun before, for pieces of MIN bytes or more; to end soon. Who may do so need not be able to write to the directory, so nothing is set | |
 //! | `label` | | the label |
 //! | `commit` | empty, once everything is durable: as for syncfs(2), nobody needs a right for it | the same |
+//! | `why` | why nothing can be made durable, in words; empty where it can, and is: it tries once more | |
 //! | `settled` | empty, once the kernel knows of all names changed before | |
 //!
 //! The kernel holds the directory's lock during setxattr(2), so it cannot be told of a new or
