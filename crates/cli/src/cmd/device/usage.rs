@@ -7,8 +7,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::args::Globals;
-use crate::cmd::files::Failures;
-use crate::cmd::filesystem::info;
+use crate::cmd::filesystem::of_each;
 use crate::cmd::filesystem::usage::in_order;
 use crate::error::Failure;
 use crate::output::{self, Format};
@@ -32,30 +31,16 @@ const SIZE: usize = 10;
 
 /// Prints what of each device is in which kinds of block groups.
 pub fn run(args: &UsageArgs, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let mut failures = Failures::new(globals);
     let mut devices: Vec<Value> = Vec::new();
-    for (index, target) in args.targets.iter().enumerate() {
-        let info = match info(target, globals) {
-            Ok(info) => info,
-            Err(failure) => {
-                failures.note(Err(failure), out)?;
-                continue;
-            }
-        };
+    let failures = of_each(&args.targets, globals, out, |info, out| {
         if globals.format == Format::Json {
             devices.extend(info.devices.iter().map(|device| json(device, &info)));
-            continue;
+            return Ok(());
         }
-        if index > 0 {
-            writeln!(out)?;
-        }
-        for device in &info.devices {
-            text(device, &info, args.units.units(), out)?;
-        }
-    }
-    if globals.format == Format::Json {
-        output::write_json_of_operands(out, "device-usage", devices)?;
-    }
+        let told = info.devices.iter().map(|device| text(device, &info, args.units.units(), out));
+        told.collect()
+    })?;
+    output::write_json_of_operands(out, "device-usage", devices)?;
     failures.end()
 }
 

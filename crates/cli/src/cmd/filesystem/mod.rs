@@ -17,10 +17,10 @@ use buttress_device::Access;
 use buttress_fuse::client;
 use clap::{Args, Subcommand};
 
-use super::files::session;
+use super::files::{Failures, session};
 use crate::args::Globals;
 use crate::error::Failure;
-use crate::output;
+use crate::output::{self, Format};
 use crate::vfs::{Info, Vfs};
 use crate::vnode::{FileError, Target};
 
@@ -97,6 +97,30 @@ pub fn info(target: &OsString, globals: &Globals) -> Result<Info, Failure> {
         let vnode = session.find(&Target::any(target, globals), true)?;
         Vfs::of(&vnode)?.info()
     })
+}
+
+/// Tells of the filesystem at each target, with an empty line between them in text; what cannot be opened does not keep the others.
+pub fn of_each<'a>(
+    targets: &[OsString],
+    globals: &'a Globals,
+    out: &mut dyn Write,
+    mut tell: impl FnMut(Info, &mut dyn Write) -> Result<(), Failure>,
+) -> Result<Failures<'a>, Failure> {
+    let (mut failures, mut is_first) = (Failures::new(globals), true);
+    for target in targets {
+        let info = match info(target, globals) {
+            Ok(info) => info,
+            Err(failure) => {
+                failures.note(Err(failure), out)?;
+                continue;
+            }
+        };
+        if !std::mem::take(&mut is_first) && globals.format == Format::Text {
+            writeln!(out)?;
+        }
+        tell(info, out)?;
+    }
+    Ok(failures)
 }
 
 fn stats(args: &Stats, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {

@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 
 use super::df;
 use crate::args::Globals;
-use crate::cmd::files::Failures;
 use crate::error::Failure;
 use crate::output::{self, Format};
 use crate::units::{UnitArgs, Units};
@@ -89,37 +88,20 @@ fn total_of(bytes: impl Iterator<Item = u64>) -> u64 {
 
 /// Prints how full filesystems are. As JSON one is told of by itself, and several in a list.
 pub fn run(args: &UsageArgs, globals: &Globals, out: &mut dyn Write) -> Result<(), Failure> {
-    let mut failures = Failures::new(globals);
     let mut list = Vec::new();
-    for (index, target) in args.targets.iter().enumerate() {
-        let info = match super::info(target, globals) {
-            Ok(info) => info,
-            Err(failure) => {
-                failures.note(Err(failure), out)?;
-                continue;
-            }
-        };
+    let failures = super::of_each(&args.targets, globals, out, |info, out| {
         let overall = Overall::of(&info);
         if globals.format == Format::Json {
             list.push(json(&info, &overall));
-            continue;
-        }
-        if index > 0 {
-            writeln!(out)?;
+            return Ok(());
         }
         let units = args.units.units();
         sums(&info, &overall, units, out)?;
-        if args.tabular { table(&info, units, out)? } else { groups(&info, units, out)? }
-    }
-    match list.pop() {
-        Some(only) if args.targets.len() == 1 => {
-            output::write_json(out, "filesystem-usage", only)?;
-        }
-        Some(last) => {
-            list.push(last);
-            output::write_json(out, "filesystem-usage", list.into())?;
-        }
-        None => {}
+        if args.tabular { table(&info, units, out) } else { groups(&info, units, out) }
+    })?;
+    match list.pop_if(|_| args.targets.len() == 1) {
+        Some(only) => output::write_json(out, "filesystem-usage", only)?,
+        None => output::write_json_of_operands(out, "filesystem-usage", list)?,
     }
     failures.end()
 }
